@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tidewire_load::bench::BenchReport;
+use tidewire_load::compare::Kind;
 use tidewire_load::describe;
 use tidewire_load::report::{MergeKind, Report, step_table};
 
@@ -50,7 +51,7 @@ pub(crate) fn run_merge(arguments: &MergeArguments) -> anyhow::Result<ExitCode> 
 
 /// Renders. The exit code is that of the run.
 pub(crate) fn run_report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
-    if !BenchReport::is_meant_by(&arguments.file) {
+    if Kind::of_file(&arguments.file) == Kind::Load {
         return show(&read(&arguments.file)?, &arguments.out);
     }
     let report = BenchReport::read(&arguments.file)

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::run::Outcome;
+use crate::compare::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 
 /// What spoilt a run that came to an end.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,12 +40,6 @@ impl fmt::Display for Disturbance {
         }
     }
 }
-
-/// A run from which the host took more of the machine's time than this, in percent, is disturbed.
-pub(crate) const STOLEN_PCT_MAX: f64 = 3.0;
-
-/// So is one in which a program waited more of the window than this for a core that others had, in percent.
-pub(crate) const WAITED_PCT_MAX: f64 = 5.0;
 
 /// In a shorter window, one turn of somebody else on the core, which takes some milliseconds, is more than that.
 pub(super) const WAITED_WINDOW_MIN: Duration = Duration::from_millis(100);

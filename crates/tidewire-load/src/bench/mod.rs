@@ -27,7 +27,6 @@ pub mod suites;
 pub use self::child::ChildError;
 pub use self::climb::Try;
 pub use self::disturbance::Disturbance;
-pub(crate) use self::disturbance::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 pub use self::estimate::estimates;
 pub use self::report::BenchReport;
 pub use self::run::{Patience, RunError};

@@ -1,4 +1,4 @@
-//! What a file of the benchmark says about its runs.
+//! The form of `bench.json`, as far as runs are compared.
 //!
 //! A round of the benchmark is a run here, and a row a step: every row has one figure of each round, Tidewire's share of its
 //! limit in that round, and the processor time of a message in its server. The share is the surest of the three, because
@@ -9,14 +9,16 @@
 //! release ever wrote them. They are told by a key that they lack, and not compared.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::Metric;
 use super::metric::{Figures, Missing};
 use super::run_set::{Machine, Run, StepRun};
-use crate::bench::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
+use super::{Kind, Metric};
 
 /// A file of the benchmark.
 #[derive(Deserialize)]
@@ -162,6 +164,54 @@ impl FileRow {
     }
 }
 
+impl Kind {
+    /// The kind of a file, or the one that it had before it was damaged: its first keys tell, as far as they can be read.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Self {
+        Self::of_json(&fs::read(path).unwrap_or_default())
+    }
+
+    pub(super) fn of_json(text: &[u8]) -> Self {
+        let mut keys = Vec::new();
+        // The reader of the file reports errors in it.
+        let _ = serde_json::Deserializer::from_slice(text).deserialize_map(Keys(&mut keys));
+        let has = |name: &str| keys.iter().any(|key| key == name);
+        if has("suites") || (has("env") && !has("steps") && !has("target_server")) {
+            Self::Bench
+        } else {
+            Self::Load
+        }
+    }
+}
+
+/// Collects the keys of an object up to its end, or to what is wrong with it.
+struct Keys<'a>(&'a mut Vec<String>);
+
+impl<'de> Visitor<'de> for Keys<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
+        while let Some(key) = map.next_key()? {
+            self.0.push(key);
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+}
+
+/// Version of the form of `bench.json`.
+pub const BENCH_SCHEMA_VERSION: u32 = 1;
+
+/// A run from which the host took more of the machine's time than this, in percent, is disturbed.
+pub const STOLEN_PCT_MAX: f64 = 3.0;
+
+/// A run in which a program waited more of the window than this for a core that others had, in percent, is disturbed.
+pub const WAITED_PCT_MAX: f64 = 5.0;
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -192,7 +242,7 @@ mod tests {
     fn set(file: &Value) -> RunSet {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("bench.json");
-        std::fs::write(&path, file.to_string()).unwrap();
+        fs::write(&path, file.to_string()).unwrap();
         // By its directory as by its name.
         let set = RunSet::read(directory.path()).unwrap();
         assert_eq!((set.kind, set.len()), (Kind::Bench, 5));
@@ -293,8 +343,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = |name: &str, file: &Value| {
             let place = directory.path().join(name);
-            std::fs::create_dir(&place).unwrap();
-            std::fs::write(place.join("bench.json"), file.to_string()).unwrap();
+            fs::create_dir(&place).unwrap();
+            fs::write(place.join("bench.json"), file.to_string()).unwrap();
         };
         // Also where it stands between others.
         for (name, file) in [("1", &file(BASE)), ("2", &draft), ("3", &file(BASE))] {

@@ -19,6 +19,7 @@ mod table;
 use serde::Serialize;
 use thiserror::Error;
 
+pub use self::bench_file::{BENCH_SCHEMA_VERSION, STOLEN_PCT_MAX, WAITED_PCT_MAX};
 use self::judge::Judge;
 pub use self::metric::Metric;
 pub use self::noise::{NOISE_PAIRS_MIN, NoiseError, NoiseRecord, Share, StepNoise};

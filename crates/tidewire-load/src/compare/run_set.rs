@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::bench_file::FileBench;
+use super::bench_file::{BENCH_SCHEMA_VERSION, FileBench};
 use super::file::{FileReport, FileVersion};
 use super::metric::Figures;
-use crate::bench::BenchReport;
 use crate::report::{JSON_FILE, SCHEMA_VERSION};
 
 /// What runs are of.
@@ -73,11 +72,7 @@ impl RunSet {
             path: path.to_owned(),
             source,
         })?;
-        let kind = if BenchReport::is_meant_by(path) {
-            Kind::Bench
-        } else {
-            Kind::Load
-        };
+        let kind = Kind::of_json(&bytes);
         if self.files > 0 && kind != self.kind {
             return Err(RunSetError::Mixed {
                 path: path.to_owned(),
@@ -94,7 +89,7 @@ impl RunSet {
         let version: FileVersion = serde_json::from_slice(&bytes).map_err(not_a_report)?;
         let known = match kind {
             Kind::Load => SCHEMA_VERSION,
-            Kind::Bench => BenchReport::SCHEMA_VERSION,
+            Kind::Bench => BENCH_SCHEMA_VERSION,
         };
         if version.schema_version != known {
             return Err(RunSetError::Version {

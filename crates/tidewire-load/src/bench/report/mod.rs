@@ -16,10 +16,10 @@ pub(super) use self::limit::LimitFigures;
 pub use self::write::{ReadBenchError, WrittenBench};
 use super::climb::Try;
 use super::contract::{Measured, Times, Work};
-use super::disturbance::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 use super::hold::all_hold;
 use super::plan::{RowPlan, Source};
 use super::run::Outcome;
+use crate::compare::{BENCH_SCHEMA_VERSION, STOLEN_PCT_MAX, WAITED_PCT_MAX};
 use crate::environment::Environment;
 use crate::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
 
@@ -195,7 +195,7 @@ pub struct PeerFigures {
 
 impl BenchReport {
     /// The form that this version writes.
-    pub const SCHEMA_VERSION: u32 = 1;
+    pub const SCHEMA_VERSION: u32 = BENCH_SCHEMA_VERSION;
 
     /// What must make the benchmark fail: rows of ours that are not wholly verified, as `suite, row: why`.
     #[must_use]

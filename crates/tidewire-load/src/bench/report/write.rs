@@ -1,11 +1,8 @@
 //! Writing the results in all their forms, and reading them again.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserializer;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
 use thiserror::Error;
 
 use super::BenchReport;
@@ -76,17 +73,6 @@ impl BenchReport {
         })
     }
 
-    /// Whether a file is, or was before it was damaged, one of these: its first keys say so, as far as they can be read.
-    #[must_use]
-    pub fn is_meant_by(path: &Path) -> bool {
-        let mut keys = Vec::new();
-        let text = fs::read(path).unwrap_or_default();
-        // What is wrong with it is said by whoever reads it.
-        let _ = serde_json::Deserializer::from_slice(&text).deserialize_map(Keys(&mut keys));
-        let has = |name: &str| keys.iter().any(|key| key == name);
-        has("suites") || (has("env") && !has("steps") && !has("target_server"))
-    }
-
     /// Writes all files into `directory`, creating it and its parents.
     ///
     /// # Errors
@@ -102,25 +88,6 @@ impl BenchReport {
             markdown: replace(directory, MARKDOWN_FILE, markdown.as_bytes())?,
             html: replace(directory, HTML_FILE, self.to_html().as_bytes())?,
         })
-    }
-}
-
-/// Collects the keys of an object up to its end, or to what is wrong with it.
-struct Keys<'a>(&'a mut Vec<String>);
-
-impl<'de> Visitor<'de> for Keys<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(key) = map.next_key()? {
-            self.0.push(key);
-            map.next_value::<IgnoredAny>()?;
-        }
-        Ok(())
     }
 }
 

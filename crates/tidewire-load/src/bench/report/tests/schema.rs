@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::compare::Kind;
 
 const SCHEMA: &str = include_str!("../../../../../../docs/bench.schema.json");
 
@@ -64,8 +65,8 @@ fn written_results_are_read_again_and_others_are_refused() {
     assert!(written.html.is_file() && written.markdown.is_file());
     let missing = BenchReport::read(&directory.path().join("none")).unwrap_err();
     assert!(matches!(missing, ReadBenchError::File { .. }), "{missing}");
-    assert!(BenchReport::is_meant_by(&written.json));
-    assert!(!BenchReport::is_meant_by(&written.markdown));
+    assert_eq!(Kind::of_file(&written.json), Kind::Bench);
+    assert_eq!(Kind::of_file(&written.markdown), Kind::Load);
     let other = BenchReport::read(&written.markdown).unwrap_err();
     assert!(matches!(other, ReadBenchError::Format { .. }), "{other}");
     let mut value = serde_json::to_value(&report).unwrap();
@@ -73,18 +74,18 @@ fn written_results_are_read_again_and_others_are_refused() {
     std::fs::write(&written.json, value.to_string()).unwrap();
     let newer = BenchReport::read(&written.json).unwrap_err();
     assert!(newer.to_string().contains("has version 9"), "{newer}");
-    assert!(BenchReport::is_meant_by(&written.json));
+    assert_eq!(Kind::of_file(&written.json), Kind::Bench);
     let whole = value.to_string();
     // Cut off in its middle it is still known for what it was; a report of a load test never is.
     std::fs::write(&written.json, &whole[..whole.len() / 2]).unwrap();
-    assert!(BenchReport::is_meant_by(&written.json));
+    assert_eq!(Kind::of_file(&written.json), Kind::Bench);
     for other in [
         r#"{"schema_version":1,"target_server":"x","env":{"cpu"#,
         "[1",
         "",
     ] {
         std::fs::write(&written.json, other).unwrap();
-        assert!(!BenchReport::is_meant_by(&written.json), "{other}");
+        assert_eq!(Kind::of_file(&written.json), Kind::Load, "{other}");
     }
     // A file is where the directory should be.
     let blocked = report.write_to(&written.json).unwrap_err();
