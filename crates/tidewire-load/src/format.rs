@@ -6,14 +6,16 @@ use jiff::Timestamp;
 use tidewire_proto::text::is_hazardous;
 
 /// A wall-clock time in RFC 3339, UTC, with milliseconds.
-pub(crate) fn utc(time: SystemTime) -> String {
+#[must_use]
+pub fn utc(time: SystemTime) -> String {
     // Only a clock set before the year -9999 or after 9999 cannot be expressed.
     let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{timestamp:.3}")
 }
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn thousands(number: u64) -> String {
+#[must_use]
+pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -81,7 +83,8 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
 }
 
 /// A text inside XML or HTML, also between quotes, without the control characters, which XML cannot hold.
-pub(crate) fn markup(text: &str) -> String {
+#[must_use]
+pub fn markup(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -8,20 +8,25 @@ use super::scale::Scale;
 use crate::format::markup;
 
 /// A bar.
-pub(crate) struct Bar {
-    pub(crate) name: String,
-    pub(crate) value: f64,
+#[derive(Debug)]
+pub struct Bar {
+    /// Text before the bar.
+    pub name: String,
+    /// Its length on the scale.
+    pub value: f64,
     /// The value as it is written behind the bar.
-    pub(crate) text: String,
+    pub text: String,
     /// How it looks: a class of `style.css`.
-    pub(crate) class: &'static str,
-    pub(crate) tip: String,
+    pub class: &'static str,
+    /// Text for the pointer.
+    pub tip: String,
     /// Stands in bold above the bar; bars without it belong to the last one that has it.
-    pub(crate) group: Option<String>,
+    pub group: Option<String>,
 }
 
 /// Draws bars over a scale; a value of 0 has none.
-pub(crate) fn picture(label: &str, bars: &[Bar], scale: Scale) -> Picture {
+#[must_use]
+pub fn picture(label: &str, bars: &[Bar], scale: Scale) -> Picture {
     Picture {
         wide: draw(label, bars, scale, 560.0),
         narrow: draw(label, bars, scale, 340.0),
@@ -74,7 +79,7 @@ fn draw(label: &str, bars: &[Bar], scale: Scale, width: f64) -> String {
 }
 
 /// As much of a text as fits into a width; the table has all of it.
-pub(crate) fn shortened(text: &str, width: f64) -> String {
+pub(super) fn shortened(text: &str, width: f64) -> String {
     let room = (width / text_width("m")).floor().max(2.0) as usize;
     if text.chars().count() <= room {
         return text.to_owned();

@@ -9,20 +9,27 @@ use super::scale::Axis;
 use crate::format::markup;
 
 /// A dot on a line of its own.
-pub(crate) struct Whisker {
-    pub(crate) name: String,
-    pub(crate) value: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+#[derive(Debug)]
+pub struct Whisker {
+    /// Text before the line.
+    pub name: String,
+    /// Position of the dot on the axis.
+    pub value: f64,
+    /// Lower end of its interval.
+    pub low: f64,
+    /// Upper end of its interval.
+    pub high: f64,
     /// How it looks: a class of `style.css`.
-    pub(crate) class: &'static str,
-    pub(crate) tip: String,
+    pub class: &'static str,
+    /// Text for the pointer.
+    pub tip: String,
     /// Stands in bold above the line; lines without it belong to the last one that has it.
-    pub(crate) group: Option<String>,
+    pub group: Option<String>,
 }
 
 /// Draws them over an axis.
-pub(crate) fn picture(label: &str, whiskers: &[Whisker], axis: &Axis) -> Picture {
+#[must_use]
+pub fn picture(label: &str, whiskers: &[Whisker], axis: &Axis) -> Picture {
     Picture {
         wide: draw(label, whiskers, axis, 560.0),
         narrow: draw(label, whiskers, axis, 340.0),

@@ -5,30 +5,37 @@ use std::fmt::Write as _;
 use crate::format::markup;
 
 /// A chart, or the reason why there is none.
-pub(crate) struct Figure {
+#[derive(Debug)]
+pub struct Figure {
     /// Name in links, unique in the page.
-    pub(crate) id: String,
-    pub(crate) title: &'static str,
-    pub(crate) content: Result<Drawn, String>,
+    pub id: String,
+    /// Heading of the chart.
+    pub title: &'static str,
+    /// The chart, or why there is none.
+    pub content: Result<Drawn, String>,
 }
 
-/// What there is to see.
-pub(crate) struct Drawn {
+/// The content of a chart.
+#[derive(Debug)]
+pub struct Drawn {
     /// How it is to be read, in a sentence or two. Plain text.
-    pub(crate) about: String,
-    pub(crate) picture: Picture,
-    pub(crate) table: Table,
+    pub about: String,
+    /// The drawing.
+    pub picture: Picture,
+    /// The same figures as a table.
+    pub table: Table,
 }
 
 /// A drawing for a column of a desk's width and one for a phone. A single drawing would have to be shrunk to a phone's
 /// width together with its letters.
-pub(crate) struct Picture {
-    pub(crate) wide: String,
-    pub(crate) narrow: String,
+#[derive(Debug)]
+pub struct Picture {
+    pub(super) wide: String,
+    pub(super) narrow: String,
 }
 
 impl Figure {
-    pub(crate) fn write(&self, page: &mut String) {
+    fn write(&self, page: &mut String) {
         let Ok(drawn) = &self.content else { return };
         let (id, title) = (&self.id, self.title);
         let about = markup(&drawn.about);
@@ -43,8 +50,8 @@ impl Figure {
         page.push_str("</figure>\n");
     }
 
-    /// The figures that can be drawn in a grid, then a line for each that cannot.
-    pub(crate) fn write_all(figures: &[Self], page: &mut String) {
+    /// Writes the figures that can be drawn in a grid, then a line for each that cannot.
+    pub fn write_all(figures: &[Self], page: &mut String) {
         if figures.iter().any(|figure| figure.content.is_ok()) {
             page.push_str("<div class=\"figures\">\n");
             for figure in figures {
@@ -65,15 +72,16 @@ impl Figure {
 }
 
 /// Rows of texts under a heading. The first column is a name, the others are numbers unless said otherwise.
-#[derive(Default)]
-pub(crate) struct Table {
+#[derive(Debug, Default)]
+pub struct Table {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
     words: Vec<usize>,
 }
 
 impl Table {
-    pub(crate) fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Self {
+    /// A table with these columns and no rows.
+    pub fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
             head: head.into_iter().map(str::to_owned).collect(),
             ..Self::default()
@@ -81,16 +89,19 @@ impl Table {
     }
 
     /// Says that a column holds words and not numbers.
-    pub(crate) fn with_words(mut self, column: usize) -> Self {
+    #[must_use]
+    pub fn with_words(mut self, column: usize) -> Self {
         self.words.push(column);
         self
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    /// Appends a row, with a text for each column.
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    pub(crate) fn write(&self, page: &mut String) {
+    /// Writes the table.
+    pub fn write(&self, page: &mut String) {
         page.push_str("<div class=\"scroll\"><table><thead><tr>");
         for (column, cell) in self.head.iter().enumerate() {
             self.write_cell(page, "th scope=\"col\"", "th", column, cell);

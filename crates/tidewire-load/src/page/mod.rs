@@ -1,4 +1,4 @@
-//! What pages to look at are made of: one file, with charts that stand in it.
+//! The parts of an HTML report: one file that contains its charts.
 //!
 //! The file is all there is: styles, drawings and a few lines of script stand in it, and a policy in its head forbids
 //! the browser to fetch anything. So it opens from a mail, a build server or a drive, today and in ten years.
@@ -11,26 +11,30 @@
 //! Whatever comes from a file goes through [`markup`] on its way into the page, and through a [`scale::Scale`], which
 //! takes every number, on its way into a drawing.
 
-pub(crate) mod bars;
-pub(crate) mod dots;
-pub(crate) mod figure;
+pub mod bars;
+pub mod dots;
+pub mod figure;
 pub(crate) mod plot;
-pub(crate) mod scale;
+pub mod scale;
 
 use self::figure::Table;
 use crate::environment::Environment;
 use crate::format::markup;
 
-/// What stands above everything else. Plain texts.
-pub(crate) struct Heading<'a> {
-    /// Of the browser's window.
-    pub(crate) title: &'a str,
-    pub(crate) name: &'a str,
-    pub(crate) about: &'a str,
+/// The head of a page. Plain texts.
+#[derive(Debug)]
+pub struct Heading<'a> {
+    /// Title of the browser's window.
+    pub title: &'a str,
+    /// Heading of the page.
+    pub name: &'a str,
+    /// One line below the heading.
+    pub about: &'a str,
 }
 
 /// A page with this markup as its content.
-pub(crate) fn whole_page(heading: &Heading<'_>, content: &str) -> String {
+#[must_use]
+pub fn whole_page(heading: &Heading<'_>, content: &str) -> String {
     let [title, name, about] = [heading.title, heading.name, heading.about].map(markup);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
@@ -43,8 +47,9 @@ pub(crate) fn whole_page(heading: &Heading<'_>, content: &str) -> String {
     )
 }
 
-/// What the machine and the build are, by name.
-pub(crate) fn machine_facts(machine: &Environment) -> [(&'static str, String); 5] {
+/// Names and values that describe the machine and the build.
+#[must_use]
+pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 5] {
     [
         ("processor", machine.cpu.clone()),
         ("cores", machine.cores.to_string()),
@@ -54,8 +59,8 @@ pub(crate) fn machine_facts(machine: &Environment) -> [(&'static str, String); 5
     ]
 }
 
-/// The section that says of which run and machine the page is.
-pub(crate) fn write_environment(rows: Vec<(&str, String)>, page: &mut String) {
+/// Writes the section that says of which run and machine the page is.
+pub fn write_environment(rows: Vec<(&str, String)>, page: &mut String) {
     let mut table = Table::new(["what", "value"]).with_words(1);
     for (name, value) in rows {
         table.row(vec![name.to_owned(), value]);

@@ -5,16 +5,18 @@
 
 /// An axis: its title, its scale and the values written beside it.
 #[derive(Clone, Debug)]
-pub(crate) struct Axis {
-    pub(crate) title: String,
-    pub(crate) scale: Scale,
+pub struct Axis {
+    /// Text at its end.
+    pub title: String,
+    /// Where values lie.
+    pub scale: Scale,
     /// Values with their texts, ascending.
-    pub(crate) ticks: Vec<(f64, String)>,
+    pub ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
     /// Even steps from 0 to at least `most`.
-    pub(crate) fn from_zero(title: impl Into<String>, most: f64) -> Self {
+    pub fn from_zero(title: impl Into<String>, most: f64) -> Self {
         let most = if most > 0.0 { most.min(LARGEST) } else { 1.0 };
         let step = nice_step(most / 4.0);
         let count = (most / step - 1e-9).ceil().clamp(1.0, 10.0);
@@ -32,7 +34,7 @@ impl Axis {
     }
 
     /// Even steps from 0 to exactly `end`: for time, where nothing lies behind the end.
-    pub(crate) fn until(title: impl Into<String>, end: f64) -> Self {
+    pub fn until(title: impl Into<String>, end: f64) -> Self {
         let mut axis = Self::from_zero(title, end);
         let high = if end > 0.0 { end.min(LARGEST) } else { 1.0 };
         axis.scale = Scale::Linear { low: 0.0, high };
@@ -41,7 +43,7 @@ impl Axis {
     }
 
     /// Powers of ten, with 2 and 5 between them while there is room, around all values above 0.
-    pub(crate) fn logarithmic(title: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
+    pub fn logarithmic(title: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
         for value in values.filter(|value| *value > 0.0) {
             low = low.min(value);
@@ -88,14 +90,27 @@ impl Axis {
 
 /// How values are spread over an axis.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Scale {
-    Linear { low: f64, high: f64 },
-    Logarithmic { low: f64, high: f64 },
+pub enum Scale {
+    /// Equal differences are equally long.
+    Linear {
+        /// Value at the lower end.
+        low: f64,
+        /// Value at the upper end.
+        high: f64,
+    },
+    /// Equal ratios are equally long.
+    Logarithmic {
+        /// Value at the lower end, above 0.
+        low: f64,
+        /// Value at the upper end.
+        high: f64,
+    },
 }
 
 impl Scale {
     /// Where a value lies, from 0 to 1.
-    pub(crate) fn share(self, value: f64) -> f64 {
+    #[must_use]
+    pub fn share(self, value: f64) -> f64 {
         let share = match self {
             Self::Linear { low, high } => (value - low) / (high - low),
             Self::Logarithmic { low, high } => (value / low).log10() / (high / low).log10(),
@@ -106,8 +121,9 @@ impl Scale {
         share.clamp(0.0, 1.0)
     }
 
-    /// The value in the lower and the upper end.
-    pub(crate) fn ends(self) -> (f64, f64) {
+    /// The values at the lower and the upper end.
+    #[must_use]
+    pub fn ends(self) -> (f64, f64) {
         match self {
             Self::Linear { low, high } | Self::Logarithmic { low, high } => (low, high),
         }

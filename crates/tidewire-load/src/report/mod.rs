@@ -39,9 +39,8 @@ pub use self::table::step_table;
 pub use self::validate::ValidateError;
 pub use self::write::{
     CSV_FILE, HISTOGRAM_FILE, HTML_FILE, JSON_FILE, JUNIT_FILE, MARKDOWN_FILE, ReadError,
-    WriteError, WrittenReport,
+    WriteError, WrittenReport, create_directory, replace,
 };
-pub(crate) use self::write::{create_directory, replace};
 pub use crate::environment::Environment;
 use crate::format;
 use crate::segment::Segment;

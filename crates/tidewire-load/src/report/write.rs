@@ -133,15 +133,21 @@ pub enum ReadError {
 }
 
 /// Creates a directory and its parents.
-pub(crate) fn create_directory(directory: &Path) -> Result<(), WriteError> {
+///
+/// # Errors
+/// [`WriteError::Directory`] when the system refuses.
+pub fn create_directory(directory: &Path) -> Result<(), WriteError> {
     fs::create_dir_all(directory).map_err(|source| WriteError::Directory {
         path: directory.to_owned(),
         source,
     })
 }
 
-/// Writes a file beside its place and renames it into it.
-pub(crate) fn replace(directory: &Path, name: &str, content: &[u8]) -> Result<PathBuf, WriteError> {
+/// Writes a file under another name and renames it, so that no reader sees half of it. Returns its path.
+///
+/// # Errors
+/// [`WriteError::File`] when the system refuses.
+pub fn replace(directory: &Path, name: &str, content: &[u8]) -> Result<PathBuf, WriteError> {
     let path = directory.join(name);
     let partial = directory.join(format!("{name}.partial"));
     let written = File::create(&partial)
