@@ -7,11 +7,8 @@
 
 mod child;
 mod climb;
-mod contender;
 pub mod contract;
 mod cost;
-mod disturbance;
-mod estimate;
 mod hold;
 mod pace;
 pub mod plan;
@@ -26,8 +23,6 @@ pub mod suites;
 
 pub use self::child::ChildError;
 pub use self::climb::Try;
-pub use self::disturbance::Disturbance;
-pub use self::estimate::estimates;
 pub use self::report::BenchReport;
-pub use self::run::{Patience, RunError};
-pub use self::runner::{BenchOptions, Progress, run};
+pub use self::run::{Disturbance, Patience, RunError};
+pub use self::runner::{BenchOptions, Progress, estimates, run};

@@ -5,9 +5,8 @@
 //! The same functions serve the bare loops and Tidewire, so that a reader finds the two things that are compared in
 //! one file. Rejected: a trait, which a table of functions does without.
 
-use thiserror::Error;
-
 use super::contract::{Measured, Work};
+pub use super::stage::RoleError;
 use super::stage::Stage;
 
 /// A family of rows, such as `echo`.
@@ -121,23 +120,6 @@ pub fn choose(
     }
     chosen.retain(|(_, rows)| !rows.is_empty());
     chosen
-}
-
-/// A part could not be played. It goes to standard error and ends the program.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RoleError {
-    /// Nobody here can do this work.
-    #[error("{0}")]
-    Unsupported(String),
-    /// Something that the work needs failed.
-    #[error("cannot {what}")]
-    Failed {
-        /// What was tried, as a verb and its object.
-        what: String,
-        /// What the system or the library said.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
 }
 
 impl Suite {
@@ -272,20 +254,6 @@ impl Metric {
             other / this
         } else {
             this / other
-        }
-    }
-}
-
-impl RoleError {
-    /// What was tried, as a verb and its object, and why it failed: for `map_err`.
-    pub fn failed<E>(what: &str) -> impl FnOnce(E) -> Self
-    where
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        // Made for every message that might fail, so the text is copied only when one does.
-        move |source| Self::Failed {
-            what: what.to_owned(),
-            source: source.into(),
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::io::{self, BufRead, Write};
 
 use serde::Serialize;
+use thiserror::Error;
 
 use super::contract::{Account, Measured, Said};
-use super::plan::RoleError;
 use crate::probes::Edge;
 
 /// The program's end of its standard streams.
@@ -94,6 +94,37 @@ impl Stage {
 impl std::fmt::Debug for Stage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Stage").finish_non_exhaustive()
+    }
+}
+
+/// A part could not be played. It goes to standard error and ends the program.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RoleError {
+    /// Nobody here can do this work.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Something that the work needs failed.
+    #[error("cannot {what}")]
+    Failed {
+        /// What was tried, as a verb and its object.
+        what: String,
+        /// What the system or the library said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl RoleError {
+    /// What was tried, as a verb and its object, and why it failed: for `map_err`.
+    pub fn failed<E>(what: &str) -> impl FnOnce(E) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // Made for every message that might fail, so the text is copied only when one does.
+        move |source| Self::Failed {
+            what: what.to_owned(),
+            source: source.into(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::run::Outcome;
+use super::Outcome;
 use crate::compare::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 
 /// What spoilt a run that came to an end.
@@ -21,7 +21,7 @@ pub enum Disturbance {
 
 impl Outcome {
     /// What spoilt it.
-    pub(super) fn disturbance(&self) -> Option<Disturbance> {
+    pub(crate) fn disturbance(&self) -> Option<Disturbance> {
         let above = |pct: Option<f64>, most| pct.filter(|pct| *pct > most);
         above(self.stolen_pct, STOLEN_PCT_MAX)
             .map(Disturbance::Stolen)

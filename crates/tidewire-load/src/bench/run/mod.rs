@@ -1,5 +1,7 @@
 //! One run: a server and a driver, fresh processes, and what they did and cost between two moments.
 
+mod disturbance;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -8,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::child::{Child, ChildError};
-use super::contract::{Account, Driver, Measured, Said, Work};
-use super::cost::Cost;
-use super::disturbance::WAITED_WINDOW_MIN;
-use super::program::Program;
-use super::suites;
+pub use self::disturbance::Disturbance;
+use self::disturbance::WAITED_WINDOW_MIN;
+use crate::bench::child::{Child, ChildError};
+use crate::bench::contract::{Account, Driver, Measured, Said, Work};
+use crate::bench::cost::Cost;
+use crate::bench::program::Program;
+use crate::bench::suites;
 use crate::process::MachineSample;
 
 /// Who plays which part of a run.

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::climb::Climb;
-use super::contract::{Driver, Work};
-use super::hold::holds;
-use super::plan::{BareLoop, RowPlan};
-use super::program::{DROPS, Program};
-use super::report::{Figures, LimitFigures, PeerFigures, RowResult};
-use super::run::{Cast, Outcome};
-use super::runner::BenchOptions;
-use super::suites;
+use super::BenchOptions;
+use crate::bench::climb::Climb;
+use crate::bench::contract::{Driver, Work};
+use crate::bench::hold::holds;
+use crate::bench::plan::{BareLoop, RowPlan};
+use crate::bench::program::{DROPS, Program};
+use crate::bench::report::{Figures, LimitFigures, PeerFigures, RowResult};
+use crate::bench::run::{Cast, Outcome};
+use crate::bench::suites;
 
 /// Someone who takes part in a row.
 pub(super) struct Contender<'a> {

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::BenchOptions;
 use super::contender::{Contender, contenders};
-use super::plan::RowPlan;
-use super::runner::BenchOptions;
+use crate::bench::plan::RowPlan;
 
 /// About how long each suite will take, in seconds, by its name.
 #[must_use]

@@ -4,18 +4,22 @@
 //! a steady drift is then given to all alike. A run from which the host, or others on its cores, took time is made again,
 //! but not forever. What fails is written into its place in the results, and the others go on.
 
+mod contender;
+mod estimate;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::contender::{Contender, contenders, results};
-use super::disturbance::Disturbance;
-use super::estimate::{Pace, estimates, row_secs, run_secs};
-use super::plan::{RowPlan, Suite, choose};
-use super::program::Program;
-use super::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
-use super::run::{Cores, Outcome, Patience, RunError, Terms, run_once};
+use self::contender::{Contender, contenders, results};
+pub use self::estimate::estimates;
+use self::estimate::{Pace, row_secs, run_secs};
+use crate::bench::plan::{RowPlan, Suite, choose};
+use crate::bench::program::Program;
+use crate::bench::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
+use crate::bench::run::Disturbance;
+use crate::bench::run::{Cores, Outcome, Patience, RunError, Terms, run_once};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::format::describe;
