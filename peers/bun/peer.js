@@ -1,6 +1,6 @@
 // bun: WebSockets, published to by the server itself (`fanout`) or sent back (`echo`).
 //
-// It speaks the contract of the benchmark (crates/tidewire-load/src/bench/contract.rs) in the language that it is for,
+// It speaks the contract of the benchmark (crates/tidewire-bench/src/contract.rs) in the language that it is for,
 // because a program of another one beside it could only drive it, not be it. ../README.md says what is set and why.
 
 import { dlopen, ptr } from "bun:ffi";

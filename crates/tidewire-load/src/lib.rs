@@ -10,7 +10,6 @@
 //! ```
 
 mod agents;
-pub mod bench;
 pub mod body;
 pub mod clock;
 pub mod compare;
@@ -22,7 +21,6 @@ pub mod lane_account;
 pub mod ledger;
 pub mod levels;
 pub mod page;
-pub mod probes;
 pub mod process;
 pub mod report;
 pub mod run;

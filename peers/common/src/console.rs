@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context, Result};
 use serde_json::to_string;
-use tidewire_load::bench::contract::{Account, Said};
+use tidewire_bench::contract::{Account, Said};
 
 use crate::allocated_bytes;
 use crate::numbered::Counts;

@@ -3,7 +3,7 @@
 //! Problem: a rival is worth comparing with only if it does the same work, checked the same way, and a dozen programs
 //! that each keep their own time and count their own losses would not. Approach: a rival implements [`Peer`], which is
 //! only the part that knows its library; [`run`] is its `main`. Windows, counts, checks of content, raising of limits
-//! and the lines that the benchmark reads and writes (`tidewire_load::bench::contract`) are here. Rejected: one driver
+//! and the lines that the benchmark reads and writes (`tidewire_bench::contract`) are here. Rejected: one driver
 //! for all rivals, because a rival's own client is half of what it is.
 //!
 //! - [`Console`]: how a server says that it is ready, and answers for what it has done.
@@ -34,7 +34,7 @@ mod window;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-pub use tidewire_load::bench::contract::{
+pub use tidewire_bench::contract::{
     Account, Description, Driver, Measured, Offer, Said, Times, Work,
 };
 

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tidewire_bench::plan::{RowPlan, Side, Suite, choose};
+use tidewire_bench::program::{PeerChoice, Program};
+use tidewire_bench::report::WrittenBench;
+use tidewire_bench::suites::{self, SUITES};
+use tidewire_bench::{BenchOptions, BenchReport, Patience, Progress};
 use tidewire_io::affinity::available_cores;
-use tidewire_load::bench::plan::{RowPlan, Side, Suite, choose};
-use tidewire_load::bench::program::{PeerChoice, Program};
-use tidewire_load::bench::report::WrittenBench;
-use tidewire_load::bench::suites::{self, SUITES};
-use tidewire_load::bench::{self, BenchOptions, BenchReport, Patience, Progress};
 use tidewire_load::describe;
 use tidewire_load::environment::Environment;
 
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
     teller.begin(&options);
     let mut failure = None;
-    let report = bench::run(&options, machine, &mut |progress| {
+    let report = tidewire_bench::run(&options, machine, &mut |progress| {
         teller.tell(progress);
         // The results of an hour are saved at once and not at the end of the next suite.
         if let Progress::Suite { report } = progress

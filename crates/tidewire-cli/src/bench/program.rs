@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use tidewire_load::bench::contract::{Description, Offer, Work};
-use tidewire_load::bench::plan::{Side, Suite};
-use tidewire_load::bench::stage::Stage;
-use tidewire_load::bench::suites::{self, SUITES};
+use tidewire_bench::contract::{Description, Offer, Work};
+use tidewire_bench::plan::{Side, Suite};
+use tidewire_bench::stage::Stage;
+use tidewire_bench::suites::{self, SUITES};
 
 use crate::failure::Failure;
 

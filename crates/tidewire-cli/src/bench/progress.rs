@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use tidewire_load::bench::{BenchOptions, Progress, estimates};
+use tidewire_bench::{BenchOptions, Progress, estimates};
 
 use crate::output;
 use crate::tell::{self, Stream};

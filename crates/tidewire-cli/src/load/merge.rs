@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use tidewire_load::bench::BenchReport;
+use tidewire_bench::BenchReport;
 use tidewire_load::compare::Kind;
 use tidewire_load::describe;
 use tidewire_load::report::{MergeKind, Report, step_table};

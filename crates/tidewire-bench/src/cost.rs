@@ -1,0 +1,267 @@
+//! What a program has cost so far, its child processes included.
+//!
+//! Processor time is that of each process's own clock: nanoseconds, of threads that have ended as well. A program may be
+//! a script that starts the server proper (a rival in another language), so children count as well; what a child has
+//! used that ended meanwhile is lost. Rejected: the scheduler's account of each thread (`schedstat`), which is lost with
+//! the thread, and the usual one of the process, whose ticks of 10 ms are too coarse for runs of a second.
+//!
+//! That account also knows for how long a thread was ready and had no core, which is how a program notices that others use
+//! the machine. Threads of one program wait for each other as well; what those can have taken is subtracted, so that what
+//! is left is somebody else's.
+
+use std::collections::HashMap;
+use std::fs;
+
+use tidewire_io::clock::process_cpu_ns;
+
+use tidewire_load::process::ProcessSample;
+
+/// One reading of a program's account.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cost {
+    /// Nanoseconds of processor time that each process has used.
+    cpu_ns: HashMap<u32, u64>,
+    /// The scheduler's account of each thread, by the numbers of process and thread.
+    threads: HashMap<(u32, u32), Thread>,
+    /// Largest resident memory of each process so far, added up, in bytes.
+    pub(super) rss_bytes_max: u64,
+}
+
+/// What the scheduler knows of a thread.
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    /// Nanoseconds on a core.
+    ran_ns: u64,
+    /// Nanoseconds in which it was ready to run and had no core.
+    waited_ns: u64,
+    /// The one core that it may run on, if there is only one.
+    core: Option<usize>,
+}
+
+impl Cost {
+    /// Reads the account of this process and of those below it. What has just ended is left out.
+    pub(super) fn of(pid: u32) -> Self {
+        let mut cost = Self::default();
+        let mut waiting = vec![pid];
+        while let Some(pid) = waiting.pop() {
+            let Ok(cpu_ns) = process_cpu_ns(pid) else {
+                continue;
+            };
+            cost.cpu_ns.insert(pid, cpu_ns);
+            cost.rss_bytes_max += ProcessSample::of(pid).map_or(0, |sample| sample.rss_bytes_max);
+            for thread in threads(pid) {
+                let directory = format!("/proc/{pid}/task/{thread}");
+                if let Some(account) = Thread::read(&directory) {
+                    cost.threads.insert((pid, thread), account);
+                }
+                let children = fs::read_to_string(format!("{directory}/children"));
+                waiting.extend(
+                    children
+                        .unwrap_or_default()
+                        .split_ascii_whitespace()
+                        .filter_map(|child| child.parse::<u32>().ok()),
+                );
+            }
+        }
+        cost
+    }
+
+    /// Processor time since an earlier reading of the same program, in nanoseconds.
+    pub(super) fn cpu_ns_since(&self, earlier: &Self) -> f64 {
+        let since = |(process, now): (&u32, &u64)| {
+            now.saturating_sub(earlier.cpu_ns.get(process).copied().unwrap_or(0))
+        };
+        self.cpu_ns.iter().map(since).sum::<u64>() as f64
+    }
+
+    /// For how long, since an earlier reading of the same program, a thread of it waited for a core that somebody else had,
+    /// in nanoseconds: of its threads, the one that waited longest, and at least so long.
+    pub(super) fn waited_ns_since(&self, earlier: &Self) -> f64 {
+        let spent: Vec<(&Thread, u64, u64)> = self
+            .threads
+            .iter()
+            .map(|(id, now)| {
+                let before = earlier.threads.get(id).cloned().unwrap_or_default();
+                let ran_ns = now.ran_ns.saturating_sub(before.ran_ns);
+                (now, ran_ns, now.waited_ns.saturating_sub(before.waited_ns))
+            })
+            .collect();
+        let all_ran_ns: u64 = spent.iter().map(|(_, ran_ns, _)| ran_ns).sum();
+        let ended_ns = (self.cpu_ns_since(earlier) - all_ran_ns as f64).max(0.0);
+        let waited = spent.iter().map(|(thread, own_ns, waited_ns)| {
+            let beside = spent.iter().filter(|(other, ..)| thread.may_meet(other));
+            let beside_ns = beside.map(|(_, ran_ns, _)| ran_ns).sum::<u64>() - own_ns;
+            *waited_ns as f64 - beside_ns as f64 - ended_ns
+        });
+        waited.fold(0.0, f64::max)
+    }
+}
+
+impl Thread {
+    fn read(directory: &str) -> Option<Self> {
+        let schedstat = fs::read_to_string(format!("{directory}/schedstat")).ok()?;
+        let mut numbers = schedstat.split_ascii_whitespace();
+        let status = fs::read_to_string(format!("{directory}/status")).ok()?;
+        let cores = status.lines().find_map(|line| line.strip_prefix(CORES));
+        Some(Self {
+            ran_ns: numbers.next()?.parse().ok()?,
+            waited_ns: numbers.next()?.parse().ok()?,
+            // A list or a range is no number.
+            core: cores.and_then(|cores| cores.trim().parse().ok()),
+        })
+    }
+
+    /// Whether they may be on the same core.
+    fn may_meet(&self, other: &Self) -> bool {
+        self.core == other.core || self.core.is_none() || other.core.is_none()
+    }
+}
+
+fn threads(pid: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// What stands before the cores that a thread may run on.
+const CORES: &str = "Cpus_allowed_list:";
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write, stdin, stdout};
+    use std::process::{Command, Stdio};
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    #[test]
+    fn work_of_a_child_is_work_of_the_program() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "read go; (while :; do :; done) & read end; kill $!"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let before = Cost::of(shell.id());
+        let mut input = shell.stdin.take().unwrap();
+        input.write_all(b"go\n").unwrap();
+        // How long 20 ms of processor time take is the machine's affair.
+        while Cost::of(shell.id()).cpu_ns_since(&before) < 20e6 {
+            std::thread::yield_now();
+        }
+        assert!(Cost::of(shell.id()).rss_bytes_max > before.rss_bytes_max);
+        input.write_all(b"end\n").unwrap();
+        shell.wait().unwrap();
+    }
+
+    fn thread(ran_ns: u64, waited_ns: u64, core: Option<usize>) -> Thread {
+        Thread {
+            ran_ns,
+            waited_ns,
+            core,
+        }
+    }
+
+    /// A program that has spent so much since it began, a fifth of it in threads that have ended.
+    fn waited_ns(threads: &[Thread]) -> f64 {
+        let ran_ns: u64 = threads.iter().map(|thread| thread.ran_ns).sum();
+        let ids = (1..).map(|thread| (1, thread));
+        let now = Cost {
+            cpu_ns: HashMap::from([(1, ran_ns + 20)]),
+            threads: ids.zip(threads.iter().cloned()).collect(),
+            rss_bytes_max: 0,
+        };
+        now.waited_ns_since(&Cost::default())
+    }
+
+    #[test]
+    fn only_what_own_threads_cannot_have_taken_was_somebody_elses() {
+        assert_eq!(waited_ns(&[thread(80, 100, None)]), 80.0);
+        assert_eq!(waited_ns(&[thread(80, 10, None)]), 0.0);
+        let beside = thread(50, 0, None);
+        assert_eq!(waited_ns(&[thread(30, 100, None), beside]), 30.0);
+        // Who is on another core takes nothing away.
+        let elsewhere = [thread(30, 100, Some(1)), thread(50, 0, Some(2))];
+        assert_eq!(waited_ns(&elsewhere), 80.0);
+        let together = [thread(30, 100, Some(1)), thread(50, 0, Some(1))];
+        assert_eq!(waited_ns(&together), 30.0);
+        assert_eq!(waited_ns(&[]), 0.0);
+    }
+
+    #[test]
+    fn two_programs_on_one_core_wait_for_each_other() {
+        let core = tidewire_io::affinity::available_cores()[0];
+        let start = || {
+            let spin = move || {
+                tidewire_io::affinity::pin_to_core(core).unwrap();
+                Command::new("sh")
+                    .args(["-c", "while :; do :; done"])
+                    .spawn()
+                    .unwrap()
+            };
+            // What it starts inherits the core of a thread that ends.
+            std::thread::spawn(spin).join().unwrap()
+        };
+        let mut both = [start(), start()];
+        let before = Cost::of(both[0].id());
+        // How long that takes is the machine's affair.
+        while Cost::of(both[0].id()).waited_ns_since(&before) < 20e6 {
+            std::thread::yield_now();
+        }
+        for one in &mut both {
+            one.kill().unwrap();
+            one.wait().unwrap();
+        }
+    }
+
+    /// Plays both parts: the program whose thread works and ends, and who reads its account.
+    #[test]
+    fn the_work_of_a_thread_that_has_ended_counts() {
+        if std::env::var_os(PART).is_some() {
+            return work_on_a_thread_that_ends();
+        }
+        let name = "the_work_of_a_thread_that_has_ended_counts";
+        let mut program = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--nocapture", "--test-threads", "1"])
+            .env(PART, "program")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+        let mut hear = |expected: &str| lines.any(|line| line.unwrap().ends_with(expected));
+        assert!(hear("ready"));
+        let before = Cost::of(program.id());
+        program.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        assert!(hear("done"));
+        let cost_ns = Cost::of(program.id()).cpu_ns_since(&before);
+        assert!(cost_ns >= THREAD_NS as f64, "{cost_ns}");
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+
+    fn work_on_a_thread_that_ends() {
+        let say = |line: &str| writeln!(stdout(), "{line}").unwrap();
+        let hear = || stdin().read_line(&mut String::new()).unwrap();
+        say("ready");
+        hear();
+        let work = || {
+            let used_ns = || {
+                let used = clock_gettime(ClockId::ThreadCPUTime);
+                used.tv_sec * 1_000_000_000 + used.tv_nsec
+            };
+            while used_ns() < THREAD_NS {}
+        };
+        std::thread::spawn(work).join().unwrap();
+        say("done");
+        hear();
+    }
+
+    /// Says that this process is the program.
+    const PART: &str = "TIDEWIRE_TEST_OF_COST";
+
+    const THREAD_NS: i64 = 30_000_000;
+}

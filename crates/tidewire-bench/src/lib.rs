@@ -1,0 +1,32 @@
+//! The benchmark of Tidewire: bare loops, Tidewire and its rivals side by side, in one run.
+//!
+//! ```text
+//! suites ──▶ rows ──▶ runner ──▶ one run: a server, a driver ──▶ report ──▶ json, md, html
+//!            plan      ABBA       child, cost, contract           tidewire_load: statistics, page
+//! ```
+//!
+//! It is for maintainers of Tidewire and for the programs of rivals, which speak its [`contract`]. Statistics, pages and formats
+//! are those of the load test, [`tidewire_load`], so that a figure means the same in both reports.
+
+mod child;
+mod climb;
+pub mod contract;
+mod cost;
+mod hold;
+mod pace;
+pub mod plan;
+pub mod probes;
+pub mod program;
+pub mod publication;
+pub mod report;
+mod run;
+mod runner;
+pub mod stage;
+pub mod subscriber;
+pub mod suites;
+
+pub use self::child::ChildError;
+pub use self::climb::Try;
+pub use self::report::BenchReport;
+pub use self::run::{Disturbance, Patience, RunError};
+pub use self::runner::{BenchOptions, Progress, estimates, run};

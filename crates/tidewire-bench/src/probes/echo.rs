@@ -1,0 +1,401 @@
+//! Echo, bare: the server sends back what it reads; the client keeps a number of frames in flight on each connection
+//! and checks the number of every reply.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidewire::Kind;
+use tidewire_io::allocation::thread_allocations;
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketAddress, Stream};
+use tidewire_proto::codec::{Codec, Decoded, Tw1};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire_proto::limits::FRAME_BYTES_MAX;
+
+use super::wait::{AcceptSet, PATIENCE, WaitSet};
+use super::{BLOCK_BYTES, Edge, Frame};
+use tidewire_load::statistics::LatencyHistogram;
+
+/// What the client offers.
+#[derive(Clone, Debug)]
+pub struct EchoLoad {
+    /// Number of connections.
+    pub connections: usize,
+    /// Frames sent and not yet answered, for each connection.
+    pub in_flight: u64,
+    /// Time before it starts to count, in which connections and caches become warm.
+    pub warm_up: Duration,
+    /// How long it counts.
+    pub duration: Duration,
+    /// The frame to send.
+    pub frame: Frame,
+    /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
+    pub greets: bool,
+}
+
+/// What the client found.
+#[derive(Debug)]
+pub struct EchoOutcome {
+    /// Replies counted after the warm-up, every one of them with the number it should have.
+    pub replies: u64,
+    /// Frames sent since the beginning that were not answered within [`DRAIN`] after the end.
+    pub lost: u64,
+    /// How long they were counted, in seconds.
+    pub seconds: f64,
+    /// Time from sending a frame to its reply, in nanoseconds, of the counted replies.
+    pub latency: LatencyHistogram,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: Stream,
+    /// Bytes read that are not yet a whole frame, in the client; bytes not yet written, in the server.
+    rest: Vec<u8>,
+    blocked: bool,
+    next_number: u64,
+    expected: u64,
+    /// For what was sent together: the number after its last frame, and when.
+    sent: VecDeque<(u64, u64)>,
+}
+
+/// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
+/// turn, where they are counted.
+///
+/// # Errors
+/// What the system says of the listener or the epoll set. A connection that breaks only ends itself.
+pub fn serve(
+    listener: &Listener,
+    stop: &AtomicBool,
+    allocated_bytes: &AtomicU64,
+) -> io::Result<()> {
+    let mut set = AcceptSet::new(listener)?;
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut ready = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        set.wait_for(&mut ready, PATIENCE, |stream| {
+            connections.push(Some(Connection::new(stream)));
+        })?;
+        for &number in &ready {
+            let Some(connection) = connections[number].as_mut() else {
+                continue;
+            };
+            let was_blocked = connection.blocked;
+            if connection.echo(&mut buffer).is_err() {
+                connections[number] = None;
+            } else if connection.blocked != was_blocked {
+                set.set()
+                    .watch_output(connection.stream.as_fd(), number, connection.blocked)?;
+            }
+        }
+        publish_allocations(allocated_bytes);
+    }
+    Ok(())
+}
+
+/// Connects, offers the load, calls `at_edge` at both ends of its window, and waits for the last replies.
+///
+/// # Errors
+/// A connection cannot be made or ends, or a reply is not the expected one: then nothing it counted can be trusted. Those
+/// of `at_edge`.
+pub fn drive(
+    address: &SocketAddress,
+    load: &EchoLoad,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+) -> io::Result<EchoOutcome> {
+    measure(&mut Client::connect(address, load)?, load, at_edge)
+}
+
+/// A client that goes round once when it is asked to.
+pub(super) trait EchoClient {
+    /// Waits for what is ready and reads it, into `counted` where it counts; sends again what came if it `goes_on`.
+    fn turn(&mut self, counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()>;
+
+    /// Frames on their way.
+    fn unanswered(&self) -> u64;
+
+    /// Frames that are known never to come.
+    fn lost(&self) -> u64 {
+        0
+    }
+}
+
+/// Warms up, counts for as long as the load says, and waits for what is on its way. Calls `at_edge` when it begins to count
+/// and when it has counted.
+pub(super) fn measure(
+    client: &mut impl EchoClient,
+    load: &EchoLoad,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+) -> io::Result<EchoOutcome> {
+    let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
+    while now_ns() < warm_ns {
+        client.turn(None, true)?;
+    }
+    let mut outcome = EchoOutcome {
+        replies: 0,
+        lost: 0,
+        seconds: 0.0,
+        latency: LatencyHistogram::new(),
+    };
+    at_edge(Edge::Start)?;
+    let from_ns = now_ns();
+    let until_ns = from_ns + load.duration.as_nanos() as u64;
+    while now_ns() < until_ns {
+        client.turn(Some(&mut outcome), true)?;
+    }
+    outcome.seconds = (now_ns() - from_ns) as f64 / 1e9;
+    at_edge(Edge::End)?;
+    let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
+    while client.unanswered() > 0 && now_ns() < drained_ns {
+        client.turn(None, false)?;
+    }
+    outcome.lost = client.lost() + client.unanswered();
+    Ok(outcome)
+}
+
+/// The client's connections and what it needs to serve them.
+struct Client {
+    frame: Frame,
+    set: WaitSet,
+    connections: Vec<Connection>,
+    ready: Vec<usize>,
+    buffer: Vec<u8>,
+    block: Vec<u8>,
+}
+
+impl Client {
+    /// Connects all and sends what is to be in flight.
+    fn connect(address: &SocketAddress, load: &EchoLoad) -> io::Result<Self> {
+        let mut client = Self {
+            frame: load.frame.clone(),
+            set: WaitSet::new()?,
+            connections: Vec::with_capacity(load.connections),
+            ready: Vec::new(),
+            buffer: vec![0; BLOCK_BYTES],
+            block: Vec::with_capacity(BLOCK_BYTES),
+        };
+        for number in 0..load.connections {
+            let connection = Connection::new(connect(address, load.greets)?);
+            client.set.add(connection.stream.as_fd(), number)?;
+            client.connections.push(connection);
+        }
+        for connection in &mut client.connections {
+            connection.send(&client.frame, load.in_flight, now_ns(), &mut client.block)?;
+        }
+        Ok(client)
+    }
+}
+
+impl EchoClient for Client {
+    fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
+        self.set.wait(&mut self.ready)?;
+        for &number in &self.ready {
+            let connection = &mut self.connections[number];
+            let counted = counted.as_deref_mut();
+            let (replies, now) = connection.receive(&self.frame, &mut self.buffer, counted)?;
+            if goes_on {
+                connection.send(&self.frame, replies, now, &mut self.block)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unanswered(&self) -> u64 {
+        self.connections
+            .iter()
+            .map(|connection| connection.next_number - connection.expected)
+            .sum()
+    }
+}
+
+/// A connection that is made when this returns, and welcomed if it is to greet.
+pub(crate) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Stream> {
+    let mut stream = Stream::connect(address).map_err(io::Error::other)?;
+    let mut set = WaitSet::new()?;
+    set.add(stream.as_fd(), 0)?;
+    set.watch_output(stream.as_fd(), 0, true)?;
+    let mut ready = Vec::new();
+    while ready.is_empty() {
+        set.wait(&mut ready)?;
+    }
+    stream.finish_connect().map_err(io::Error::other)?;
+    if greets {
+        set.watch_output(stream.as_fd(), 0, false)?;
+        greet(&mut stream, &mut set)?;
+    }
+    Ok(stream)
+}
+
+/// Says hello in TW1 and waits for the welcome, behind which nothing comes before something is sent.
+fn greet(stream: &mut Stream, set: &mut WaitSet) -> io::Result<()> {
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: FRAME_BYTES_MAX as u32,
+        credentials: &[],
+        agent: "probe",
+    };
+    let mut frame = Vec::new();
+    hello.encode_frame(&mut frame).map_err(io::Error::other)?;
+    stream.write(&frame)?;
+    let (mut answer, mut buffer) = (Vec::new(), [0; 1024]);
+    let mut ready = Vec::new();
+    loop {
+        match Tw1
+            .decode(&answer, FRAME_BYTES_MAX)
+            .map_err(io::Error::other)?
+        {
+            Decoded::Frame { message, .. } if message.kind == Kind::Welcome => return Ok(()),
+            Decoded::Frame { message, .. } => {
+                let kind = message.kind;
+                return Err(io::Error::other(format!("{kind:?} in place of a welcome")));
+            }
+            Decoded::Incomplete { .. } => {}
+        }
+        set.wait(&mut ready)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Connection {
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            rest: Vec::new(),
+            blocked: false,
+            next_number: 0,
+            expected: 0,
+            sent: VecDeque::new(),
+        }
+    }
+
+    /// Server: writes what waits, then reads and writes back until there is nothing more.
+    fn echo(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        if self.blocked {
+            let waiting = std::mem::take(&mut self.rest);
+            self.blocked = false;
+            self.write(&waiting)?;
+        }
+        while !self.blocked {
+            let count = match self.stream.read(buffer) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            self.write(&buffer[..count])?;
+            if count < buffer.len() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.stream.write(bytes) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            Ok(count) => {
+                self.blocked = true;
+                self.rest.extend_from_slice(&bytes[count..]);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.blocked = true;
+                self.rest.extend_from_slice(bytes);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Client: sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.
+    fn send(
+        &mut self,
+        frame: &Frame,
+        count: u64,
+        now_ns: u64,
+        block: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        block.clear();
+        frame.append(block, self.next_number, count);
+        self.next_number += count;
+        self.sent.push_back((self.next_number, now_ns));
+        let written = self.stream.write(block)?;
+        if written < block.len() {
+            return Err(io::Error::other(
+                "more is in flight than the socket's buffer holds; ask for less",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Client: reads and checks replies. Returns how many, and when.
+    fn receive(
+        &mut self,
+        frame: &Frame,
+        buffer: &mut [u8],
+        mut counted: Option<&mut EchoOutcome>,
+    ) -> io::Result<(u64, u64)> {
+        let kept = self.rest.len();
+        buffer[..kept].copy_from_slice(&self.rest);
+        let filled = match self.stream.read(&mut buffer[kept..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => kept + count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((0, 0)),
+            Err(error) => return Err(error),
+        };
+        let replies = buffer[..filled].chunks_exact(frame.reply_bytes());
+        self.rest.clear();
+        self.rest.extend_from_slice(replies.remainder());
+        let mut count = 0;
+        for reply in replies {
+            if !frame.has_number(reply, self.expected) {
+                return Err(io::Error::other(format!(
+                    "a reply is not number {}: {reply:02x?}",
+                    self.expected
+                )));
+            }
+            self.expected += 1;
+            count += 1;
+        }
+        let now = now_ns();
+        self.settle(now, counted.as_deref_mut());
+        if let Some(outcome) = counted {
+            outcome.replies += count;
+        }
+        Ok((count, now))
+    }
+
+    /// Times what is answered up to `expected`: the last frame of what was sent together stands for all of it.
+    fn settle(&mut self, now: u64, mut counted: Option<&mut EchoOutcome>) {
+        while let Some(&(until, sent_ns)) = self.sent.front()
+            && until <= self.expected
+        {
+            self.sent.pop_front();
+            if let Some(outcome) = counted.as_deref_mut() {
+                outcome.latency.record(now - sent_ns);
+            }
+        }
+    }
+}
+
+/// Lets other threads see what this one has allocated.
+pub(super) fn publish_allocations(allocated_bytes: &AtomicU64) {
+    if let Some(allocations) = thread_allocations() {
+        allocated_bytes.store(allocations.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Longest wait for the replies that are due when the time is over.
+pub const DRAIN: Duration = Duration::from_secs(2);

@@ -1,0 +1,101 @@
+//! Writing the results in all their forms, and reading them again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::BenchReport;
+use tidewire_load::report::{WriteError, create_directory, replace};
+
+/// Where the files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenBench {
+    /// Path of `bench.json`.
+    pub json: PathBuf,
+    /// Path of `bench.md`.
+    pub markdown: PathBuf,
+    /// Path of `bench.html`.
+    pub html: PathBuf,
+}
+
+/// The results of a benchmark could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadBenchError {
+    /// The file cannot be read. Check the path.
+    #[error("cannot read {}; check that it is a readable file", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file holds no results. Name a `bench.json`.
+    #[error("{} is no bench.json", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// Another version wrote it.
+    #[error("{} has version {found} of its form, and this program reads {}; use the program that wrote it", path.display(), BenchReport::SCHEMA_VERSION)]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}
+
+impl BenchReport {
+    /// Reads a `bench.json`.
+    ///
+    /// # Errors
+    /// [`ReadBenchError`], each variant with its remedy.
+    pub fn read(path: &Path) -> Result<Self, ReadBenchError> {
+        let text = fs::read(path).map_err(|source| ReadBenchError::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        let report: Self =
+            serde_json::from_slice(&text).map_err(|source| ReadBenchError::Format {
+                path: path.to_owned(),
+                source,
+            })?;
+        if report.schema_version == Self::SCHEMA_VERSION {
+            return Ok(report);
+        }
+        Err(ReadBenchError::Version {
+            path: path.to_owned(),
+            found: report.schema_version,
+        })
+    }
+
+    /// Writes all files into `directory`, creating it and its parents.
+    ///
+    /// # Errors
+    /// The directory or a file cannot be written; files written before stay.
+    pub fn write_to(&self, directory: &Path) -> Result<WrittenBench, WriteError> {
+        create_directory(directory)?;
+        let mut json =
+            serde_json::to_vec_pretty(self).map_err(|source| WriteError::Serialize { source })?;
+        json.push(b'\n');
+        let markdown = format!("# Benchmark\n\n{}", self.to_markdown());
+        Ok(WrittenBench {
+            json: replace(directory, JSON_FILE, &json)?,
+            markdown: replace(directory, MARKDOWN_FILE, markdown.as_bytes())?,
+            html: replace(directory, HTML_FILE, self.to_html().as_bytes())?,
+        })
+    }
+}
+
+/// Name of the file for programs.
+const JSON_FILE: &str = "bench.json";
+
+/// Name of the file for readers.
+const MARKDOWN_FILE: &str = "bench.md";
+
+/// Name of the file to look at.
+const HTML_FILE: &str = "bench.html";

@@ -1,0 +1,481 @@
+//! One run: a server and a driver, fresh processes, and what they did and cost between two moments.
+
+mod disturbance;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+pub use self::disturbance::Disturbance;
+use self::disturbance::WAITED_WINDOW_MIN;
+use crate::child::{Child, ChildError};
+use crate::contract::{Account, Driver, Measured, Said, Work};
+use crate::cost::Cost;
+use crate::program::Program;
+use crate::suites;
+use tidewire_load::process::MachineSample;
+
+/// Who plays which part of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cast<'a> {
+    pub(super) server: &'a Program,
+    pub(super) driver: &'a Program,
+    /// Whose driver that is.
+    pub(super) kind: Driver,
+}
+
+/// Where the parts run. Empty: anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cores {
+    pub(super) server: Vec<usize>,
+    pub(super) driver: Vec<usize>,
+    /// For work within one process.
+    pub(super) both: Vec<usize>,
+}
+
+impl Cores {
+    /// The first two of these, if there are so many.
+    pub(super) fn of(available: &[usize]) -> Self {
+        match available {
+            [server, driver, ..] => Self {
+                server: vec![*server],
+                driver: vec![*driver],
+                both: vec![*server, *driver],
+            },
+            _ => Self::default(),
+        }
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.server.first(), self.driver.first()) {
+            (Some(server), Some(driver)) => write!(
+                formatter,
+                "servers on core {server}, drivers on core {driver}; work within one process on both"
+            ),
+            _ => formatter.write_str("not pinned: the system places all processes"),
+        }
+    }
+}
+
+/// How long programs are waited for: a rival that says nothing must not stop the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For a server that starts. Default 30 s: a broker with a runtime of its own takes seconds.
+    pub ready: Duration,
+    /// For what a driver takes beyond its warm-up and its window. Default 30 s: ten thousand connections, or tasks that are
+    /// counted instead of timed.
+    pub slack: Duration,
+    /// For an account. Default 10 s.
+    pub answer: Duration,
+    /// For a next message on its way, behind which everything that has not come is lost. Default 2 s.
+    pub quiet: Duration,
+    /// For a program that was told to end; then it is killed. Default 5 s.
+    pub end: Duration,
+    /// The same when its run has failed or was stopped. Default 1 s.
+    pub grace: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            ready: Duration::from_secs(30),
+            slack: Duration::from_secs(30),
+            answer: Duration::from_secs(10),
+            quiet: Duration::from_secs(2),
+            end: Duration::from_secs(5),
+            grace: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What holds for every run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) cores: &'a Cores,
+    pub(super) patience: &'a Patience,
+    pub(super) stop: &'a AtomicBool,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) measured: Measured,
+    /// Nanoseconds of processor time; nothing where the work has no server.
+    pub(super) server_cpu_ns: Option<f64>,
+    pub(super) driver_cpu_ns: f64,
+    pub(super) server_allocated_bytes: Option<u64>,
+    pub(super) server_rss_bytes_max: Option<u64>,
+    pub(super) driver_rss_bytes_max: u64,
+    pub(super) stolen_pct: Option<f64>,
+    /// Processor time in percent of the window: 100 is one core.
+    pub(super) server_busy_pct: Option<f64>,
+    pub(super) driver_busy_pct: f64,
+    /// Share of the window in which one of the two waited for a core that others had, in percent; nothing of a window that
+    /// is too short for that.
+    pub(super) waited_pct: Option<f64>,
+}
+
+/// A run came to nothing.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// One of its programs failed.
+    #[error("the {part} failed; to see it alone: {command}")]
+    Part {
+        /// `server` or `driver`.
+        part: &'static str,
+        /// How to play the part by hand.
+        command: String,
+        /// What happened.
+        source: ChildError,
+    },
+    /// There is no place for the files of its programs.
+    #[error(
+        "cannot make a directory for temporary files; see that the one named by TMPDIR, or /tmp, can be written"
+    )]
+    Directory(#[source] std::io::Error),
+    /// A driver that cannot know what became of its messages has a server that does not count them.
+    #[error(
+        "the server does not say how many messages it took, and the driver cannot know; one of them must"
+    )]
+    NotCounted,
+}
+
+impl RunError {
+    /// Whether it is only that the user stopped everything.
+    pub(super) fn is_stop(&self) -> bool {
+        matches!(
+            self,
+            Self::Part {
+                source: ChildError::Stopped,
+                ..
+            }
+        )
+    }
+}
+
+/// Where a program runs, and how long it may stay there when it is no longer wanted.
+struct Place<'a> {
+    cores: &'a [usize],
+    /// For its temporary files.
+    directory: &'a Path,
+    environment: &'a [(&'a str, &'a str)],
+    grace: Duration,
+}
+
+/// A program in its part.
+struct Player {
+    part: &'static str,
+    command: String,
+    child: Child,
+}
+
+impl Player {
+    fn start(
+        part: &'static str,
+        program: &Program,
+        arguments: &[&str],
+        place: &Place<'_>,
+    ) -> Result<Self, RunError> {
+        let verb = if part == SERVER { "serve" } else { "drive" };
+        let mut command = program.command(verb, arguments);
+        command.env("TMPDIR", place.directory);
+        command.envs(place.environment.iter().copied());
+        let shown = shown(&command);
+        match Child::start(command, place.cores, place.grace) {
+            Ok(child) => Ok(Self {
+                part,
+                command: shown,
+                child,
+            }),
+            Err(source) => Err(RunError::Part {
+                part,
+                command: shown,
+                source,
+            }),
+        }
+    }
+
+    fn failed(&self, source: ChildError) -> RunError {
+        RunError::Part {
+            part: self.part,
+            command: self.command.clone(),
+            source,
+        }
+    }
+
+    fn hear(
+        &mut self,
+        expected: &[&'static str],
+        patience: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Said, RunError> {
+        let said: Said = self
+            .child
+            .hear(patience, stop)
+            .map_err(|source| self.failed(source))?;
+        if expected.contains(&said.name()) {
+            return Ok(said);
+        }
+        Err(self.failed(ChildError::OutOfTurn {
+            said: said.name().to_owned(),
+            expected: expected.join(" or "),
+        }))
+    }
+
+    /// What a driver counted that has told the end of its window before.
+    fn measured(&mut self, terms: &Terms<'_>) -> Result<Measured, RunError> {
+        match self.hear(&["measured"], terms.patience.slack, terms.stop)? {
+            Said::Measured(measured) => Ok(measured),
+            _ => Err(RunError::NotCounted),
+        }
+    }
+
+    fn account(&mut self, terms: &Terms<'_>) -> Result<Account, RunError> {
+        self.child
+            .ask()
+            .and_then(|()| self.child.hear(terms.patience.answer, terms.stop))
+            .map_err(|source| self.failed(source))
+    }
+
+    fn finish(self, terms: &Terms<'_>) -> Result<(), RunError> {
+        let Self {
+            part,
+            command,
+            child,
+        } = self;
+        child
+            .finish(terms.patience.end)
+            .map_err(|source| RunError::Part {
+                part,
+                command,
+                source,
+            })
+    }
+}
+
+/// The accounts of both parts at one moment: an end of the window.
+struct Moment {
+    server: Option<(Account, Cost)>,
+    driver: Cost,
+    /// When the server gave its account.
+    at: Instant,
+}
+
+impl Moment {
+    fn take(
+        server: &mut Option<Player>,
+        driver: &Player,
+        terms: &Terms<'_>,
+    ) -> Result<Self, RunError> {
+        let driver = Cost::of(driver.child.id());
+        let server = match server {
+            None => None,
+            Some(server) => {
+                let cost = Cost::of(server.child.id());
+                Some((server.account(terms)?, cost))
+            }
+        };
+        Ok(Self {
+            server,
+            driver,
+            at: Instant::now(),
+        })
+    }
+}
+
+/// Makes one run.
+pub(super) fn run_once(
+    cast: &Cast<'_>,
+    work: &Work,
+    terms: &Terms<'_>,
+) -> Result<Outcome, RunError> {
+    let Terms {
+        cores,
+        patience,
+        stop,
+    } = *terms;
+    // The programs' files are the runner's to remove: a program that is killed cannot. It is dropped last.
+    let directory = tempfile::Builder::new()
+        .prefix("tidewire-bench-")
+        .tempdir()
+        .map_err(RunError::Directory)?;
+    let place = |cores| Place {
+        cores,
+        directory: directory.path(),
+        environment: suites::environment(work),
+        grace: patience.grace,
+    };
+    let mut work = work.clone();
+    let mut server = None;
+    let mut address = "-".to_owned();
+    let mut driver_cores = &cores.both;
+    if has_server(&work) {
+        let argument = as_argument(&work);
+        let mut player = Player::start(SERVER, cast.server, &[&argument], &place(&cores.server))?;
+        if let Said::Ready(ready) = player.hear(&["ready"], patience.ready, stop)? {
+            address = ready;
+        }
+        server = Some(player);
+        driver_cores = &cores.driver;
+    } else {
+        work.cores.clone_from(&cores.both);
+    }
+    if let Some(dialect) = cast.kind.dialect() {
+        dialect.clone_into(&mut work.codec);
+    }
+    let arguments = [address.as_str(), &as_argument(&work)];
+    let mut driver = Player::start(DRIVER, cast.driver, &arguments, &place(driver_cores))?;
+
+    let longest = Duration::from_millis(work.warm_up_ms) + patience.slack;
+    driver.hear(&["started"], longest, stop)?;
+    let machine = MachineSample::read();
+    let before = Moment::take(&mut server, &driver, terms)?;
+    let longest = Duration::from_millis(work.measure_ms) + patience.slack;
+    let said = driver.hear(&["stopped", "measured"], longest, stop)?;
+    let after = Moment::take(&mut server, &driver, terms)?;
+    let stolen_pct = machine.and_then(|before| MachineSample::read()?.stolen_pct_since(&before));
+    let mut measured = match said {
+        Said::Measured(measured) => measured,
+        _ => driver.measured(terms)?,
+    };
+    if let Some(sent) = measured.sent {
+        settle(&mut measured, sent, &before, &after, &mut server, terms)?;
+    }
+    driver.finish(terms)?;
+    server.map_or(Ok(()), |server| server.finish(terms))?;
+    Ok(outcome(measured, &before, &after, stolen_pct))
+}
+
+/// Takes what was sent one way from the server's accounts: how many came meanwhile, and in the end.
+fn settle(
+    measured: &mut Measured,
+    sent: u64,
+    before: &Moment,
+    after: &Moment,
+    server: &mut Option<Player>,
+    terms: &Terms<'_>,
+) -> Result<(), RunError> {
+    let count = |moment: &Moment| {
+        let (account, _) = moment.server.as_ref()?;
+        account.messages
+    };
+    let (Some(first), Some(last), Some(server)) = (count(before), count(after), server) else {
+        return Err(RunError::NotCounted);
+    };
+    measured.messages = last.saturating_sub(first);
+    measured.seconds = after.at.duration_since(before.at).as_secs_f64();
+    let (mut counted, mut moved) = (last, Instant::now());
+    while counted < sent && moved.elapsed() < terms.patience.quiet {
+        thread::sleep(ASK_EVERY);
+        let account = server.account(terms)?;
+        let now = account.messages.unwrap_or(0);
+        if now > counted {
+            (counted, moved) = (now, Instant::now());
+        }
+    }
+    // What came twice may come behind everything else.
+    thread::sleep(ASK_AGAIN);
+    let account = server.account(terms)?;
+    counted = account.messages.unwrap_or(counted);
+    // More than was sent is as wrong as less.
+    measured.lost = sent.abs_diff(counted);
+    measured.dropped = account.dropped.unwrap_or(0).min(measured.lost);
+    Ok(())
+}
+
+fn outcome(
+    measured: Measured,
+    before: &Moment,
+    after: &Moment,
+    stolen_pct: Option<f64>,
+) -> Outcome {
+    let server = before.server.as_ref().zip(after.server.as_ref());
+    let window = after.at.duration_since(before.at);
+    let pct = |time_ns: f64| time_ns / window.as_nanos() as f64 * 100.0;
+    let server_cpu_ns = server.map(|((_, before), (_, after))| after.cpu_ns_since(before));
+    let driver_cpu_ns = after.driver.cpu_ns_since(&before.driver);
+    let waited_ns = server
+        .map_or(0.0, |((_, before), (_, after))| {
+            after.waited_ns_since(before)
+        })
+        .max(after.driver.waited_ns_since(&before.driver));
+    Outcome {
+        server_busy_pct: server_cpu_ns.map(pct),
+        driver_busy_pct: pct(driver_cpu_ns),
+        waited_pct: (window >= WAITED_WINDOW_MIN).then(|| pct(waited_ns)),
+        server_cpu_ns,
+        driver_cpu_ns,
+        server_allocated_bytes: server.and_then(|((before, _), (after, _))| {
+            after.allocated_bytes?.checked_sub(before.allocated_bytes?)
+        }),
+        server_rss_bytes_max: server.map(|(_, (_, cost))| cost.rss_bytes_max),
+        driver_rss_bytes_max: after.driver.rss_bytes_max,
+        stolen_pct,
+        measured,
+    }
+}
+
+impl Said {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Ready(_) => "ready",
+            Self::Started(_) => "started",
+            Self::Stopped(_) => "stopped",
+            Self::Measured(_) => "measured",
+        }
+    }
+}
+
+impl Driver {
+    /// What stands in [`Work::codec`] when a driver of the benchmark is to speak a rival's protocol.
+    pub(super) fn dialect(self) -> Option<&'static str> {
+        match self {
+            Self::Own | Self::Bare => None,
+            Self::Websocket => Some("websocket"),
+            Self::Nats => Some("nats"),
+            Self::Redis => Some("redis"),
+            Self::Zmtp => Some("zmtp"),
+            Self::Sp => Some("sp"),
+            Self::Length => Some("length"),
+        }
+    }
+}
+
+/// Whether the work has a server in a process of its own.
+pub(super) fn has_server(work: &Work) -> bool {
+    matches!(work.transport.as_str(), "tcp" | "udp" | "ipc")
+}
+
+fn as_argument(work: &Work) -> String {
+    serde_json::to_string(work).expect("numbers and texts can be expressed")
+}
+
+/// A command as a person would type it.
+fn shown(command: &std::process::Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        let argument = argument.to_string_lossy();
+        if argument.contains(['"', ' ']) {
+            text.push_str(&format!(" '{argument}'"));
+        } else {
+            text.push_str(&format!(" {argument}"));
+        }
+    }
+    text
+}
+
+const SERVER: &str = "server";
+const DRIVER: &str = "driver";
+
+/// How long nothing more is to come behind what was sent.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How often a server is asked for what is still on its way.
+const ASK_EVERY: Duration = Duration::from_millis(5);

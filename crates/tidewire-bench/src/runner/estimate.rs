@@ -1,0 +1,131 @@
+//! How long it takes: before it begins from what is planned, then from what the done part took.
+
+use std::time::{Duration, Instant};
+
+use super::BenchOptions;
+use super::contender::{Contender, contenders};
+use crate::plan::RowPlan;
+
+/// About how long each suite will take, in seconds, by its name.
+#[must_use]
+pub fn estimates(options: &BenchOptions) -> Vec<(&'static str, f64)> {
+    let secs = |plans: &[RowPlan]| plans.iter().map(|plan| row_secs(options, plan)).sum();
+    let suites = options.plans().into_iter();
+    suites
+        .map(|(suite, plans)| (suite.name, secs(&plans)))
+        .collect()
+}
+
+/// About how long a row takes, in seconds.
+pub(super) fn row_secs(options: &BenchOptions, plan: &RowPlan) -> f64 {
+    let mut runs = options.repeat as f64;
+    if !plan.climbs.is_empty() {
+        runs += plan.climbs.len() as f64 / 2.0 + FAILED_TRIES;
+    }
+    let contenders = contenders(options, plan);
+    contenders.iter().map(run_secs).sum::<f64>() * runs
+}
+
+/// About how long a run takes, in seconds.
+pub(super) fn run_secs(contender: &Contender<'_>) -> f64 {
+    let work = contender.work;
+    let beside = if contender.mode.is_some() {
+        PEER_SECS
+    } else {
+        OWN_SECS
+    };
+    let connections = work.connections.max(work.subscribers) as f64;
+    (work.warm_up_ms + work.measure_ms) as f64 / 1e3 + beside + connections * CONNECTION_SECS
+}
+
+/// How much is done, and how long the rest will take by what the done part took.
+pub(super) struct Pace {
+    planned_secs: f64,
+    /// Of rows that are done, as it was planned.
+    done_secs: f64,
+    row_planned_secs: f64,
+    /// Of the row at hand. Nobody knows beforehand how many runs a climb takes, so it may be more than planned.
+    in_row_secs: f64,
+    spent: Duration,
+    began: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(planned_secs: f64) -> Self {
+        Self {
+            planned_secs,
+            done_secs: 0.0,
+            row_planned_secs: 0.0,
+            in_row_secs: 0.0,
+            spent: Duration::ZERO,
+            began: Instant::now(),
+        }
+    }
+
+    pub(super) fn begin_row(&mut self, planned_secs: f64) {
+        self.row_planned_secs = planned_secs;
+        self.in_row_secs = 0.0;
+    }
+
+    pub(super) fn begin_run(&mut self) {
+        self.began = Instant::now();
+    }
+
+    pub(super) fn end_run(&mut self, planned_secs: f64) {
+        self.in_row_secs += planned_secs;
+        self.spent += self.began.elapsed();
+    }
+
+    /// However many runs it took, it is done.
+    pub(super) fn end_row(&mut self) {
+        self.done_secs += self.row_planned_secs;
+        self.begin_row(0.0);
+    }
+
+    /// Which share is done, and how long the rest will take.
+    pub(super) fn state(&self) -> (f64, Duration) {
+        let done_secs = self.done_secs + self.in_row_secs.min(self.row_planned_secs);
+        let factor = if done_secs > 0.0 {
+            self.spent.as_secs_f64() / done_secs
+        } else {
+            1.0
+        };
+        let left_secs = (self.planned_secs - done_secs).max(0.0) * factor;
+        let done = done_secs / self.planned_secs.max(f64::MIN_POSITIVE);
+        (done.min(1.0), Duration::from_secs_f64(left_secs))
+    }
+}
+
+/// What starting and ending a server and a driver of ours takes beside their windows.
+const OWN_SECS: f64 = 0.1;
+
+/// The same of a peer, with what it does until it is ready.
+const PEER_SECS: f64 = 0.2;
+
+/// What a connection takes, on both sides.
+const CONNECTION_SECS: f64 = 0.000_1;
+
+/// Runs at rates that are too high, which wait for what is still under way: so many runs at a rate that is held.
+const FAILED_TRIES: f64 = 8.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_done_when_it_is_done_however_many_runs_it_took() {
+        let mut pace = Pace::new(10.0);
+        assert_eq!(pace.state().0, 0.0);
+        pace.begin_row(4.0);
+        for (done, run) in [(0.2, 2.0), (0.4, 3.0), (0.4, 1.0)] {
+            pace.begin_run();
+            pace.end_run(run);
+            assert!((pace.state().0 - done).abs() < 1e-9, "{done}");
+        }
+        pace.end_row();
+        assert!((pace.state().0 - 0.4).abs() < 1e-9);
+        pace.begin_row(6.0);
+        pace.end_row();
+        assert_eq!(pace.state(), (1.0, Duration::ZERO));
+    }
+}

@@ -1,0 +1,298 @@
+//! Runs suites: every contender of a row in turns, a fresh pair of processes for each run.
+//!
+//! A machine drifts, so the contenders of a row take turns, and every other round goes the other way (A B C, C B A, …):
+//! a steady drift is then given to all alike. A run from which the host, or others on its cores, took time is made again,
+//! but not forever. What fails is written into its place in the results, and the others go on.
+
+mod contender;
+mod estimate;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use self::contender::{Contender, contenders, results};
+pub use self::estimate::estimates;
+use self::estimate::{Pace, row_secs, run_secs};
+use crate::plan::{RowPlan, Suite, choose};
+use crate::program::Program;
+use crate::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
+use crate::run::Disturbance;
+use crate::run::{Cores, Outcome, Patience, RunError, Terms, run_once};
+use tidewire_load::clock::Clock;
+use tidewire_load::environment::Environment;
+use tidewire_load::format::describe;
+
+/// What to run, with whom and how.
+#[derive(Debug)]
+pub struct BenchOptions {
+    /// The suites, in order.
+    pub suites: Vec<&'static Suite>,
+    /// Fewer and shorter rows.
+    pub quick: bool,
+    /// Only rows whose names are one of these texts, or contain one that is no row's name; all of them if there is none.
+    pub row_texts: Vec<String>,
+    /// Length of the window of a run, in milliseconds, where it is the time that is given and not the work.
+    pub measure_ms: Option<u64>,
+    /// Rounds of each row.
+    pub repeat: usize,
+    /// The bare loops.
+    pub bare: Program,
+    /// Tidewire, unless only the limits are wanted.
+    pub tidewire: Option<Program>,
+    /// The peers.
+    pub peers: Vec<Program>,
+    /// Peers that do not take part, and why.
+    pub missing_peers: Vec<String>,
+    /// Cores that processes are pinned to: the servers to the first, the drivers to the second. With fewer than two they
+    /// are not pinned.
+    pub cores: Vec<usize>,
+    /// How long programs are waited for.
+    pub patience: Patience,
+    /// How often at most a disturbed run is made again.
+    pub again_max: usize,
+    /// Set to end it: what was measured until then is kept.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What happened, for whoever watches.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Progress<'a> {
+    /// A run begins.
+    Run {
+        /// Its suite.
+        suite: &'a str,
+        /// Its row.
+        row: &'a str,
+        /// Who runs.
+        contender: &'a str,
+        /// The round, from 1.
+        round: usize,
+        /// Share of all runs that is done, from 0 to 1.
+        done: f64,
+        /// What is probably left.
+        left: Duration,
+    },
+    /// A run came to nothing. The contender takes no further part in this row, or has one more try where it climbs.
+    Failed {
+        /// Its suite.
+        suite: &'a str,
+        /// Its row.
+        row: &'a str,
+        /// Who failed.
+        contender: &'a str,
+        /// Why.
+        error: &'a RunError,
+    },
+    /// A run is made again.
+    Again {
+        /// Who ran.
+        contender: &'a str,
+        /// What spoilt it.
+        why: Disturbance,
+    },
+    /// A suite is done.
+    Suite {
+        /// Everything that was found until now.
+        report: &'a BenchReport,
+    },
+}
+
+impl BenchOptions {
+    /// The rows that are to be measured, with windows as long as they are to be.
+    #[must_use]
+    pub fn plans(&self) -> Vec<(&'static Suite, Vec<RowPlan>)> {
+        let mut chosen = choose(&self.suites, self.quick, &self.row_texts);
+        if let Some(measure_ms) = self.measure_ms {
+            let plans = chosen.iter_mut().flat_map(|(_, plans)| plans);
+            plans.for_each(|plan| plan.measure_for(measure_ms));
+        }
+        chosen
+    }
+
+    /// How processes are pinned, as a sentence.
+    #[must_use]
+    pub fn pinning(&self) -> String {
+        Cores::of(&self.cores).to_string()
+    }
+}
+
+/// Runs everything, and returns what was found, at the end or when it was stopped.
+pub fn run(
+    options: &BenchOptions,
+    machine: Environment,
+    watch: &mut dyn FnMut(&Progress<'_>),
+) -> BenchReport {
+    let mut runner = Runner {
+        options,
+        cores: Cores::of(&options.cores),
+        pace: Pace::new(estimates(options).iter().map(|(_, secs)| secs).sum()),
+        watch,
+        fallen: BTreeSet::new(),
+    };
+    let mut report = BenchReport {
+        schema_version: BenchReport::SCHEMA_VERSION,
+        env: BenchEnvironment {
+            machine,
+            started_at: tidewire_load::format::utc(Clock::Machine.wall()),
+            pinning: runner.cores.to_string(),
+            repeat: options.repeat,
+            quick: options.quick,
+            interrupted: false,
+            missing_peers: options.missing_peers.clone(),
+        },
+        suites: Vec::new(),
+    };
+    for (suite, plans) in options.plans() {
+        let mut rows = Vec::new();
+        runner.fallen.clear();
+        let began = Instant::now();
+        for plan in plans {
+            if runner.is_stopped() {
+                break;
+            }
+            rows.extend(runner.row(suite, &plan));
+        }
+        if !rows.is_empty() {
+            let name = suite.name.to_owned();
+            report.suites.push(SuiteResult {
+                name,
+                elapsed_secs: began.elapsed().as_secs_f64(),
+                rows,
+            });
+            (runner.watch)(&Progress::Suite { report: &report });
+        }
+    }
+    report.env.interrupted = runner.is_stopped();
+    report
+}
+
+struct Runner<'a> {
+    options: &'a BenchOptions,
+    cores: Cores,
+    pace: Pace,
+    watch: &'a mut dyn FnMut(&Progress<'_>),
+    /// Peers that did not hold a step of the suite at hand.
+    fallen: BTreeSet<String>,
+}
+
+/// What came of a run that was to be made.
+enum Made {
+    Run(Box<Outcome>),
+    /// It failed, and why.
+    Failed(String),
+    /// The user stopped everything.
+    Stopped,
+}
+
+impl Runner<'_> {
+    fn is_stopped(&self) -> bool {
+        self.options.stop.load(Ordering::Relaxed)
+    }
+
+    /// Measures a row; nothing when it was stopped before anything was measured.
+    fn row(&mut self, suite: &Suite, plan: &RowPlan) -> Option<RowResult> {
+        let mut contenders = contenders(self.options, plan);
+        contenders.retain(|one| !(plan.rises && self.fallen.contains(&one.name)));
+        if contenders.is_empty() {
+            return None;
+        }
+        self.pace.begin_row(row_secs(self.options, plan));
+        self.in_turns(suite, plan, &mut contenders, |one| one.climbs());
+        let repeat = self.options.repeat;
+        self.in_turns(suite, plan, &mut contenders, |one| {
+            one.has_less_than(repeat)
+        });
+        self.pace.end_row();
+        if contenders.iter().all(|one| one.has_nothing()) {
+            return None;
+        }
+        if plan.rises {
+            let fell = |one: &&Contender<'_>| one.mode.is_some() && !one.holds();
+            let names = contenders.iter().filter(fell).map(|one| one.name.clone());
+            self.fallen.extend(names);
+        }
+        Some(results(plan, contenders))
+    }
+
+    /// Lets those who `want` a run make one each, in turns, until nobody does. Every other round goes the other way.
+    fn in_turns(
+        &mut self,
+        suite: &Suite,
+        plan: &RowPlan,
+        contenders: &mut [Contender<'_>],
+        wants: impl Fn(&Contender<'_>) -> bool,
+    ) {
+        for round in 1.. {
+            let mut order: Vec<usize> = (0..contenders.len()).collect();
+            order.retain(|&index| wants(&contenders[index]));
+            if order.is_empty() {
+                return;
+            }
+            if round % 2 == 0 {
+                order.reverse();
+            }
+            for index in order {
+                if self.is_stopped() {
+                    return;
+                }
+                let contender = &mut contenders[index];
+                self.pace.begin_run();
+                match self.run(suite, plan, contender, round) {
+                    Made::Run(outcome) => contender.take(Ok(*outcome)),
+                    Made::Failed(why) => contender.take(Err(why)),
+                    Made::Stopped => return,
+                }
+                self.pace.end_run(run_secs(contender));
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        suite: &Suite,
+        plan: &RowPlan,
+        contender: &Contender<'_>,
+        round: usize,
+    ) -> Made {
+        let (done, left) = self.pace.state();
+        (self.watch)(&Progress::Run {
+            suite: suite.name,
+            row: &plan.id,
+            contender: &contender.name,
+            round,
+            done,
+            left,
+        });
+        let work = contender.work_now();
+        for attempt in 0..=self.options.again_max {
+            let terms = Terms {
+                cores: &self.cores,
+                patience: &self.options.patience,
+                stop: &self.options.stop,
+            };
+            match run_once(&contender.cast, &work, &terms) {
+                Ok(outcome) => match outcome.disturbance() {
+                    Some(why) if attempt < self.options.again_max => {
+                        let contender = &contender.name;
+                        (self.watch)(&Progress::Again { contender, why });
+                    }
+                    _ => return Made::Run(Box::new(outcome)),
+                },
+                Err(error) if error.is_stop() => return Made::Stopped,
+                Err(error) => {
+                    (self.watch)(&Progress::Failed {
+                        suite: suite.name,
+                        row: &plan.id,
+                        contender: &contender.name,
+                        error: &error,
+                    });
+                    return Made::Failed(describe(&error));
+                }
+            }
+        }
+        Made::Stopped
+    }
+}

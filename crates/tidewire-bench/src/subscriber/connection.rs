@@ -1,0 +1,346 @@
+//! One connection of the subscriber: bytes in, dialect, numbers checked.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::Stream;
+
+use super::dialect::{Dialect, DialectError, Next, Publish, Role};
+use crate::pace::Pace;
+use crate::probes::wait::WaitSet;
+use crate::publication::Publication;
+use tidewire_load::statistics::LatencyHistogram;
+
+/// A connection that is open, or was.
+#[derive(Debug)]
+pub(super) struct Connection<D> {
+    stream: Stream,
+    dialect: D,
+    role: Role,
+    /// Bytes read that are not yet whole.
+    rest: Vec<u8>,
+    /// What is said, of which the first `written` bytes have gone.
+    output: Vec<u8>,
+    written: usize,
+    pub(super) sequence: Sequence,
+    pub(super) is_closed: bool,
+}
+
+/// The numbers that came over one connection, against those that should have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sequence {
+    /// The number that is next.
+    pub(super) next: u64,
+    /// Numbers that were left out.
+    pub(super) missing: u64,
+    /// Messages that came again or late, or were changed.
+    pub(super) wrong: u64,
+    /// Whether a message came that was due behind the window, so that nothing of the window comes any more.
+    pub(super) is_past: bool,
+    /// How late the first message of the window was, in nanoseconds, and the last one.
+    pub(super) lateness_ns: Option<(u64, u64)>,
+}
+
+/// What was heard over all connections of what was due within the window.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) messages: u64,
+    pub(super) latency: LatencyHistogram,
+    payload_bytes: usize,
+    from_ns: u64,
+    pub(super) until_ns: u64,
+    /// The lowest number that is known to be due behind the window.
+    pub(super) behind: Option<u64>,
+    /// Messages that were due at about the same time and are not yet recorded: when the first of them was, and how many.
+    run: (u64, u64),
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Io(io::Error),
+    Dialect(DialectError),
+}
+
+impl<D: Dialect> Connection<D> {
+    /// Over a stream that is connected; says what comes first.
+    pub(super) fn new(stream: Stream, role: Role) -> Result<Self, Broken> {
+        let mut connection = Self {
+            stream,
+            dialect: D::default(),
+            role,
+            rest: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            sequence: Sequence::default(),
+            is_closed: false,
+        };
+        connection.dialect.greet(role, &mut connection.output);
+        connection.flush()?;
+        Ok(connection)
+    }
+
+    pub(super) fn watch(&self, set: &WaitSet, number: usize) -> io::Result<()> {
+        set.add(self.stream.as_fd(), number)
+    }
+
+    /// No longer watches a connection that has ended.
+    pub(super) fn forget(&self, set: &WaitSet) -> io::Result<()> {
+        set.remove(self.stream.as_fd())
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.dialect.is_ready()
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.output.len() - self.written
+    }
+
+    /// Reads once and takes apart what is there.
+    pub(super) fn receive(&mut self, buffer: &mut [u8], tally: &mut Tally) -> Result<(), Broken> {
+        let kept = self.rest.len();
+        buffer[..kept].copy_from_slice(&self.rest);
+        let filled = match self.stream.read(&mut buffer[kept..]) {
+            Ok(0) => return Err(Broken::Io(ErrorKind::UnexpectedEof.into())),
+            Ok(count) => kept + count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(Broken::Io(error)),
+        };
+        let now_ns = now_ns();
+        let mut rest = &buffer[..filled];
+        loop {
+            let next = self.dialect.next(rest, &mut self.output);
+            match next.map_err(Broken::Dialect)? {
+                Next::Message { payload, consumed } => {
+                    tally.take(payload, now_ns, &mut self.sequence);
+                    rest = &rest[consumed..];
+                }
+                Next::Other { consumed } => rest = &rest[consumed..],
+                Next::Incomplete => break,
+            }
+        }
+        tally.settle(now_ns);
+        self.rest.clear();
+        self.rest.extend_from_slice(rest);
+        self.flush()?;
+        if self.role == Role::Subscriber && self.waiting_bytes() > ANSWER_BYTES_MAX {
+            return Err(Broken::Dialect(DialectError::Deaf));
+        }
+        Ok(())
+    }
+
+    /// Publishes what is due with `publish`, which writes a payload in this dialect.
+    pub(super) fn publish(
+        &mut self,
+        pace: &mut Pace,
+        payload_bytes: usize,
+        publish: Publish,
+    ) -> Result<(), Broken> {
+        let mut payload = Vec::with_capacity(payload_bytes);
+        for sequence in pace.take(now_ns()) {
+            payload.clear();
+            let due_ns = pace.due_ns(sequence);
+            Publication { sequence, due_ns }.append(payload_bytes, &mut payload);
+            publish(&payload, &mut self.output);
+        }
+        self.flush()
+    }
+
+    /// Writes what the socket takes; the rest is tried again at the next occasion, without having been moved: it may be
+    /// many megabytes.
+    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Broken::Io(error)),
+            }
+        }
+        // Moves at most as much as was written since it was last moved.
+        if self.written * 2 >= self.output.len() {
+            self.output.drain(..self.written);
+            self.written = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Sequence {
+    /// Takes note of a number. Returns whether it is one that had not come.
+    #[inline]
+    fn take(&mut self, number: u64) -> bool {
+        if number < self.next {
+            self.wrong += 1;
+            return false;
+        }
+        self.missing += number - self.next;
+        self.next = number + 1;
+        true
+    }
+
+    /// Everything that is not as it should be, if the numbers below `until` were sent.
+    pub(super) fn lost(&self, until: u64) -> u64 {
+        self.missing + self.wrong + until.saturating_sub(self.next)
+    }
+}
+
+impl Tally {
+    /// Of everything that comes, until there is a window.
+    pub(super) fn new(payload_bytes: usize) -> Self {
+        Self {
+            messages: 0,
+            latency: LatencyHistogram::new(),
+            payload_bytes,
+            from_ns: 0,
+            until_ns: u64::MAX,
+            behind: None,
+            run: (0, 0),
+        }
+    }
+
+    /// From now on only what is due between these times counts.
+    pub(super) fn begin(&mut self, from_ns: u64, until_ns: u64) {
+        self.messages = 0;
+        self.latency.clear();
+        (self.from_ns, self.until_ns) = (from_ns, until_ns);
+    }
+
+    #[inline]
+    fn take(&mut self, payload: &[u8], now_ns: u64, sequence: &mut Sequence) {
+        let Some(publication) = Publication::read(payload, self.payload_bytes) else {
+            sequence.wrong += 1;
+            return;
+        };
+        let Publication {
+            sequence: number,
+            due_ns,
+        } = publication;
+        if number >= NUMBERS_MAX {
+            sequence.wrong += 1;
+            return;
+        }
+        if due_ns >= self.until_ns {
+            sequence.is_past = true;
+            self.behind = Some(self.behind.map_or(number, |behind| behind.min(number)));
+            return;
+        }
+        if !sequence.take(number) || due_ns < self.from_ns {
+            return;
+        }
+        self.messages += 1;
+        let late_ns = now_ns.saturating_sub(due_ns);
+        let (first_ns, _) = sequence.lateness_ns.unwrap_or((late_ns, late_ns));
+        sequence.lateness_ns = Some((first_ns, late_ns));
+        let (run_ns, count) = self.run;
+        if count > 0 && due_ns.wrapping_sub(run_ns) < RUN_NS {
+            self.run.1 = count + 1;
+        } else {
+            self.settle(now_ns);
+            self.run = (due_ns, 1);
+        }
+    }
+
+    /// Records what was due at about one time.
+    #[inline]
+    fn settle(&mut self, now_ns: u64) {
+        let (due_ns, count) = std::mem::take(&mut self.run);
+        if count > 0 {
+            self.latency
+                .record_many(now_ns.saturating_sub(due_ns), count);
+        }
+    }
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// No publisher of the benchmark gets this far in a year.
+const NUMBERS_MAX: u64 = 1 << 48;
+
+/// What a subscriber may have to say that its server does not read, in bytes: thousands of pongs.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// What became due within this time of one another is timed together, by the first of it: a fifth of what a publisher's tick
+/// is, so that recording does not cost more than reading.
+const RUN_NS: u64 = 200_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(sequence: u64, due_ns: u64) -> Vec<u8> {
+        let mut payload = Vec::new();
+        Publication { sequence, due_ns }.append(32, &mut payload);
+        payload
+    }
+
+    #[test]
+    fn what_is_lost_doubled_late_or_changed_is_counted() {
+        let mut tally = Tally::new(32);
+        tally.begin(5, 100);
+        let mut sequence = Sequence::default();
+        // 2 and 3 are missing, 3 comes late, 4 comes twice.
+        for number in [0, 1, 4, 4, 3, 5] {
+            tally.take(&payload(number, 7), 10, &mut sequence);
+        }
+        let mut changed = payload(6, 7);
+        changed[20] ^= 1;
+        tally.take(&changed, 10, &mut sequence);
+        tally.take(&payload(u64::MAX, 7), 10, &mut sequence);
+        tally.settle(10);
+        assert_eq!((sequence.missing, sequence.wrong, sequence.next), (2, 4, 6));
+        assert_eq!((tally.messages, tally.latency.count()), (4, 4));
+        // Two more were due than came, which something later says, and it does not count itself.
+        assert!(!sequence.is_past);
+        tally.take(&payload(8, 100), 110, &mut sequence);
+        assert_eq!((tally.behind, sequence.is_past), (Some(8), true));
+        assert_eq!((sequence.lost(8), tally.messages), (8, 4));
+    }
+
+    #[test]
+    fn a_message_counts_when_it_was_due_and_not_when_it_came() {
+        let mut tally = Tally::new(32);
+        tally.begin(1_000, 2_000);
+        let mut sequence = Sequence::default();
+        for (number, due_ns, now_ns) in [
+            (0, 900, 1_100),
+            (1, 1_000, 1_200),
+            (2, 1_999, 2_800),
+            (3, 2_000, 2_900),
+        ] {
+            tally.take(&payload(number, due_ns), now_ns, &mut sequence);
+            tally.settle(now_ns);
+        }
+        assert_eq!((tally.messages, tally.latency.count()), (2, 2));
+        assert_eq!(sequence.lateness_ns, Some((200, 801)));
+        assert_eq!((tally.behind, sequence.lost(3)), (Some(3), 0));
+    }
+
+    #[test]
+    fn messages_of_one_time_are_recorded_together_and_none_is_forgotten() {
+        let mut tally = Tally::new(32);
+        let mut sequence = Sequence::default();
+        let due = [
+            (0, 0),
+            (1, RUN_NS - 1),
+            (2, RUN_NS),
+            (3, 900_000),
+            (4, 950_000),
+        ];
+        for (number, due_ns) in due {
+            tally.take(&payload(number, due_ns), 1_000_000, &mut sequence);
+        }
+        tally.settle(1_000_000);
+        tally.settle(1_000_000);
+        assert_eq!((tally.messages, tally.latency.count()), (5, 5));
+        assert_eq!(sequence.lost(5), 0);
+        let summary = tally.latency.quantile_ns(1.0);
+        assert!(summary >= 1_000_000, "{summary}");
+    }
+}

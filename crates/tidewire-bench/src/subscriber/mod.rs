@@ -1,0 +1,409 @@
+//! One raw subscriber for all publishers: Tidewire, the bare loop, and every rival that can be spoken to.
+//!
+//! Problem: fan-out to hundreds of connections is limited by whoever reads it, so rivals read by clients of their own
+//! would be compared by their clients. Approach: one thread, one epoll set, and a small dialect for each protocol;
+//! every message of every connection is checked for its number and timed by what its publisher wrote into it
+//! ([`Publication`](super::publication::Publication)). Brokers get their publications over a further connection of the
+//! same kind; everybody else publishes by himself when all have subscribed.
+//!
+//! A message belongs to the time at which its rate made it due, so that nobody gains by publishing late. What was due within
+//! the window is waited for behind it; it is over when every connection has a message that was due later, or nothing
+//! comes any more. How much longer than the window that took shows in the rate. A message counts as lost if it was sent and
+//! did not come, came twice, out of order or changed.
+
+mod connection;
+mod dialect;
+mod length;
+mod nats;
+mod redis;
+mod sp;
+mod tw1;
+mod websocket;
+mod zmtp;
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{SocketAddress, Stream};
+
+pub use dialect::{DialectError, TOPIC};
+
+use self::connection::{Broken, Connection, Tally};
+use self::dialect::{Dialect, Role};
+use super::pace::{Pace, TICK_NS};
+use crate::probes::wait::WaitSet;
+use crate::probes::{Edge, echo};
+use tidewire_load::statistics::LatencyHistogram;
+
+/// What to listen to.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    /// Number of connections.
+    pub connections: usize,
+    /// Bytes of a publication's payload.
+    pub payload_bytes: usize,
+    /// Messages a second for whom the subscriber publishes itself: brokers.
+    pub rate_per_sec: f64,
+    /// Time before it counts, from the first message on.
+    pub warm_up: Duration,
+    /// How long it counts.
+    pub duration: Duration,
+}
+
+/// What was heard.
+#[derive(Debug)]
+pub struct Heard {
+    /// Messages of all connections that were due within the window and came, each the expected one or a later one.
+    pub messages: u64,
+    /// How long that took, in seconds: the window, and by how much later than the first of them the last ones were, on the
+    /// average of the connections. A publisher that holds its rate is late by the same time at the end as at the beginning.
+    pub seconds: f64,
+    /// Messages that were due by the end of the window and sent, from the first one on: each of them once for every
+    /// connection.
+    pub sent: u64,
+    /// Messages of all connections that were due by the end of the window and did not come as they should, from the
+    /// first one on.
+    pub lost: u64,
+    /// Connections that the server ended.
+    pub closed: usize,
+    /// From being due to being read, of the messages of the window.
+    pub latency: LatencyHistogram,
+}
+
+/// A protocol that the subscriber speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TW1 with its handshake.
+    Tw1,
+    /// TW1 without.
+    BareTw1,
+    /// u32, big-endian, before every payload.
+    Length,
+    /// WebSocket.
+    WebSocket,
+    /// The text protocol of NATS; a broker.
+    Nats,
+    /// RESP; a broker.
+    Redis,
+    /// ZMTP 3.
+    Zmtp,
+    /// The scalability protocols of nng.
+    Sp,
+}
+
+/// Nothing could be heard, or what was heard cannot be trusted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// A connection could not be made. The server may have ended, or there are too few descriptors (`ulimit -n`).
+    #[error(
+        "cannot make connection {number} of {connections}; is the server there, and `ulimit -n` large enough?"
+    )]
+    Connect {
+        /// Which one.
+        number: usize,
+        /// Of how many.
+        connections: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server does not take all subscriptions.
+    #[error("only {ready} of {connections} subscriptions were taken within {} s", READY_TIMEOUT.as_secs())]
+    NotSubscribed {
+        /// How many it took.
+        ready: usize,
+        /// Of how many.
+        connections: usize,
+    },
+    /// A server that publishes by itself does not.
+    #[error("nothing was published within {} s of the last subscription", READY_TIMEOUT.as_secs())]
+    Silent,
+    /// The server says what it should not.
+    #[error("cannot understand the server")]
+    Dialect(#[from] DialectError),
+    /// The connection that publishes broke, or the broker takes less than is published.
+    #[error("cannot publish")]
+    Publish(#[source] io::Error),
+    /// Nobody wants to know that the window begins or ends.
+    #[error("cannot tell that the window begins or ends")]
+    Edge(#[source] io::Error),
+    /// The epoll set failed.
+    #[error("cannot wait for messages")]
+    Wait(#[source] io::Error),
+}
+
+/// Subscribes over all connections, counts for a while, and waits for what is under way. `at_edge` is called when the window
+/// begins, and when all that was due within it is due.
+///
+/// # Errors
+/// See [`ListenError`], and those of `at_edge`. Messages that are lost are no error, they are counted; nor are connections that the server ends.
+pub fn listen(
+    protocol: Protocol,
+    address: &SocketAddress,
+    listening: &Listening,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+) -> Result<Heard, ListenError> {
+    match protocol {
+        Protocol::Tw1 => listen_in::<tw1::Tw1>(address, listening, at_edge),
+        Protocol::BareTw1 => listen_in::<tw1::BareTw1>(address, listening, at_edge),
+        Protocol::Length => listen_in::<length::Length>(address, listening, at_edge),
+        Protocol::WebSocket => listen_in::<websocket::WebSocket>(address, listening, at_edge),
+        Protocol::Nats => listen_in::<nats::Nats>(address, listening, at_edge),
+        Protocol::Redis => listen_in::<redis::Redis>(address, listening, at_edge),
+        Protocol::Zmtp => listen_in::<zmtp::Zmtp>(address, listening, at_edge),
+        Protocol::Sp => listen_in::<sp::Sp>(address, listening, at_edge),
+    }
+}
+
+fn listen_in<D: Dialect>(
+    address: &SocketAddress,
+    listening: &Listening,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+) -> Result<Heard, ListenError> {
+    let mut crowd = Crowd::<D>::connect(address, listening)?;
+    crowd.subscribe()?;
+    crowd.begin(address)?;
+    let first_ns = now_ns();
+    while crowd.tally.messages == 0 {
+        if now_ns() - first_ns > READY_TIMEOUT.as_nanos() as u64 {
+            return Err(ListenError::Silent);
+        }
+        crowd.turn()?;
+    }
+    crowd.run_until(now_ns() + listening.warm_up.as_nanos() as u64)?;
+    at_edge(Edge::Start).map_err(ListenError::Edge)?;
+    let from_ns = now_ns();
+    let window_ns = listening.duration.as_nanos() as u64;
+    let until_ns = from_ns + window_ns;
+    crowd.tally.begin(from_ns, until_ns);
+    crowd.run_until(until_ns)?;
+    at_edge(Edge::End).map_err(ListenError::Edge)?;
+    crowd.drain()?;
+    let sent = crowd.sent();
+    let connections = &crowd.connections;
+    Ok(Heard {
+        messages: crowd.tally.messages,
+        seconds: (window_ns + crowd.fell_behind_ns()) as f64 / 1e9,
+        sent,
+        lost: connections.iter().map(|one| one.sequence.lost(sent)).sum(),
+        closed: connections.iter().filter(|one| one.is_closed).count(),
+        latency: std::mem::take(&mut crowd.tally.latency),
+    })
+}
+
+/// All connections, on one thread.
+struct Crowd<'a, D> {
+    listening: &'a Listening,
+    set: WaitSet,
+    connections: Vec<Connection<D>>,
+    /// To a broker, and how many messages are due there.
+    publisher: Option<(Connection<D>, Pace)>,
+    buffer: Vec<u8>,
+    ready: Vec<usize>,
+    tally: Tally,
+}
+
+impl<'a, D: Dialect> Crowd<'a, D> {
+    fn connect(address: &SocketAddress, listening: &'a Listening) -> Result<Self, ListenError> {
+        let set = WaitSet::new().map_err(ListenError::Wait)?;
+        let mut connections = Vec::with_capacity(listening.connections);
+        for number in 0..listening.connections {
+            let connection = open(address, Role::Subscriber).and_then(|connection| {
+                connection.watch(&set, number)?;
+                Ok(connection)
+            });
+            connections.push(connection.map_err(|source| ListenError::Connect {
+                number: number + 1,
+                connections: listening.connections,
+                source,
+            })?);
+        }
+        Ok(Self {
+            listening,
+            set,
+            connections,
+            publisher: None,
+            buffer: vec![0; BUFFER_BYTES],
+            ready: Vec::new(),
+            tally: Tally::new(listening.payload_bytes),
+        })
+    }
+
+    /// Waits until the server has taken all subscriptions.
+    fn subscribe(&mut self) -> Result<(), ListenError> {
+        let until_ns = now_ns() + READY_TIMEOUT.as_nanos() as u64;
+        loop {
+            let connections = self.connections.len();
+            let of = |one: &&Connection<D>| one.is_ready() && !one.is_closed;
+            let ready = self.connections.iter().filter(of).count();
+            if ready == connections {
+                return Ok(());
+            }
+            if now_ns() > until_ns || self.connections.iter().any(|one| one.is_closed) {
+                return Err(ListenError::NotSubscribed { ready, connections });
+            }
+            self.turn()?;
+        }
+    }
+
+    /// Begins to publish, if that is ours to do.
+    fn begin(&mut self, address: &SocketAddress) -> Result<(), ListenError> {
+        if D::PUBLISH.is_none() {
+            return Ok(());
+        }
+        let connection = open(address, Role::Publisher).and_then(|connection| {
+            connection.watch(&self.set, PUBLISHER)?;
+            Ok(connection)
+        });
+        let connection = connection.map_err(ListenError::Publish)?;
+        self.publisher = Some((connection, Pace::new(self.listening.rate_per_sec, now_ns())));
+        Ok(())
+    }
+
+    /// Publishes what is due, and hears what is there.
+    fn turn(&mut self) -> Result<(), ListenError> {
+        if let (Some((connection, pace)), Some(publish)) = (&mut self.publisher, D::PUBLISH) {
+            let bytes = self.listening.payload_bytes;
+            connection
+                .publish(pace, bytes, publish)
+                .map_err(cannot_publish)?;
+            if connection.waiting_bytes() > UNSENT_BYTES_MAX {
+                let text = "the broker takes less than is published; ask for a lower rate";
+                return Err(ListenError::Publish(io::Error::other(text)));
+            }
+        }
+        self.hear()
+    }
+
+    fn hear(&mut self) -> Result<(), ListenError> {
+        let waited = match self.publisher {
+            Some(_) => self
+                .set
+                .wait_for(&mut self.ready, Duration::from_nanos(TICK_NS)),
+            None => self.set.wait(&mut self.ready),
+        };
+        waited.map_err(ListenError::Wait)?;
+        for index in 0..self.ready.len() {
+            let number = self.ready[index];
+            if number == PUBLISHER {
+                if let Some((connection, _)) = &mut self.publisher {
+                    // Its answers hold nothing to count.
+                    connection
+                        .receive(&mut self.buffer, &mut self.tally)
+                        .map_err(cannot_publish)?;
+                }
+                continue;
+            }
+            let connection = &mut self.connections[number];
+            match connection.receive(&mut self.buffer, &mut self.tally) {
+                Ok(()) => {}
+                Err(Broken::Dialect(error)) => return Err(error.into()),
+                Err(Broken::Io(_)) => {
+                    // What it does not hear any more is lost, and shows as that.
+                    connection.is_closed = true;
+                    connection.forget(&self.set).map_err(ListenError::Wait)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_until(&mut self, until_ns: u64) -> Result<(), ListenError> {
+        while now_ns() < until_ns {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// How many messages were due by the end of the window: all before the first that was due later. Where none such came,
+    /// it is what we published, or else what was heard.
+    fn sent(&self) -> u64 {
+        let heard = self.connections.iter().map(|one| one.sequence.next);
+        let heard = heard.max().unwrap_or_default();
+        let published = self.publisher.as_ref();
+        let behind = self.tally.behind;
+        let sent = behind.or_else(|| Some(published?.1.due_by(self.tally.until_ns)));
+        sent.unwrap_or_default().max(heard)
+    }
+
+    /// Waits until everybody has heard what was due within the window, or nothing of it comes any more. The publisher goes
+    /// on, because what is due later tells that nothing is missing.
+    fn drain(&mut self) -> Result<(), ListenError> {
+        let began_ns = now_ns();
+        let (mut since_ns, mut heard) = (began_ns, self.heard());
+        while self.is_awaiting()
+            && now_ns() - since_ns < QUIET_MAX.as_nanos() as u64
+            && now_ns() - began_ns < DRAIN_MAX.as_nanos() as u64
+        {
+            self.turn()?;
+            let now_heard = self.heard();
+            if now_heard > heard {
+                (heard, since_ns) = (now_heard, now_ns());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something of the window may still come.
+    fn is_awaiting(&self) -> bool {
+        let is_awaiting = |one: &Connection<D>| !one.is_closed && !one.sequence.is_past;
+        self.connections.iter().any(is_awaiting)
+    }
+
+    /// Grows as long as something of the window comes.
+    fn heard(&self) -> u64 {
+        self.connections.iter().map(|one| one.sequence.next).sum()
+    }
+
+    /// How much later the last messages of the window were than the first, in nanoseconds; the average of the connections.
+    fn fell_behind_ns(&self) -> u64 {
+        let lateness = self
+            .connections
+            .iter()
+            .filter_map(|one| one.sequence.lateness_ns);
+        let (mut first_ns, mut last_ns, mut count) = (0, 0, 0);
+        for (first, last) in lateness {
+            (first_ns, last_ns, count) = (first_ns + first, last_ns + last, count + 1);
+        }
+        last_ns.saturating_sub(first_ns) / count.max(1)
+    }
+}
+
+fn open<D: Dialect>(address: &SocketAddress, role: Role) -> io::Result<Connection<D>> {
+    let stream: Stream = echo::connect(address, false)?;
+    Connection::new(stream, role).map_err(into_io)
+}
+
+fn cannot_publish(broken: Broken) -> ListenError {
+    ListenError::Publish(into_io(broken))
+}
+
+fn into_io(broken: Broken) -> io::Error {
+    match broken {
+        Broken::Io(error) => error,
+        Broken::Dialect(error) => io::Error::other(error),
+    }
+}
+
+/// The publisher's number in the set, which no subscriber reaches.
+const PUBLISHER: usize = usize::MAX;
+
+/// How long a server may take to let everybody subscribe, and then to publish something.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long nothing must come for what is missing to be lost.
+const QUIET_MAX: Duration = Duration::from_secs(5);
+
+/// Longest wait for the window's messages: somebody so far behind will not hold the rate, and what it still owes is lost.
+const DRAIN_MAX: Duration = Duration::from_secs(15);
+
+/// Size of the buffer all connections are read into: a frame and what one read of a busy connection brings.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// What may wait to be taken by a broker, in bytes.
+const UNSENT_BYTES_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! All together: a request that goes through a worker pool and the log before it is answered, at up to 10,000 connections.
+//!
+//! Each connection has one request on its way. A worker does a hundred iterations and logs a line, and then the answer
+//! goes back. The limit is the same way put together by hand: an epoll loop, a channel, a [locked buffered file](super::locked_log), and
+//! workers that write the answers to the sockets themselves. The driver is the bare client for both, and checks every
+//! answer.
+
+use std::hint::black_box;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tidewire::log::LogBuilder;
+use tidewire::{
+    Address, Context, Deferred, Endpoint, HandlerResult, Kind, Message, PoolFull, Server, WhenFull,
+    WorkerPool,
+};
+use tidewire_io::socket::{Listener, SocketOptions, Stream};
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{Codec, Tw1};
+
+use super::locked_log::LockedLog;
+use super::scratch::ScratchFile;
+use crate::contract::{Account, Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::probes::Frame;
+use crate::probes::echo::{self, EchoLoad};
+use crate::probes::wait::{AcceptSet, PATIENCE};
+use crate::stage::{Stage, Window};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "composite",
+    about: "request, worker pool, log, reply: at 100 to 10,000 connections",
+    rows,
+    serve,
+    drive,
+};
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let connections: &[usize] = if quick {
+        &[100, 1_000]
+    } else {
+        &[100, 500, 1_000, 2_000, 10_000]
+    };
+    let row = |&connections: &usize| {
+        let work = Work {
+            suite: SUITE.name.to_owned(),
+            transport: "tcp".to_owned(),
+            codec: "tw1".to_owned(),
+            connections,
+            in_flight: 1,
+            message_bytes: FRAME_BYTES,
+            threads: 2,
+            ..Work::default()
+        };
+        let id = format!("{connections} connections");
+        RowPlan::new(id, super::timed(quick, work), REQUESTS).with_peers(None)
+    };
+    connections.iter().map(row).collect()
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let file = ScratchFile::new().map_err(RoleError::failed("make a file for the log"))?;
+    match side {
+        Side::Bare => serve_bare(work, &file, stage),
+        Side::Tidewire => serve_tidewire(work, &file, stage),
+    }
+}
+
+fn serve_tidewire(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), RoleError> {
+    let (writer, log) = LogBuilder::new()
+        .file(file.path())
+        .open()
+        .map_err(RoleError::failed("open the log"))?;
+    let dispatch = super::dispatch(writer);
+    // As many places as there can be requests: each connection has one.
+    let pool = WorkerPool::new(
+        work.threads,
+        work.connections,
+        WhenFull::Refuse,
+        move |(deferred, payload): (Deferred, [u8; PAYLOAD_BYTES])| {
+            let result = work_on(&payload);
+            tracing::dispatcher::with_default(&dispatch, || tracing::info!(result, "worked"));
+            if let Err(error) = deferred.reply(&payload) {
+                tracing::error!(%error, "cannot answer");
+            }
+        },
+    );
+    let pool = Arc::new(pool.map_err(RoleError::failed("start the workers"))?);
+    let submit = Arc::clone(&pool);
+    let server = Server::builder()
+        .listen(&super::bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .limits(super::limits(work))
+        .start_shared(move |cx: &mut Context<'_>, message: Message<'_>| {
+            hand_over(&submit, cx, &message)
+        })
+        .map_err(RoleError::failed("start the server"))?;
+    stage.serve(&server.to_string(), || Account {
+        messages: Some(pool.metrics().completed),
+        dropped: Some(pool.metrics().refused),
+        ..Account::default()
+    })?;
+    drop(server);
+    drop(log);
+    Ok(())
+}
+
+type Pool = WorkerPool<(Deferred, [u8; PAYLOAD_BYTES])>;
+
+fn hand_over(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+    let Ok(payload) = message.payload.try_into() else {
+        return Err(tidewire::HandlerError::new(
+            ErrorCode::MalformedBody,
+            "a payload of another size",
+        ));
+    };
+    if let Err(PoolFull((deferred, _))) = pool.submit((cx.defer(), payload)) {
+        deferred.refuse(ErrorCode::LimitReached, "too busy");
+    }
+    Ok(())
+}
+
+/// What a worker does with a request.
+fn work_on(payload: &[u8]) -> u64 {
+    let mut value = payload.len() as u64;
+    for _ in 0..ITERATIONS {
+        value = black_box(
+            value
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1),
+        );
+    }
+    value
+}
+
+/// A request on its way to a worker, with the way back.
+type BareTask = (Arc<Mutex<Stream>>, [u8; FRAME_BYTES]);
+
+fn serve_bare(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), RoleError> {
+    let Endpoint::Socket(address) = super::endpoint(&super::bind_address(work))? else {
+        let text = format!("no bare server over {}", work.transport);
+        return Err(RoleError::Unsupported(text));
+    };
+    let listener =
+        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
+    let local = Address::from(listener.local_address().clone()).to_string();
+    let log = LockedLog::open(file.path()).map_err(RoleError::failed("open the log"))?;
+    let log = Arc::new(log);
+    let (sender, receiver) = channel();
+    let receiver = Arc::new(Mutex::new(receiver));
+    // All of them end with the process: the runner's last word is the end of our input.
+    for _ in 0..work.threads {
+        let (receiver, log) = (Arc::clone(&receiver), Arc::clone(&log));
+        thread::spawn(move || work_bare(&receiver, &log));
+    }
+    thread::spawn(move || read_bare(&listener, &sender));
+    stage.serve(&local, Account::default)
+}
+
+/// Reads requests and hands them over. A request is one read: each connection has one on its way.
+fn read_bare(listener: &Listener, workers: &Sender<BareTask>) -> std::io::Result<()> {
+    let mut set = AcceptSet::new(listener)?;
+    let mut connections: Vec<Arc<Mutex<Stream>>> = Vec::new();
+    let mut ready = Vec::new();
+    loop {
+        set.wait_for(&mut ready, PATIENCE, |stream| {
+            connections.push(Arc::new(Mutex::new(stream)));
+        })?;
+        for &number in &ready {
+            let connection = &connections[number];
+            let mut stream = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut frame = [0; FRAME_BYTES];
+            match stream.read(&mut frame) {
+                Ok(FRAME_BYTES) => {
+                    if workers.send((Arc::clone(connection), frame)).is_err() {
+                        return Ok(());
+                    }
+                }
+                // It ended; whatever was cut short is missed by the client.
+                Ok(_) => set.set().remove(stream.as_fd())?,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &LockedLog) {
+    loop {
+        let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((connection, frame)) = task else {
+            return;
+        };
+        let result = work_on(&frame);
+        // The log is not what is verified here, the suite `logging` does that.
+        log.log(format_args!("worked result={result}"));
+        let mut stream = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        // An answer fits a socket that holds nothing else. One that is not written is missed by the client.
+        let _ = stream.write(&frame);
+    }
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    super::need_descriptors(work)?;
+    let Endpoint::Socket(address) = super::endpoint(&super::full_address(work, address))? else {
+        let text = format!("no bare client over {}", work.transport);
+        return Err(RoleError::Unsupported(text));
+    };
+    let load = EchoLoad {
+        connections: work.connections,
+        in_flight: 1,
+        warm_up: Duration::from_millis(work.warm_up_ms),
+        duration: Duration::from_millis(work.measure_ms),
+        frame: frame()?,
+        greets: side == Side::Tidewire,
+    };
+    let mut window = Window::new(stage);
+    let outcome = echo::drive(&address, &load, &mut |edge| window.at_edge(edge))
+        .map_err(RoleError::failed("ask for work"))?;
+    // On a machine that does something else nothing at all may come within a short window.
+    let attempts = (outcome.replies + outcome.lost).max(1) as f64;
+    let mut measured = Measured {
+        messages: outcome.replies,
+        seconds: outcome.seconds,
+        verified: true,
+        lost: outcome.lost,
+        latency: Some(super::times(&outcome.latency)),
+        ..Measured::default()
+    };
+    let success = outcome.replies as f64 / attempts;
+    measured.figures.insert("success".to_owned(), success);
+    stage.measured(measured)
+}
+
+/// A request whose answer has the same length and repeats its payload, in which the number is.
+fn frame() -> Result<Frame, RoleError> {
+    let mut request = Vec::new();
+    let message = Message::with_id(Kind::Request, 0, 1, &[b'.'; PAYLOAD_BYTES]);
+    Tw1.encode(&message, &mut request)
+        .map_err(RoleError::failed("frame a request"))?;
+    Ok(Frame::new(request, FRAME_BYTES - PAYLOAD_BYTES))
+}
+
+const REQUESTS: Metric = Metric {
+    name: "requests_per_sec",
+    unit: "req/s",
+    lower_is_better: false,
+    source: Source::Rate,
+};
+
+/// What a worker does with each request.
+const ITERATIONS: u32 = 100;
+
+const PAYLOAD_BYTES: usize = 32;
+
+/// With the header of a request.
+const FRAME_BYTES: usize = PAYLOAD_BYTES + 12;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::loses_nothing;
+    use super::*;
+
+    #[test]
+    fn every_request_is_answered() {
+        loses_nothing(&SUITE, |work| {
+            work.connections = work.connections.min(50);
+            (work.warm_up_ms, work.measure_ms) = (10, 50);
+        });
+    }
+}

@@ -1,0 +1,242 @@
+//! The bare publisher: writes the same bytes to every socket at a fixed interval. They are framed once, into one log in which
+//! every receiver has a position, so that one that is behind costs no copies. There are no sessions and no policies: with a
+//! log that is full the publisher waits for the slowest.
+//!
+//! Two things decide how much it can do, so that it has several [loops](LOOPS). A shorter frame is less to copy for the system and
+//! less to look at for the reader, which is the slower side. A longer interval saves system calls, and has more bytes under
+//! way at once, which a processor's cache may not hold until they are read.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidewire::{Address, Endpoint, Kind, Message};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketOptions, Stream};
+use tidewire_proto::codec::{Codec, Tw1};
+
+use crate::contract::{Account, Work};
+use crate::pace::Pace;
+use crate::plan::RoleError;
+use crate::publication::Publication;
+use crate::stage::Stage;
+use crate::subscriber::TOPIC;
+
+/// A way to publish.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loop {
+    /// The frame: `tw1` as Tidewire writes it, or `length`, four bytes before each payload.
+    pub(super) codec: &'static str,
+    /// Milliseconds from one write to the next.
+    pub(super) interval_ms: u64,
+}
+
+/// A receiver, and how far it is in the log.
+struct Receiver {
+    stream: Stream,
+    at: u64,
+}
+
+/// What is on its way to somebody, once for all. Positions count from the first byte that was ever in it.
+struct Log {
+    bytes: Vec<u8>,
+    /// Position of the first byte that is kept.
+    start: u64,
+}
+
+pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let address = super::super::bind_address(work);
+    let Endpoint::Socket(address) = super::super::endpoint(&address)? else {
+        let text = format!("no bare publisher over {address}");
+        return Err(RoleError::Unsupported(text));
+    };
+    let listener =
+        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
+    let interval = interval(work)?;
+    let local = Address::from(listener.local_address().clone()).to_string();
+    let published = Arc::new(AtomicU64::new(0));
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn({
+        let (work, published) = (work.clone(), Arc::clone(&published));
+        move || publish(&listener, &work, interval, &published)
+    });
+    stage.serve(&local, || Account {
+        messages: Some(published.load(Ordering::Relaxed)),
+        ..Account::default()
+    })
+}
+
+/// Publishes to so many connections until the last one has ended.
+fn publish(
+    listener: &Listener,
+    work: &Work,
+    interval: Duration,
+    published: &AtomicU64,
+) -> io::Result<()> {
+    let mut receivers = Vec::with_capacity(work.subscribers);
+    while receivers.len() < work.subscribers {
+        match listener.accept() {
+            Ok(accepted) => receivers.push(Receiver {
+                stream: accepted.stream,
+                at: 0,
+            }),
+            // There is nothing else to do until somebody comes.
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
+    let mut pace = Pace::new(work.rate_per_sec, now_ns());
+    let mut log = Log {
+        bytes: Vec::new(),
+        start: 0,
+    };
+    let mut payload = Vec::new();
+    let mut next = Instant::now();
+    while !receivers.is_empty() {
+        next = (next + interval).max(Instant::now());
+        thread::sleep(next - Instant::now());
+        // With a full log what is due waits, and is late by as much.
+        let is_full = log.bytes.len() >= LOG_BYTES_MAX;
+        let due = if is_full { 0..0 } else { pace.take(now_ns()) };
+        for sequence in due {
+            payload.clear();
+            let due_ns = pace.due_ns(sequence);
+            Publication { sequence, due_ns }.append(work.message_bytes, &mut payload);
+            append(&work.codec, &payload, &mut log.bytes)?;
+        }
+        receivers.retain_mut(|receiver| receiver.write(&log).is_ok());
+        if let Some(slowest) = receivers.iter().map(|receiver| receiver.at).min() {
+            log.forget(slowest);
+        }
+        published.store(pace.taken(), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+impl Receiver {
+    /// Writes what the socket takes of what is new.
+    fn write(&mut self, log: &Log) -> io::Result<()> {
+        let mut bytes = log.from(self.at);
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    self.at += count as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Log {
+    /// What is behind a position that is still kept.
+    fn from(&self, at: u64) -> &[u8] {
+        &self.bytes[(at - self.start) as usize..]
+    }
+
+    /// Nobody needs what is before this position. It goes when it is the larger part, so that each byte is moved once.
+    fn forget(&mut self, until: u64) {
+        let count = (until - self.start) as usize;
+        if count * 2 >= self.bytes.len() {
+            self.bytes.drain(..count);
+            self.start = until;
+        }
+    }
+}
+
+impl Loop {
+    /// Name in the tables.
+    pub(super) fn name(self) -> String {
+        format!("{} frames, every {} ms", self.codec, self.interval_ms)
+    }
+
+    /// The same work, done like this.
+    pub(super) fn work(self, work: &Work) -> Work {
+        Work {
+            codec: self.codec.to_owned(),
+            mode: format!("{}{INTERVAL_UNIT}", self.interval_ms),
+            ..work.clone()
+        }
+    }
+}
+
+/// Puts a payload into a frame.
+fn append(codec: &str, payload: &[u8], log: &mut Vec<u8>) -> io::Result<()> {
+    if codec == LENGTH {
+        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        log.extend_from_slice(&length.to_be_bytes());
+        log.extend_from_slice(payload);
+        return Ok(());
+    }
+    let message = Message::with_id(Kind::Deliver, 1, 0, payload).with_name(TOPIC);
+    Tw1.encode(&message, log).map_err(io::Error::other)
+}
+
+/// The time between two writes that the work's mode names.
+fn interval(work: &Work) -> Result<Duration, RoleError> {
+    let number = work.mode.strip_suffix(INTERVAL_UNIT);
+    match number.and_then(|number| number.parse().ok()) {
+        Some(interval_ms) => Ok(Duration::from_millis(interval_ms)),
+        None => {
+            let text = format!("the bare publisher has no mode `{}`; try `5 ms`", work.mode);
+            Err(RoleError::Unsupported(text))
+        }
+    }
+}
+
+/// The loops of the limit. The first one writes what Tidewire writes, as rarely as Tidewire may.
+pub(super) const LOOPS: [Loop; 4] = [
+    Loop {
+        codec: "tw1",
+        interval_ms: 5,
+    },
+    Loop {
+        codec: LENGTH,
+        interval_ms: 5,
+    },
+    Loop {
+        codec: LENGTH,
+        interval_ms: 2,
+    },
+    Loop {
+        codec: LENGTH,
+        interval_ms: 1,
+    },
+];
+
+/// The frame with nothing but its length.
+const LENGTH: &str = "length";
+
+/// The text behind the number of milliseconds in a work's mode.
+const INTERVAL_UNIT: &str = " ms";
+
+/// How long it waits for the next connection.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What is kept for the slowest receiver, in bytes; with it the publisher waits.
+const LOG_BYTES_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_needs_stays_and_the_rest_goes() {
+        let mut log = Log {
+            bytes: (0..100).collect(),
+            start: 0,
+        };
+        log.forget(10);
+        assert_eq!(log.from(10)[0], 10);
+        log.forget(60);
+        assert_eq!((log.start, log.bytes.len()), (60, 40));
+        log.bytes.push(100);
+        assert_eq!((log.from(60)[0], log.from(100)), (60, &[100][..]));
+        log.forget(101);
+        assert!(log.from(101).is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+//! The two steps of the chat test that the project started from: agents in one room, each of whom hears all others.
+
+use tidewire::{Chat, Endpoint, Server};
+
+use super::{DELIVERIES, SUITE};
+use crate::contract::{Account, Measured, Work};
+use crate::plan::{RoleError, RowPlan};
+use crate::stage::Stage;
+use tidewire_load::report::StepReport;
+use tidewire_load::run::{self, RunOptions, Silent};
+use tidewire_load::scenario::{Scenario, Step};
+
+/// What sets these rows apart.
+pub(super) const MODE: &str = "chat";
+
+/// Agents of each step, and messages a second that they offer together.
+pub(super) const STEPS: [(usize, f64); 2] = [(50, 200.0 / 3.0), (500, 4_000.0)];
+
+pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> RowPlan {
+    let work = Work {
+        suite: SUITE.name.to_owned(),
+        transport: "tcp".to_owned(),
+        codec: "tw1".to_owned(),
+        mode: MODE.to_owned(),
+        connections,
+        rate_per_sec,
+        measure_ms: if quick { MEASURE_MS_MIN } else { 8_000 },
+        ..Work::default()
+    };
+    RowPlan::new(
+        format!("chat of {connections}, the seed's step"),
+        work,
+        DELIVERIES,
+    )
+    .with_limit(None)
+    .with_peers(None)
+    .with_windows_from(MEASURE_MS_MIN)
+}
+
+/// Each of 50 agents says something every three quarters of a second, and a part of the window is for warming up.
+const MEASURE_MS_MIN: u64 = 3_000;
+
+pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let server = Server::builder()
+        .listen(&super::super::bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .limits(super::super::limits(work))
+        .start(|_| Chat::new())
+        .map_err(RoleError::failed("start the server"))?;
+    stage.serve(&server.to_string(), || Account {
+        allocated_bytes: super::super::lanes_allocated(&server.metrics()),
+        ..Account::default()
+    })
+}
+
+/// Runs the step. The load test has windows of its own; what it says of the processor is of the whole step, as the number of
+/// messages is.
+pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let scenario = scenario(work)?;
+    stage.started()?;
+    let report = run::run(&scenario, &RunOptions::new(endpoint), &mut Silent)
+        .map_err(RoleError::failed("run the load test"))?;
+    match report.steps.first() {
+        Some(step) => stage.measured(measured(step)),
+        None => Err(RoleError::Unsupported(
+            "the load test was interrupted".to_owned(),
+        )),
+    }
+}
+
+/// The built-in step with so many agents, as long as the work wants it.
+fn scenario(work: &Work) -> Result<Scenario, RoleError> {
+    let mut scenario = Scenario::built_in();
+    let is_wanted = |step: &Step| step.concurrency as usize == work.connections;
+    scenario.steps.retain(is_wanted);
+    if scenario.steps.is_empty() {
+        let text = format!("the chat test has no step of {} agents", work.connections);
+        return Err(RoleError::Unsupported(text));
+    }
+    for step in &mut scenario.steps {
+        step.duration_secs = work.measure_ms as f64 / 1e3;
+    }
+    Ok(scenario)
+}
+
+fn measured(step: &StepReport) -> Measured {
+    let scheduled = step.detail.as_ref().map(|detail| &detail.times.scheduled);
+    let latency = scheduled.and_then(|times| times.histogram.decode().ok());
+    let mut measured = Measured {
+        messages: step.total_received,
+        // The steady rate, which is not diluted by coming and going.
+        seconds: step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE),
+        verified: step.receivers_unresolved == 0 && step.corrupt == Some(0),
+        lost: step.lost
+            + step.duplicated.unwrap_or(0)
+            + step.reordered.unwrap_or(0)
+            + step.total_send_errors,
+        latency: latency.as_ref().map(super::super::times),
+        ..Measured::default()
+    };
+    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
+    figure("send_per_sec", step.steady.send_tps);
+    figure("attainment", step.attainment);
+    measured
+}

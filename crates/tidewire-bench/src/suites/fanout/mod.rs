@@ -1,0 +1,178 @@
+//! Fan-out: one publisher, 500 receivers, at rates that rise until somebody no longer keeps up.
+//!
+//! All publishers are read by the same raw [subscriber](crate::subscriber), so that a row compares them and not
+//! their clients. Beside these rows stand the two steps of the chat test that the project started from, driven by the
+//! agents of the load test.
+
+mod bare;
+mod chat;
+mod publisher;
+
+use std::time::Duration;
+
+use tidewire::Endpoint;
+
+use crate::contract::{Measured, Work};
+use crate::hold::OFFERED;
+use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::stage::{Stage, Window};
+use crate::subscriber::{self, Listening, Protocol};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "fanout",
+    about: "one publisher and 500 receivers at rising rates; the chat test that the project started from",
+    rows,
+    serve,
+    drive,
+};
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let mut rows: Vec<RowPlan> = chat::STEPS
+        .iter()
+        .map(|step| chat::row(step, quick))
+        .collect();
+    let rates: &[f64] = if quick { &[2.0, 16.0] } else { &MILLIONS };
+    for millions in rates {
+        let work = work(quick, millions * 1e6 / SUBSCRIBERS as f64);
+        let id = format!("{millions} M/s to {SUBSCRIBERS}");
+        let limit = bare::LOOPS[0].work(&work);
+        let row = RowPlan::new(id, work, DELIVERIES);
+        rows.push(row.with_limit(Some(limit)).rising());
+    }
+    let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
+    let id = format!("highest rate without loss to {SUBSCRIBERS}");
+    let work = work(quick, climb[0]);
+    let limits = bare::LOOPS.map(|one| (one.name(), one.work(&work)));
+    let row = RowPlan::new(id, work, DELIVERIES);
+    rows.push(row.with_limits(limits).climbing(climb));
+    rows
+}
+
+fn work(quick: bool, rate_per_sec: f64) -> Work {
+    let (warm_up_ms, measure_ms) = if quick { (200, 500) } else { (500, 2_000) };
+    Work {
+        suite: SUITE.name.to_owned(),
+        transport: "tcp".to_owned(),
+        codec: "tw1".to_owned(),
+        message_bytes: PAYLOAD_BYTES,
+        publishers: 1,
+        subscribers: SUBSCRIBERS,
+        rate_per_sec,
+        warm_up_ms,
+        measure_ms,
+        ..Work::default()
+    }
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    match (side, work.mode.as_str()) {
+        (Side::Tidewire, chat::MODE) => chat::serve(work, stage),
+        (Side::Tidewire, _) => publisher::serve(work, stage),
+        (Side::Bare, _) => bare::serve(work, stage),
+    }
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let endpoint = super::endpoint(&super::full_address(work, address))?;
+    if work.mode == chat::MODE {
+        return chat::drive(endpoint, work, stage);
+    }
+    let Endpoint::Socket(address) = endpoint else {
+        let text = format!("no raw subscriber over {}", work.transport);
+        return Err(RoleError::Unsupported(text));
+    };
+    let protocol = match (side, work.codec.as_str()) {
+        (Side::Tidewire, _) => Protocol::Tw1,
+        (Side::Bare, "tw1") => Protocol::BareTw1,
+        (Side::Bare, "length") => Protocol::Length,
+        (Side::Bare, "websocket") => Protocol::WebSocket,
+        (Side::Bare, "nats") => Protocol::Nats,
+        (Side::Bare, "redis") => Protocol::Redis,
+        (Side::Bare, "zmtp") => Protocol::Zmtp,
+        (Side::Bare, "sp") => Protocol::Sp,
+        (Side::Bare, unknown) => {
+            let text = format!("the raw subscriber does not speak {unknown}");
+            return Err(RoleError::Unsupported(text));
+        }
+    };
+    let listening = Listening {
+        connections: work.subscribers,
+        payload_bytes: work.message_bytes,
+        rate_per_sec: work.rate_per_sec,
+        warm_up: Duration::from_millis(work.warm_up_ms),
+        duration: Duration::from_millis(work.measure_ms),
+    };
+    let mut window = Window::new(stage);
+    let heard = subscriber::listen(protocol, &address, &listening, &mut |edge| {
+        window.at_edge(edge)
+    })
+    .map_err(RoleError::failed("hear the publisher"))?;
+    let mut measured = Measured {
+        messages: heard.messages,
+        seconds: heard.seconds,
+        verified: true,
+        lost: heard.lost,
+        allocated_bytes: window.allocated_bytes(),
+        latency: Some(super::times(&heard.latency)),
+        ..Measured::default()
+    };
+    let offered = work.rate_per_sec * work.subscribers as f64;
+    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
+    figure(OFFERED, offered);
+    figure("closed_connections", heard.closed as f64);
+    stage.measured(measured)
+}
+
+/// The figure of all rows.
+const DELIVERIES: Metric = Metric {
+    name: "deliveries_per_sec",
+    unit: "deliveries/s",
+    lower_is_better: false,
+    source: Source::Rate,
+};
+
+/// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
+const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];
+
+/// Rates to climb, in messages a second: from 1 to 128 million deliveries.
+static CLIMB: [f64; 21] = [
+    2_000.0, 4_000.0, 6_000.0, 8_000.0, 12_000.0, 16_000.0, 20_000.0, 24_000.0, 32_000.0, 40_000.0,
+    48_000.0, 56_000.0, 64_000.0, 80_000.0, 96_000.0, 112_000.0, 128_000.0, 160_000.0, 192_000.0,
+    224_000.0, 256_000.0,
+];
+
+const SUBSCRIBERS: usize = 500;
+
+const PAYLOAD_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::{loses_nothing, play};
+    use super::*;
+
+    #[test]
+    fn every_row_delivers_everything_to_everybody() {
+        loses_nothing(&SUITE, |work| {
+            work.subscribers = work.subscribers.min(20);
+            work.warm_up_ms = 20;
+            // Every agent says something within a second.
+            work.measure_ms = if work.mode == chat::MODE { 1_200 } else { 50 };
+        });
+    }
+
+    #[test]
+    fn the_server_accounts_for_what_it_published() {
+        for side in [Side::Bare, Side::Tidewire] {
+            let row = rows(true).pop().unwrap();
+            let mut work = match side {
+                Side::Bare => row.limits[0].work.clone(),
+                Side::Tidewire => row.work,
+            };
+            (work.subscribers, work.measure_ms) = (3, 50);
+            let played = play(&SUITE, side, &work);
+            let published = played.account.messages.unwrap();
+            assert!(played.measured.messages <= published * 3, "{side:?}");
+            assert!(played.measured.latency.unwrap().samples == played.measured.messages);
+        }
+    }
+}

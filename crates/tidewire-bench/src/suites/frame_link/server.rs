@@ -1,0 +1,213 @@
+//! The server's side: all its ends on one thread.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidewire::{Address, Endpoint};
+use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
+use tidewire_io::poller::Interest;
+use tidewire_io::ring::RingStream;
+use tidewire_io::socket::{Listener, SocketOptions};
+
+use super::client::Way;
+use super::rest::Rest;
+use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, buffer};
+use crate::contract::Work;
+use crate::plan::RoleError;
+use crate::probes::datagram;
+use crate::probes::wait::{AcceptSet, PATIENCE, WaitSet};
+
+/// A server that is bound, so that its address is known, and does not serve yet.
+pub(in super::super) enum Server {
+    Sockets(Listener),
+    Datagrams(DatagramSocket),
+    /// Within a process both ends are made at once.
+    Rings(Vec<RingStream>, Rest),
+}
+
+/// The ends of its connections, in the order in which they came. One that has ended is gone.
+type Links<const FRAME_BYTES: usize> = Vec<Option<FrameLink<FRAME_BYTES>>>;
+
+impl Server {
+    /// Binds what the work asks for, and says how to get there; within a process for so many connections.
+    pub(in super::super) fn bind(
+        work: &Work,
+        connections: usize,
+    ) -> Result<(Self, Way), RoleError> {
+        match super::super::endpoint(&super::super::bind_address(work))? {
+            Endpoint::Socket(address) => {
+                let listener = Listener::bind(&address, &SocketOptions::default())
+                    .map_err(RoleError::failed("listen"))?;
+                let way = Way::Socket(listener.local_address().clone());
+                Ok((Self::Sockets(listener), way))
+            }
+            Endpoint::Udp(_) => {
+                let socket = datagram::bind(true).map_err(RoleError::failed("listen"))?;
+                let way = Way::Udp(socket.local_address());
+                Ok((Self::Datagrams(socket), way))
+            }
+            _ => {
+                let (mut near, mut far) = (Vec::new(), Vec::new());
+                for _ in 0..connections {
+                    let pair = RingStream::pair(RING_BYTES);
+                    let (mut one, mut other) = pair.map_err(RoleError::failed("make a ring"))?;
+                    // Nobody sleeps, so nobody is to be woken.
+                    one.set_interest(Interest::NONE);
+                    other.set_interest(Interest::NONE);
+                    near.push(one);
+                    far.push(other);
+                }
+                // The clients have the other core, or there is none.
+                let rest = Rest::new(work.cores.len() < 2);
+                Ok((Self::Rings(far, rest), Way::rings(near)))
+            }
+        }
+    }
+
+    /// Its address, as the runner hears it.
+    pub(in super::super) fn address(&self) -> String {
+        match self {
+            Self::Sockets(listener) => Address::from(listener.local_address().clone()).to_string(),
+            Self::Datagrams(socket) => format!("udp://{}", socket.local_address()),
+            Self::Rings(..) => "-".to_owned(),
+        }
+    }
+
+    /// Serves for good, or until both ends of all rings are gone: lets `hear` answer every frame, and calls `after` with all
+    /// ends whenever it has looked for frames.
+    pub(in super::super) fn serve<const FRAME_BYTES: usize>(
+        self,
+        mut hear: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
+        mut after: impl FnMut(&mut Links<FRAME_BYTES>),
+    ) -> io::Result<()> {
+        let mut buffer = buffer();
+        let mut links: Links<FRAME_BYTES> = Vec::new();
+        let mut ready = Vec::new();
+        match self {
+            Self::Sockets(listener) => {
+                let mut set = AcceptSet::new(&listener)?;
+                loop {
+                    set.wait_for(&mut ready, patience(&links), |stream| {
+                        links.push(Some(FrameLink::new(Wire::Socket(stream))));
+                    })?;
+                    for &number in &ready {
+                        exchange(&mut links[number], &mut buffer, &mut hear);
+                    }
+                    after(&mut links);
+                }
+            }
+            Self::Datagrams(socket) => {
+                let mut port = Port::new(socket)?;
+                loop {
+                    port.set.wait_for(&mut ready, patience(&links))?;
+                    port.hear(&mut links, &mut hear)?;
+                    after(&mut links);
+                }
+            }
+            Self::Rings(rings, mut rest) => {
+                let wires = rings.into_iter().map(Wire::Ring);
+                links.extend(wires.map(|wire| Some(FrameLink::new(wire))));
+                while links.iter().any(Option::is_some) {
+                    let heard = links
+                        .iter_mut()
+                        .map(|link| exchange(link, &mut buffer, &mut hear));
+                    let heard: usize = heard.sum();
+                    after(&mut links);
+                    rest.after(heard);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Lets a link exchange what it has. One that fails has ended.
+fn exchange<const FRAME_BYTES: usize>(
+    link: &mut Option<FrameLink<FRAME_BYTES>>,
+    buffer: &mut [u8],
+    hear: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
+) -> usize {
+    let Some(open) = link else { return 0 };
+    open.exchange(buffer, hear).unwrap_or_else(|_| {
+        *link = None;
+        0
+    })
+}
+
+/// How long to wait: not long where somebody took too little.
+fn patience<const FRAME_BYTES: usize>(links: &Links<FRAME_BYTES>) -> Duration {
+    let is_behind = links.iter().flatten().any(|link| !link.output.is_empty());
+    if is_behind { SOON } else { PATIENCE }
+}
+
+/// The one socket of all peers.
+struct Port {
+    set: WaitSet,
+    socket: Arc<DatagramSocket>,
+    /// The numbers of their links.
+    peers: HashMap<SocketAddr, usize>,
+    batch: Box<DatagramBatch>,
+}
+
+impl Port {
+    fn new(socket: DatagramSocket) -> io::Result<Self> {
+        let set = WaitSet::new()?;
+        set.add(socket.as_fd(), 0)?;
+        Ok(Self {
+            set,
+            socket: Arc::new(socket),
+            peers: HashMap::new(),
+            batch: Box::new(DatagramBatch::new(DatagramBatch::SLOTS_MAX)),
+        })
+    }
+
+    /// Hears all that is there, and answers everybody once for each batch.
+    fn hear<const FRAME_BYTES: usize>(
+        &mut self,
+        links: &mut Links<FRAME_BYTES>,
+        hear: &mut impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
+    ) -> io::Result<()> {
+        loop {
+            match self.socket.receive(&mut self.batch) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            for datagram in &*self.batch {
+                let peer = datagram.peer;
+                let number = *self.peers.entry(peer).or_insert_with(|| {
+                    let wire = Wire::Datagrams(Datagrams {
+                        socket: Arc::clone(&self.socket),
+                        peer,
+                        batch: None,
+                    });
+                    links.push(Some(FrameLink::new(wire)));
+                    links.len() - 1
+                });
+                if datagram.bytes == GREETING {
+                    match self.socket.send(peer, GREETING.len(), &GREETING) {
+                        Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                        // Who hears nothing asks again.
+                        _ => {}
+                    }
+                } else if let Some(link) = &mut links[number] {
+                    let (frames, _) = datagram.bytes.as_chunks();
+                    frames
+                        .iter()
+                        .for_each(|frame| hear(frame, &mut link.output));
+                }
+            }
+            for link in links.iter_mut().flatten() {
+                link.flush()?;
+            }
+        }
+    }
+}
+
+/// When somebody who took too little is tried again.
+const SOON: Duration = Duration::from_micros(100);

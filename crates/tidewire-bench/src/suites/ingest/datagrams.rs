@@ -1,0 +1,143 @@
+//! Ingest over UDP: what both programs do differently there.
+//!
+//! A datagram that finds no room is gone, so senders keep to a number of messages that are on their way
+//! ([`Work::in_flight`]), and the receiver tells each of them now and then how many have come. What is lost in spite of
+//! that is lost, and the row fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::super::timed;
+use super::{MESSAGE_BYTES, parse};
+use crate::contract::{Account, Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan};
+use crate::probes::datagram_ingest::{self, DatagramLoad, DatagramSender, PACKED_BYTES};
+use crate::probes::ingest::Received;
+use crate::probes::{Edge, Frame, datagram};
+use crate::stage::{Stage, Window, allocated_bytes};
+
+/// Messages that share datagrams; the limit fills each of them.
+pub(super) fn packed(quick: bool, connections: usize) -> RowPlan {
+    let work = work(quick, "tw1", connections, PACKED_IN_FLIGHT);
+    let limit = in_datagrams(&work, PACKED_BYTES, "");
+    let id = format!("udp tw1, {connections}, a send each, coalesced");
+    row(id, work, limit)
+}
+
+/// A datagram for each message. The limit hands runs of them over at once, or each by itself.
+pub(super) fn each(quick: bool, connections: usize, mode: &str) -> RowPlan {
+    let work = work(quick, "raw", connections, EACH_IN_FLIGHT);
+    let limit = in_datagrams(&work, MESSAGE_BYTES, mode);
+    let beside = if mode.is_empty() {
+        String::new()
+    } else {
+        format!(", beside {mode}")
+    };
+    let row = row(
+        format!("udp raw, {connections}, a datagram each{beside}"),
+        work,
+        limit.clone(),
+    );
+    match mode {
+        "" => row,
+        _ => row.beside(limit),
+    }
+}
+
+fn row(id: String, work: Work, limit: Work) -> RowPlan {
+    RowPlan::new(id, work, Metric::MESSAGES)
+        .with_limit(Some(limit.clone()))
+        .with_peers(Some(limit))
+}
+
+fn work(quick: bool, codec: &str, connections: usize, in_flight: usize) -> Work {
+    let work = Work {
+        suite: super::SUITE.name.to_owned(),
+        transport: "udp".to_owned(),
+        codec: codec.to_owned(),
+        connections,
+        in_flight: in_flight / connections,
+        message_bytes: MESSAGE_BYTES,
+        ..Work::default()
+    };
+    timed(quick, work)
+}
+
+fn in_datagrams(work: &Work, write_bytes: usize, mode: &str) -> Work {
+    Work {
+        write_bytes,
+        mode: mode.to_owned(),
+        ..work.clone()
+    }
+}
+
+/// After how many messages a receiver tells a sender how many have come.
+pub(super) fn tells_every(work: &Work) -> u64 {
+    (work.in_flight as u64 / 8).max(1)
+}
+
+/// Plays the bare receiver.
+pub(super) fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let socket = datagram::bind(work.mode != NO_OFFLOAD).map_err(RoleError::failed("listen"))?;
+    let address = format!("udp://{}", socket.local_address());
+    let frame = (parse(work)?, work.message_bytes);
+    let tells_every = tells_every(work);
+    let received = Arc::new(Received::default());
+    let counted = Arc::clone(&received);
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn(move || {
+        let stop = AtomicBool::new(false);
+        datagram_ingest::serve(&socket, frame, tells_every, &stop, &counted)
+    });
+    stage.serve(&address, || Account {
+        messages: Some(received.frames.load(Ordering::Relaxed)),
+        allocated_bytes: allocated_bytes()
+            .map(|_| received.allocated_bytes.load(Ordering::Relaxed)),
+        ..Account::default()
+    })
+}
+
+/// Plays the bare sender.
+pub(super) fn drive_bare(
+    server: std::net::SocketAddr,
+    work: &Work,
+    stage: &mut Stage,
+) -> Result<(), RoleError> {
+    let load = DatagramLoad {
+        connections: work.connections,
+        in_flight: work.in_flight as u64,
+        datagram_bytes: work.write_bytes,
+        frame: Frame::one_way(parse(work)?, work.message_bytes),
+        offload: work.mode != NO_OFFLOAD,
+    };
+    let failed = || RoleError::failed("send");
+    let mut sender = DatagramSender::open(server, &load).map_err(failed())?;
+    sender
+        .send_for(Duration::from_millis(work.warm_up_ms))
+        .map_err(failed())?;
+    let mut window = Window::new(stage);
+    window.at(Edge::Start)?;
+    sender
+        .send_for(Duration::from_millis(work.measure_ms))
+        .map_err(failed())?;
+    window.at(Edge::End)?;
+    let allocated_bytes = window.allocated_bytes();
+    stage.measured(Measured {
+        sent: Some(sender.sent()),
+        verified: true,
+        counted: true,
+        allocated_bytes,
+        ..Measured::default()
+    })
+}
+
+/// The mode of the limit in which each datagram is handed over by itself.
+pub(super) const NO_OFFLOAD: &str = "no offload";
+
+/// Messages on their way in all, where they share datagrams: some hundred datagrams.
+const PACKED_IN_FLIGHT: usize = 16_384;
+
+/// The same where each is a datagram: as many as a receiver's buffer surely holds, with what the kernel adds to each.
+const EACH_IN_FLIGHT: usize = 2_048;

@@ -1,0 +1,428 @@
+//! Tidewire's own client side: sessions of an ordinary lane, which send message by message and check what comes back.
+//!
+//! The lane and the thread that plays the driver share a phase and a few counters ([`Link`]). The lane looks at the phase
+//! once a turn, so that sending costs what it costs any service.
+
+mod backlog;
+mod conversation;
+mod link;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidewire::{
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Server,
+    Service,
+};
+use tidewire_io::clock::now_ns;
+
+use self::backlog::Backlog;
+use self::conversation::Conversation;
+pub(super) use self::link::Link;
+use self::link::Phase;
+use super::{codec, times};
+use crate::contract::{Measured, Work};
+use crate::plan::RoleError;
+use crate::probes::BLOCK_BYTES;
+use crate::stage::{Stage, allocated_bytes};
+use tidewire_load::format::describe;
+use tidewire_load::statistics::LatencyHistogram;
+
+/// What the sessions of a lane do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Keep so many messages in flight, each of which comes back.
+    Echo {
+        /// Messages not yet answered, for each session.
+        in_flight: u64,
+    },
+    /// Send one way, as much as the sessions take.
+    Send {
+        /// Whether every message is written by itself.
+        flushes_each: bool,
+        /// Messages of a session that may be on their way, of which the receiver tells now and then; nothing where a session
+        /// that is full waits.
+        window: Option<u64>,
+    },
+}
+
+/// The service of the lane: connects, waits for the word, works.
+#[derive(Debug)]
+pub(super) struct LaneClient {
+    endpoint: Endpoint,
+    task: Task,
+    link: Arc<Link>,
+    sessions: Vec<Conversation>,
+    connecting: usize,
+    open: usize,
+    phase: Phase,
+    /// Of every message, with its number in front.
+    payload: Vec<u8>,
+    /// Messages that a session sends before it is another's turn.
+    burst: u64,
+    backlog: Backlog,
+    /// Messages of a turn, so that what comes meanwhile, such as the next phase, is seen.
+    turn: u64,
+    next_to_send: usize,
+    counts: Counts,
+    /// What came one way to the other end, where this lane has both of its one session.
+    taken: u64,
+    measure: Measure,
+}
+
+/// Numbers of messages since the beginning.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    sent: u64,
+    /// That came back as they should.
+    received: u64,
+    /// That were overtaken by one that was sent later, and so will not come: datagrams do not turn back either.
+    lost: u64,
+    /// That came again or late, or were never sent.
+    wrong: u64,
+}
+
+/// What is counted between start and end of the window.
+#[derive(Debug)]
+struct Measure {
+    from_ns: u64,
+    received_before: u64,
+    allocated_before: Option<u64>,
+    latency: LatencyHistogram,
+    result: Measured,
+}
+
+/// Plays the driver by a lane of its own, with these limits, and says what it measured, to which `complete` may add. The lane
+/// goes on until the benchmark has heard enough: what it was given to send may still wait for its sockets.
+pub(super) fn run(
+    endpoint: &Endpoint,
+    work: &Work,
+    task: Task,
+    limits: Limits,
+    stage: &mut Stage,
+    complete: impl FnOnce(&mut Measured),
+) -> Result<(), RoleError> {
+    let link = Link::new();
+    let payload_bytes = super::payload_bytes(work)?;
+    let server = Server::builder()
+        .codec(codec(work)?)
+        .limits(limits)
+        .start(|_| {
+            LaneClient::new(
+                endpoint.clone(),
+                work,
+                task,
+                payload_bytes,
+                Arc::clone(&link),
+            )
+        })
+        .map_err(RoleError::failed("start the client's lane"))?;
+    let mut measured = link.drive(work, &server.waker(0), stage, None)?;
+    complete(&mut measured);
+    stage.measured(measured)
+}
+
+impl LaneClient {
+    /// Sessions to `endpoint` with messages whose payload has this many bytes, at least 8.
+    pub(super) fn new(
+        endpoint: Endpoint,
+        work: &Work,
+        task: Task,
+        payload_bytes: usize,
+        link: Arc<Link>,
+    ) -> Self {
+        let sessions = (0..work.connections).map(|_| Conversation::new());
+        Self {
+            endpoint,
+            task,
+            link,
+            sessions: sessions.collect(),
+            connecting: 0,
+            open: 0,
+            phase: Phase::Connecting,
+            payload: vec![b'.'; payload_bytes.max(NUMBER_BYTES)],
+            // Not less than a block, which is written as soon as it is given.
+            burst: BLOCK_BYTES.div_ceil(work.message_bytes.max(1)) as u64,
+            backlog: Backlog::default(),
+            turn: (TURN_BYTES / work.message_bytes.max(1)).max(1) as u64,
+            next_to_send: 0,
+            counts: Counts::default(),
+            taken: 0,
+            measure: Measure {
+                from_ns: 0,
+                received_before: 0,
+                allocated_before: None,
+                latency: LatencyHistogram::new(),
+                result: Measured::default(),
+            },
+        }
+    }
+
+    fn fail(&self, failure: impl std::fmt::Display) {
+        self.link
+            .tell(|news| news.failure = Some(failure.to_string()));
+    }
+
+    fn connect_more(&mut self, cx: &mut Context<'_>) {
+        while self.open + self.connecting < self.sessions.len() && self.connecting < CONNECTING_MAX
+        {
+            let index = self.open + self.connecting;
+            let tag = index as u64 + 1;
+            // A lane that connects to itself may run before its name is taken.
+            let connected = match &self.endpoint {
+                Endpoint::Inproc(_) => cx.connect_when_bound(&self.endpoint, tag),
+                _ => cx.connect(&self.endpoint, tag),
+            };
+            if let Err(error) = connected {
+                return self.fail(describe(&error));
+            }
+            self.connecting += 1;
+        }
+    }
+
+    /// Follows the phase that the driver's thread set.
+    fn follow(&mut self, cx: &mut Context<'_>) {
+        let phase = self.link.phase();
+        if phase == self.phase {
+            return;
+        }
+        self.phase = phase;
+        match phase {
+            Phase::Connecting => {}
+            Phase::WarmUp => {
+                if let Task::Echo { in_flight } = self.task {
+                    for index in 0..self.sessions.len() {
+                        self.send(cx, index, in_flight);
+                    }
+                }
+            }
+            Phase::Measuring => {
+                self.measure.from_ns = now_ns();
+                self.measure.received_before = self.counts.received;
+                self.measure.allocated_before = allocated_bytes();
+            }
+            Phase::Draining => self.hand_in(),
+        }
+    }
+
+    /// Shows the driver's thread what is still to come, and what never will as it should.
+    fn account(&self) {
+        let Counts {
+            sent,
+            received,
+            lost,
+            wrong,
+        } = self.counts;
+        self.link.faulty.store(lost + wrong, Ordering::Release);
+        let unanswered = sent.saturating_sub(received + lost);
+        self.link.unanswered.store(unanswered, Ordering::Release);
+    }
+
+    fn hand_in(&mut self) {
+        self.account();
+        let allocated = allocated_bytes().zip(self.measure.allocated_before);
+        let is_echo = matches!(self.task, Task::Echo { .. });
+        let result = Measured {
+            messages: self.counts.received - self.measure.received_before,
+            seconds: (now_ns() - self.measure.from_ns) as f64 / 1e9,
+            verified: true,
+            sent: (!is_echo).then_some(self.counts.sent),
+            allocated_bytes: allocated.map(|(after, before)| after - before),
+            latency: is_echo.then(|| times(&self.measure.latency)),
+            ..std::mem::take(&mut self.measure.result)
+        };
+        self.link.tell(|news| news.result = Some(result));
+    }
+
+    /// Sends this many messages to one session, or until it is full.
+    fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) {
+        let conversation = &mut self.sessions[index];
+        let first = conversation.next;
+        let (flushes_each, count) = match self.task {
+            Task::Send {
+                flushes_each,
+                window,
+            } => {
+                let on_its_way = first - conversation.expected;
+                let free = window.map_or(count, |window| window.saturating_sub(on_its_way));
+                (flushes_each, count.min(free))
+            }
+            Task::Echo { .. } => (false, count),
+        };
+        if flushes_each {
+            conversation.next = send_and_flush(cx, conversation, &mut self.payload, count);
+        } else {
+            // Without a session nothing is sent.
+            let _ = cx.with_sender(conversation.session, |sender| {
+                for number in first..first + count {
+                    let message = numbered(&mut self.payload, number);
+                    if sender.send(&message).is_err() {
+                        break;
+                    }
+                    conversation.next = number + 1;
+                }
+            });
+        }
+        let sent = conversation.next - first;
+        self.counts.sent += sent;
+        if sent > 0 && matches!(self.task, Task::Echo { .. }) {
+            conversation.note_sent(cx.now_ns());
+        }
+    }
+
+    /// Sends to whatever takes more, as much as a turn may send; the next turn goes on behind it. Returns whether anything
+    /// went.
+    fn send_on(&mut self, cx: &mut Context<'_>) -> bool {
+        let before = self.counts.sent;
+        for _ in 0..self.sessions.len() {
+            let index = self.next_to_send;
+            self.next_to_send = (index + 1) % self.sessions.len();
+            self.look_at(cx, index);
+            if self.backlog.has_room() && !cx.is_full(self.sessions[index].session) {
+                self.send(cx, index, self.burst);
+                self.look_at(cx, index);
+            }
+            if self.counts.sent - before >= self.turn {
+                break;
+            }
+        }
+        self.counts.sent > before
+    }
+
+    /// Notes whether something waits for a session.
+    fn look_at(&mut self, cx: &Context<'_>, index: usize) {
+        let conversation = &mut self.sessions[index];
+        let waits = cx.queued_bytes(conversation.session) > 0;
+        self.backlog.note(&mut conversation.waits, waits);
+    }
+}
+
+impl Service for LaneClient {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let Some(index) = own_index(cx) else {
+            return;
+        };
+        self.sessions[index].session = cx.session();
+        self.connecting -= 1;
+        self.open += 1;
+        if self.open == self.sessions.len() {
+            self.link.tell(|news| news.is_connected = true);
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        // A session that came to this lane is the other end of one of its own.
+        let Some(index) = own_index(cx) else {
+            if matches!(self.task, Task::Echo { .. }) {
+                return cx.reply(message.payload);
+            }
+            let number = message.payload.first_chunk().copied();
+            self.taken += u64::from(number.map(u64::from_le_bytes) == Some(self.taken));
+            return Ok(());
+        };
+        let conversation = &mut self.sessions[index];
+        if matches!(self.task, Task::Send { .. }) {
+            if !conversation.is_told(message.payload) {
+                self.counts.wrong += 1;
+            }
+            return Ok(());
+        }
+        let Some(overtaken) = conversation.take(message.payload) else {
+            self.counts.wrong += 1;
+            return Ok(());
+        };
+        self.counts.received += 1;
+        self.counts.lost += overtaken;
+        let now = cx.now_ns();
+        while let Some(&(until, sent_ns)) = conversation.sent.front()
+            && until <= conversation.expected
+        {
+            conversation.sent.pop_front();
+            if self.phase == Phase::Measuring {
+                self.measure.latency.record(now.saturating_sub(sent_ns));
+            }
+        }
+        if self.phase < Phase::Draining {
+            // What was lost leaves room for others, or the window would close for good.
+            for _ in 0..=overtaken {
+                cx.send(&numbered(&mut self.payload, conversation.next))?;
+                conversation.next += 1;
+                self.counts.sent += 1;
+            }
+            conversation.note_sent(now);
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
+        if self.phase < Phase::Draining {
+            self.fail(format!("a session ended: {reason}"));
+        }
+    }
+
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+        self.fail(describe(&error));
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        self.link.taken.store(self.taken, Ordering::Release);
+        self.follow(cx);
+        match self.phase {
+            Phase::Connecting => {
+                self.connect_more(cx);
+                None
+            }
+            Phase::WarmUp | Phase::Measuring => {
+                let is_sender = matches!(self.task, Task::Send { .. });
+                (is_sender && self.send_on(cx)).then(now_ns)
+            }
+            Phase::Draining => {
+                self.account();
+                None
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.link.phase() != self.phase
+    }
+}
+
+/// The place of a session that this lane opened.
+fn own_index(cx: &Context<'_>) -> Option<usize> {
+    cx.tag().checked_sub(1).map(|index| index as usize)
+}
+
+/// Sends messages that are a write each. Returns the number of the one that is next.
+fn send_and_flush(
+    cx: &mut Context<'_>,
+    conversation: &Conversation,
+    payload: &mut [u8],
+    count: u64,
+) -> u64 {
+    let first = conversation.next;
+    for number in first..first + count {
+        let message = numbered(payload, number);
+        if cx.send_to(conversation.session, &message).is_err() {
+            return number;
+        }
+        cx.flush(conversation.session);
+    }
+    first + count
+}
+
+/// The message with this number.
+#[inline(always)]
+fn numbered(payload: &mut [u8], number: u64) -> Message<'_> {
+    payload[..NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
+    Message::new(Kind::OneWay, 0, payload)
+}
+
+/// What the number of a message takes of its payload.
+const NUMBER_BYTES: usize = 8;
+
+/// Connections on their way at one time: fewer than a listener's backlog.
+const CONNECTING_MAX: usize = 128;
+
+/// Bytes sent in a turn: a millisecond or so.
+const TURN_BYTES: usize = 4 << 20;

@@ -1,0 +1,230 @@
+//! The suites: what is measured. Each has a file, with its rows and how our two programs play their parts.
+
+mod composite;
+mod course;
+mod echo;
+mod fanout;
+mod frame_link;
+mod ingest;
+mod inproc;
+mod lane_client;
+mod locked_log;
+mod logging;
+mod memory;
+mod numbers;
+#[cfg(test)]
+mod played;
+mod pollers;
+mod pubsub;
+mod rpc;
+mod scratch;
+mod startup;
+mod workers;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tidewire::log::LogWriter;
+use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
+use tidewire_io::descriptors::descriptor_limit;
+use tidewire_proto::codec::Codec;
+use tracing::Dispatch;
+
+use super::contract::{Times, Work};
+use super::plan::{RoleError, Side, Suite};
+use super::stage::Stage;
+use tidewire_load::scenario::nearest_key;
+use tidewire_load::statistics::LatencyHistogram;
+
+/// All suites, in the order in which they run.
+pub static SUITES: &[Suite] = &[
+    echo::SUITE,
+    ingest::SUITE,
+    fanout::SUITE,
+    pollers::SUITE,
+    workers::SUITE,
+    logging::SUITE,
+    composite::SUITE,
+    rpc::SUITE,
+    pubsub::SUITE,
+    memory::SUITE,
+    startup::SUITE,
+];
+
+/// The suite of this name, or else the nearest name.
+///
+/// # Errors
+/// There is no such suite; the name that was probably meant, if any resembles it.
+pub fn by_name(name: &str) -> Result<&'static Suite, Option<&'static str>> {
+    SUITES
+        .iter()
+        .find(|suite| suite.name == name)
+        .ok_or_else(|| {
+            let names: Vec<&'static str> = SUITES.iter().map(|suite| suite.name).collect();
+            nearest_key(name, &names)
+        })
+}
+
+/// The server of work within one process, which has none.
+fn serves_nobody(_: Side, work: &Work, _: &mut Stage) -> Result<(), RoleError> {
+    let text = format!(
+        "the suite {} has no server; its driver does it all",
+        work.suite
+    );
+    Err(RoleError::Unsupported(text))
+}
+
+/// What `tracing` calls go to, when they go to this log.
+fn dispatch(writer: LogWriter) -> Dispatch {
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_ansi(false)
+        .with_target(false)
+        .log_internal_errors(false);
+    Dispatch::new(subscriber.finish())
+}
+
+/// Warm-up and window of timed work: a second, or less when it is to be quick.
+fn timed(quick: bool, work: Work) -> Work {
+    let (warm_up_ms, measure_ms) = if quick { (50, 150) } else { (200, 1_000) };
+    Work {
+        warm_up_ms,
+        measure_ms,
+        ..work
+    }
+}
+
+/// Where a server of ours listens: a free port, or a name that is nobody else's and leaves no file behind.
+fn bind_address(work: &Work) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    match work.transport.as_str() {
+        transport @ ("ipc" | "inproc") => {
+            let process = std::process::id();
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let abstract_mark = if transport == "ipc" { "@" } else { "" };
+            format!("{transport}://{abstract_mark}tidewire-bench-{process}-{number}")
+        }
+        transport => format!("{transport}://127.0.0.1:0"),
+    }
+}
+
+/// An address with its transport before it, as a program of another kind may leave it out.
+fn full_address(work: &Work, address: &str) -> String {
+    if address.contains("://") {
+        address.to_owned()
+    } else {
+        format!("{}://{address}", work.transport)
+    }
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, RoleError> {
+    address
+        .parse::<Address>()
+        .and_then(|address| address.resolve())
+        .map_err(RoleError::failed(&format!("use the address {address}")))
+}
+
+/// The limits of a server of ours: all connections come from one address here.
+fn limits(work: &Work) -> Limits {
+    let mut limits = Limits::default();
+    limits.sessions_max = limits.sessions_max.max(work.connections + 16);
+    limits.sessions_per_address_max = limits.sessions_per_address_max.max(work.connections + 16);
+    limits
+}
+
+/// Whether this process may have as many descriptors as the work needs.
+fn need_descriptors(work: &Work) -> Result<(), RoleError> {
+    let needed = work.connections as u64 + DESCRIPTORS_BESIDE;
+    let limit = descriptor_limit().soft;
+    if limit >= needed {
+        return Ok(());
+    }
+    let connections = work.connections;
+    Err(RoleError::Unsupported(format!(
+        "{connections} connections need {needed} descriptors, and this process may have {limit}: raise the limit with \
+         `ulimit -n {needed}`"
+    )))
+}
+
+fn codec(work: &Work) -> Result<AnyCodec, RoleError> {
+    AnyCodec::by_name(&work.codec)
+        .map_err(|_| RoleError::Unsupported(format!("there is no codec {}", work.codec)))
+}
+
+/// Bytes of the payload with which a one-way message has the size of the work.
+fn payload_bytes(work: &Work) -> Result<usize, RoleError> {
+    let mut frame = Vec::new();
+    codec(work)?
+        .encode(&Message::new(Kind::OneWay, 0, &[0; 8]), &mut frame)
+        .map_err(RoleError::failed("frame a message"))?;
+    Ok((work.message_bytes + 8).saturating_sub(frame.len()).max(8))
+}
+
+/// Turns what ours do with a codec into what a rival with a format of its own does: the same payload, to which it adds a
+/// framing of its own.
+pub(super) fn in_own_format(work: &mut Work) {
+    if ![echo::SUITE.name, ingest::SUITE.name].contains(&work.suite.as_str()) {
+        return;
+    }
+    if let Ok(bytes) = payload_bytes(work) {
+        work.message_bytes = bytes;
+        work.codec.clear();
+    }
+}
+
+/// What is set in the environment of programs that do this work. Memory is given out in pages of 2 MiB where it can be, of which
+/// the last one would be charged to the sessions whose memory begins it: programs whose memory is measured use small pages.
+pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)] {
+    if work.suite == memory::SUITE.name {
+        &[("MIMALLOC_ALLOW_THP", "0")]
+    } else {
+        &[]
+    }
+}
+
+/// Bytes that a server's lanes have allocated, where the program counts them.
+fn lanes_allocated(metrics: &Metrics) -> Option<u64> {
+    tidewire_io::allocation::is_counting().then_some(metrics.allocated_bytes)
+}
+
+/// Times of a histogram, as the contract has them.
+fn times(histogram: &LatencyHistogram) -> Times {
+    let at = |quantile| histogram.quantile_ns(quantile) as f64 / 1e3;
+    let summary = histogram.summary().unwrap_or_default();
+    Times {
+        samples: histogram.count(),
+        mean_us: summary.mean_ms * 1e3,
+        p50_us: at(0.5),
+        p95_us: at(0.95),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        max_us: at(1.0),
+    }
+}
+
+/// Descriptors of a process that are no connections.
+const DESCRIPTORS_BESIDE: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rivals_with_a_format_of_their_own_send_what_ours_have_within_their_frames() {
+        for (suite, codec, bytes) in [
+            ("echo", "tw1", 24),
+            ("ingest", "srmp", 28),
+            ("ingest", "raw", 32),
+            ("fanout", "tw1", 32),
+        ] {
+            let mut work = Work {
+                suite: suite.to_owned(),
+                codec: codec.to_owned(),
+                message_bytes: 32,
+                ..Work::default()
+            };
+            in_own_format(&mut work);
+            assert_eq!(work.message_bytes, bytes, "{suite} {codec}");
+            assert_eq!(work.codec.is_empty(), suite != "fanout");
+        }
+    }
+}

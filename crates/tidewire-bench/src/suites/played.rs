@@ -1,0 +1,161 @@
+//! Suites played within a test: both parts as threads, which speak through pipes as they do with the runner.
+
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::contract::{Account, Measured, Said, Work};
+use crate::plan::{RoleError, RowPlan, Side, Suite};
+use crate::stage::Stage;
+
+/// What a run of a row found.
+#[derive(Debug)]
+pub(super) struct Played {
+    pub(super) measured: Measured,
+    /// The server's account at the end, where there is a server.
+    pub(super) account: Account,
+}
+
+/// A part that plays on a thread of its own.
+struct Player {
+    said: BufReader<PipeReader>,
+    asks: PipeWriter,
+    thread: JoinHandle<Result<(), RoleError>>,
+}
+
+impl Player {
+    fn start(part: impl FnOnce(&mut Stage) -> Result<(), RoleError> + Send + 'static) -> Self {
+        let (input, asks) = pipe().unwrap();
+        let (said, output) = pipe().unwrap();
+        let mut stage = Stage::new(BufReader::new(input), output);
+        Self {
+            said: BufReader::new(said),
+            asks,
+            thread: std::thread::spawn(move || part(&mut stage)),
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Ends it; an error of its own is worth more than the line that did not come.
+    fn finish(self) {
+        let Self { said, asks, thread } = self;
+        drop((said, asks));
+        thread.join().unwrap().unwrap();
+    }
+}
+
+/// Plays the long rows with no more than so many connections, the limits and ours, each until something has come.
+pub(super) fn play_long_rows(suite: &'static Suite, connections_max: usize) {
+    let few = |row: &RowPlan| row.work.connections <= connections_max;
+    for row in (suite.rows)(false).into_iter().filter(few) {
+        let limits = row.limits.into_iter().map(|bare| (Side::Bare, bare.work));
+        for (side, work) in limits.chain([(Side::Tidewire, row.work)]) {
+            let work = Work {
+                warm_up_ms: 2,
+                measure_ms: 10,
+                ..work
+            };
+            play_until(suite, side, work, |measured| measured.messages > 0);
+        }
+    }
+}
+
+/// Plays the work with `side` in both parts.
+pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
+    let mut server = None;
+    let mut address = "-".to_owned();
+    if work.transport != "inproc" {
+        let serve = work.clone();
+        let mut player = Player::start(move |stage| (suite.serve)(side, &serve, stage));
+        let line = player.line();
+        let Ok(Said::Ready(ready)) = serde_json::from_str(&line) else {
+            player.finish();
+            panic!("{line:?} in place of an address");
+        };
+        address = ready;
+        server = Some(player);
+    }
+    let drive = work.clone();
+    let mut driver = Player::start(move |stage| (suite.drive)(side, &address, &drive, stage));
+    let started = serde_json::from_str::<Said>(&driver.line()).ok();
+    let mut measured = None;
+    if started == Some(Said::Started(true)) {
+        let mut said = serde_json::from_str(&driver.line()).ok();
+        if said == Some(Said::Stopped(true)) {
+            said = serde_json::from_str(&driver.line()).ok();
+        }
+        if let Some(Said::Measured(figures)) = said {
+            measured = Some(figures);
+        }
+    }
+    let mut account = Account::default();
+    let sent = measured.as_ref().and_then(|measured| measured.sent);
+    if let Some(server) = &mut server {
+        // What was sent one way is still on its way; that something of it is lost shows in the end.
+        let until = Instant::now() + SETTLE_MAX;
+        loop {
+            server.asks.write_all(b"\n").unwrap();
+            account = serde_json::from_str(&server.line()).unwrap();
+            if sent.is_none_or(|sent| account.messages >= Some(sent)) || Instant::now() > until {
+                break;
+            }
+        }
+    }
+    driver.finish();
+    if let Some(server) = server {
+        server.finish();
+    }
+    Played {
+        measured: measured.expect("the driver said what it measured"),
+        account,
+    }
+}
+
+/// Plays the work in a window that grows until the run found `enough`: how much a machine that does something else gets
+/// done in a time is not what is tested. Nothing may be lost in any of the runs.
+pub(super) fn play_until(
+    suite: &'static Suite,
+    side: Side,
+    mut work: Work,
+    enough: impl Fn(&Measured) -> bool,
+) -> Measured {
+    for _ in 0..GROWTHS_MAX {
+        let Played { measured, account } = play(suite, side, &work);
+        let lost = (measured.lost, measured.verified);
+        assert_eq!(lost, (0, true), "{side:?}, {work:?}: {measured:?}");
+        if let Some(sent) = measured.sent {
+            // What went one way is in the server's account, and nowhere else.
+            assert_eq!(account.messages, Some(sent), "{side:?}, {work:?}");
+            if sent > 0 {
+                return measured;
+            }
+        } else if enough(&measured) {
+            assert!(measured.seconds > 0.0, "{side:?}: {measured:?}");
+            return measured;
+        }
+        work.measure_ms *= 4;
+    }
+    panic!("{side:?} never has enough: {work:?}");
+}
+
+/// Plays every quick row with both programs, cut down by `small`, and expects that nothing is lost.
+pub(super) fn loses_nothing(suite: &'static Suite, small: impl Fn(&mut Work)) {
+    for RowPlan { work, limits, .. } in (suite.rows)(true) {
+        let limits = limits.into_iter().map(|bare| (Side::Bare, bare.work));
+        for (side, mut work) in limits.chain([(Side::Tidewire, work)]) {
+            small(&mut work);
+            play_until(suite, side, work, |measured| measured.messages > 0);
+        }
+    }
+}
+
+/// Longest wait for what was sent one way, however busy the machine is.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+/// From 50 ms to 50 s.
+const GROWTHS_MAX: usize = 6;

@@ -1,0 +1,153 @@
+//! Publish and subscribe, bare: the first connections are the subscribers, the others publish, and the server copies. Frames
+//! are deliveries of TW1 with header and topic, and every subscriber looks at all of each. They are two bytes longer than those
+//! of Tidewire, which say the topic by the number of the subscription, and four longer than its publications.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+use tidewire::{Endpoint, Kind, Message};
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::clock::now_ns;
+use tidewire_proto::codec::{Codec, Tw1};
+
+use super::super::course::{Course, News, tell};
+use super::super::frame_link::{Links, Server, Way};
+use super::flow::{Deliveries, Flow};
+use super::{LOOK_EVERY_NS, PAYLOAD_BYTES};
+use crate::contract::{Account, Work};
+use crate::plan::RoleError;
+use crate::stage::Stage;
+use crate::subscriber::TOPIC;
+
+type Frame = [u8; FRAME_BYTES];
+
+pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let (server, _) = Server::bind(work, 0)?;
+    let address = server.address();
+    let subscribers = work.subscribers;
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn(move || copy(server, subscribers));
+    stage.serve(&address, Account::default)
+}
+
+/// How to get to the server of this work, which within a process begins to serve here.
+pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
+    if let Some(endpoint) = endpoint {
+        return Way::to(endpoint);
+    }
+    let (server, way) = Server::bind(work, work.subscribers + work.publishers)?;
+    let (core, subscribers) = (work.cores.get(1).copied(), work.subscribers);
+    thread::spawn(move || {
+        core.map_or(Ok(()), pin_to_core)?;
+        copy(server, subscribers)
+    });
+    Ok(way)
+}
+
+/// Writes to every subscriber what publishers send. Frames of one turn are written together.
+fn copy(server: Server, subscribers: usize) -> io::Result<()> {
+    let news = RefCell::new(Vec::new());
+    server.serve(
+        |frame: &Frame, _| news.borrow_mut().extend_from_slice(frame),
+        |links| {
+            let mut news = news.borrow_mut();
+            for link in links.iter_mut().take(subscribers) {
+                let Some(open) = link else { continue };
+                open.output.extend_from_slice(&news);
+                if open.flush().is_err() {
+                    *link = None;
+                }
+            }
+            news.clear();
+        },
+    )
+}
+
+/// Starts the driver's thread, which says what becomes of it.
+pub(super) fn start(
+    way: Way,
+    work: &Work,
+    course: &Arc<Course>,
+    sender: &Sender<News<Deliveries>>,
+) {
+    let (work, course, sender) = (work.clone(), Arc::clone(course), sender.clone());
+    thread::spawn(move || {
+        let news = match drive(&way, &work, &course, &sender) {
+            Ok(deliveries) => News::Done(deliveries),
+            Err(error) => News::Failed(error.to_string()),
+        };
+        tell(&sender, news);
+    });
+}
+
+fn drive(
+    way: &Way,
+    work: &Work,
+    course: &Course,
+    sender: &Sender<News<Deliveries>>,
+) -> io::Result<Deliveries> {
+    if matches!(way, Way::Rings(_)) {
+        work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
+    }
+    let connections = work.subscribers + work.publishers;
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, connections, work.cores.len() < 2)?;
+    let head = head()?;
+    tell(sender, News::Connected);
+    let mut flow = Flow::new(work);
+    loop {
+        let now_ns = now_ns();
+        let is_settled = flow.settle(now_ns);
+        if course.is_over(now_ns) {
+            if is_settled {
+                return Ok(flow.into_deliveries());
+            }
+        } else {
+            for (publisher, link) in links.all.iter_mut().skip(work.subscribers).enumerate() {
+                for _ in 0..flow.room(publisher) {
+                    link.output.extend_from_slice(&head);
+                    flow.append(publisher, now_ns, &mut link.output);
+                }
+                link.flush()?;
+            }
+        }
+        let mut heard_ns = None;
+        links.turn(LOOK_EVERY, |number, frame, _| {
+            let heard_ns = *heard_ns.get_or_insert_with(tidewire_io::clock::now_ns);
+            // What has another length, kind or topic is not what was published.
+            let payload = frame.strip_prefix(&head[..]).unwrap_or_default();
+            flow.take(number, payload, heard_ns, course);
+        })?;
+    }
+}
+
+/// What stands before each payload: the header and the topic.
+fn head() -> io::Result<Vec<u8>> {
+    let mut frame = Vec::new();
+    let message = Message::with_id(Kind::Deliver, 1, 0, &[0; PAYLOAD_BYTES]).with_name(TOPIC);
+    Tw1.encode(&message, &mut frame).map_err(io::Error::other)?;
+    frame.truncate(frame.len().saturating_sub(PAYLOAD_BYTES));
+    Ok(frame)
+}
+
+/// A payload with its header and its topic of a letter.
+const FRAME_BYTES: usize = PAYLOAD_BYTES + 14;
+
+const LOOK_EVERY: Duration = Duration::from_nanos(LOOK_EVERY_NS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_two_bytes_longer_than_one_of_tidewire() {
+        assert_eq!(head().unwrap().len() + PAYLOAD_BYTES, FRAME_BYTES);
+        let mut delivered = Vec::new();
+        let message = Message::with_id(Kind::Deliver, 1, 0, &[0; PAYLOAD_BYTES]);
+        Tw1.encode(&message, &mut delivered).unwrap();
+        assert_eq!(delivered.len() + 2, FRAME_BYTES);
+    }
+}

@@ -1,0 +1,226 @@
+//! Tidewire's publishers and subscribers: sessions of one lane.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use tidewire::{
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
+    SessionId,
+};
+use tidewire_io::clock::now_ns;
+use tidewire_proto::body::SubscribeBody;
+
+use super::super::course::{Course, News, tell};
+use super::LOOK_EVERY_NS;
+use super::flow::{Deliveries, Flow};
+use crate::contract::Work;
+use crate::plan::RoleError;
+use crate::subscriber::TOPIC;
+use tidewire_load::format::describe;
+
+/// All sessions. Their tags count the subscribers, then the publishers.
+struct Exchange {
+    endpoint: Endpoint,
+    course: Arc<Course>,
+    sender: Sender<News<Deliveries>>,
+    subscribers: usize,
+    publishers: Vec<SessionId>,
+    /// What stands for the topic in deliveries to each subscriber; 0 until the server has said it.
+    aliases: Vec<u16>,
+    /// Subscriptions and connections that are still to come about.
+    awaited: usize,
+    connects: bool,
+    /// Nothing when it is over.
+    flow: Option<Flow>,
+    payload: Vec<u8>,
+}
+
+/// Starts the lane.
+pub(super) fn start(
+    endpoint: &Endpoint,
+    work: &Work,
+    course: &Arc<Course>,
+    sender: &Sender<News<Deliveries>>,
+) -> Result<Server, RoleError> {
+    Server::builder()
+        .start(|_| Exchange {
+            endpoint: endpoint.clone(),
+            course: Arc::clone(course),
+            sender: sender.clone(),
+            subscribers: work.subscribers,
+            publishers: vec![SessionId::NONE; work.publishers],
+            aliases: vec![0; work.subscribers],
+            awaited: work.subscribers + work.publishers,
+            connects: true,
+            flow: Some(Flow::new(work)),
+            payload: Vec::new(),
+        })
+        .map_err(RoleError::failed("start the clients"))
+}
+
+impl Exchange {
+    fn fail(&self, error: &dyn std::error::Error) {
+        tell(&self.sender, News::Failed(describe(error)));
+    }
+
+    /// A session is ready: the last one is the beginning.
+    fn note_ready(&mut self) {
+        self.awaited -= 1;
+        if self.awaited == 0 {
+            tell(&self.sender, News::Connected);
+        }
+    }
+
+    /// Lets every publisher send what it may.
+    fn publish(&mut self, cx: &mut Context<'_>, now_ns: u64) {
+        let Some(flow) = &mut self.flow else {
+            return;
+        };
+        for (publisher, &session) in self.publishers.iter().enumerate() {
+            let room = flow.room(publisher);
+            if room == 0 || cx.is_full(session) {
+                continue;
+            }
+            let payload = &mut self.payload;
+            let sent = cx.with_sender(session, |publisher_session| {
+                for _ in 0..room {
+                    payload.clear();
+                    flow.append(publisher, now_ns, payload);
+                    let message = Message::new(Kind::Publish, 0, payload).with_name(TOPIC);
+                    publisher_session.send(&message)?;
+                }
+                Ok(())
+            });
+            if let Err(error) = sent.and_then(|sent| sent) {
+                return tell(&self.sender, News::Failed(describe(&error)));
+            }
+        }
+    }
+}
+
+impl Service for Exchange {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let index = cx.tag() as usize;
+        match index.checked_sub(self.subscribers) {
+            Some(publisher) => {
+                self.publishers[publisher] = cx.session();
+                self.note_ready();
+            }
+            None => {
+                let mut body = Vec::new();
+                let subscription = SubscribeBody {
+                    policy: None,
+                    pattern: TOPIC,
+                };
+                subscription.encode(&mut body);
+                let message = Message::with_id(Kind::Subscribe, 0, 1, &body);
+                if let Err(error) = cx.send(&message) {
+                    self.fail(&error);
+                }
+            }
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match message.kind {
+            Kind::Deliver => {
+                if let Some(flow) = &mut self.flow {
+                    let subscriber = cx.tag() as usize;
+                    let alias = self.aliases.get(subscriber).copied();
+                    let payload = published(&message, alias.unwrap_or_default());
+                    flow.take(subscriber, payload, cx.now_ns(), &self.course);
+                }
+            }
+            Kind::Reply => {
+                if let Some(alias) = self.aliases.get_mut(cx.tag() as usize) {
+                    *alias = message.channel;
+                }
+                self.note_ready();
+            }
+            // What was dropped shows in the numbers.
+            Kind::Gap => {}
+            kind => tell(
+                &self.sender,
+                News::Failed(format!("the server answers {kind:?}")),
+            ),
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
+        if self.flow.is_some() {
+            tell(
+                &self.sender,
+                News::Failed(format!("a session ended: {reason}")),
+            );
+        }
+    }
+
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+        self.fail(&error);
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        if std::mem::take(&mut self.connects) {
+            for index in 0..self.subscribers + self.publishers.len() {
+                if let Err(error) = cx.connect(&self.endpoint, index as u64) {
+                    self.fail(&error);
+                }
+            }
+        }
+        let now_ns = now_ns();
+        let flow = self.flow.as_mut()?;
+        if self.awaited == 0 {
+            let is_settled = flow.settle(now_ns);
+            if !self.course.is_over(now_ns) {
+                self.publish(cx, now_ns);
+            } else if is_settled && let Some(flow) = self.flow.take() {
+                tell(&self.sender, News::Done(flow.into_deliveries()));
+                return None;
+            }
+        }
+        Some(now_ns + LOOK_EVERY_NS)
+    }
+}
+
+/// What a delivery carries if its head is that of a publication of the topic, and nothing, which is never right, if it is not.
+/// The bare subscriber compares the same bytes before they are decoded. The topic has no wildcard, so that its alias says it.
+fn published<'m>(message: &Message<'m>, alias: u16) -> &'m [u8] {
+    let Message {
+        kind,
+        flags,
+        channel,
+        id,
+        name,
+        payload,
+    } = *message;
+    if (kind, flags, channel, id, name.is_empty()) == (Kind::Deliver, 0, alias, 0, true) {
+        payload
+    } else {
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_with_another_head_is_not_what_was_published() {
+        let right = Message::with_id(Kind::Deliver, 3, 0, b"news");
+        assert_eq!(published(&right, 3), b"news");
+        let wrong = [
+            Message {
+                channel: 4,
+                ..right
+            },
+            Message { flags: 1, ..right },
+            Message { id: 9, ..right },
+            right.with_name("other"),
+        ];
+        for message in wrong {
+            assert_eq!(published(&message, 3), b"", "{message:?}");
+        }
+        assert_eq!(published(&right, 0), b"", "nothing is subscribed to yet");
+    }
+}

@@ -1,0 +1,146 @@
+//! Publish and subscribe through a server: one to five publishers, as many subscribers, each of whom hears everything.
+//!
+//! Publishers send as much as they may: each is at most [`WINDOW`] messages ahead of the slowest subscriber, so that what
+//! is measured is speed and not the length of queues. The driver has both ends on one thread and checks every message of
+//! every publisher at every subscriber. The limit is a loop that copies such frames from publishers to subscribers, who check
+//! the same: the head with what says the topic, number, time and filling.
+
+mod bare;
+mod exchange;
+mod flow;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use tidewire::{PubSub, Server};
+
+use self::flow::Deliveries;
+use super::course::Course;
+use crate::contract::{Account, Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::stage::Stage;
+
+pub(super) const SUITE: Suite = Suite {
+    name: "pubsub",
+    about: "publishers and subscribers of a topic, by transport",
+    rows,
+    serve,
+    drive,
+};
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let mut rows = Vec::new();
+    for transport in ["udp", "ipc", "tcp", "inproc"] {
+        for (publishers, subscribers) in [(1, 1), (3, 2), (5, 5)] {
+            let work = Work {
+                suite: SUITE.name.to_owned(),
+                transport: transport.to_owned(),
+                codec: "tw1".to_owned(),
+                message_bytes: PAYLOAD_BYTES,
+                publishers,
+                subscribers,
+                ..Work::default()
+            };
+            let id = format!("{transport}, {publishers} to {subscribers}");
+            let work = super::timed(quick, work);
+            rows.push(RowPlan::new(id, work, DELIVERIES));
+        }
+    }
+    if quick {
+        rows.retain(|row| row.work.publishers == 3);
+    }
+    rows
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    match side {
+        Side::Bare => bare::serve(work, stage),
+        Side::Tidewire => {
+            let server = start_server(work)?;
+            stage.serve(&server.to_string(), || Account {
+                allocated_bytes: super::lanes_allocated(&server.metrics()),
+                ..Account::default()
+            })
+        }
+    }
+}
+
+fn start_server(work: &Work) -> Result<Server, RoleError> {
+    Server::builder()
+        .listen(&super::bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .start(|_| PubSub::new())
+        .map_err(RoleError::failed("start the server"))
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let is_within = work.transport == "inproc";
+    let endpoint = || super::endpoint(&super::full_address(work, address));
+    let course = Arc::new(Course::new());
+    let (sender, news) = channel();
+    let played = match side {
+        Side::Tidewire => {
+            let server = is_within.then(|| start_server(work)).transpose()?;
+            let endpoint = match &server {
+                Some(server) => server.addresses()[0].clone(),
+                None => endpoint()?,
+            };
+            let lane = exchange::start(&endpoint, work, &course, &sender)?;
+            Some((server, lane))
+        }
+        Side::Bare => {
+            let outside = (!is_within).then(endpoint).transpose()?;
+            bare::start(bare::way(work, outside)?, work, &course, &sender);
+            None
+        }
+    };
+    // Nobody but the lane or the thread is to hold the other end: if it ends, that is heard.
+    drop(sender);
+    let all = course.run(1, work, &news, stage)?;
+    let Some(deliveries) = all.first() else {
+        return Err(RoleError::Unsupported("there was nobody".to_owned()));
+    };
+    // The lanes stay until the kernel's account of them has been read.
+    let said = stage.measured(measured(deliveries, work));
+    drop(played);
+    said
+}
+
+fn measured(deliveries: &Deliveries, work: &Work) -> Measured {
+    Measured {
+        messages: deliveries.messages,
+        seconds: work.measure_ms as f64 / 1e3,
+        verified: true,
+        lost: deliveries.lost + deliveries.wrong,
+        latency: Some(super::times(&deliveries.latency)),
+        ..Measured::default()
+    }
+}
+
+const DELIVERIES: Metric = Metric {
+    name: "deliveries_per_sec",
+    unit: "deliveries/s",
+    lower_is_better: false,
+    source: Source::Rate,
+};
+
+const PAYLOAD_BYTES: usize = 32;
+
+/// Messages that a publisher may be ahead of the slowest subscriber: a few writes, and less than what a UDP socket holds.
+const WINDOW: u64 = 512;
+
+/// How often it is looked for the end, and for what does not come.
+const LOOK_EVERY_NS: u64 = 20_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::loses_nothing;
+    use super::*;
+
+    #[test]
+    fn everybody_hears_everything() {
+        loses_nothing(&SUITE, |work| {
+            (work.warm_up_ms, work.measure_ms) = (5, 50);
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! Calls, bare: frames of 16 bytes, one loop on each side. A call is its number and two numbers to add, the reply
+//! the number and the sum.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use tidewire::Endpoint;
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::clock::now_ns;
+
+use super::super::course::{Course, News, tell};
+use super::super::frame_link::{Links, Server, Way};
+use super::{Calls, call_timeout_ns, numbers};
+use crate::contract::{Account, Work};
+use crate::plan::RoleError;
+use crate::stage::Stage;
+
+type Frame = [u8; FRAME_BYTES];
+
+/// What a client knows of its calls.
+#[derive(Default)]
+struct Client {
+    /// When the calls were sent whose replies are awaited, by number.
+    sent: std::collections::VecDeque<u64>,
+    next: u32,
+    awaited: u32,
+}
+
+pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let (server, _) = Server::bind(work, 0)?;
+    let address = server.address();
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn(move || answer(server));
+    stage.serve(&address, Account::default)
+}
+
+/// How to get to the server of this work, which within a process begins to serve here.
+pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
+    if let Some(endpoint) = endpoint {
+        return Way::to(endpoint);
+    }
+    let (server, way) = Server::bind(work, work.connections * work.threads)?;
+    let core = work.cores.get(1).copied();
+    thread::spawn(move || pin_to(core).and_then(|()| answer(server)));
+    Ok(way)
+}
+
+fn pin_to(core: Option<usize>) -> io::Result<()> {
+    core.map_or(Ok(()), pin_to_core)
+}
+
+fn answer(server: Server) -> io::Result<()> {
+    let add = |call: &Frame, out: &mut Vec<u8>| {
+        let mut reply = *call;
+        let (first, second) = (number_at(call, 4), number_at(call, 8));
+        reply[4..8].copy_from_slice(&first.wrapping_add(second).to_le_bytes());
+        out.extend_from_slice(&reply);
+    };
+    server.serve(add, |_| {})
+}
+
+/// Starts the threads, which say what becomes of them.
+pub(super) fn start(way: &Way, work: &Work, course: &Arc<Course>, sender: &Sender<News<Calls>>) {
+    for _ in 0..work.threads {
+        let (way, work) = (way.clone(), work.clone());
+        let (course, sender) = (Arc::clone(course), sender.clone());
+        thread::spawn(move || {
+            let news = match call(&way, &work, &course, &sender) {
+                Ok(calls) => News::Done(calls),
+                Err(error) => News::Failed(error.to_string()),
+            };
+            tell(&sender, news);
+        });
+    }
+}
+
+fn call(
+    way: &Way,
+    work: &Work,
+    course: &Course,
+    sender: &Sender<News<Calls>>,
+) -> io::Result<Calls> {
+    if matches!(way, Way::Rings(_)) {
+        pin_to(work.cores.first().copied())?;
+    }
+    let gives_way = work.threads > 1 || work.cores.len() < 2;
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, gives_way)?;
+    let mut clients: Vec<Client> = links.all.iter().map(|_| Client::default()).collect();
+    tell(sender, News::Connected);
+    let mut calls = Calls::new();
+    for (client, link) in clients.iter_mut().zip(&mut links.all) {
+        client.send(work.in_flight, &mut link.output);
+        link.flush()?;
+    }
+    loop {
+        let now_ns = now_ns();
+        if course.is_over(now_ns) {
+            let patient = |client: &Client| {
+                let oldest = client.sent.front();
+                oldest.is_some_and(|sent_ns| now_ns < sent_ns + call_timeout_ns(work))
+            };
+            if !clients.iter().any(patient) {
+                let unanswered = clients.iter().flat_map(|client| &client.sent);
+                unanswered.for_each(|&sent_ns| calls.settle(course, sent_ns, None));
+                return Ok(calls);
+            }
+        }
+        // Read by the first frame of a turn, so that it is behind its read, and there is none for a turn without frames.
+        let mut read_ns = None;
+        links.turn(LOOK_EVERY, |number, reply, out| {
+            let now_ns = *read_ns.get_or_insert_with(tidewire_io::clock::now_ns);
+            clients[number].take(reply, now_ns, out, course, &mut calls);
+        })?;
+    }
+}
+
+impl Client {
+    fn send(&mut self, count: usize, out: &mut Vec<u8>) {
+        let now_ns = now_ns();
+        for _ in 0..count {
+            push_call(&mut self.next, out);
+            self.sent.push_back(now_ns);
+        }
+    }
+
+    /// Takes a reply that came at this time, and calls again.
+    fn take(
+        &mut self,
+        reply: &Frame,
+        now_ns: u64,
+        out: &mut Vec<u8>,
+        course: &Course,
+        calls: &mut Calls,
+    ) {
+        let (first, second) = numbers(self.awaited);
+        let is_right = number_at(reply, 0) == self.awaited.cast_signed()
+            && number_at(reply, 4) == first.wrapping_add(second);
+        self.awaited = self.awaited.wrapping_add(1);
+        match self.sent.pop_front() {
+            Some(sent_ns) => calls.settle(course, sent_ns, is_right.then_some(now_ns)),
+            None => calls.wrong += 1,
+        }
+        if !course.is_over(now_ns) {
+            push_call(&mut self.next, out);
+            self.sent.push_back(now_ns);
+        }
+    }
+}
+
+fn push_call(next: &mut u32, out: &mut Vec<u8>) {
+    let (first, second) = numbers(*next);
+    out.extend_from_slice(&next.to_le_bytes());
+    out.extend_from_slice(&first.to_le_bytes());
+    out.extend_from_slice(&second.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    *next = next.wrapping_add(1);
+}
+
+fn number_at(frame: &Frame, at: usize) -> i32 {
+    let mut bytes = [0; 4];
+    bytes.copy_from_slice(&frame[at..at + 4]);
+    i32::from_le_bytes(bytes)
+}
+
+const FRAME_BYTES: usize = 16;
+
+/// How often a thread looks for the end.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);

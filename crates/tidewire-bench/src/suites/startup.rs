@@ -1,0 +1,300 @@
+//! Starting: from binding to the first reply, from connecting to the first reply, and from a server's end to the first
+//! reply of its successor at the same address.
+//!
+//! Each is done again and again by one client within the window, one after the other; the figure is the median. Tidewire
+//! has its blocking client, whose connection has a lane of its own: that thread is part of what starting costs. The limit
+//! is a socket and an epoll set, over TCP and Unix sockets.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tidewire::{Address, Backoff, Client, Context, Endpoint, Message, Server};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
+
+use crate::contract::{Account, Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::probes::echo;
+use crate::probes::wait::WaitSet;
+use crate::stage::Stage;
+use tidewire_load::statistics::LatencyHistogram;
+
+pub(super) const SUITE: Suite = Suite {
+    name: "startup",
+    about: "bind, connect and reconnect, each until the first reply",
+    rows,
+    serve,
+    drive,
+};
+
+/// A server within the driver's process.
+enum Local {
+    Ours(Server),
+    Bare {
+        address: SocketAddress,
+        stop: Arc<AtomicBool>,
+        thread: Option<JoinHandle<io::Result<()>>>,
+    },
+}
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let row = |mode: &str, transport: &str| {
+        let work = Work {
+            suite: SUITE.name.to_owned(),
+            transport: transport.to_owned(),
+            mode: mode.to_owned(),
+            connections: 1,
+            ..Work::default()
+        };
+        let id = format!("{transport}, {mode} to first reply");
+        let work = super::timed(quick, work);
+        let has_limit = mode != RECONNECT && matches!(transport, "tcp" | "ipc");
+        let limit = has_limit.then(|| work.clone());
+        RowPlan::new(id, work, MEDIAN)
+            .with_limit(limit)
+            .with_peers(None)
+    };
+    let mut rows = Vec::new();
+    for transport in ["tcp", "udp", "ipc", "inproc"] {
+        rows.push(row(BIND, transport));
+        rows.push(row(CONNECT, transport));
+        // Over UDP a client finds out that its server is another one when it next sends, or after a silence.
+        if transport != "udp" {
+            rows.push(row(RECONNECT, transport));
+        }
+    }
+    if quick {
+        rows.retain(|row| row.work.transport == "tcp");
+    }
+    rows
+}
+
+/// The server that connections are made to. Other work binds servers of its own; this one is then left alone.
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let local = Local::start(side, &super::bind_address(work))?;
+    stage.serve(&local.address(), Account::default)
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let address = super::full_address(work, address);
+    match work.mode.as_str() {
+        BIND => measure(work, stage, || {
+            let from_ns = now_ns();
+            let local = Local::start(side, &super::bind_address(work))?;
+            first_reply(side, &local.address())?;
+            Ok(now_ns() - from_ns)
+        }),
+        RECONNECT => reconnect(work, stage),
+        _ => {
+            // Within a process the server is here.
+            let local = (work.transport == "inproc")
+                .then(|| Local::start(side, &super::bind_address(work)))
+                .transpose()?;
+            let address = local.as_ref().map_or(address, Local::address);
+            measure(work, stage, || {
+                let from_ns = now_ns();
+                first_reply(side, &address)?;
+                Ok(now_ns() - from_ns)
+            })
+        }
+    }
+}
+
+/// Takes times as long as the work says, three at least.
+fn measure(
+    work: &Work,
+    stage: &mut Stage,
+    mut once: impl FnMut() -> Result<u64, RoleError>,
+) -> Result<(), RoleError> {
+    once()?;
+    stage.started()?;
+    let from_ns = now_ns();
+    let mut times = LatencyHistogram::new();
+    while times.count() < 3 || now_ns() - from_ns < work.measure_ms * 1_000_000 {
+        times.record(once()?);
+    }
+    let mut measured = Measured {
+        messages: times.count(),
+        seconds: (now_ns() - from_ns) as f64 / 1e9,
+        verified: true,
+        latency: Some(super::times(&times)),
+        ..Measured::default()
+    };
+    let median_ms = times.quantile_ns(0.5) as f64 / 1e6;
+    measured.figures.insert(MEDIAN_MS.to_owned(), median_ms);
+    stage.measured(measured)
+}
+
+/// A client that stays while its server ends and another one takes its place.
+fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let mut local = Some(Local::start(Side::Tidewire, &super::bind_address(work))?);
+    let address = local.as_ref().map_or_else(String::new, Local::address);
+    let client = Client::builder()
+        .reconnect(Backoff {
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(10),
+        })
+        .connect(&address)
+        .wait()
+        .map_err(RoleError::failed("connect"))?;
+    measure(work, stage, || {
+        let from_ns = now_ns();
+        drop(local.take());
+        local = Some(Local::start(Side::Tidewire, &address)?);
+        loop {
+            match client.request(WORD).wait() {
+                Ok(reply) if reply.payload() == WORD => return Ok(now_ns() - from_ns),
+                Ok(_) => return Err(wrong_reply()),
+                Err(error) if now_ns() - from_ns > PATIENCE_NS => {
+                    return Err(RoleError::failed("reconnect")(error));
+                }
+                // It is not connected yet, or the old connection took the request along.
+                Err(_) => thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    })
+}
+
+/// Connects, and hears the first reply.
+fn first_reply(side: Side, address: &str) -> Result<(), RoleError> {
+    match side {
+        Side::Tidewire => {
+            let client = Client::connect(address)
+                .wait()
+                .map_err(RoleError::failed("connect"))?;
+            let reply = client
+                .request(WORD)
+                .wait()
+                .map_err(RoleError::failed("get the first reply"))?;
+            (reply.payload() == WORD)
+                .then_some(())
+                .ok_or_else(wrong_reply)
+        }
+        Side::Bare => {
+            let Endpoint::Socket(address) = super::endpoint(address)? else {
+                return Err(RoleError::Unsupported(format!(
+                    "no bare start at {address}"
+                )));
+            };
+            let reply = bare_reply(&address).map_err(RoleError::failed("get the first reply"))?;
+            (reply == WORD).then_some(()).ok_or_else(wrong_reply)
+        }
+    }
+}
+
+fn wrong_reply() -> RoleError {
+    RoleError::failed("get the first reply")("it is not what was asked")
+}
+
+fn bare_reply(address: &SocketAddress) -> io::Result<Vec<u8>> {
+    let mut stream = echo::connect(address, false)?;
+    let mut set = WaitSet::new()?;
+    set.add(stream.as_fd(), 0)?;
+    stream.write(WORD)?;
+    let (mut reply, mut buffer, mut ready) = (Vec::new(), [0; WORD.len()], Vec::new());
+    while reply.len() < WORD.len() {
+        set.wait(&mut ready)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => reply.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(reply)
+}
+
+impl Local {
+    fn start(side: Side, address: &str) -> Result<Self, RoleError> {
+        if side == Side::Tidewire {
+            let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
+            let server = tidewire::serve(address, echo);
+            return server
+                .map(Self::Ours)
+                .map_err(RoleError::failed("start the server"));
+        }
+        let Endpoint::Socket(address) = super::endpoint(address)? else {
+            return Err(RoleError::Unsupported(format!(
+                "no bare server at {address}"
+            )));
+        };
+        let listener = Listener::bind(&address, &SocketOptions::default())
+            .map_err(RoleError::failed("listen"))?;
+        let address = listener.local_address().clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || echo::serve(&listener, &stopped, &AtomicU64::new(0)));
+        Ok(Self::Bare {
+            address,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Self::Ours(server) => server.to_string(),
+            Self::Bare { address, .. } => Address::from(address.clone()).to_string(),
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Self::Bare { stop, thread, .. } = self {
+            stop.store(true, Ordering::Relaxed);
+            // It looks every 100 ms, which nobody should have to wait for; it takes its socket along when it ends.
+            drop(thread.take());
+        }
+    }
+}
+
+const MEDIAN: Metric = Metric {
+    name: MEDIAN_MS,
+    unit: "ms",
+    lower_is_better: true,
+    source: Source::Figure(MEDIAN_MS),
+};
+
+const MEDIAN_MS: &str = "median_ms";
+
+/// What is started.
+const BIND: &str = "bind";
+const CONNECT: &str = "connect";
+const RECONNECT: &str = "reconnect";
+
+/// What is asked, and comes back.
+const WORD: &[u8; 32] = b"the first word of a conversation";
+
+/// A client that has not reconnected after this long does not.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::{loses_nothing, play};
+    use super::*;
+
+    #[test]
+    fn every_start_has_its_first_reply() {
+        loses_nothing(&SUITE, |work| {
+            (work.warm_up_ms, work.measure_ms) = (1, 20);
+        });
+    }
+
+    #[test]
+    fn so_it_has_over_the_other_transports() {
+        for RowPlan { id, mut work, .. } in rows(false) {
+            if work.transport == "tcp" {
+                continue;
+            }
+            work.measure_ms = 5;
+            let measured = play(&SUITE, Side::Tidewire, &work).measured;
+            assert!(measured.messages >= 3, "{id}");
+            assert!(measured.figures[MEDIAN_MS] > 0.0, "{id}");
+        }
+    }
+}

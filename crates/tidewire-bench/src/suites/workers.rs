@@ -1,0 +1,355 @@
+//! Workers: a hundred thousand tasks of a hundred iterations, handed from one thread to some others.
+//!
+//! The limit is doing them without handing them over. A second row for each number of threads stands beside a queue
+//! behind a mutex, which is what one would write first. Every task is checked for having been done once.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use tidewire::{WhenFull, WorkerPool};
+use tidewire_io::clock::now_ns;
+
+use crate::contract::{Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::stage::Stage;
+use tidewire_load::statistics::LatencyHistogram;
+
+pub(super) const SUITE: Suite = Suite {
+    name: "workers",
+    about: "100,000 tasks of 100 iterations, handed to 1 to 4 threads",
+    rows,
+    serve: super::serves_nobody,
+    drive,
+};
+
+/// A task: which one it is, and when it was handed over.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    number: usize,
+    handed_over_ns: u64,
+}
+
+/// How long each task waited, and by that whether it was done.
+struct Tasks {
+    waited_ns: Vec<AtomicU64>,
+    done: AtomicU64,
+    /// Tasks that were done before.
+    doubled: AtomicU64,
+}
+
+/// Threads that do tasks.
+trait Crew {
+    fn hand_over(&self, tasks: Vec<Task>);
+}
+
+/// A queue behind a mutex.
+struct MutexQueue {
+    shared: Arc<Queue>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: Mutex<VecDeque<Task>>,
+    news: Condvar,
+    over: AtomicBool,
+}
+
+/// No threads at all.
+struct Inline(Arc<Tasks>);
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let mut rows = Vec::new();
+    for threads in 1..=4 {
+        for (batch, mode) in [(64, INLINE), (64, MUTEX), (1, MUTEX)] {
+            let work = Work {
+                suite: SUITE.name.to_owned(),
+                transport: "inproc".to_owned(),
+                threads,
+                count: TASKS,
+                in_flight: batch,
+                ..Work::default()
+            };
+            let work = super::timed(quick, work);
+            let other = Work {
+                mode: mode.to_owned(),
+                ..work.clone()
+            };
+            let each = if batch == 1 {
+                "one by one".to_owned()
+            } else {
+                format!("{batch} at once")
+            };
+            let id = format!("{threads} threads, {each}, beside {mode}");
+            let peers = (mode == INLINE).then(|| work.clone());
+            let row = RowPlan::new(id, work, TASKS_PER_SEC);
+            rows.push(row.beside(other).with_peers(peers));
+        }
+    }
+    if quick {
+        rows.retain(|row| row.work.threads == 2);
+    }
+    rows
+}
+
+fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let tasks = Arc::new(Tasks::new(work.count as usize));
+    let crew: Box<dyn Crew> = match (side, work.mode.as_str()) {
+        (Side::Tidewire, _) => {
+            let done = Arc::clone(&tasks);
+            let pool = WorkerPool::new(work.threads, QUEUE_MAX, WhenFull::Wait, move |task| {
+                done.work(task);
+            });
+            Box::new(pool.map_err(RoleError::failed("start the workers"))?)
+        }
+        (Side::Bare, MUTEX) => Box::new(MutexQueue::new(work.threads, &tasks)),
+        (Side::Bare, _) => Box::new(Inline(Arc::clone(&tasks))),
+    };
+    let batch = work.in_flight.max(1);
+    let mut waits = LatencyHistogram::new();
+    let warm_until_ns = now_ns() + work.warm_up_ms * 1_000_000;
+    let mut wrong = tasks.round(crew.as_ref(), batch, None);
+    while now_ns() < warm_until_ns {
+        wrong += tasks.round(crew.as_ref(), batch, None);
+    }
+    stage.started()?;
+    let from_ns = now_ns();
+    let (mut messages, mut busy_ns) = (0, 0);
+    while messages == 0 || now_ns() - from_ns < work.measure_ms * 1_000_000 {
+        let round_ns = now_ns();
+        let missing = tasks.hand_over_all(crew.as_ref(), batch);
+        busy_ns += now_ns() - round_ns;
+        wrong += missing + tasks.settle(Some(&mut waits));
+        messages += work.count;
+    }
+    stage.stopped()?;
+    stage.measured(Measured {
+        messages,
+        seconds: busy_ns as f64 / 1e9,
+        verified: true,
+        lost: wrong,
+        latency: Some(super::times(&waits)),
+        ..Measured::default()
+    })
+}
+
+impl Tasks {
+    fn new(count: usize) -> Self {
+        Self {
+            waited_ns: (0..count).map(|_| AtomicU64::new(UNDONE)).collect(),
+            done: AtomicU64::new(0),
+            doubled: AtomicU64::new(0),
+        }
+    }
+
+    /// What a task is.
+    fn work(&self, task: Task) {
+        let waited_ns = now_ns().saturating_sub(task.handed_over_ns);
+        let mut value = task.number as u64;
+        for _ in 0..ITERATIONS {
+            value = black_box(
+                value
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1),
+            );
+        }
+        let before = self.waited_ns[task.number].swap(waited_ns, Ordering::Relaxed);
+        if before != UNDONE {
+            self.doubled.fetch_add(1, Ordering::Relaxed);
+        }
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Hands all tasks over and settles.
+    fn round(&self, crew: &dyn Crew, batch: usize, waits: Option<&mut LatencyHistogram>) -> u64 {
+        self.hand_over_all(crew, batch) + self.settle(waits)
+    }
+
+    /// Hands all tasks over, and waits until as many are done. Returns how many are missing.
+    fn hand_over_all(&self, crew: &dyn Crew, batch: usize) -> u64 {
+        let count = self.waited_ns.len();
+        let before = self.done.load(Ordering::Acquire);
+        for from in (0..count).step_by(batch) {
+            let handed_over_ns = now_ns();
+            let numbers = from..(from + batch).min(count);
+            crew.hand_over(
+                numbers
+                    .map(|number| Task {
+                        number,
+                        handed_over_ns,
+                    })
+                    .collect(),
+            );
+        }
+        let until_ns = now_ns() + PATIENCE_NS;
+        loop {
+            let done = self.done.load(Ordering::Acquire) - before;
+            if done >= count as u64 || now_ns() > until_ns {
+                return (count as u64).saturating_sub(done);
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Records how long they waited, and makes them undone again. Returns how many were done more than once.
+    fn settle(&self, mut waits: Option<&mut LatencyHistogram>) -> u64 {
+        for waited_ns in &self.waited_ns {
+            let waited_ns = waited_ns.swap(UNDONE, Ordering::Relaxed);
+            if let Some(waits) = waits.as_deref_mut()
+                && waited_ns != UNDONE
+            {
+                waits.record(waited_ns);
+            }
+        }
+        self.doubled.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Crew for WorkerPool<Task> {
+    fn hand_over(&self, mut tasks: Vec<Task>) {
+        // It waits for a place, so neither is refused; if it were, the tasks would be missed.
+        match tasks.pop() {
+            Some(task) if tasks.is_empty() => drop(self.submit(task)),
+            Some(task) => {
+                tasks.push(task);
+                drop(self.submit_batch(tasks));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Crew for Inline {
+    fn hand_over(&self, tasks: Vec<Task>) {
+        tasks.into_iter().for_each(|task| self.0.work(task));
+    }
+}
+
+impl MutexQueue {
+    fn new(threads: usize, tasks: &Arc<Tasks>) -> Self {
+        let shared = Arc::new(Queue::default());
+        let work = || {
+            let (shared, tasks) = (Arc::clone(&shared), Arc::clone(tasks));
+            thread::spawn(move || {
+                while let Some(task) = shared.next() {
+                    tasks.work(task);
+                }
+            })
+        };
+        let threads = (0..threads).map(|_| work()).collect();
+        Self { shared, threads }
+    }
+}
+
+impl Queue {
+    /// The next task, or nothing when it is over.
+    fn next(&self) -> Option<Task> {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match tasks.pop_front() {
+                Some(task) => return Some(task),
+                None if self.over.load(Ordering::Relaxed) => return None,
+                None => {
+                    tasks = self
+                        .news
+                        .wait(tasks)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+impl Crew for MutexQueue {
+    fn hand_over(&self, tasks: Vec<Task>) {
+        let is_one = tasks.len() == 1;
+        let mut queue = self
+            .shared
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.extend(tasks);
+        drop(queue);
+        if is_one {
+            self.shared.news.notify_one();
+        } else {
+            self.shared.news.notify_all();
+        }
+    }
+}
+
+impl Drop for MutexQueue {
+    fn drop(&mut self) {
+        // With the lock, so that nobody looks just before and sleeps just after.
+        let queue = self
+            .shared
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.shared.over.store(true, Ordering::Relaxed);
+        drop(queue);
+        self.shared.news.notify_all();
+        for thread in self.threads.drain(..) {
+            // It cannot have panicked: a task does nothing that could.
+            let _ = thread.join();
+        }
+    }
+}
+
+const TASKS_PER_SEC: Metric = Metric {
+    name: "tasks_per_sec",
+    unit: "tasks/s",
+    lower_is_better: false,
+    source: Source::Rate,
+};
+
+/// Ways of the bare program.
+const INLINE: &str = "inline";
+const MUTEX: &str = "mutex queue";
+
+const TASKS: u64 = 100_000;
+
+const ITERATIONS: u32 = 100;
+
+/// Places of the queue.
+const QUEUE_MAX: usize = 1_024;
+
+/// A task that was not done.
+const UNDONE: u64 = u64::MAX;
+
+/// What is not done when nothing was done for this long is lost.
+const PATIENCE_NS: u64 = 20_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::loses_nothing;
+    use super::*;
+
+    #[test]
+    fn every_task_is_done_once() {
+        loses_nothing(&SUITE, |work| {
+            work.count = 1_000;
+            (work.warm_up_ms, work.measure_ms) = (1, 10);
+        });
+    }
+
+    #[test]
+    fn a_task_that_is_done_twice_or_not_at_all_is_wrong() {
+        struct Careless(Arc<Tasks>);
+        impl Crew for Careless {
+            fn hand_over(&self, tasks: Vec<Task>) {
+                // The second one in place of the first.
+                for task in [tasks[1], tasks[1]].iter().chain(&tasks[2..]) {
+                    self.0.work(*task);
+                }
+            }
+        }
+        let tasks = Arc::new(Tasks::new(10));
+        let crew = Careless(Arc::clone(&tasks));
+        assert_eq!(tasks.round(&crew, 10, None), 1);
+        assert_eq!(tasks.round(&Inline(Arc::clone(&tasks)), 3, None), 0);
+    }
+}
