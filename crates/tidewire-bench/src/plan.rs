@@ -122,14 +122,6 @@ pub fn choose(
     chosen
 }
 
-impl Suite {
-    /// A row for each offer our programs make, for `describe`.
-    #[must_use]
-    pub fn all_rows(&self) -> Vec<RowPlan> {
-        (self.rows)(false)
-    }
-}
-
 impl RowPlan {
     /// A row in which all do the same work.
     #[must_use]
@@ -227,12 +219,32 @@ impl BareLoop {
 
 impl Metric {
     /// Messages a second.
-    pub const MESSAGES: Self = Self {
-        name: "messages_per_sec",
-        unit: "msg/s",
-        lower_is_better: false,
-        source: Source::Rate,
-    };
+    pub const MESSAGES: Self = Self::rate("messages_per_sec", "msg/s");
+
+    /// Deliveries a second.
+    pub const DELIVERIES: Self = Self::rate("deliveries_per_sec", "deliveries/s");
+
+    /// Something that is counted as messages are, by the second.
+    #[must_use]
+    pub const fn rate(name: &'static str, unit: &'static str) -> Self {
+        Self {
+            name,
+            unit,
+            lower_is_better: false,
+            source: Source::Rate,
+        }
+    }
+
+    /// A figure of the driver of which less is better.
+    #[must_use]
+    pub const fn least(name: &'static str, unit: &'static str) -> Self {
+        Self {
+            name,
+            unit,
+            lower_is_better: true,
+            source: Source::Figure(name),
+        }
+    }
 
     /// The figure of a run, where it has one.
     #[must_use]

@@ -14,17 +14,16 @@ use std::time::Duration;
 
 use tidewire::log::LogBuilder;
 use tidewire::{
-    Address, Context, Deferred, Endpoint, HandlerResult, Kind, Message, PoolFull, Server, WhenFull,
-    WorkerPool,
+    Context, Deferred, HandlerResult, Kind, Message, PoolFull, Server, WhenFull, WorkerPool,
 };
-use tidewire_io::socket::{Listener, SocketOptions, Stream};
+use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, Tw1};
 
 use super::locked_log::LockedLog;
 use super::scratch::ScratchFile;
 use crate::contract::{Account, Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::Frame;
 use crate::probes::echo::{self, EchoLoad};
 use crate::probes::wait::{AcceptSet, PATIENCE};
@@ -46,14 +45,11 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     };
     let row = |&connections: &usize| {
         let work = Work {
-            suite: SUITE.name.to_owned(),
-            transport: "tcp".to_owned(),
-            codec: "tw1".to_owned(),
             connections,
             in_flight: 1,
             message_bytes: FRAME_BYTES,
             threads: 2,
-            ..Work::default()
+            ..super::work(&SUITE, "tcp", "tw1")
         };
         let id = format!("{connections} connections");
         RowPlan::new(id, super::timed(quick, work), REQUESTS).with_peers(None)
@@ -140,13 +136,7 @@ fn work_on(payload: &[u8]) -> u64 {
 type BareTask = (Arc<Mutex<Stream>>, [u8; FRAME_BYTES]);
 
 fn serve_bare(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), RoleError> {
-    let Endpoint::Socket(address) = super::endpoint(&super::bind_address(work))? else {
-        let text = format!("no bare server over {}", work.transport);
-        return Err(RoleError::Unsupported(text));
-    };
-    let listener =
-        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
-    let local = Address::from(listener.local_address().clone()).to_string();
+    let (listener, local) = super::listen(work)?;
     let log = LockedLog::open(file.path()).map_err(RoleError::failed("open the log"))?;
     let log = Arc::new(log);
     let (sender, receiver) = channel();
@@ -204,10 +194,7 @@ fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &LockedLog) {
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
-    let Endpoint::Socket(address) = super::endpoint(&super::full_address(work, address))? else {
-        let text = format!("no bare client over {}", work.transport);
-        return Err(RoleError::Unsupported(text));
-    };
+    let address = super::socket_address(&super::full_address(work, address))?;
     let load = EchoLoad {
         connections: work.connections,
         in_flight: 1,
@@ -243,12 +230,7 @@ fn frame() -> Result<Frame, RoleError> {
     Ok(Frame::new(request, FRAME_BYTES - PAYLOAD_BYTES))
 }
 
-const REQUESTS: Metric = Metric {
-    name: "requests_per_sec",
-    unit: "req/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
+const REQUESTS: Metric = Metric::rate("requests_per_sec", "req/s");
 
 /// What a worker does with each request.
 const ITERATIONS: u32 = 100;

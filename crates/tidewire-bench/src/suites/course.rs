@@ -1,5 +1,7 @@
 //! A window that several threads keep: when what they send counts, and what they found.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -50,6 +52,22 @@ impl Course {
     pub(super) fn lay_down(&self, from_ns: u64, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
         self.from_ns.store(from_ns, Ordering::Relaxed);
+    }
+
+    /// Starts a thread that works while it lasts, and tells what it found, or why it found nothing.
+    pub(super) fn start<T: Send + 'static>(
+        self: &Arc<Self>,
+        sender: &Sender<News<T>>,
+        work: impl FnOnce(&Self, &Sender<News<T>>) -> io::Result<T> + Send + 'static,
+    ) {
+        let (course, sender) = (Arc::clone(self), sender.clone());
+        thread::spawn(move || {
+            let news = match work(&course, &sender) {
+                Ok(found) => News::Done(found),
+                Err(error) => News::Failed(error.to_string()),
+            };
+            tell(&sender, news);
+        });
     }
 
     /// Leads so many threads through it, and returns what they found.

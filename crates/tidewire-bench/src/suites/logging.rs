@@ -17,7 +17,7 @@ use tracing::dispatcher::DefaultGuard;
 use super::locked_log::LockedLog;
 use super::scratch::ScratchFile;
 use crate::contract::{Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 use tidewire_load::statistics::LatencyHistogram;
 
@@ -45,13 +45,11 @@ struct Traced(Dispatch);
 fn rows(quick: bool) -> Vec<RowPlan> {
     let row = |mode: &str, threads| {
         let work = Work {
-            suite: SUITE.name.to_owned(),
-            transport: "inproc".to_owned(),
             mode: mode.to_owned(),
             threads,
             count: if quick { 5_000 } else { 50_000 },
             message_bytes: LINE_BYTES,
-            ..Work::default()
+            ..super::work(&SUITE, "inproc", "")
         };
         let id = format!("{threads} threads, {mode}, beside a locked file");
         let locked = work.clone();
@@ -229,12 +227,7 @@ fn place(line: &str, work: &Work, expected: &mut String) -> Option<usize> {
     is_ours.then(|| thread * work.count as usize + number as usize)
 }
 
-const LINES: Metric = Metric {
-    name: "lines_per_sec",
-    unit: "lines/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
+const LINES: Metric = Metric::rate("lines_per_sec", "lines/s");
 
 /// What the log does with lines that come faster than it writes.
 const LOSSLESS: &str = "lossless";

@@ -20,7 +20,7 @@ use tidewire::{
 use tidewire_io::clock::now_ns;
 
 use crate::contract::{Account, Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 use tidewire_load::format::describe;
 use tidewire_load::process::ProcessSample;
@@ -68,12 +68,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         for connections in [1_000, most] {
             for mode in [IDLE, ACTIVE] {
                 let work = Work {
-                    suite: SUITE.name.to_owned(),
-                    transport: transport.to_owned(),
                     mode: mode.to_owned(),
                     connections,
                     message_bytes: 32,
-                    ..Work::default()
+                    ..super::work(&SUITE, transport, "")
                 };
                 let id = format!("{transport}, {connections} {mode} sessions");
                 let row = RowPlan::new(id, super::timed(quick, work), BYTES);
@@ -335,12 +333,7 @@ impl Service for Holder {
     }
 }
 
-const BYTES: Metric = Metric {
-    name: USER_BYTES,
-    unit: "bytes",
-    lower_is_better: true,
-    source: Source::Figure(USER_BYTES),
-};
+const BYTES: Metric = Metric::least(USER_BYTES, "bytes");
 
 const USER_BYTES: &str = "user_bytes_per_session";
 

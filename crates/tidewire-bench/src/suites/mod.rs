@@ -24,12 +24,13 @@ mod workers;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidewire::log::LogWriter;
-use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
+use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server};
 use tidewire_io::descriptors::descriptor_limit;
+use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire_proto::codec::Codec;
 use tracing::Dispatch;
 
-use super::contract::{Times, Work};
+use super::contract::{Account, Times, Work};
 use super::plan::{RoleError, Side, Suite};
 use super::stage::Stage;
 use tidewire_load::scenario::nearest_key;
@@ -83,6 +84,16 @@ fn dispatch(writer: LogWriter) -> Dispatch {
     Dispatch::new(subscriber.finish())
 }
 
+/// The work of a suite over a transport with a codec; everything else is left to the row.
+fn work(suite: &Suite, transport: &str, codec: &str) -> Work {
+    Work {
+        suite: suite.name.to_owned(),
+        transport: transport.to_owned(),
+        codec: codec.to_owned(),
+        ..Work::default()
+    }
+}
+
 /// Warm-up and window of timed work: a second, or less when it is to be quick.
 fn timed(quick: bool, work: Work) -> Work {
     let (warm_up_ms, measure_ms) = if quick { (50, 150) } else { (200, 1_000) };
@@ -121,6 +132,33 @@ fn endpoint(address: &str) -> Result<Endpoint, RoleError> {
         .parse::<Address>()
         .and_then(|address| address.resolve())
         .map_err(RoleError::failed(&format!("use the address {address}")))
+}
+
+/// The socket at an address, for programs that know no other transport.
+fn socket_address(address: &str) -> Result<SocketAddress, RoleError> {
+    match endpoint(address)? {
+        Endpoint::Socket(address) => Ok(address),
+        other => Err(RoleError::Unsupported(format!("no bare loop over {other}"))),
+    }
+}
+
+/// The listener of a bare server, and its address.
+fn listen(work: &Work) -> Result<(Listener, String), RoleError> {
+    let listener = Listener::bind(
+        &socket_address(&bind_address(work))?,
+        &SocketOptions::default(),
+    )
+    .map_err(RoleError::failed("listen"))?;
+    let address = Address::from(listener.local_address().clone()).to_string();
+    Ok((listener, address))
+}
+
+/// Plays a server of ours that says what its lanes allocated.
+fn serve_ours(server: &Server, stage: &mut Stage) -> Result<(), RoleError> {
+    stage.serve(&server.addresses()[0].to_string(), || Account {
+        allocated_bytes: lanes_allocated(&server.metrics()),
+        ..Account::default()
+    })
 }
 
 /// The limits of a server of ours: all connections come from one address here.

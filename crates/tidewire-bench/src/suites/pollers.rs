@@ -14,7 +14,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{self, Events, Interest, Poller, PollerChoice, PollerKind, Token};
 
 use crate::contract::{Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::wait::WaitSet;
 use crate::stage::Stage;
 
@@ -58,12 +58,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         for connections in [1_000, 9_900] {
             for active in [connections, 1] {
                 let work = Work {
-                    suite: SUITE.name.to_owned(),
-                    transport: "inproc".to_owned(),
                     mode: kind.to_string(),
                     connections,
                     in_flight: active,
-                    ..Work::default()
+                    ..super::work(&SUITE, "inproc", "")
                 };
                 let which = if active == 1 { "one" } else { "all" };
                 let id = format!("{kind}, {connections} descriptors, {which} active");
@@ -222,12 +220,7 @@ impl<'d> Waits<'d> for BarePoll<'d> {
     }
 }
 
-const EVENTS: Metric = Metric {
-    name: "events_per_sec",
-    unit: "events/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
+const EVENTS: Metric = Metric::rate("events_per_sec", "events/s");
 
 /// Events taken in one call, by ours and by the bare epoll loop.
 const EVENTS_MAX: usize = 1_024;

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tidewire::{Address, Backoff, Client, Context, Endpoint, Message, Server};
+use tidewire::{Address, Backoff, Client, Context, Message, Server};
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
 
 use crate::contract::{Account, Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::echo;
 use crate::probes::wait::WaitSet;
 use crate::stage::Stage;
@@ -44,11 +44,9 @@ enum Local {
 fn rows(quick: bool) -> Vec<RowPlan> {
     let row = |mode: &str, transport: &str| {
         let work = Work {
-            suite: SUITE.name.to_owned(),
-            transport: transport.to_owned(),
             mode: mode.to_owned(),
             connections: 1,
-            ..Work::default()
+            ..super::work(&SUITE, transport, "")
         };
         let id = format!("{transport}, {mode} to first reply");
         let work = super::timed(quick, work);
@@ -175,11 +173,7 @@ fn first_reply(side: Side, address: &str) -> Result<(), RoleError> {
                 .ok_or_else(wrong_reply)
         }
         Side::Bare => {
-            let Endpoint::Socket(address) = super::endpoint(address)? else {
-                return Err(RoleError::Unsupported(format!(
-                    "no bare start at {address}"
-                )));
-            };
+            let address = super::socket_address(address)?;
             let reply = bare_reply(&address).map_err(RoleError::failed("get the first reply"))?;
             (reply == WORD).then_some(()).ok_or_else(wrong_reply)
         }
@@ -217,11 +211,7 @@ impl Local {
                 .map(Self::Ours)
                 .map_err(RoleError::failed("start the server"));
         }
-        let Endpoint::Socket(address) = super::endpoint(address)? else {
-            return Err(RoleError::Unsupported(format!(
-                "no bare server at {address}"
-            )));
-        };
+        let address = super::socket_address(address)?;
         let listener = Listener::bind(&address, &SocketOptions::default())
             .map_err(RoleError::failed("listen"))?;
         let address = listener.local_address().clone();
@@ -253,12 +243,7 @@ impl Drop for Local {
     }
 }
 
-const MEDIAN: Metric = Metric {
-    name: MEDIAN_MS,
-    unit: "ms",
-    lower_is_better: true,
-    source: Source::Figure(MEDIAN_MS),
-};
+const MEDIAN: Metric = Metric::least(MEDIAN_MS, "ms");
 
 const MEDIAN_MS: &str = "median_ms";
 

@@ -13,7 +13,7 @@ use tidewire::{WhenFull, WorkerPool};
 use tidewire_io::clock::now_ns;
 
 use crate::contract::{Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 use tidewire_load::statistics::LatencyHistogram;
 
@@ -66,12 +66,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     for threads in 1..=4 {
         for (batch, mode) in [(64, INLINE), (64, MUTEX), (1, MUTEX)] {
             let work = Work {
-                suite: SUITE.name.to_owned(),
-                transport: "inproc".to_owned(),
                 threads,
                 count: TASKS,
                 in_flight: batch,
-                ..Work::default()
+                ..super::work(&SUITE, "inproc", "")
             };
             let work = super::timed(quick, work);
             let other = Work {
@@ -299,12 +297,7 @@ impl Drop for MutexQueue {
     }
 }
 
-const TASKS_PER_SEC: Metric = Metric {
-    name: "tasks_per_sec",
-    unit: "tasks/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
+const TASKS_PER_SEC: Metric = Metric::rate("tasks_per_sec", "tasks/s");
 
 /// Ways of the bare program.
 const INLINE: &str = "inline";

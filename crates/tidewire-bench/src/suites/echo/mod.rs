@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Address, Context, Endpoint, Kind, Message, Server};
-use tidewire_io::socket::{Listener, SocketOptions};
+use tidewire::{Context, Endpoint, Kind, Message, Server};
 use tidewire_proto::codec::Codec;
 
 use super::inproc::{self, ONE_LANE};
@@ -112,14 +111,11 @@ fn row(
         32
     };
     let work = Work {
-        suite: SUITE.name.to_owned(),
-        transport: transport.to_owned(),
-        codec: codec.to_owned(),
         mode: mode.to_owned(),
         connections,
         in_flight,
         message_bytes,
-        ..Work::default()
+        ..super::work(&SUITE, transport, codec)
     };
     let separator = if mode.is_empty() { "" } else { " " };
     let id = format!("{transport} {codec}{separator}{mode}, {connections} × {in_flight} in flight");
@@ -145,22 +141,19 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let allocated = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&allocated);
-    let address = match super::endpoint(&super::bind_address(work))? {
-        Endpoint::Udp(_) => {
+    let address = match work.transport.as_str() {
+        "udp" => {
             let socket = datagram::bind(true).map_err(RoleError::failed("listen"))?;
             let address = format!("udp://{}", socket.local_address());
             thread::spawn(move || datagram::serve(&socket, &AtomicBool::new(false), &counted));
             address
         }
-        Endpoint::Socket(address) => {
-            let listener = Listener::bind(&address, &SocketOptions::default())
-                .map_err(RoleError::failed("listen"))?;
-            let local = Address::from(listener.local_address().clone()).to_string();
+        _ => {
+            let (listener, local) = super::listen(work)?;
             // It ends with the process: the runner's last word is the end of our input.
             thread::spawn(move || echo::serve(&listener, &AtomicBool::new(false), &counted));
             local
         }
-        other => return Err(RoleError::Unsupported(format!("no bare echo over {other}"))),
     };
     stage.serve(&address, || Account {
         allocated_bytes: allocated_bytes().map(|_| allocated.load(Ordering::Relaxed)),
@@ -179,10 +172,7 @@ fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         .trust_datagram_peers(work.codec != "tw1")
         .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
         .map_err(RoleError::failed("start the server"))?;
-    stage.serve(&server.addresses()[0].to_string(), || Account {
-        allocated_bytes: super::lanes_allocated(&server.metrics()),
-        ..Account::default()
-    })
+    super::serve_ours(&server, stage)
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {

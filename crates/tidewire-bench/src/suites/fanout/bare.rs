@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::{Address, Endpoint, Kind, Message};
+use tidewire::{Kind, Message};
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::{Listener, SocketOptions, Stream};
+use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::codec::{Codec, Tw1};
 
 use crate::contract::{Account, Work};
@@ -47,15 +47,8 @@ struct Log {
 }
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let address = super::super::bind_address(work);
-    let Endpoint::Socket(address) = super::super::endpoint(&address)? else {
-        let text = format!("no bare publisher over {address}");
-        return Err(RoleError::Unsupported(text));
-    };
-    let listener =
-        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
+    let (listener, local) = super::super::listen(work)?;
     let interval = interval(work)?;
-    let local = Address::from(listener.local_address().clone()).to_string();
     let published = Arc::new(AtomicU64::new(0));
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn({

@@ -2,9 +2,9 @@
 
 use tidewire::{Chat, Endpoint, Server};
 
-use super::{DELIVERIES, SUITE};
+use super::SUITE;
 use crate::contract::{Account, Measured, Work};
-use crate::plan::{RoleError, RowPlan};
+use crate::plan::{Metric, RoleError, RowPlan};
 use crate::stage::Stage;
 use tidewire_load::report::StepReport;
 use tidewire_load::run::{self, RunOptions, Silent};
@@ -18,19 +18,16 @@ pub(super) const STEPS: [(usize, f64); 2] = [(50, 200.0 / 3.0), (500, 4_000.0)];
 
 pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> RowPlan {
     let work = Work {
-        suite: SUITE.name.to_owned(),
-        transport: "tcp".to_owned(),
-        codec: "tw1".to_owned(),
         mode: MODE.to_owned(),
         connections,
         rate_per_sec,
         measure_ms: if quick { MEASURE_MS_MIN } else { 8_000 },
-        ..Work::default()
+        ..super::super::work(&SUITE, "tcp", "tw1")
     };
     RowPlan::new(
         format!("chat of {connections}, the seed's step"),
         work,
-        DELIVERIES,
+        Metric::DELIVERIES,
     )
     .with_limit(None)
     .with_peers(None)

@@ -14,7 +14,7 @@ use tidewire::Endpoint;
 
 use crate::contract::{Measured, Work};
 use crate::hold::OFFERED;
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::{Stage, Window};
 use crate::subscriber::{self, Listening, Protocol};
 
@@ -36,14 +36,14 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         let work = work(quick, millions * 1e6 / SUBSCRIBERS as f64);
         let id = format!("{millions} M/s to {SUBSCRIBERS}");
         let limit = bare::LOOPS[0].work(&work);
-        let row = RowPlan::new(id, work, DELIVERIES);
+        let row = RowPlan::new(id, work, Metric::DELIVERIES);
         rows.push(row.with_limit(Some(limit)).rising());
     }
     let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
     let id = format!("highest rate without loss to {SUBSCRIBERS}");
     let work = work(quick, climb[0]);
     let limits = bare::LOOPS.map(|one| (one.name(), one.work(&work)));
-    let row = RowPlan::new(id, work, DELIVERIES);
+    let row = RowPlan::new(id, work, Metric::DELIVERIES);
     rows.push(row.with_limits(limits).climbing(climb));
     rows
 }
@@ -51,16 +51,13 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 fn work(quick: bool, rate_per_sec: f64) -> Work {
     let (warm_up_ms, measure_ms) = if quick { (200, 500) } else { (500, 2_000) };
     Work {
-        suite: SUITE.name.to_owned(),
-        transport: "tcp".to_owned(),
-        codec: "tw1".to_owned(),
         message_bytes: PAYLOAD_BYTES,
         publishers: 1,
         subscribers: SUBSCRIBERS,
         rate_per_sec,
         warm_up_ms,
         measure_ms,
-        ..Work::default()
+        ..super::work(&SUITE, "tcp", "tw1")
     }
 }
 
@@ -124,12 +121,6 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
 }
 
 /// The figure of all rows.
-const DELIVERIES: Metric = Metric {
-    name: "deliveries_per_sec",
-    unit: "deliveries/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
 
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
 const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];

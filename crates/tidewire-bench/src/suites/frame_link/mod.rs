@@ -19,7 +19,7 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::socket::Stream;
 
 pub(super) use self::client::{Links, Way};
-pub(super) use self::server::Server;
+pub(super) use self::server::{Server, serve, way};
 use crate::probes::datagram::RUN_BYTES_MAX;
 use crate::probes::datagram_ingest::PACKED_BYTES;
 

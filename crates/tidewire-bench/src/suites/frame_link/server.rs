@@ -5,21 +5,24 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tidewire::{Address, Endpoint};
+use tidewire_io::affinity::pin_to_core;
 use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 use tidewire_io::poller::Interest;
 use tidewire_io::ring::RingStream;
-use tidewire_io::socket::{Listener, SocketOptions};
+use tidewire_io::socket::Listener;
 
 use super::client::Way;
 use super::rest::Rest;
 use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, buffer};
-use crate::contract::Work;
+use crate::contract::{Account, Work};
 use crate::plan::RoleError;
 use crate::probes::datagram;
 use crate::probes::wait::{AcceptSet, PATIENCE, WaitSet};
+use crate::stage::Stage;
 
 /// A server that is bound, so that its address is known, and does not serve yet.
 pub(in super::super) enum Server {
@@ -27,6 +30,37 @@ pub(in super::super) enum Server {
     Datagrams(DatagramSocket),
     /// Within a process both ends are made at once.
     Rings(Vec<RingStream>, Rest),
+}
+
+/// Plays a bare server whose frames `answer` serves until the process ends, which is when the runner ends its input.
+pub(in super::super) fn serve(
+    work: &Work,
+    stage: &mut Stage,
+    answer: impl FnOnce(Server) -> io::Result<()> + Send + 'static,
+) -> Result<(), RoleError> {
+    let (server, _) = Server::bind(work, 0)?;
+    let address = server.address();
+    thread::spawn(move || answer(server));
+    stage.serve(&address, Account::default)
+}
+
+/// The way to a bare server. Without an endpoint, one starts within this process, for so many connections.
+pub(in super::super) fn way(
+    work: &Work,
+    endpoint: Option<Endpoint>,
+    connections: usize,
+    answer: impl FnOnce(Server) -> io::Result<()> + Send + 'static,
+) -> Result<Way, RoleError> {
+    if let Some(endpoint) = endpoint {
+        return Way::to(endpoint);
+    }
+    let (server, way) = Server::bind(work, connections)?;
+    let core = work.cores.get(1).copied();
+    thread::spawn(move || {
+        core.map_or(Ok(()), pin_to_core)?;
+        answer(server)
+    });
+    Ok(way)
 }
 
 /// The ends of its connections, in the order in which they came. One that has ended is gone.
@@ -39,9 +73,8 @@ impl Server {
         connections: usize,
     ) -> Result<(Self, Way), RoleError> {
         match super::super::endpoint(&super::super::bind_address(work))? {
-            Endpoint::Socket(address) => {
-                let listener = Listener::bind(&address, &SocketOptions::default())
-                    .map_err(RoleError::failed("listen"))?;
+            Endpoint::Socket(_) => {
+                let (listener, _) = super::super::listen(work)?;
                 let way = Way::Socket(listener.local_address().clone());
                 Ok((Self::Sockets(listener), way))
             }

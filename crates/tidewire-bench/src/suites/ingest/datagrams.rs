@@ -54,13 +54,10 @@ fn row(id: String, work: Work, limit: Work) -> RowPlan {
 
 fn work(quick: bool, codec: &str, connections: usize, in_flight: usize) -> Work {
     let work = Work {
-        suite: super::SUITE.name.to_owned(),
-        transport: "udp".to_owned(),
-        codec: codec.to_owned(),
         connections,
         in_flight: in_flight / connections,
         message_bytes: MESSAGE_BYTES,
-        ..Work::default()
+        ..super::super::work(&super::SUITE, "udp", codec)
     };
     timed(quick, work)
 }

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Address, Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
-use tidewire_io::socket::{Listener, SocketOptions};
+use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
 
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};
@@ -156,12 +155,9 @@ fn within(quick: bool, mode: &str) -> RowPlan {
 
 fn work(quick: bool, codec: &str, connections: usize) -> Work {
     let work = Work {
-        suite: SUITE.name.to_owned(),
-        transport: "tcp".to_owned(),
-        codec: codec.to_owned(),
         connections,
         message_bytes: MESSAGE_BYTES,
-        ..Work::default()
+        ..super::work(&SUITE, "tcp", codec)
     };
     timed(quick, work)
 }
@@ -184,15 +180,7 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let address = super::bind_address(work);
-    let Endpoint::Socket(address) = super::endpoint(&address)? else {
-        return Err(RoleError::Unsupported(format!(
-            "no bare ingest over {address}"
-        )));
-    };
-    let listener =
-        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
-    let local = Address::from(listener.local_address().clone()).to_string();
+    let (listener, local) = super::listen(work)?;
     let (parse, read_bytes) = (parse(work)?, read_bytes(work)?);
     let received = Arc::new(Received::default());
     let counted = Arc::clone(&received);

@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread;
 use std::time::Duration;
 
 use tidewire::{Endpoint, Kind, Message};
@@ -15,10 +14,10 @@ use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{Codec, Tw1};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{Links, Server, Way};
+use super::super::frame_link::{self, Links, Server, Way};
 use super::flow::{Deliveries, Flow};
 use super::{LOOK_EVERY_NS, PAYLOAD_BYTES};
-use crate::contract::{Account, Work};
+use crate::contract::Work;
 use crate::plan::RoleError;
 use crate::stage::Stage;
 use crate::subscriber::TOPIC;
@@ -26,26 +25,16 @@ use crate::subscriber::TOPIC;
 type Frame = [u8; FRAME_BYTES];
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let (server, _) = Server::bind(work, 0)?;
-    let address = server.address();
     let subscribers = work.subscribers;
-    // It ends with the process: the runner's last word is the end of our input.
-    thread::spawn(move || copy(server, subscribers));
-    stage.serve(&address, Account::default)
+    frame_link::serve(work, stage, move |server| copy(server, subscribers))
 }
 
-/// How to get to the server of this work, which within a process begins to serve here.
+/// The way to the server of this work, which within a process starts here.
 pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
-    if let Some(endpoint) = endpoint {
-        return Way::to(endpoint);
-    }
-    let (server, way) = Server::bind(work, work.subscribers + work.publishers)?;
-    let (core, subscribers) = (work.cores.get(1).copied(), work.subscribers);
-    thread::spawn(move || {
-        core.map_or(Ok(()), pin_to_core)?;
-        copy(server, subscribers)
-    });
-    Ok(way)
+    let subscribers = work.subscribers;
+    let connections = subscribers + work.publishers;
+    let serve = move |server| copy(server, subscribers);
+    frame_link::way(work, endpoint, connections, serve)
 }
 
 /// Writes to every subscriber what publishers send. Frames of one turn are written together.
@@ -74,13 +63,9 @@ pub(super) fn start(
     course: &Arc<Course>,
     sender: &Sender<News<Deliveries>>,
 ) {
-    let (work, course, sender) = (work.clone(), Arc::clone(course), sender.clone());
-    thread::spawn(move || {
-        let news = match drive(&way, &work, &course, &sender) {
-            Ok(deliveries) => News::Done(deliveries),
-            Err(error) => News::Failed(error.to_string()),
-        };
-        tell(&sender, news);
+    let work = work.clone();
+    course.start(sender, move |course, sender| {
+        drive(&way, &work, course, sender)
     });
 }
 

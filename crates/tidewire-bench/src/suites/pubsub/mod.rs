@@ -16,8 +16,8 @@ use tidewire::{PubSub, Server};
 
 use self::flow::Deliveries;
 use super::course::Course;
-use crate::contract::{Account, Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::contract::{Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 
 pub(super) const SUITE: Suite = Suite {
@@ -33,17 +33,14 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     for transport in ["udp", "ipc", "tcp", "inproc"] {
         for (publishers, subscribers) in [(1, 1), (3, 2), (5, 5)] {
             let work = Work {
-                suite: SUITE.name.to_owned(),
-                transport: transport.to_owned(),
-                codec: "tw1".to_owned(),
                 message_bytes: PAYLOAD_BYTES,
                 publishers,
                 subscribers,
-                ..Work::default()
+                ..super::work(&SUITE, transport, "tw1")
             };
             let id = format!("{transport}, {publishers} to {subscribers}");
             let work = super::timed(quick, work);
-            rows.push(RowPlan::new(id, work, DELIVERIES));
+            rows.push(RowPlan::new(id, work, Metric::DELIVERIES));
         }
     }
     if quick {
@@ -55,13 +52,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     match side {
         Side::Bare => bare::serve(work, stage),
-        Side::Tidewire => {
-            let server = start_server(work)?;
-            stage.serve(&server.to_string(), || Account {
-                allocated_bytes: super::lanes_allocated(&server.metrics()),
-                ..Account::default()
-            })
-        }
+        Side::Tidewire => super::serve_ours(&start_server(work)?, stage),
     }
 }
 
@@ -116,13 +107,6 @@ fn measured(deliveries: &Deliveries, work: &Work) -> Measured {
         ..Measured::default()
     }
 }
-
-const DELIVERIES: Metric = Metric {
-    name: "deliveries_per_sec",
-    unit: "deliveries/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
 
 const PAYLOAD_BYTES: usize = 32;
 

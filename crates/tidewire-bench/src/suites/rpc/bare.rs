@@ -4,16 +4,15 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread;
 
 use tidewire::Endpoint;
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::clock::now_ns;
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{Links, Server, Way};
+use super::super::frame_link::{self, Links, Server, Way};
 use super::{Calls, call_timeout_ns, numbers};
-use crate::contract::{Account, Work};
+use crate::contract::Work;
 use crate::plan::RoleError;
 use crate::stage::Stage;
 
@@ -29,26 +28,12 @@ struct Client {
 }
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let (server, _) = Server::bind(work, 0)?;
-    let address = server.address();
-    // It ends with the process: the runner's last word is the end of our input.
-    thread::spawn(move || answer(server));
-    stage.serve(&address, Account::default)
+    frame_link::serve(work, stage, answer)
 }
 
-/// How to get to the server of this work, which within a process begins to serve here.
+/// The way to the server of this work, which within a process starts here.
 pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
-    if let Some(endpoint) = endpoint {
-        return Way::to(endpoint);
-    }
-    let (server, way) = Server::bind(work, work.connections * work.threads)?;
-    let core = work.cores.get(1).copied();
-    thread::spawn(move || pin_to(core).and_then(|()| answer(server)));
-    Ok(way)
-}
-
-fn pin_to(core: Option<usize>) -> io::Result<()> {
-    core.map_or(Ok(()), pin_to_core)
+    frame_link::way(work, endpoint, work.connections * work.threads, answer)
 }
 
 fn answer(server: Server) -> io::Result<()> {
@@ -65,13 +50,8 @@ fn answer(server: Server) -> io::Result<()> {
 pub(super) fn start(way: &Way, work: &Work, course: &Arc<Course>, sender: &Sender<News<Calls>>) {
     for _ in 0..work.threads {
         let (way, work) = (way.clone(), work.clone());
-        let (course, sender) = (Arc::clone(course), sender.clone());
-        thread::spawn(move || {
-            let news = match call(&way, &work, &course, &sender) {
-                Ok(calls) => News::Done(calls),
-                Err(error) => News::Failed(error.to_string()),
-            };
-            tell(&sender, news);
+        course.start(sender, move |course, sender| {
+            call(&way, &work, course, sender)
         });
     }
 }
@@ -83,7 +63,7 @@ fn call(
     sender: &Sender<News<Calls>>,
 ) -> io::Result<Calls> {
     if matches!(way, Way::Rings(_)) {
-        pin_to(work.cores.first().copied())?;
+        work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
     }
     let gives_way = work.threads > 1 || work.cores.len() < 2;
     let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, gives_way)?;

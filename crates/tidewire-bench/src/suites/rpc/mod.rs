@@ -14,8 +14,8 @@ use std::sync::mpsc::channel;
 use tidewire::{Context, HandlerResult, Message, Router, Server};
 
 use super::course::Course;
-use crate::contract::{Account, Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::contract::{Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 use tidewire_load::statistics::LatencyHistogram;
 
@@ -46,13 +46,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     for transport in ["tcp", "udp", "ipc", "inproc"] {
         for (clients, threads, in_flight) in SHAPES {
             let work = Work {
-                suite: SUITE.name.to_owned(),
-                transport: transport.to_owned(),
-                codec: "tw1".to_owned(),
                 connections: clients,
                 threads,
                 in_flight,
-                ..Work::default()
+                ..super::work(&SUITE, transport, "tw1")
             };
             let id = format!("{transport}, {threads} × {clients} clients, {in_flight} in flight");
             let work = super::timed(quick, work);
@@ -75,13 +72,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     match side {
         Side::Bare => bare::serve(work, stage),
-        Side::Tidewire => {
-            let server = start_server(work)?;
-            stage.serve(&server.to_string(), || Account {
-                allocated_bytes: super::lanes_allocated(&server.metrics()),
-                ..Account::default()
-            })
-        }
+        Side::Tidewire => super::serve_ours(&start_server(work)?, stage),
     }
 }
 
@@ -202,12 +193,7 @@ fn call_timeout_ns(work: &Work) -> u64 {
     }
 }
 
-const CALLS: Metric = Metric {
-    name: "calls_per_sec",
-    unit: "calls/s",
-    lower_is_better: false,
-    source: Source::Rate,
-};
+const CALLS: Metric = Metric::rate("calls_per_sec", "calls/s");
 
 /// Clients of a thread, threads, and calls on their way.
 const SHAPES: [(usize, usize, usize); 7] = [
