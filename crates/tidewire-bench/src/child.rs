@@ -149,18 +149,18 @@ impl Child {
     /// The next it says.
     pub(super) fn hear<T: DeserializeOwned>(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         stop: &AtomicBool,
     ) -> Result<T, ChildError> {
-        let line = self.hear_line(patience, stop)?;
+        let line = self.hear_line(timeout, stop)?;
         serde_json::from_str(&line).map_err(|source| ChildError::Garbled {
             line: visible(line.as_bytes()).chars().take(LINE_SHOWN).collect(),
             source,
         })
     }
 
-    fn hear_line(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, ChildError> {
-        let until = Instant::now() + patience;
+    fn hear_line(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, ChildError> {
+        let until = Instant::now() + timeout;
         loop {
             if stop.load(Ordering::Relaxed) {
                 return Err(ChildError::Stopped);
@@ -169,7 +169,7 @@ impl Child {
                 Ok(Ok(line)) => return Ok(line),
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
-                    let secs = patience.as_secs();
+                    let secs = timeout.as_secs();
                     return Err(ChildError::Silent { secs });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -178,9 +178,9 @@ impl Child {
     }
 
     /// Tells it to end and waits until it did; what stays longer is killed.
-    pub(super) fn finish(mut self, patience: Duration) -> Result<(), ChildError> {
+    pub(super) fn finish(mut self, timeout: Duration) -> Result<(), ChildError> {
         drop(self.input.take());
-        match self.wait(patience) {
+        match self.wait(timeout) {
             Some(status) if status.success() => Ok(()),
             Some(_) => Err(self.ended()),
             // It has done its work: that it does not end by itself costs nothing but this wait.
@@ -188,8 +188,8 @@ impl Child {
         }
     }
 
-    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let until = Instant::now() + patience;
+    fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + timeout;
         loop {
             if let Ok(Some(status)) = self.process.try_wait() {
                 return Some(status);

@@ -9,10 +9,10 @@
 //! takes ten times as long and leaves the machine with full queues.
 
 use serde::{Deserialize, Serialize};
+use tidewire_load::format::thousands;
 
 use super::hold::{OFFERED, holds};
 use super::run::Outcome;
-use tidewire_load::format::thousands;
 
 /// Where a contender stands on its way up, and then at the rate that it holds.
 #[derive(Clone, Debug)]

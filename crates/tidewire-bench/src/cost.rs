@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::fs;
 
 use tidewire_io::clock::process_cpu_ns;
-
 use tidewire_load::process::ProcessSample;
 
 /// One reading of a program's account.

@@ -28,5 +28,5 @@ pub mod suites;
 pub use self::child::ChildError;
 pub use self::climb::Try;
 pub use self::report::BenchReport;
-pub use self::run::{Disturbance, Patience, RunError};
+pub use self::run::{Disturbance, RunError, Timeouts};
 pub use self::runner::{BenchOptions, Progress, estimates, run};

@@ -11,13 +11,13 @@ use tidewire::Kind;
 use tidewire_io::allocation::thread_allocations;
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, Stream};
+use tidewire_load::statistics::LatencyHistogram;
 use tidewire_proto::codec::{Codec, Decoded, Tw1};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 
-use super::wait::{AcceptSet, PATIENCE, WaitSet};
+use super::wait::{AcceptSet, TIMEOUT, WaitSet};
 use super::{BLOCK_BYTES, Edge, Frame};
-use tidewire_load::statistics::LatencyHistogram;
 
 /// What the client offers.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub fn serve(
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut ready = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        set.wait_for(&mut ready, PATIENCE, |stream| {
+        set.wait_for(&mut ready, TIMEOUT, |stream| {
             connections.push(Some(Connection::new(stream)));
         })?;
         for &number in &ready {

@@ -10,7 +10,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, Stream};
 
 use super::echo::{connect, publish_allocations};
-use super::wait::{AcceptSet, PATIENCE, WaitSet};
+use super::wait::{AcceptSet, TIMEOUT, WaitSet};
 use super::{BLOCK_BYTES, Frame, Parse};
 
 /// What the sender offers.
@@ -72,7 +72,7 @@ pub fn serve(
     let mut ready = Vec::new();
     let mut gone = 0;
     while !stop.load(Ordering::Relaxed) && gone < connections {
-        set.wait_for(&mut ready, PATIENCE, |stream| {
+        set.wait_for(&mut ready, TIMEOUT, |stream| {
             open.push(Some((stream, Vec::new())));
         })?;
         for &number in &ready {

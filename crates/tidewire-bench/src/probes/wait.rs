@@ -59,7 +59,7 @@ impl WaitSet {
 
     /// Puts the numbers of what is ready into `ready`, after at most 100 ms also none.
     pub(crate) fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
-        self.wait_for(ready, PATIENCE)
+        self.wait_for(ready, TIMEOUT)
     }
 
     /// Puts the numbers of what is ready into `ready`, after at most `timeout`, which is less than a second, also none.
@@ -127,7 +127,7 @@ impl<'a> AcceptSet<'a> {
 const LISTENER: usize = usize::MAX;
 
 /// Longest wait where nothing is due.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Events taken in one call where nothing else is asked for.
 const EVENTS: usize = 256;

@@ -1,10 +1,11 @@
 //! The table of a row that climbs: who holds how much at most, and how fast.
 
+use tidewire_load::format::thousands;
+
 use super::markdown::{figure, median, none, pair, percentiles, unless_fault};
 use super::{Figures, RowResult};
 use crate::climb::Try;
 use crate::hold::OFFERED;
-use tidewire_load::format::thousands;
 
 impl RowResult {
     /// Whether contenders were measured at rates of their own.

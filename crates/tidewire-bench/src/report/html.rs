@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::markdown::{PEERS, figure};
-use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
 use tidewire_load::format::markup;
 use tidewire_load::page::bars::{self, Bar};
 use tidewire_load::page::dots::{self, Whisker};
 use tidewire_load::page::figure::{Drawn, Figure, Table};
 use tidewire_load::page::scale::{Axis, Scale};
 use tidewire_load::page::{Heading, machine_facts, whole_page, write_environment};
+
+use super::markdown::{PEERS, figure};
+use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
 
 impl BenchReport {
     /// The content of `bench.html`: one page that needs nothing else.

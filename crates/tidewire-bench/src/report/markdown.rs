@@ -1,8 +1,9 @@
 //! The results as tables in Markdown, which is what a terminal shows, too.
 
+use tidewire_load::format::thousands;
+
 use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
 use crate::contract::Times;
-use tidewire_load::format::thousands;
 
 impl BenchReport {
     /// A heading and a table for each suite.

@@ -11,6 +11,9 @@ mod write;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tidewire_load::compare::{BENCH_SCHEMA_VERSION, STOLEN_PCT_MAX, WAITED_PCT_MAX};
+use tidewire_load::environment::Environment;
+use tidewire_load::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
 
 pub(super) use self::limit::LimitFigures;
 pub use self::write::{ReadBenchError, WrittenBench};
@@ -19,9 +22,6 @@ use super::contract::{Measured, Times, Work};
 use super::hold::all_hold;
 use super::plan::{RowPlan, Source};
 use super::run::Outcome;
-use tidewire_load::compare::{BENCH_SCHEMA_VERSION, STOLEN_PCT_MAX, WAITED_PCT_MAX};
-use tidewire_load::environment::Environment;
-use tidewire_load::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
 
 /// Everything that a benchmark found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

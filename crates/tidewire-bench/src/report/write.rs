@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use tidewire_load::report::{WriteError, create_directory, replace};
 
 use super::BenchReport;
-use tidewire_load::report::{WriteError, create_directory, replace};
 
 /// Where the files are.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Outcome;
 use tidewire_load::compare::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
+
+use super::Outcome;
 
 /// What spoilt a run that came to an end.
 #[derive(Clone, Copy, Debug, PartialEq)]

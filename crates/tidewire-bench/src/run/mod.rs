@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use tidewire_load::process::MachineSample;
 
 pub use self::disturbance::Disturbance;
 use self::disturbance::WAITED_WINDOW_MIN;
@@ -17,7 +18,6 @@ use crate::contract::{Account, Driver, Measured, Said, Work};
 use crate::cost::Cost;
 use crate::program::Program;
 use crate::suites;
-use tidewire_load::process::MachineSample;
 
 /// Who plays which part of a run.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl fmt::Display for Cores {
 
 /// How long programs are waited for: a rival that says nothing must not stop the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// For a server that starts. Default 30 s: a broker with a runtime of its own takes seconds.
     pub ready: Duration,
     /// For what a driver takes beyond its warm-up and its window. Default 30 s: ten thousand connections, or tasks that are
@@ -81,7 +81,7 @@ pub struct Patience {
     pub grace: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             ready: Duration::from_secs(30),
@@ -98,7 +98,7 @@ impl Default for Patience {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) cores: &'a Cores,
-    pub(super) patience: &'a Patience,
+    pub(super) timeouts: &'a Timeouts,
     pub(super) stop: &'a AtomicBool,
 }
 
@@ -213,12 +213,12 @@ impl Player {
     fn hear(
         &mut self,
         expected: &[&'static str],
-        patience: Duration,
+        timeout: Duration,
         stop: &AtomicBool,
     ) -> Result<Said, RunError> {
         let said: Said = self
             .child
-            .hear(patience, stop)
+            .hear(timeout, stop)
             .map_err(|source| self.failed(source))?;
         if expected.contains(&said.name()) {
             return Ok(said);
@@ -231,7 +231,7 @@ impl Player {
 
     /// What a driver counted that has told the end of its window before.
     fn measured(&mut self, terms: &Terms<'_>) -> Result<Measured, RunError> {
-        match self.hear(&["measured"], terms.patience.slack, terms.stop)? {
+        match self.hear(&["measured"], terms.timeouts.slack, terms.stop)? {
             Said::Measured(measured) => Ok(measured),
             _ => Err(RunError::NotCounted),
         }
@@ -240,7 +240,7 @@ impl Player {
     fn account(&mut self, terms: &Terms<'_>) -> Result<Account, RunError> {
         self.child
             .ask()
-            .and_then(|()| self.child.hear(terms.patience.answer, terms.stop))
+            .and_then(|()| self.child.hear(terms.timeouts.answer, terms.stop))
             .map_err(|source| self.failed(source))
     }
 
@@ -251,7 +251,7 @@ impl Player {
             child,
         } = self;
         child
-            .finish(terms.patience.end)
+            .finish(terms.timeouts.end)
             .map_err(|source| RunError::Part {
                 part,
                 command,
@@ -298,7 +298,7 @@ pub(super) fn run_once(
 ) -> Result<Outcome, RunError> {
     let Terms {
         cores,
-        patience,
+        timeouts,
         stop,
     } = *terms;
     // The programs' files are the runner's to remove: a program that is killed cannot. It is dropped last.
@@ -310,7 +310,7 @@ pub(super) fn run_once(
         cores,
         directory: directory.path(),
         environment: suites::environment(work),
-        grace: patience.grace,
+        grace: timeouts.grace,
     };
     let mut work = work.clone();
     let mut server = None;
@@ -319,7 +319,7 @@ pub(super) fn run_once(
     if has_server(&work) {
         let argument = as_argument(&work);
         let mut player = Player::start(SERVER, cast.server, &[&argument], &place(&cores.server))?;
-        if let Said::Ready(ready) = player.hear(&["ready"], patience.ready, stop)? {
+        if let Said::Ready(ready) = player.hear(&["ready"], timeouts.ready, stop)? {
             address = ready;
         }
         server = Some(player);
@@ -333,11 +333,11 @@ pub(super) fn run_once(
     let arguments = [address.as_str(), &as_argument(&work)];
     let mut driver = Player::start(DRIVER, cast.driver, &arguments, &place(driver_cores))?;
 
-    let longest = Duration::from_millis(work.warm_up_ms) + patience.slack;
+    let longest = Duration::from_millis(work.warm_up_ms) + timeouts.slack;
     driver.hear(&["started"], longest, stop)?;
     let machine = MachineSample::read();
     let before = Moment::take(&mut server, &driver, terms)?;
-    let longest = Duration::from_millis(work.measure_ms) + patience.slack;
+    let longest = Duration::from_millis(work.measure_ms) + timeouts.slack;
     let said = driver.hear(&["stopped", "measured"], longest, stop)?;
     let after = Moment::take(&mut server, &driver, terms)?;
     let stolen_pct = machine.and_then(|before| MachineSample::read()?.stolen_pct_since(&before));
@@ -372,7 +372,7 @@ fn settle(
     measured.messages = last.saturating_sub(first);
     measured.seconds = after.at.duration_since(before.at).as_secs_f64();
     let (mut counted, mut moved) = (last, Instant::now());
-    while counted < sent && moved.elapsed() < terms.patience.quiet {
+    while counted < sent && moved.elapsed() < terms.timeouts.quiet {
         thread::sleep(ASK_EVERY);
         let account = server.account(terms)?;
         let now = account.messages.unwrap_or(0);

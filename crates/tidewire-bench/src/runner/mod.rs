@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tidewire_load::clock::Clock;
+use tidewire_load::environment::Environment;
+use tidewire_load::format::describe;
+
 use self::contender::{Contender, contenders, results};
 pub use self::estimate::estimates;
 use self::estimate::{Pace, row_secs, run_secs};
 use crate::plan::{RowPlan, Suite, choose};
 use crate::program::Program;
 use crate::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
-use crate::run::Disturbance;
-use crate::run::{Cores, Outcome, Patience, RunError, Terms, run_once};
-use tidewire_load::clock::Clock;
-use tidewire_load::environment::Environment;
-use tidewire_load::format::describe;
+use crate::run::{Cores, Disturbance, Outcome, RunError, Terms, Timeouts, run_once};
 
 /// What to run, with whom and how.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct BenchOptions {
     /// are not pinned.
     pub cores: Vec<usize>,
     /// How long programs are waited for.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// How often at most a disturbed run is made again.
     pub again_max: usize,
     /// Set to end it: what was measured until then is kept.
@@ -270,7 +270,7 @@ impl Runner<'_> {
         for attempt in 0..=self.options.again_max {
             let terms = Terms {
                 cores: &self.cores,
-                patience: &self.options.patience,
+                timeouts: &self.options.timeouts,
                 stop: &self.options.stop,
             };
             match run_once(&contender.cast, &work, &terms) {

@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::Stream;
+use tidewire_load::statistics::LatencyHistogram;
 
 use super::dialect::{Dialect, DialectError, Next, Publish, Role};
 use crate::pace::Pace;
 use crate::probes::wait::WaitSet;
 use crate::publication::Publication;
-use tidewire_load::statistics::LatencyHistogram;
 
 /// A connection that is open, or was.
 #[derive(Debug)]

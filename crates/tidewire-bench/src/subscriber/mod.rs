@@ -27,6 +27,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_load::statistics::LatencyHistogram;
 
 pub use dialect::{DialectError, TOPIC};
 
@@ -35,7 +36,6 @@ use self::dialect::{Dialect, Role};
 use super::pace::{Pace, TICK_NS};
 use crate::probes::wait::WaitSet;
 use crate::probes::{Edge, echo};
-use tidewire_load::statistics::LatencyHistogram;
 
 /// What to listen to.
 #[derive(Clone, Debug)]

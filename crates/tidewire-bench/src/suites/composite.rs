@@ -26,7 +26,7 @@ use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::Frame;
 use crate::probes::echo::{self, EchoLoad};
-use crate::probes::wait::{AcceptSet, PATIENCE};
+use crate::probes::wait::{AcceptSet, TIMEOUT};
 use crate::stage::{Stage, Window};
 
 pub(super) const SUITE: Suite = Suite {
@@ -156,7 +156,7 @@ fn read_bare(listener: &Listener, workers: &Sender<BareTask>) -> std::io::Result
     let mut connections: Vec<Arc<Mutex<Stream>>> = Vec::new();
     let mut ready = Vec::new();
     loop {
-        set.wait_for(&mut ready, PATIENCE, |stream| {
+        set.wait_for(&mut ready, TIMEOUT, |stream| {
             connections.push(Arc::new(Mutex::new(stream)));
         })?;
         for &number in &ready {

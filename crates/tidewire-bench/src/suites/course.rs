@@ -101,12 +101,12 @@ impl Course {
 
 fn hear<T>(news: &Receiver<News<T>>) -> Result<News<T>, RoleError> {
     let failed = RoleError::failed("do the work");
-    match news.recv_timeout(PATIENCE) {
+    match news.recv_timeout(TIMEOUT) {
         Ok(News::Failed(text)) => Err(failed(text)),
         Ok(news) => Ok(news),
         Err(RecvTimeoutError::Timeout) => Err(failed(format!(
             "a thread says nothing for {} s",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         ))),
         Err(RecvTimeoutError::Disconnected) => Err(failed("a thread has ended".to_owned())),
     }
@@ -118,4 +118,4 @@ pub(super) fn tell<T>(sender: &Sender<News<T>>, news: News<T>) {
 }
 
 /// Longest wait for a thread: to connect, or to finish behind the window.
-const PATIENCE: Duration = Duration::from_secs(50);
+const TIMEOUT: Duration = Duration::from_secs(50);

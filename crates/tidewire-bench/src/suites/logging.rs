@@ -11,6 +11,7 @@ use std::thread;
 
 use tidewire::log::{Log, LogBuilder, LogMetrics};
 use tidewire_io::clock::now_ns;
+use tidewire_load::statistics::LatencyHistogram;
 use tracing::Dispatch;
 use tracing::dispatcher::DefaultGuard;
 
@@ -19,7 +20,6 @@ use super::scratch::ScratchFile;
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
-use tidewire_load::statistics::LatencyHistogram;
 
 pub(super) const SUITE: Suite = Suite {
     name: "logging",

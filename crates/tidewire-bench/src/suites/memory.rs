@@ -18,12 +18,12 @@ use tidewire::{
     Service,
 };
 use tidewire_io::clock::now_ns;
+use tidewire_load::format::describe;
+use tidewire_load::process::ProcessSample;
 
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
-use tidewire_load::format::describe;
-use tidewire_load::process::ProcessSample;
 
 pub(super) const SUITE: Suite = Suite {
     name: "memory",
@@ -237,7 +237,7 @@ impl Shared {
     }
 
     fn wait_until(&self, is_so: impl Fn() -> bool) -> Result<(), RoleError> {
-        let until_ns = now_ns() + PATIENCE_NS;
+        let until_ns = now_ns() + TIMEOUT_NS;
         while !is_so() {
             let failure = self
                 .failure
@@ -355,7 +355,7 @@ const FIRST: usize = 100;
 const DATAGRAMS_AT_ONCE: usize = 128;
 
 /// Longest wait for everybody.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const TIMEOUT_NS: u64 = 30_000_000_000;
 
 #[cfg(test)]
 mod tests {

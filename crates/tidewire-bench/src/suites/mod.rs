@@ -27,14 +27,14 @@ use tidewire::log::LogWriter;
 use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server};
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
+use tidewire_load::scenario::nearest_key;
+use tidewire_load::statistics::LatencyHistogram;
 use tidewire_proto::codec::Codec;
 use tracing::Dispatch;
 
 use super::contract::{Account, Times, Work};
 use super::plan::{RoleError, Side, Suite};
 use super::stage::Stage;
-use tidewire_load::scenario::nearest_key;
-use tidewire_load::statistics::LatencyHistogram;
 
 /// All suites, in the order in which they run.
 pub static SUITES: &[Suite] = &[

@@ -181,7 +181,7 @@ impl<'d> Waits<'d> for Ours {
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         self.poller
-            .wait(&mut self.events, Some(PATIENCE))
+            .wait(&mut self.events, Some(TIMEOUT))
             .map_err(io::Error::other)?;
         ready.extend(self.events.iter().map(|event| event.token.0));
         Ok(())
@@ -194,7 +194,7 @@ impl<'d> Waits<'d> for WaitSet {
     }
 
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
-        self.wait_for(ready, PATIENCE)
+        self.wait_for(ready, TIMEOUT)
     }
 }
 
@@ -207,11 +207,11 @@ impl<'d> Waits<'d> for BarePoll<'d> {
 
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
-        let patience = Timespec {
+        let timeout = Timespec {
             tv_sec: 0,
-            tv_nsec: PATIENCE.subsec_nanos().into(),
+            tv_nsec: TIMEOUT.subsec_nanos().into(),
         };
-        poll(&mut self.0, Some(&patience))?;
+        poll(&mut self.0, Some(&timeout))?;
         let numbered = self.0.iter().enumerate();
         let is_ready =
             |(number, one): (usize, &PollFd<'_>)| (!one.revents().is_empty()).then_some(number);
@@ -226,7 +226,7 @@ const EVENTS: Metric = Metric::rate("events_per_sec", "events/s");
 const EVENTS_MAX: usize = 1_024;
 
 /// What was said is there at once; if it is not found within this time, it is lost.
-const PATIENCE: Duration = Duration::from_millis(900);
+const TIMEOUT: Duration = Duration::from_millis(900);
 
 #[cfg(test)]
 mod tests {

@@ -15,13 +15,13 @@ use std::time::Duration;
 use tidewire::{Address, Backoff, Client, Context, Message, Server};
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
+use tidewire_load::statistics::LatencyHistogram;
 
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::echo;
 use crate::probes::wait::WaitSet;
 use crate::stage::Stage;
-use tidewire_load::statistics::LatencyHistogram;
 
 pub(super) const SUITE: Suite = Suite {
     name: "startup",
@@ -147,7 +147,7 @@ fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
             match client.request(WORD).wait() {
                 Ok(reply) if reply.payload() == WORD => return Ok(now_ns() - from_ns),
                 Ok(_) => return Err(wrong_reply()),
-                Err(error) if now_ns() - from_ns > PATIENCE_NS => {
+                Err(error) if now_ns() - from_ns > TIMEOUT_NS => {
                     return Err(RoleError::failed("reconnect")(error));
                 }
                 // It is not connected yet, or the old connection took the request along.
@@ -256,7 +256,7 @@ const RECONNECT: &str = "reconnect";
 const WORD: &[u8; 32] = b"the first word of a conversation";
 
 /// A client that has not reconnected after this long does not.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const TIMEOUT_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -11,11 +11,11 @@ use std::thread;
 
 use tidewire::{WhenFull, WorkerPool};
 use tidewire_io::clock::now_ns;
+use tidewire_load::statistics::LatencyHistogram;
 
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
-use tidewire_load::statistics::LatencyHistogram;
 
 pub(super) const SUITE: Suite = Suite {
     name: "workers",
@@ -182,7 +182,7 @@ impl Tasks {
                     .collect(),
             );
         }
-        let until_ns = now_ns() + PATIENCE_NS;
+        let until_ns = now_ns() + TIMEOUT_NS;
         loop {
             let done = self.done.load(Ordering::Acquire) - before;
             if done >= count as u64 || now_ns() > until_ns {
@@ -314,7 +314,7 @@ const QUEUE_MAX: usize = 1_024;
 const UNDONE: u64 = u64::MAX;
 
 /// What is not done when nothing was done for this long is lost.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const TIMEOUT_NS: u64 = 20_000_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -44,8 +44,8 @@ fn climb(drive: &str) -> RowResult {
         ..GOOD
     });
     bench.options.suites = vec![&CLIMBING];
-    bench.options.patience.slack = Duration::from_secs(20);
-    bench.options.patience.grace = Duration::from_millis(50);
+    bench.options.timeouts.slack = Duration::from_secs(20);
+    bench.options.timeouts.grace = Duration::from_millis(50);
     let mut report = bench.run();
     assert!(report.faults().is_empty(), "{:?}", report.faults());
     assert!(report.to_markdown().contains("what it did not hold"));

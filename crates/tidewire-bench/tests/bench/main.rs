@@ -25,7 +25,7 @@ use tidewire_bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use tidewire_bench::program::{PeerChoice, Program};
 use tidewire_bench::report::RowResult;
 use tidewire_bench::stage::Stage;
-use tidewire_bench::{BenchOptions, BenchReport, Patience, Progress, run};
+use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts, run};
 use tidewire_load::environment::Environment;
 
 static SUITE: Suite = Suite {
@@ -113,12 +113,12 @@ impl Bench {
             peers,
             missing_peers: errors.iter().map(ToString::to_string).collect(),
             cores: Vec::new(),
-            patience: Patience {
+            timeouts: Timeouts {
                 quiet: Duration::from_millis(50),
                 // However busy the machine is.
                 end: Duration::from_secs(60),
                 grace: Duration::from_secs(60),
-                ..Patience::default()
+                ..Timeouts::default()
             },
             again_max: 0,
             stop: Arc::new(AtomicBool::new(false)),
@@ -141,10 +141,10 @@ impl Bench {
     fn beside(name: &str, script: Script<'_>) -> RowResult {
         let mut bench = Self::with_peers(&[(name, script), ("zz-good", GOOD)]);
         if name == "stays" {
-            bench.options.patience.end = Duration::from_millis(200);
+            bench.options.timeouts.end = Duration::from_millis(200);
         }
         if name == "silent" {
-            bench.options.patience.ready = Duration::from_millis(500);
+            bench.options.timeouts.ready = Duration::from_millis(500);
             bench
                 .options
                 .peers

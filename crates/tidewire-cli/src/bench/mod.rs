@@ -15,7 +15,7 @@ use tidewire_bench::plan::{RowPlan, Side, Suite, choose};
 use tidewire_bench::program::{PeerChoice, Program};
 use tidewire_bench::report::WrittenBench;
 use tidewire_bench::suites::{self, SUITES};
-use tidewire_bench::{BenchOptions, BenchReport, Patience, Progress};
+use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts};
 use tidewire_io::affinity::available_cores;
 use tidewire_load::describe;
 use tidewire_load::environment::Environment;
@@ -197,8 +197,8 @@ fn options(
         peers,
         missing_peers,
         cores,
-        patience: Patience::default(),
-        // Quick figures are not for quoting, so they need no second run.
+        timeouts: Timeouts::default(),
+        // Quick figures are not to be quoted, so they are not worth a second run.
         again_max: if arguments.quick { 0 } else { AGAIN_MAX },
         stop: Arc::new(AtomicBool::new(false)),
     })

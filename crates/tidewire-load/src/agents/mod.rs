@@ -81,8 +81,8 @@ pub(crate) struct Agents {
     connecting: usize,
     due: BinaryHeap<Reverse<(u64, usize)>>,
     /// Agents with a message that waits for a place, and how many of them.
-    parked: u64,
-    /// Agents whose parked message may go, or whose window has places again.
+    queued: u64,
+    /// Agents whose queued message may go, or whose window has places again.
     resumed: Vec<usize>,
     /// Agents whose socket does not take more.
     blocked: Vec<usize>,
@@ -120,7 +120,7 @@ struct Agent {
     flight: Flight,
     correlator: Option<Correlator<u64>>,
     /// When the message was due that waits for a place.
-    parked: Option<u64>,
+    queued: Option<u64>,
     /// When the one after it is due, if it was looked up already.
     upcoming: Option<u64>,
     /// When its window last got a place after having none.
@@ -173,7 +173,7 @@ impl Agents {
             next_to_connect: 0,
             connecting: 0,
             due: BinaryHeap::new(),
-            parked: 0,
+            queued: 0,
             resumed: Vec::new(),
             blocked: Vec::new(),
             touched: Vec::new(),
@@ -254,11 +254,11 @@ impl Agents {
             .due
             .peek()
             .map(|Reverse((intended_ns, _))| *intended_ns);
-        // A lane whose agents all wait for replies must also notice the end of sending. After that, parked messages may
+        // A lane whose agents all wait for replies must also notice the end of sending. After that, queued messages may
         // still be sent until the end of catching up, so the lane wakes up at that time.
         let is_waiting = self.started && can_wait(&self.plan.step);
         let stop = is_waiting.then(|| match self.link.stop_ns() {
-            stop_ns if self.parked == 0 || stop_ns > now_ns => stop_ns,
+            stop_ns if self.queued == 0 || stop_ns > now_ns => stop_ns,
             stop_ns => last_send_ns(stop_ns, &self.plan.step),
         });
         let stop = stop.filter(|stop_ns| *stop_ns != u64::MAX);
@@ -292,7 +292,7 @@ impl Agent {
                 0
             }),
             correlator,
-            parked: None,
+            queued: None,
             upcoming: None,
             ready_ns: 0,
             unflushed: (0, 0),

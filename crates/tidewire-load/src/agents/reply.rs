@@ -98,7 +98,7 @@ impl Agents {
                 let next_ns = schedule.next_after(now_ns);
                 self.due.push(std::cmp::Reverse((next_ns, place)));
             }
-            Pace::Open(_) if agent.parked.is_some() => {
+            Pace::Open(_) if agent.queued.is_some() => {
                 agent.ready_ns = now_ns;
                 self.resume(place);
             }
@@ -147,7 +147,7 @@ impl Agents {
         let agent = &mut self.agents[place];
         let unanswered = agent.flight.expire(u64::MAX, 0, |_| {});
         self.in_flight -= unanswered;
-        if agent.parked.is_some() || matches!(agent.pace, Pace::Max) {
+        if agent.queued.is_some() || matches!(agent.pace, Pace::Max) {
             self.resume(place);
         }
     }

@@ -1,7 +1,7 @@
 //! When an agent sends, and what goes on the wire.
 //!
 //! Everything that is due stands in one heap, whatever decides about it: a think time, a reply, a schedule laid down in
-//! advance. What cannot go, because the agent's window or its socket is full, is parked and goes when there is a
+//! advance. What cannot go, because the agent's window or its socket is full, is queued and goes when there is a
 //! place; its intended time stays what it was. Messages of an open or fast step that go in the same turn are written
 //! together, one write a session; those of a think-time loop one by one, as users would.
 
@@ -150,9 +150,9 @@ impl Agents {
         intended_ns: u64,
         next_ns: Option<u64>,
     ) {
-        if let Some(parked_ns) = self.agents[place].parked.take() {
-            self.parked -= 1;
-            self.skip(parked_ns);
+        if let Some(queued_ns) = self.agents[place].queued.take() {
+            self.queued -= 1;
+            self.skip(queued_ns);
         }
         let now_ns = self.plan.clock.now_ns();
         if next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
@@ -174,8 +174,8 @@ impl Agents {
     }
 
     fn park(&mut self, place: usize, intended_ns: u64) {
-        self.agents[place].parked = Some(intended_ns);
-        self.parked += 1;
+        self.agents[place].queued = Some(intended_ns);
+        self.queued += 1;
         // Where there are replies one of them makes the place; elsewhere the socket has to be asked.
         if !self.pattern().has_replies() {
             self.blocked.push(place);
@@ -235,10 +235,10 @@ impl Agents {
                 self.fill(cx, place, stop_ns);
                 continue;
             }
-            let Some(intended_ns) = self.agents[place].parked.take() else {
+            let Some(intended_ns) = self.agents[place].queued.take() else {
                 continue;
             };
-            self.parked -= 1;
+            self.queued -= 1;
             if !self.has_place(cx, place) {
                 self.park(place, intended_ns);
                 continue;
@@ -281,7 +281,7 @@ impl Agents {
     /// Tells the coordinator, once, that everything this lane had to send is sent.
     fn end_sending(&mut self, stop_ns: u64) {
         let waits =
-            can_wait(&self.plan.step) && (self.plan.clock.now_ns() < stop_ns || self.parked > 0);
+            can_wait(&self.plan.step) && (self.plan.clock.now_ns() < stop_ns || self.queued > 0);
         if !waits && !self.sending_ended {
             self.tell_sending_ended();
         }
@@ -419,7 +419,7 @@ impl Agents {
         let stop_ns = self.link.stop_ns();
         for Reverse((intended_ns, place)) in std::mem::take(&mut self.due).into_vec() {
             let agent = &self.agents[place];
-            let is_overdue = agent.parked.is_none();
+            let is_overdue = agent.queued.is_none();
             if intended_ns < stop_ns && !matches!(agent.pace, Pace::Max) {
                 self.miss(self.split(intended_ns), is_overdue);
                 let rest = self.count_rest(place, stop_ns);
@@ -428,11 +428,11 @@ impl Agents {
         }
         for place in 0..self.agents.len() {
             let agent = &mut self.agents[place];
-            let Some(parked_ns) = agent.parked.take() else {
+            let Some(queued_ns) = agent.queued.take() else {
                 continue;
             };
             let upcoming = agent.upcoming.take();
-            self.miss(self.split(parked_ns), false);
+            self.miss(self.split(queued_ns), false);
             // Where late messages are left out, the next one is among those that are due, and counted with them.
             if let Some(upcoming_ns) = upcoming.filter(|upcoming_ns| *upcoming_ns < stop_ns) {
                 self.miss(self.split(upcoming_ns), false);

@@ -1,9 +1,9 @@
 //! Results against their committed schema, and on disk.
 
 use serde_json::{Value, json};
+use tidewire_load::compare::Kind;
 
 use super::*;
-use tidewire_load::compare::Kind;
 
 const SCHEMA: &str = include_str!("../../../../../docs/bench.schema.json");
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tidewire::{Client, Reply, Request};
 use tidewire_io::clock::now_ns;
+use tidewire_load::statistics::LatencyHistogram;
 
 use super::super::{codec, lanes_allocated, times};
 use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
 use crate::stage::{Stage, allocated_bytes};
-use tidewire_load::statistics::LatencyHistogram;
 
 /// Keeps the work's requests in flight on each of its clients, in turns.
 pub(super) fn drive(address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {

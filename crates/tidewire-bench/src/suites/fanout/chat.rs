@@ -1,14 +1,14 @@
 //! The two steps of the chat test that the project started from: agents in one room, each of whom hears all others.
 
 use tidewire::{Chat, Endpoint, Server};
+use tidewire_load::report::StepReport;
+use tidewire_load::run::{self, RunOptions, Silent};
+use tidewire_load::scenario::{Scenario, Step};
 
 use super::SUITE;
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
 use crate::stage::Stage;
-use tidewire_load::report::StepReport;
-use tidewire_load::run::{self, RunOptions, Silent};
-use tidewire_load::scenario::{Scenario, Step};
 
 /// What sets these rows apart.
 pub(super) const MODE: &str = "chat";

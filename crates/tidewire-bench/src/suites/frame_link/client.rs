@@ -88,14 +88,14 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
         })
     }
 
-    /// Waits for at most `patience`, and lets `handle` take every frame that came, with the number of its link.
+    /// Waits for at most `timeout`, and lets `handle` take every frame that came, with the number of its link.
     pub(in super::super) fn turn(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         mut handle: impl FnMut(usize, &[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<()> {
         match &mut self.waits {
-            Waits::In(set) => set.wait_for(&mut self.ready, patience)?,
+            Waits::In(set) => set.wait_for(&mut self.ready, timeout)?,
             Waits::Looking(_) => {
                 self.ready.clear();
                 self.ready.extend(0..self.all.len());

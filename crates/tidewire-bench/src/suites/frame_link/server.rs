@@ -21,7 +21,7 @@ use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, buffer};
 use crate::contract::{Account, Work};
 use crate::plan::RoleError;
 use crate::probes::datagram;
-use crate::probes::wait::{AcceptSet, PATIENCE, WaitSet};
+use crate::probes::wait::{AcceptSet, TIMEOUT, WaitSet};
 use crate::stage::Stage;
 
 /// A server that is bound, so that its address is known, and does not serve yet.
@@ -124,7 +124,7 @@ impl Server {
             Self::Sockets(listener) => {
                 let mut set = AcceptSet::new(&listener)?;
                 loop {
-                    set.wait_for(&mut ready, patience(&links), |stream| {
+                    set.wait_for(&mut ready, timeout(&links), |stream| {
                         links.push(Some(FrameLink::new(Wire::Socket(stream))));
                     })?;
                     for &number in &ready {
@@ -136,7 +136,7 @@ impl Server {
             Self::Datagrams(socket) => {
                 let mut port = Port::new(socket)?;
                 loop {
-                    port.set.wait_for(&mut ready, patience(&links))?;
+                    port.set.wait_for(&mut ready, timeout(&links))?;
                     port.hear(&mut links, &mut hear)?;
                     after(&mut links);
                 }
@@ -172,9 +172,9 @@ fn exchange<const FRAME_BYTES: usize>(
 }
 
 /// How long to wait: not long where somebody took too little.
-fn patience<const FRAME_BYTES: usize>(links: &Links<FRAME_BYTES>) -> Duration {
+fn timeout<const FRAME_BYTES: usize>(links: &Links<FRAME_BYTES>) -> Duration {
     let is_behind = links.iter().flatten().any(|link| !link.output.is_empty());
-    if is_behind { SOON } else { PATIENCE }
+    if is_behind { SOON } else { TIMEOUT }
 }
 
 /// The one socket of all peers.

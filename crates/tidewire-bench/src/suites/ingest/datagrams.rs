@@ -7,16 +7,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use super::super::timed;
 use super::{MESSAGE_BYTES, parse};
-use crate::contract::{Account, Measured, Work};
+use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
 use crate::probes::datagram_ingest::{self, DatagramLoad, DatagramSender, PACKED_BYTES};
 use crate::probes::ingest::Received;
-use crate::probes::{Edge, Frame, datagram};
-use crate::stage::{Stage, Window, allocated_bytes};
+use crate::probes::{Frame, datagram};
+use crate::stage::{Stage, allocated_bytes};
 
 /// Messages that share datagrams; the limit fills each of them.
 pub(super) fn packed(quick: bool, connections: usize) -> RowPlan {
@@ -109,25 +108,10 @@ pub(super) fn drive_bare(
         frame: Frame::one_way(parse(work)?, work.message_bytes),
         offload: work.mode != NO_OFFLOAD,
     };
-    let failed = || RoleError::failed("send");
-    let mut sender = DatagramSender::open(server, &load).map_err(failed())?;
-    sender
-        .send_for(Duration::from_millis(work.warm_up_ms))
-        .map_err(failed())?;
-    let mut window = Window::new(stage);
-    window.at(Edge::Start)?;
-    sender
-        .send_for(Duration::from_millis(work.measure_ms))
-        .map_err(failed())?;
-    window.at(Edge::End)?;
-    let allocated_bytes = window.allocated_bytes();
-    stage.measured(Measured {
-        sent: Some(sender.sent()),
-        verified: true,
-        counted: true,
-        allocated_bytes,
-        ..Measured::default()
-    })
+    let mut sender = DatagramSender::open(server, &load).map_err(RoleError::failed("send"))?;
+    let mut measured = super::send(work, stage, |duration| sender.send_for(duration))?;
+    measured.sent = Some(sender.sent());
+    stage.measured(measured)
 }
 
 /// The mode of the limit in which each datagram is handed over by itself.

@@ -9,6 +9,7 @@
 
 mod datagrams;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -331,22 +332,27 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     };
     let failed = || RoleError::failed("send");
     let mut sender = Sender::connect(&address, &load).map_err(failed())?;
-    sender
-        .write_for(Duration::from_millis(work.warm_up_ms))
-        .map_err(failed())?;
+    let mut measured = send(work, stage, |duration| sender.write_for(duration))?;
+    measured.sent = Some(sender.finish().map_err(failed())?);
+    stage.measured(measured)
+}
+
+/// Lets a bare sender warm up and send for the length of the window. Only the receiver counts.
+fn send(
+    work: &Work,
+    stage: &mut Stage,
+    mut send_for: impl FnMut(Duration) -> io::Result<()>,
+) -> Result<Measured, RoleError> {
+    let mut send_for = |ms| send_for(Duration::from_millis(ms)).map_err(RoleError::failed("send"));
+    send_for(work.warm_up_ms)?;
     let mut window = Window::new(stage);
     window.at(Edge::Start)?;
-    sender
-        .write_for(Duration::from_millis(work.measure_ms))
-        .map_err(failed())?;
+    send_for(work.measure_ms)?;
     window.at(Edge::End)?;
-    let allocated_bytes = window.allocated_bytes();
-    let sent = sender.finish().map_err(failed())?;
-    stage.measured(Measured {
-        sent: Some(sent),
+    Ok(Measured {
         verified: true,
         counted: true,
-        allocated_bytes,
+        allocated_bytes: window.allocated_bytes(),
         ..Measured::default()
     })
 }

@@ -119,11 +119,11 @@ impl Link {
 
     fn wait<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         what: &str,
         mut found: impl FnMut(&mut News) -> Option<T>,
     ) -> Result<T, RoleError> {
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(failure) = news.failure.take() {
@@ -134,7 +134,7 @@ impl Link {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let text = format!("nothing came of it in {} s", patience.as_secs());
+                let text = format!("nothing came of it in {} s", timeout.as_secs());
                 return Err(RoleError::failed(what)(text));
             }
             news = self

@@ -15,6 +15,8 @@ use tidewire::{
     Service,
 };
 use tidewire_io::clock::now_ns;
+use tidewire_load::format::describe;
+use tidewire_load::statistics::LatencyHistogram;
 
 use self::backlog::Backlog;
 use self::conversation::Conversation;
@@ -25,8 +27,6 @@ use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
 use crate::probes::BLOCK_BYTES;
 use crate::stage::{Stage, allocated_bytes};
-use tidewire_load::format::describe;
-use tidewire_load::statistics::LatencyHistogram;
 
 /// What the sessions of a lane do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

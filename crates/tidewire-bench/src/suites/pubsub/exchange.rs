@@ -8,6 +8,7 @@ use tidewire::{
     SessionId,
 };
 use tidewire_io::clock::now_ns;
+use tidewire_load::format::describe;
 use tidewire_proto::body::SubscribeBody;
 
 use super::super::course::{Course, News, tell};
@@ -16,7 +17,6 @@ use super::flow::{Deliveries, Flow};
 use crate::contract::Work;
 use crate::plan::RoleError;
 use crate::subscriber::TOPIC;
-use tidewire_load::format::describe;
 
 /// All sessions. Their tags count the subscribers, then the publishers.
 struct Exchange {

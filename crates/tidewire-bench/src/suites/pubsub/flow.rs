@@ -1,10 +1,11 @@
 //! Who has sent what, and who has heard it: the window of the publishers, and the account of the deliveries.
 
+use tidewire_load::statistics::LatencyHistogram;
+
 use super::super::course::Course;
 use super::{PAYLOAD_BYTES, WINDOW};
 use crate::contract::Work;
 use crate::publication::Publication;
-use tidewire_load::statistics::LatencyHistogram;
 
 /// The messages between publishers and subscribers.
 #[derive(Debug)]

@@ -7,12 +7,12 @@ use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
 };
 use tidewire_io::clock::now_ns;
+use tidewire_load::format::describe;
 
 use super::super::course::{Course, News, tell};
 use super::{Calls, METHOD, call_timeout_ns, numbers};
 use crate::contract::Work;
 use crate::plan::RoleError;
-use tidewire_load::format::describe;
 
 /// The clients of one thread.
 struct Caller {

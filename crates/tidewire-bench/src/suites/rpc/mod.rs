@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use tidewire::{Context, HandlerResult, Message, Router, Server};
+use tidewire_load::statistics::LatencyHistogram;
 
 use super::course::Course;
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
-use tidewire_load::statistics::LatencyHistogram;
 
 pub(super) const SUITE: Suite = Suite {
     name: "rpc",
