@@ -32,7 +32,7 @@ pub(super) struct Child {
     listener: Option<JoinHandle<()>>,
 }
 
-/// What went wrong between the runner and a program.
+/// A failure between the runner and a program.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChildError {
@@ -50,7 +50,7 @@ pub enum ChildError {
     Garbled {
         /// The line, at most its beginning.
         line: String,
-        /// What is wrong with it.
+        /// The error of the parser.
         source: serde_json::Error,
     },
     /// It spoke out of turn.
@@ -58,7 +58,7 @@ pub enum ChildError {
     OutOfTurn {
         /// The line.
         said: String,
-        /// What was due.
+        /// The kind of line that was due.
         expected: String,
     },
     /// It ended.
@@ -285,7 +285,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Letters of a wrong line that are shown.
 const LINE_SHOWN: usize = 200;
 
-/// What is kept of standard error.
+/// The number of bytes of standard error that are kept, the last ones.
 const COMPLAINT_BYTES_MAX: usize = 4_096;
 
 /// Lines of it that are shown.

@@ -131,13 +131,13 @@ impl Climb {
         is_held
     }
 
-    /// What is offered at the rate at hand, if it was held: of the runs on the way up, one held each rate.
+    /// The offered load at the current rate, if that rate was held. Each rate was held by one run on the way up.
     fn offered_per_sec(&self) -> Option<f64> {
         let mut held = self.tries.iter().filter(|one| one.holds);
         held.nth(self.at)?.offered_per_sec
     }
 
-    /// What it held last is the highest; below the lowest there is nothing.
+    /// The rate held last is the highest one. Below the lowest rate there is no other.
     fn step_down(&mut self) {
         self.is_up = true;
         self.failures = 0;

@@ -1,4 +1,4 @@
-//! What the benchmark and the programs that it measures say to each other.
+//! The contract: the lines that the benchmark and the programs that it measures exchange.
 //!
 //! Problem: bare loops, Tidewire and rivals in other languages must do the same work and be measured by the same ruler.
 //! Approach: each of them is a program with the same three commands, which speaks JSON lines on its standard streams.
@@ -29,7 +29,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a program is to do. Each suite says which of these it uses; the others are absent and 0.
+/// The work of a program. Each suite documents which of these it uses; the others are absent and 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
@@ -39,7 +39,8 @@ pub struct Work {
     pub transport: String,
     /// Name of a codec where the work asks for the bytes of one; a rival with a format of its own ignores it.
     pub codec: String,
-    /// What sets this way of doing the work apart from another of the same program, such as `drops` or `client`; often empty.
+    /// The mode that tells this way of doing the work from others of the same program, such as `drops` or `client`;
+    /// often empty.
     pub mode: String,
     /// Number of connections, or of clients.
     pub connections: usize,
@@ -70,14 +71,14 @@ pub struct Work {
     pub measure_ms: u64,
 }
 
-/// What a program can do.
+/// The capabilities of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// Name, as the tables show it.
     pub name: String,
     /// Version of what is measured, not of the program around it.
     pub version: String,
-    /// What it takes part in.
+    /// The suites that it takes part in.
     pub offers: Vec<Offer>,
 }
 
@@ -91,12 +92,12 @@ pub struct Offer {
     /// [`Work::mode`]; a mode that drops messages in silence is called `drops`.
     #[serde(default)]
     pub mode: String,
-    /// Who drives its server.
+    /// The driver that its server is used with.
     #[serde(default)]
     pub driver: Driver,
 }
 
-/// Who drives a server.
+/// The driver of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Driver {
@@ -119,7 +120,7 @@ pub enum Driver {
     Length,
 }
 
-/// What a program prints once.
+/// A line that a program prints once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
@@ -130,11 +131,11 @@ pub enum Said {
     /// The driver counts no more, and waits for what is under way. What both programs cost is read now, so that it is that of
     /// the messages that were counted; of a driver that leaves this out it is read when it says what it counted.
     Stopped(bool),
-    /// What the driver counted.
+    /// The counts of the driver.
     Measured(Measured),
 }
 
-/// What a server has done so far.
+/// The account of a server up to now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Account {
@@ -146,7 +147,7 @@ pub struct Account {
     pub dropped: Option<u64>,
 }
 
-/// What a driver counted between `started` and the end of its window, at which it says `stopped`.
+/// The counts of a driver between `started` and the end of its window, at which it prints `stopped`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measured {

@@ -1,4 +1,4 @@
-//! What a program has cost so far, its child processes included.
+//! The cost of a program up to now, its child processes included.
 //!
 //! Processor time is that of each process's own clock: nanoseconds, of threads that have ended as well. A program may be
 //! a script that starts the server proper (a rival in another language), so children count as well; what a child has
@@ -26,7 +26,7 @@ pub(super) struct Cost {
     pub(super) rss_bytes_max: u64,
 }
 
-/// What the scheduler knows of a thread.
+/// The scheduler's account of a thread.
 #[derive(Clone, Debug, Default)]
 struct Thread {
     /// Nanoseconds on a core.
@@ -125,7 +125,7 @@ fn threads(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What stands before the cores that a thread may run on.
+/// The key before the list of cores that a thread may run on.
 const CORES: &str = "Cpus_allowed_list:";
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(waited_ns(&[thread(80, 10, None)]), 0.0);
         let beside = thread(50, 0, None);
         assert_eq!(waited_ns(&[thread(30, 100, None), beside]), 30.0);
-        // Who is on another core takes nothing away.
+        // A thread on another core takes no time from this one.
         let elsewhere = [thread(30, 100, Some(1)), thread(50, 0, Some(2))];
         assert_eq!(waited_ns(&elsewhere), 80.0);
         let together = [thread(30, 100, Some(1)), thread(50, 0, Some(1))];
@@ -201,7 +201,7 @@ mod tests {
                     .spawn()
                     .unwrap()
             };
-            // What it starts inherits the core of a thread that ends.
+            // A thread inherits the core of the thread that starts it.
             std::thread::spawn(spin).join().unwrap()
         };
         let mut both = [start(), start()];

@@ -26,10 +26,10 @@ pub(super) fn all_hold(runs: &[&Measured]) -> Option<bool> {
 /// The figure of a driver that says what was offered, in messages a second.
 pub(super) const OFFERED: &str = "offered_per_sec";
 
-/// Who takes longer than a second for one message in a hundred has a queue that grows.
+/// Highest p99 of a run that holds, in microseconds. With a higher one a queue grows.
 const P99_US_MAX: f64 = 1e6;
 
-/// Who delivers less than this share of what is offered falls behind.
+/// Lowest share of the offered messages that a run that holds delivers.
 const SHARE_MIN: f64 = 0.99;
 
 #[cfg(test)]

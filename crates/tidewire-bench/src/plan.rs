@@ -1,4 +1,4 @@
-//! What a suite is: rows to measure, and how our own programs play their parts in it.
+//! The plan of a suite: rows to measure, and the functions by which our own programs play their parts in it.
 //!
 //! Problem: eleven suites differ in what they do and not in how they are measured. Approach: a suite says which rows
 //! there are, as values, and has two functions for the two parts of a program; the runner knows nothing else of it.
@@ -14,7 +14,7 @@ use super::stage::Stage;
 pub struct Suite {
     /// Name on the command line and in [`Work::suite`].
     pub name: &'static str,
-    /// What it measures, in a line.
+    /// The subject of the suite, in a line.
     pub about: &'static str,
     /// Its rows; fewer and shorter ones when it is to be quick.
     pub rows: fn(quick: bool) -> Vec<RowPlan>,
@@ -38,14 +38,14 @@ pub enum Side {
 pub struct RowPlan {
     /// Name within the suite, as people read it.
     pub id: String,
-    /// What Tidewire does.
+    /// The work of Tidewire.
     pub work: Work,
     /// The bare loops of the limit, of which the best one counts; none where there is no limit to compare with.
     pub limits: Vec<BareLoop>,
     /// Whether the loop beside it is another way to do the work and no limit, so that it is no fault when somebody passes it.
     pub is_beside: bool,
-    /// What peers do; nothing where none takes part. Those whose offers match its suite, transport and mode take part, and
-    /// those that drop in silence in a column of their own.
+    /// The work of the peers; `None` where no peer takes part. Peers whose offers match suite, transport and mode take
+    /// part. Those that drop silently have a column of their own.
     pub peers: Option<Work>,
     /// The figure.
     pub metric: Metric,

@@ -19,7 +19,7 @@ use super::plan::Side;
 /// A program that takes part.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// What it says of itself.
+    /// Its own description.
     pub description: Description,
     file: PathBuf,
     arguments: Vec<OsString>,
@@ -43,7 +43,7 @@ pub enum PeerError {
     NoDirectory {
         /// The directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// There is no peer of that name.
@@ -61,7 +61,7 @@ pub enum PeerError {
         name: String,
         /// Its executable.
         file: PathBuf,
-        /// What happened.
+        /// The failure of the program.
         source: ChildError,
     },
 }

@@ -1,4 +1,4 @@
-//! What a publication of the benchmark carries: its number and when it was due, in the first 16 bytes of its payload.
+//! The head of a publication of the benchmark: its number and when it was due, in the first 16 bytes of its payload.
 //!
 //! Problem: one subscriber has to find lost, doubled, swapped and changed messages of any publisher in any language, and
 //! how long each was on its way. Approach: the layout that [the contract](super::contract) lays down, which a publisher

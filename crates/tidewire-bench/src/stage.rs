@@ -67,7 +67,7 @@ impl Stage {
         self.say(&Said::Stopped(true))
     }
 
-    /// What a driver counted; then it stays until the runner has read the kernel's account of it.
+    /// Reports the counts of a driver, then waits until the runner has read the kernel's account of this process.
     ///
     /// # Errors
     /// As [`Stage::serve`].
@@ -101,21 +101,21 @@ impl std::fmt::Debug for Stage {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RoleError {
-    /// Nobody here can do this work.
+    /// No program of ours can do this work.
     #[error("{0}")]
     Unsupported(String),
     /// Something that the work needs failed.
     #[error("cannot {what}")]
     Failed {
-        /// What was tried, as a verb and its object.
+        /// The action that failed, as a verb and its object.
         what: String,
-        /// What the system or the library said.
+        /// The error of the system or the library.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl RoleError {
-    /// What was tried, as a verb and its object, and why it failed: for `map_err`.
+    /// An error for `map_err`: `what` is the action that failed, as a verb and its object.
     pub fn failed<E>(what: &str) -> impl FnOnce(E) -> Self
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -172,7 +172,7 @@ impl<'s> Window<'s> {
         self.at(edge).map_err(io::Error::other)
     }
 
-    /// What this thread asked its allocator for within the window, where the program counts it.
+    /// The bytes that this thread asked its allocator for within the window, where the program counts them.
     #[must_use]
     pub fn allocated_bytes(&self) -> Option<u64> {
         self.within

@@ -19,7 +19,7 @@ use super::ingest::Received;
 use super::wait::WaitSet;
 use super::{Frame, Parse};
 
-/// What the sender offers.
+/// The load of the sender.
 #[derive(Clone, Debug)]
 pub struct DatagramLoad {
     /// Number of senders, each with a socket of its own.

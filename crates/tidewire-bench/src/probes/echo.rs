@@ -19,7 +19,7 @@ use tidewire_proto::limits::FRAME_BYTES_MAX;
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
 use super::{BLOCK_BYTES, Edge, Frame};
 
-/// What the client offers.
+/// The load of the client.
 #[derive(Clone, Debug)]
 pub struct EchoLoad {
     /// Number of connections.
@@ -36,7 +36,7 @@ pub struct EchoLoad {
     pub greets: bool,
 }
 
-/// What the client found.
+/// The result of the client.
 #[derive(Debug)]
 pub struct EchoOutcome {
     /// Replies counted after the warm-up, every one of them with the number it should have.

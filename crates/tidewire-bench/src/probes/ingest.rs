@@ -13,7 +13,7 @@ use super::echo::{connect, publish_allocations};
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
 use super::{BLOCK_BYTES, Frame, Parse};
 
-/// What the sender offers.
+/// The load of the sender.
 #[derive(Clone, Debug)]
 pub struct IngestLoad {
     /// Number of connections.
@@ -39,7 +39,7 @@ pub struct Sender {
     ready: Vec<usize>,
 }
 
-/// What a receiver has found so far, to be read by another thread.
+/// The counts of a receiver up to now, to be read by another thread.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Frames, unless only bytes are counted.
@@ -90,7 +90,7 @@ pub fn serve(
     Ok(())
 }
 
-/// What the receiving thread counts for itself; others see it once a turn.
+/// The counts of the receiving thread. It publishes them once a turn.
 #[derive(Default)]
 struct Counts {
     frames: u64,

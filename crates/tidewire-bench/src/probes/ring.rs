@@ -18,7 +18,7 @@ use tidewire_io::ring::RingStream;
 use super::Edge;
 use super::echo::DRAIN;
 
-/// What is offered: messages of [`MESSAGE_BYTES`].
+/// The load: messages of [`MESSAGE_BYTES`].
 #[derive(Clone, Debug)]
 pub struct RingLoad {
     /// Messages not yet answered; 0 for one way.
@@ -33,7 +33,7 @@ pub struct RingLoad {
     pub duration: Duration,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RingOutcome {
     /// Messages that came, or came back, within the time, each with the number it should have.
@@ -198,7 +198,7 @@ impl Far {
 
 impl End {
     fn new(mut stream: RingStream) -> Self {
-        // Nobody sleeps, so nobody is to be woken.
+        // Both ends poll, so neither is ever woken.
         stream.set_interest(Interest::NONE);
         Self {
             stream,

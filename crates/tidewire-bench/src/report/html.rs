@@ -359,7 +359,7 @@ fn latencies(suite: &SuiteResult) -> Result<Drawn, String> {
     })
 }
 
-/// What a message costs either side.
+/// The cost of a message on each side.
 fn costs(suite: &SuiteResult) -> Result<Drawn, String> {
     let mut table = Table::new(["row", "who", "ns/msg"]).with_words(1);
     let mut bars = Vec::new();

@@ -188,7 +188,7 @@ pub(super) fn percentiles(times: &Times) -> String {
         .join(", ")
 }
 
-/// What is wrong with the figures, or what is shown of them.
+/// The fault of these figures, or else the text that `shown` makes of them.
 pub(super) fn unless_fault(figures: &Figures, shown: fn(&Figures) -> String) -> String {
     figures.fault().unwrap_or_else(|| shown(figures))
 }
@@ -206,7 +206,7 @@ pub(super) fn median(figures: &Figures) -> String {
     )
 }
 
-/// What stands behind a figure that is not what was offered.
+/// The remark after a figure that fell short of the offered rate.
 fn unless_held(figures: &Figures) -> &'static str {
     match figures.holds {
         Some(false) => " (does not hold)",

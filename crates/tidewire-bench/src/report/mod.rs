@@ -1,4 +1,4 @@
-//! What a benchmark found, in the form of `bench.json`, and how several runs become one figure.
+//! The results of a benchmark in the form of `bench.json`, and how several runs become one figure.
 
 mod climb;
 mod html;
@@ -54,7 +54,7 @@ pub struct BenchEnvironment {
     pub missing_peers: Vec<String>,
 }
 
-/// What a suite found.
+/// The results of a suite.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuiteResult {
     /// Name of the suite.
@@ -66,12 +66,12 @@ pub struct SuiteResult {
     pub rows: Vec<RowResult>,
 }
 
-/// What a row found. The figures at its top are Tidewire's.
+/// The results of a row. The figures at its top are Tidewire's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowResult {
     /// Name within the suite.
     pub id: String,
-    /// What Tidewire was to do.
+    /// The work of Tidewire.
     pub params: Work,
     /// Name of the figure.
     pub metric: String,
@@ -110,7 +110,7 @@ pub struct RowResult {
     pub peers: BTreeMap<String, PeerFigures>,
 }
 
-/// What one contender reached in a row.
+/// The figures of one contender in a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Median of its runs; nothing when it has none.
@@ -151,7 +151,7 @@ pub struct Figures {
     pub server_busy_pct: Option<f64>,
     /// The same of the driver.
     pub client_busy_pct: Option<f64>,
-    /// What they asked their allocators for.
+    /// The bytes that both sides asked their allocators for.
     pub allocated_bytes_per_msg: AllocatedBytes,
     /// Largest resident memory of the server, or of the driver where there is no server, in bytes.
     pub rss_bytes_max: Option<u64>,
@@ -177,7 +177,7 @@ pub struct AllocatedBytes {
     pub client: Option<f64>,
 }
 
-/// What a peer reached.
+/// The figures of a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerFigures {
     /// Version of what was measured.
@@ -197,7 +197,7 @@ impl BenchReport {
     /// The form that this version writes.
     pub const SCHEMA_VERSION: u32 = BENCH_SCHEMA_VERSION;
 
-    /// What must make the benchmark fail: rows of ours that are not wholly verified, as `suite, row: why`.
+    /// The faults that make the benchmark fail: rows of ours that are not wholly verified, as `suite, row: why`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let rows = self
@@ -272,7 +272,7 @@ impl RowResult {
 }
 
 impl RowResult {
-    /// What is to be known of Tidewire's runs, or of the limit's, in a word each.
+    /// The marks of Tidewire's runs and of the limit's, a word each.
     #[must_use]
     pub fn marks(&self) -> Vec<&'static str> {
         let mut marks = self.tidewire.marks();
@@ -345,7 +345,7 @@ impl Figures {
         self.bytes_per_sec = bytes_per_sec.filter(|_| is_rate);
     }
 
-    /// What is to be known of them beside the figures, in a word each.
+    /// The marks of these runs, a word each.
     #[must_use]
     pub fn marks(&self) -> Vec<&'static str> {
         let any = |shares: &[Option<f64>], most| shares.iter().flatten().any(|pct| *pct > most);
@@ -366,7 +366,7 @@ impl Figures {
         client >= DRIVER_BOUND_PCT_MIN && client > server
     }
 
-    /// What is wrong with them; nothing when they did not take part.
+    /// The fault of these figures; `None` also when the contender did not take part.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if let Some(error) = &self.error {

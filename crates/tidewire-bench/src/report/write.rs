@@ -28,7 +28,7 @@ pub enum ReadBenchError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The file holds no results. Name a `bench.json`.
@@ -36,7 +36,7 @@ pub enum ReadBenchError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the parser.
         source: serde_json::Error,
     },
     /// Another version wrote it.

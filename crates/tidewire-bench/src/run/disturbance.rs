@@ -10,7 +10,7 @@ use tidewire_load::compare::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 
 use super::Outcome;
 
-/// What spoilt a run that came to an end.
+/// The disturbance of a run that came to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Disturbance {
@@ -21,7 +21,7 @@ pub enum Disturbance {
 }
 
 impl Outcome {
-    /// What spoilt it.
+    /// The disturbance of this run, if there was one.
     pub(crate) fn disturbance(&self) -> Option<Disturbance> {
         let above = |pct: Option<f64>, most| pct.filter(|pct| *pct > most);
         above(self.stolen_pct, STOLEN_PCT_MAX)

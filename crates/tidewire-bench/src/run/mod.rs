@@ -19,12 +19,12 @@ use crate::cost::Cost;
 use crate::program::Program;
 use crate::suites;
 
-/// Who plays which part of a run.
+/// The programs that play the parts of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cast<'a> {
     pub(super) server: &'a Program,
     pub(super) driver: &'a Program,
-    /// Whose driver that is.
+    /// The owner of the driver.
     pub(super) kind: Driver,
 }
 
@@ -94,7 +94,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What holds for every run.
+/// The terms that are the same for every run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) cores: &'a Cores,
@@ -102,7 +102,7 @@ pub(super) struct Terms<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) measured: Measured,
@@ -132,7 +132,7 @@ pub enum RunError {
         part: &'static str,
         /// How to play the part by hand.
         command: String,
-        /// What happened.
+        /// The failure of the program.
         source: ChildError,
     },
     /// There is no place for the files of its programs.
@@ -229,7 +229,7 @@ impl Player {
         }))
     }
 
-    /// What a driver counted that has told the end of its window before.
+    /// Reads the counts of a driver that has announced the end of its window.
     fn measured(&mut self, terms: &Terms<'_>) -> Result<Measured, RunError> {
         match self.hear(&["measured"], terms.timeouts.slack, terms.stop)? {
             Said::Measured(measured) => Ok(measured),
@@ -380,7 +380,7 @@ fn settle(
             (counted, moved) = (now, Instant::now());
         }
     }
-    // What came twice may come behind everything else.
+    // A duplicate may come after everything else.
     thread::sleep(ASK_AGAIN);
     let account = server.account(terms)?;
     counted = account.messages.unwrap_or(counted);
@@ -434,7 +434,7 @@ impl Said {
 }
 
 impl Driver {
-    /// What stands in [`Work::codec`] when a driver of the benchmark is to speak a rival's protocol.
+    /// The name in [`Work::codec`] that makes a driver of the benchmark speak a rival's protocol.
     pub(super) fn dialect(self) -> Option<&'static str> {
         match self {
             Self::Own | Self::Bare => None,

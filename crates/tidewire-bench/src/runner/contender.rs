@@ -1,4 +1,4 @@
-//! Who takes part in a row, what each has found so far, and how that becomes the row's result.
+//! The contenders of a row, their results up to now, and the row's result made of them.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,9 @@ pub(super) struct Contender<'a> {
     pub(super) mode: Option<&'a str>,
     /// The loop that it is, if it is one of the limit's.
     bare: Option<&'a BareLoop>,
-    /// What each round found, from the first on. There are no gaps: who fails, and who is stopped, runs no more. Not so in a row
-    /// that climbs: there it is what the rounds found that held, and which of them were made beside whose is not known.
+    /// The results of the rounds, from the first on. There are no gaps: a contender that failed or was stopped runs no
+    /// more. In a row that climbs these are the rounds that held, and they have no counterpart among the rounds of
+    /// others.
     outcomes: Vec<Outcome>,
     error: Option<String>,
     /// Where it stands in a row that climbs.
@@ -51,7 +52,7 @@ impl Contender<'_> {
         self.error.is_none() && self.outcomes.iter().all(|run| holds(&run.measured))
     }
 
-    /// What its next run is to do.
+    /// The work of its next run.
     pub(super) fn work_now(&self) -> Work {
         let mut work = self.work.clone();
         if let Some(rate_per_sec) = self.climb.as_ref().and_then(Climb::rate) {
@@ -91,7 +92,7 @@ impl Contender<'_> {
     }
 }
 
-/// Who takes part in a row: the limit, Tidewire, and the peers that offer it.
+/// The contenders of a row: the limit, Tidewire, and the peers that offer it.
 pub(super) fn contenders<'a>(options: &'a BenchOptions, plan: &'a RowPlan) -> Vec<Contender<'a>> {
     let contender = |name: &str, server: &'a Program, driver, kind, work| Contender {
         name: name.to_owned(),

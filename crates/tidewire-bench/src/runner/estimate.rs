@@ -96,13 +96,13 @@ impl Pace {
     }
 }
 
-/// What starting and ending a server and a driver of ours takes beside their windows.
+/// The seconds that starting and ending a server and a driver of ours take beside their windows.
 const OWN_SECS: f64 = 0.1;
 
 /// The same of a peer, with what it does until it is ready.
 const PEER_SECS: f64 = 0.2;
 
-/// What a connection takes, on both sides.
+/// The seconds that a connection takes, on both sides.
 const CONNECTION_SECS: f64 = 0.000_1;
 
 /// Runs at rates that are too high, which wait for what is still under way: so many runs at a rate that is held.

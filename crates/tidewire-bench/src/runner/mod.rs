@@ -24,7 +24,7 @@ use crate::program::Program;
 use crate::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
 use crate::run::{Cores, Disturbance, Outcome, RunError, Terms, Timeouts, run_once};
 
-/// What to run, with whom and how.
+/// The suites and contenders to run, and how.
 #[derive(Debug)]
 pub struct BenchOptions {
     /// The suites, in order.
@@ -56,7 +56,7 @@ pub struct BenchOptions {
     pub stop: Arc<AtomicBool>,
 }
 
-/// What happened, for whoever watches.
+/// An event for the display of progress.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Progress<'a> {
@@ -66,13 +66,13 @@ pub enum Progress<'a> {
         suite: &'a str,
         /// Its row.
         row: &'a str,
-        /// Who runs.
+        /// The contender that runs.
         contender: &'a str,
         /// The round, from 1.
         round: usize,
         /// Share of all runs that is done, from 0 to 1.
         done: f64,
-        /// What is probably left.
+        /// The estimated time left.
         left: Duration,
     },
     /// A run came to nothing. The contender takes no further part in this row, or has one more try where it climbs.
@@ -81,16 +81,16 @@ pub enum Progress<'a> {
         suite: &'a str,
         /// Its row.
         row: &'a str,
-        /// Who failed.
+        /// The contender that failed.
         contender: &'a str,
         /// Why.
         error: &'a RunError,
     },
     /// A run is made again.
     Again {
-        /// Who ran.
+        /// The contender that ran.
         contender: &'a str,
-        /// What spoilt it.
+        /// The reason why the run does not count.
         why: Disturbance,
     },
     /// A suite is done.
@@ -178,7 +178,7 @@ struct Runner<'a> {
     fallen: BTreeSet<String>,
 }
 
-/// What came of a run that was to be made.
+/// The outcome of an attempt to make a run.
 enum Made {
     Run(Box<Outcome>),
     /// It failed, and why.

@@ -20,7 +20,7 @@ pub(super) struct Connection<D> {
     role: Role,
     /// Bytes read that are not yet whole.
     rest: Vec<u8>,
-    /// What is said, of which the first `written` bytes have gone.
+    /// Bytes to send, of which the first `written` are sent.
     output: Vec<u8>,
     written: usize,
     pub(super) sequence: Sequence,
@@ -42,7 +42,7 @@ pub(super) struct Sequence {
     pub(super) lateness_ns: Option<(u64, u64)>,
 }
 
-/// What was heard over all connections of what was due within the window.
+/// The count over all connections of publications that were due within the window.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) messages: u64,
@@ -263,11 +263,11 @@ impl From<io::Error> for Broken {
 /// No publisher of the benchmark gets this far in a year.
 const NUMBERS_MAX: u64 = 1 << 48;
 
-/// What a subscriber may have to say that its server does not read, in bytes: thousands of pongs.
+/// Most bytes that a subscriber keeps for a server that does not read them: thousands of pongs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What became due within this time of one another is timed together, by the first of it: a fifth of what a publisher's tick
-/// is, so that recording does not cost more than reading.
+/// Publications that were due within this time of one another share a time, that of the first. It is a fifth of a
+/// publisher's tick, so that recording does not cost more than reading.
 const RUN_NS: u64 = 200_000;
 
 #[cfg(test)]

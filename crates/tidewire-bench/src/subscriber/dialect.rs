@@ -1,4 +1,4 @@
-//! What the subscriber can speak.
+//! The dialects of the subscriber.
 //!
 //! A dialect is the state of one connection: what to say first, how to take apart what comes, and whether the
 //! subscription holds. Each is written from the public specification of its protocol and knows no more of it than a
@@ -29,7 +29,7 @@ pub(super) trait Dialect: Default {
 /// Appends a publication with this payload.
 pub(super) type Publish = fn(&[u8], &mut Vec<u8>);
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It hears everything that is published to [`TOPIC`].
@@ -38,12 +38,12 @@ pub(super) enum Role {
     Publisher,
 }
 
-/// What was at the front.
+/// The item at the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
     /// A publication.
     Message {
-        /// What it says.
+        /// The payload.
         payload: &'a [u8],
         /// Bytes it took up.
         consumed: usize,
@@ -64,12 +64,12 @@ pub enum DialectError {
     /// The bytes cannot be of this protocol.
     #[error("the server does not speak as expected: {0}")]
     Malformed(&'static str),
-    /// What comes would be larger than any publication of the benchmark.
+    /// The next item would be larger than any publication of the benchmark.
     #[error(
         "the server announces {bytes} bytes at once, more than the {FRAME_BYTES_MAX} that are taken"
     )]
     TooLarge {
-        /// What it announces.
+        /// The announced size.
         bytes: u64,
     },
     /// The server asks, as with pings, and does not read the answers.

@@ -37,7 +37,7 @@ use super::pace::{Pace, TICK_NS};
 use crate::probes::wait::WaitSet;
 use crate::probes::{Edge, echo};
 
-/// What to listen to.
+/// The publications to listen to.
 #[derive(Clone, Debug)]
 pub struct Listening {
     /// Number of connections.
@@ -52,7 +52,7 @@ pub struct Listening {
     pub duration: Duration,
 }
 
-/// What was heard.
+/// The result of listening.
 #[derive(Debug)]
 pub struct Heard {
     /// Messages of all connections that were due within the window and came, each the expected one or a later one.
@@ -106,7 +106,7 @@ pub enum ListenError {
         number: usize,
         /// Of how many.
         connections: usize,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The server does not take all subscriptions.
@@ -126,7 +126,7 @@ pub enum ListenError {
     /// The connection that publishes broke, or the broker takes less than is published.
     #[error("cannot publish")]
     Publish(#[source] io::Error),
-    /// Nobody wants to know that the window begins or ends.
+    /// The runner no longer listens for the begin or the end of the window.
     #[error("cannot tell that the window begins or ends")]
     Edge(#[source] io::Error),
     /// The epoll set failed.
@@ -301,7 +301,7 @@ impl<'a, D: Dialect> Crowd<'a, D> {
                 Ok(()) => {}
                 Err(Broken::Dialect(error)) => return Err(error.into()),
                 Err(Broken::Io(_)) => {
-                    // What it does not hear any more is lost, and shows as that.
+                    // A closed connection receives no more; what it misses counts as lost.
                     connection.is_closed = true;
                     connection.forget(&self.set).map_err(ListenError::Wait)?;
                 }
@@ -402,7 +402,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(15);
 /// Size of the buffer all connections are read into: a frame and what one read of a busy connection brings.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// What may wait to be taken by a broker, in bytes.
+/// Most bytes that wait for a broker.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]

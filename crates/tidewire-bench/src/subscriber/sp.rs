@@ -50,7 +50,7 @@ impl Dialect for Sp {
     }
 }
 
-/// What a socket of this type says first.
+/// The first bytes that a socket of this type sends.
 fn head(kind: u8) -> [u8; HEAD_BYTES] {
     [0, b'S', b'P', 0, 0, kind, 0, 0]
 }

@@ -92,7 +92,7 @@ fn what_one_of_three_does_not_get_is_lost() {
 #[test]
 fn a_connection_that_is_cut_off_has_lost_the_rest() {
     let heard = hear_enough(2, 10, |mut streams| {
-        // What the client sees of this is an end of stream behind a whole frame.
+        // The client sees an end of stream after a whole frame.
         streams[0].write_all(&frame(0)).unwrap();
         drop(streams.remove(0));
         publish(streams, |_, _| true);

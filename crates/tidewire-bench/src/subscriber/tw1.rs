@@ -82,7 +82,7 @@ impl Tw1 {
                 return Err(DialectError::Refused(text));
             }
             Kind::GoAway => return Err(DialectError::Refused("it goes away".to_owned())),
-            // What was dropped shows in the numbers.
+            // The numbers show dropped messages.
             Kind::Gap => {}
             _ => return Err(DialectError::Malformed("a frame that no subscriber gets")),
         }
@@ -120,7 +120,7 @@ fn decode(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, DialectError> {
 }
 
 fn push(message: &Message<'_>, out: &mut Vec<u8>) {
-    // What a client sends here is far below every limit.
+    // A client sends frames here that are far below every limit.
     let _ = tidewire_proto::codec::Tw1.encode(message, out);
 }
 

@@ -146,7 +146,7 @@ const MASKED: u8 = 0x80;
 const LENGTH_IN_2: u8 = 126;
 const LENGTH_IN_8: u8 = 127;
 
-/// What the payload of a control frame may have.
+/// Most bytes in the payload of a control frame.
 const CONTROL_BYTES_MAX: usize = 125;
 
 #[cfg(test)]

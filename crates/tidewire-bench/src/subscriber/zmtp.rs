@@ -154,7 +154,7 @@ const GREETING_BYTES: usize = 64;
 const LONG: u8 = 0x02;
 const COMMAND: u8 = 0x04;
 
-/// What the context of a ping may have.
+/// Most bytes in the context of a ping.
 const CONTEXT_BYTES_MAX: usize = 16;
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ fn hand_over(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> Handle
     Ok(())
 }
 
-/// What a worker does with a request.
+/// The work on one request.
 fn work_on(payload: &[u8]) -> u64 {
     let mut value = payload.len() as u64;
     for _ in 0..ITERATIONS {
@@ -232,7 +232,7 @@ fn frame() -> Result<Frame, RoleError> {
 
 const REQUESTS: Metric = Metric::rate("requests_per_sec", "req/s");
 
-/// What a worker does with each request.
+/// Iterations of a worker for each request.
 const ITERATIONS: u32 = 100;
 
 const PAYLOAD_BYTES: usize = 32;

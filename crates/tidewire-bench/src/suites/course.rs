@@ -20,7 +20,7 @@ pub(super) struct Course {
     until_ns: AtomicU64,
 }
 
-/// What a thread has to say.
+/// An event of a thread.
 #[derive(Debug)]
 pub(super) enum News<T> {
     /// All its connections are made, and it works.

@@ -100,7 +100,7 @@ fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError
     Ok(measured)
 }
 
-/// What the client's lane is made of.
+/// The parts of the client's lane.
 struct Ends<'a> {
     endpoint: Endpoint,
     work: &'a Work,
@@ -155,7 +155,7 @@ impl Service for FarEnd {
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         if self.answers {
-            // Who gets the answer checks it.
+            // The client checks the answer.
             return cx.reply(message.payload);
         }
         self.count += u64::from(self.numbers.take(cx, message.payload));

@@ -53,7 +53,7 @@ mod tests {
     use super::super::scratch::ScratchFile;
     use super::*;
 
-    /// What is behind the time of the last line, and how long the time is.
+    /// The text after the time of the last line, and the length of that time.
     fn last_line(file: &ScratchFile) -> (usize, String) {
         let text = std::fs::read_to_string(file.path()).unwrap();
         let (time, rest) = text.lines().next_back().unwrap().split_once(' ').unwrap();

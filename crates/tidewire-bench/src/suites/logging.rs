@@ -29,7 +29,7 @@ pub(super) const SUITE: Suite = Suite {
     drive,
 };
 
-/// What is logged to, by several threads.
+/// The target of several threads that log.
 trait Target: Sync {
     /// Makes the calling thread ready to log, as long as the returned value lives.
     fn prepare(&self) -> Option<DefaultGuard> {
@@ -117,7 +117,7 @@ fn open(work: &Work, file: &ScratchFile) -> Result<(Traced, Log), RoleError> {
     Ok((Traced(super::dispatch(writer)), log))
 }
 
-/// What the threads did.
+/// The result of the threads.
 struct Logged {
     from_ns: u64,
     until_ns: u64,
@@ -188,7 +188,7 @@ impl Target for LockedLog {
     }
 }
 
-/// What is in the file.
+/// The content of the file.
 struct Found {
     /// Lines of ours, each counted once.
     lines: u64,
@@ -203,7 +203,7 @@ impl Found {
         let mut expected = String::new();
         for line in log.lines() {
             let Some(at) = line.find(MARK) else {
-                // What the log says of itself.
+                // The log reports on itself in these lines.
                 continue;
             };
             match place(&line[at..], work, &mut expected) {
@@ -229,18 +229,18 @@ fn place(line: &str, work: &Work, expected: &mut String) -> Option<usize> {
 
 const LINES: Metric = Metric::rate("lines_per_sec", "lines/s");
 
-/// What the log does with lines that come faster than it writes.
+/// The policy for lines that come faster than the log writes.
 const LOSSLESS: &str = "lossless";
 const LOSSY: &str = "lossy";
 
 /// Characters of a line's text.
 const LINE_BYTES: usize = 80;
 
-/// What fills a line up to its length.
+/// The filling of a line up to its length.
 const FILLING: &str =
     "................................................................................";
 
-/// What marks a line of ours.
+/// The mark of our own lines.
 const MARK: &str = "line-";
 
 #[cfg(test)]

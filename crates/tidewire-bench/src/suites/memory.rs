@@ -33,7 +33,7 @@ pub(super) const SUITE: Suite = Suite {
     drive,
 };
 
-/// What the lane of the sessions and the driver's thread share.
+/// The state that the lane of the sessions shares with the driver's thread.
 #[derive(Default)]
 struct Shared {
     /// How many sessions there are to be.
@@ -56,7 +56,7 @@ struct Holder {
     was_active: bool,
     /// Messages on their way at once when all are active.
     at_once: usize,
-    /// Whose turn it is next, where not all can have one on its way.
+    /// The session that is next, where not all may have a message under way.
     turn: usize,
 }
 
@@ -162,7 +162,7 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
         shared.answered.load(Ordering::Acquire),
     );
     stage.stopped()?;
-    // What does not come back is lost, and not waited for any longer.
+    // A message that does not come back is lost; the wait for it ends.
     let _ = shared.wait_until(|| shared.unanswered() == 0);
     let mut measured = Measured {
         messages,
@@ -191,7 +191,7 @@ fn resident_bytes(control: &Client) -> Result<u64, RoleError> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// What the kernel has in unreclaimable slabs and for sockets, in bytes; 0 where it does not say.
+/// The bytes that the kernel has in unreclaimable slabs and for sockets; 0 where it does not tell.
 fn kernel_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let sockstat = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
@@ -337,11 +337,11 @@ const BYTES: Metric = Metric::least(USER_BYTES, "bytes");
 
 const USER_BYTES: &str = "user_bytes_per_session";
 
-/// What the sessions do.
+/// The activity of the sessions.
 const IDLE: &str = "idle";
 const ACTIVE: &str = "active";
 
-/// What a session says, and hears.
+/// The message that a session sends and receives.
 const WORD: &[u8; 32] = b"nothing new, thank you, and you?";
 
 /// Connections on their way at one time: fewer than a listener's backlog.

@@ -74,7 +74,7 @@ fn serves_nobody(_: Side, work: &Work, _: &mut Stage) -> Result<(), RoleError> {
     Err(RoleError::Unsupported(text))
 }
 
-/// What `tracing` calls go to, when they go to this log.
+/// A dispatcher that sends `tracing` events to this log.
 fn dispatch(writer: LogWriter) -> Dispatch {
     let subscriber = tracing_subscriber::fmt()
         .with_writer(writer)
@@ -209,8 +209,9 @@ pub(super) fn in_own_format(work: &mut Work) {
     }
 }
 
-/// What is set in the environment of programs that do this work. Memory is given out in pages of 2 MiB where it can be, of which
-/// the last one would be charged to the sessions whose memory begins it: programs whose memory is measured use small pages.
+/// The environment variables of programs that do this work. The allocator takes pages of 2 MiB where it can, and the
+/// first session in a new page would be charged for all of it. Programs whose memory is measured use small pages
+/// instead.
 pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)] {
     if work.suite == memory::SUITE.name {
         &[("MIMALLOC_ALLOW_THP", "0")]

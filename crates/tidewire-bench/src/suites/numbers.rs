@@ -6,7 +6,7 @@
 
 use tidewire::{Context, SessionId};
 
-/// What is expected next of each session.
+/// The number that is expected next of each session.
 #[derive(Debug)]
 pub(super) struct Numbers {
     session: SessionId,

@@ -8,7 +8,7 @@ use crate::contract::{Account, Measured, Said, Work};
 use crate::plan::{RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 
-/// What a run of a row found.
+/// The result of a run of a row.
 #[derive(Debug)]
 pub(super) struct Played {
     pub(super) measured: Measured,
@@ -96,7 +96,7 @@ pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     let mut account = Account::default();
     let sent = measured.as_ref().and_then(|measured| measured.sent);
     if let Some(server) = &mut server {
-        // What was sent one way is still on its way; that something of it is lost shows in the end.
+        // One-way messages may still be under way; a loss shows at the end.
         let until = Instant::now() + SETTLE_MAX;
         loop {
             server.asks.write_all(b"\n").unwrap();
@@ -129,7 +129,7 @@ pub(super) fn play_until(
         let lost = (measured.lost, measured.verified);
         assert_eq!(lost, (0, true), "{side:?}, {work:?}: {measured:?}");
         if let Some(sent) = measured.sent {
-            // What went one way is in the server's account, and nowhere else.
+            // One-way messages are in the server's account only.
             assert_eq!(account.messages, Some(sent), "{side:?}, {work:?}");
             if sent > 0 {
                 return measured;

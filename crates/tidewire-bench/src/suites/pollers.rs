@@ -43,7 +43,7 @@ struct Ours {
 /// poll, by itself.
 struct BarePoll<'d>(Vec<PollFd<'d>>);
 
-/// What the rounds found.
+/// The result of the rounds.
 #[derive(Default)]
 struct Rounds {
     events: u64,
@@ -225,7 +225,7 @@ const EVENTS: Metric = Metric::rate("events_per_sec", "events/s");
 /// Events taken in one call, by ours and by the bare epoll loop.
 const EVENTS_MAX: usize = 1_024;
 
-/// What was said is there at once; if it is not found within this time, it is lost.
+/// Longest wait for a message. It is there at once, so one that is not found within this time is lost.
 const TIMEOUT: Duration = Duration::from_millis(900);
 
 #[cfg(test)]

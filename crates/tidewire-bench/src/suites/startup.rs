@@ -247,12 +247,12 @@ const MEDIAN: Metric = Metric::least(MEDIAN_MS, "ms");
 
 const MEDIAN_MS: &str = "median_ms";
 
-/// What is started.
+/// The thing that is started.
 const BIND: &str = "bind";
 const CONNECT: &str = "connect";
 const RECONNECT: &str = "reconnect";
 
-/// What is asked, and comes back.
+/// The payload that is sent and comes back.
 const WORD: &[u8; 32] = b"the first word of a conversation";
 
 /// A client that has not reconnected after this long does not.

@@ -143,7 +143,7 @@ impl Tasks {
         }
     }
 
-    /// What a task is.
+    /// Does one task.
     fn work(&self, task: Task) {
         let waited_ns = now_ns().saturating_sub(task.handed_over_ns);
         let mut value = task.number as u64;
@@ -313,7 +313,7 @@ const QUEUE_MAX: usize = 1_024;
 /// A task that was not done.
 const UNDONE: u64 = u64::MAX;
 
-/// What is not done when nothing was done for this long is lost.
+/// Tasks that are not done this long after the last progress are lost.
 const TIMEOUT_NS: u64 = 20_000_000_000;
 
 #[cfg(test)]

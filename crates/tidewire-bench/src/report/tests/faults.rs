@@ -1,4 +1,4 @@
-//! What makes a benchmark fail, and what is only marked.
+//! Faults that make a benchmark fail, and disturbances that are only marked.
 
 use super::*;
 

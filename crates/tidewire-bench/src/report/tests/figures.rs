@@ -116,7 +116,7 @@ fn the_servers_are_compared_by_their_own_time_where_the_driver_was_the_bound() {
         (bound.limit_ratio, bound.marks()),
         (Some(1.0), vec!["driver-bound"])
     );
-    // Who is faster may be bound by the server, and the other not: the ratio says nothing all the same.
+    // The faster side may be bound by its server and the other not: the ratio has no meaning all the same.
     let free = with(9e5, (99.0, 90.0));
     assert!(free.marks().is_empty());
     assert_eq!(

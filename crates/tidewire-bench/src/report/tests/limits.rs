@@ -87,7 +87,7 @@ fn a_limit_that_somebody_passes_is_named_as_a_defect() {
     for (ours, peer, passed) in [
         ([900; 3], good(), &[][..]),
         ([1_100; 3], good(), &["tidewire"]),
-        // What two runs of one program differ by, and what is not sure.
+        // The difference of two runs of one program, and one that is within the noise.
         ([1_040; 3], good(), &[]),
         ([990, 1_200, 1_200], good(), &[]),
         ([900; 3], figures(&outcomes([1_500; 3])), &["by hand"]),

@@ -1,4 +1,4 @@
-//! What is to be found in a row, in a file and on a page, and what all of these are made of here.
+//! The content of a row, a file and a page, and the results that these tests build.
 
 mod faults;
 mod figures;

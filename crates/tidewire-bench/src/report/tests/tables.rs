@@ -28,7 +28,7 @@ fn a_row_that_climbs_has_a_table_of_everybody_with_the_highest_first() {
         ("5.00×", "held all")
     );
     assert_eq!(rows[2][7], "of 1,000 came 900, lost 1,234, p99 60.0 µs");
-    // What was lost in a round that did not hold is in no figure, so that there was one has to be told.
+    // No figure counts the loss of a round that did not hold, so the table mentions that round.
     assert_eq!(
         (rows[2][3].as_str(), rows[1][3].as_str()),
         ("1 of 2", "1 of 1")

@@ -39,7 +39,7 @@ struct Receiver {
     at: u64,
 }
 
-/// What is on its way to somebody, once for all. Positions count from the first byte that was ever in it.
+/// The bytes under way to the receivers, framed once. Positions count from the first byte that was ever in it.
 struct Log {
     bytes: Vec<u8>,
     /// Position of the first byte that is kept.
@@ -126,12 +126,12 @@ impl Receiver {
 }
 
 impl Log {
-    /// What is behind a position that is still kept.
+    /// The bytes from a position that is still kept.
     fn from(&self, at: u64) -> &[u8] {
         &self.bytes[(at - self.start) as usize..]
     }
 
-    /// Nobody needs what is before this position. It goes when it is the larger part, so that each byte is moved once.
+    /// Drops the bytes before a position. It waits until they are the larger part, so that each byte is moved once.
     fn forget(&mut self, until: u64) {
         let count = (until - self.start) as usize;
         if count * 2 >= self.bytes.len() {
@@ -210,7 +210,7 @@ const INTERVAL_UNIT: &str = " ms";
 /// How long it waits for the next connection.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What is kept for the slowest receiver, in bytes; with it the publisher waits.
+/// Most bytes that are kept for the slowest receiver. The publisher waits when the log holds more.
 const LOG_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]

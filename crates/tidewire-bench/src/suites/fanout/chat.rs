@@ -10,7 +10,7 @@ use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
 use crate::stage::Stage;
 
-/// What sets these rows apart.
+/// The mode of these rows.
 pub(super) const MODE: &str = "chat";
 
 /// Agents of each step, and messages a second that they offer together.

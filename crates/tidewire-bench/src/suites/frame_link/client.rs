@@ -34,7 +34,7 @@ pub(in super::super) struct Links<const FRAME_BYTES: usize> {
     buffer: Box<[u8]>,
 }
 
-/// What is done until something comes.
+/// The way to wait for frames.
 enum Waits {
     In(WaitSet),
     /// Looking again and again.

@@ -32,7 +32,7 @@ pub(super) struct FrameLink<const FRAME_BYTES: usize> {
     pub(super) output: Vec<u8>,
 }
 
-/// What carries the bytes.
+/// The carrier of the bytes.
 enum Wire {
     Socket(Stream),
     Ring(RingStream),
@@ -121,7 +121,7 @@ impl Datagrams {
         self.socket.receive(batch)?;
         let mut filled = 0;
         for datagram in &**batch {
-            // Who had to greet twice may be answered twice.
+            // A client that greeted twice may get two answers.
             if datagram.bytes == GREETING {
                 continue;
             }
@@ -150,11 +150,11 @@ fn buffer() -> Box<[u8]> {
     vec![0; BUFFER_BYTES].into_boxed_slice()
 }
 
-/// What one read takes at most: no run of datagrams is larger.
+/// Most bytes of one read: no run of datagrams is larger.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Room of a ring in each direction, in bytes.
 const RING_BYTES: usize = 256 * 1024;
 
-/// What a client says over UDP before anything else, and the server answers: so the server knows of it.
+/// The first datagram of a client over UDP, which the server answers. By it the server learns of the client.
 const GREETING: [u8; 1] = [0];

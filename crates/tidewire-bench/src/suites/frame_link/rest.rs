@@ -1,4 +1,4 @@
-//! What a thread does that looked for frames within its process and found none.
+//! The rest of a thread that looked for frames within its process and found none.
 //!
 //! Between two cores the next frame is a few hundred nanoseconds away, and a thread that gives its core up at once, where others
 //! want it as well, is without it for their whole turn: milliseconds for every frame that is not there yet. A thread that never

@@ -88,7 +88,7 @@ impl Server {
                 for _ in 0..connections {
                     let pair = RingStream::pair(RING_BYTES);
                     let (mut one, mut other) = pair.map_err(RoleError::failed("make a ring"))?;
-                    // Nobody sleeps, so nobody is to be woken.
+                    // Both ends poll, so neither is ever woken.
                     one.set_interest(Interest::NONE);
                     other.set_interest(Interest::NONE);
                     near.push(one);
@@ -225,7 +225,7 @@ impl Port {
                 if datagram.bytes == GREETING {
                     match self.socket.send(peer, GREETING.len(), &GREETING) {
                         Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-                        // Who hears nothing asks again.
+                        // A client that gets no answer asks again.
                         _ => {}
                     }
                 } else if let Some(link) = &mut links[number] {

@@ -216,7 +216,7 @@ struct Counter {
     shared: Arc<AtomicU64>,
 }
 
-/// What counts.
+/// The way to count.
 // With a tag of its own instead of one hidden in a vector: it is looked at for every message.
 #[repr(u8)]
 enum Counts {
@@ -364,7 +364,7 @@ fn drive_lane(
     stage: &mut Stage,
 ) -> Result<(), RoleError> {
     let mut limits = super::limits(work);
-    // What is written together: beyond it a session is full and waits for its socket.
+    // Largest output that is written together. A session that holds more is full and waits for its socket.
     limits.queue_bytes_max = BLOCK_BYTES;
     lane_client::run(endpoint, work, task, limits, stage, |measured| {
         measured.counted = !is_numbered(work);

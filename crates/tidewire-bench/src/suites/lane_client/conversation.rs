@@ -47,7 +47,7 @@ impl Conversation {
         is_possible
     }
 
-    /// What was sent up to now went at this time; messages of one turn share an entry.
+    /// Notes that everything up to `next` was sent at this time; messages of one turn share an entry.
     pub(super) fn note_sent(&mut self, now_ns: u64) {
         match self.sent.back_mut() {
             Some((until, sent_ns)) if *sent_ns == now_ns => *until = self.next,

@@ -1,4 +1,4 @@
-//! What a lane of clients and the thread that plays the driver say to each other.
+//! The link between a lane of clients and the thread that plays the driver.
 //!
 //! The driver sets a phase, which the lane looks at once a turn; the lane has counters, which the driver looks at behind the
 //! window, and news, which are rare and go through a lock.
@@ -15,7 +15,7 @@ use crate::plan::RoleError;
 use crate::probes::echo::DRAIN;
 use crate::stage::Stage;
 
-/// What the lane and the driver's thread share.
+/// The state that the lane shares with the driver's thread.
 #[derive(Debug)]
 pub(in super::super) struct Link {
     phase: AtomicU8,

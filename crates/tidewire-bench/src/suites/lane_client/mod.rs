@@ -28,7 +28,7 @@ use crate::plan::RoleError;
 use crate::probes::BLOCK_BYTES;
 use crate::stage::{Stage, allocated_bytes};
 
-/// What the sessions of a lane do.
+/// The task of a lane's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     /// Keep so many messages in flight, each of which comes back.
@@ -65,7 +65,7 @@ pub(super) struct LaneClient {
     turn: u64,
     next_to_send: usize,
     counts: Counts,
-    /// What came one way to the other end, where this lane has both of its one session.
+    /// One-way messages that arrived at the other end, where this lane has both ends of its one session.
     taken: u64,
     measure: Measure,
 }
@@ -82,7 +82,7 @@ struct Counts {
     wrong: u64,
 }
 
-/// What is counted between start and end of the window.
+/// The counts between start and end of the window.
 #[derive(Debug)]
 struct Measure {
     from_ns: u64,
@@ -343,7 +343,7 @@ impl Service for LaneClient {
             }
         }
         if self.phase < Phase::Draining {
-            // What was lost leaves room for others, or the window would close for good.
+            // A lost message frees its slot too, or the window would close for good.
             for _ in 0..=overtaken {
                 cx.send(&numbered(&mut self.payload, conversation.next))?;
                 conversation.next += 1;
@@ -418,7 +418,7 @@ fn numbered(payload: &mut [u8], number: u64) -> Message<'_> {
     Message::new(Kind::OneWay, 0, payload)
 }
 
-/// What the number of a message takes of its payload.
+/// Bytes of a payload that hold the message's number.
 const NUMBER_BYTES: usize = 8;
 
 /// Connections on their way at one time: fewer than a listener's backlog.

@@ -102,14 +102,14 @@ fn drive(
         let mut heard_ns = None;
         links.turn(LOOK_EVERY, |number, frame, _| {
             let heard_ns = *heard_ns.get_or_insert_with(tidewire_io::clock::now_ns);
-            // What has another length, kind or topic is not what was published.
+            // A frame with another length, kind or topic is not what was published.
             let payload = frame.strip_prefix(&head[..]).unwrap_or_default();
             flow.take(number, payload, heard_ns, course);
         })?;
     }
 }
 
-/// What stands before each payload: the header and the topic.
+/// The bytes before each payload: the header and the topic.
 fn head() -> io::Result<Vec<u8>> {
     let mut frame = Vec::new();
     let message = Message::with_id(Kind::Deliver, 1, 0, &[0; PAYLOAD_BYTES]).with_name(TOPIC);

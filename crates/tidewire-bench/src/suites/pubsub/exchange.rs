@@ -25,7 +25,7 @@ struct Exchange {
     sender: Sender<News<Deliveries>>,
     subscribers: usize,
     publishers: Vec<SessionId>,
-    /// What stands for the topic in deliveries to each subscriber; 0 until the server has said it.
+    /// The alias of the topic in deliveries to each subscriber; 0 until the server has told it.
     aliases: Vec<u16>,
     /// Subscriptions and connections that are still to come about.
     awaited: usize,
@@ -137,7 +137,7 @@ impl Service for Exchange {
                 }
                 self.note_ready();
             }
-            // What was dropped shows in the numbers.
+            // The numbers show dropped messages.
             Kind::Gap => {}
             kind => tell(
                 &self.sender,
@@ -183,8 +183,9 @@ impl Service for Exchange {
     }
 }
 
-/// What a delivery carries if its head is that of a publication of the topic, and nothing, which is never right, if it is not.
-/// The bare subscriber compares the same bytes before they are decoded. The topic has no wildcard, so that its alias says it.
+/// The payload of a delivery if its head is that of a publication of the topic; otherwise nothing, which is never
+/// right. The bare subscriber compares the same bytes before they are decoded. The topic has no wildcard, so its alias
+/// identifies it.
 fn published<'m>(message: &Message<'m>, alias: u16) -> &'m [u8] {
     let Message {
         kind,

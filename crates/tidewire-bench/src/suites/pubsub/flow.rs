@@ -1,4 +1,4 @@
-//! Who has sent what, and who has heard it: the window of the publishers, and the account of the deliveries.
+//! The window of the publishers, and the account of the deliveries.
 
 use tidewire_load::statistics::LatencyHistogram;
 
@@ -17,12 +17,12 @@ pub(super) struct Flow {
     deliveries: Deliveries,
     /// When something was last heard.
     heard_ns: u64,
-    /// What has not come when nothing has come for this long is lost. Over a stream nothing can get lost, only late, which
-    /// it may be on a machine that does something else.
+    /// A message that is missing after so long a silence is lost. Over a stream a message is never lost, only late,
+    /// which it may be on a busy machine.
     silence_ns: u64,
 }
 
-/// What became of them.
+/// The account of all deliveries.
 #[derive(Debug)]
 pub(super) struct Deliveries {
     /// Deliveries that came within the window.

@@ -85,7 +85,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
             None
         }
     };
-    // Nobody but the lane or the thread is to hold the other end: if it ends, that is heard.
+    // Only the lane or the thread holds the other end, so that its end is noticed.
     drop(sender);
     let all = course.run(1, work, &news, stage)?;
     let Some(deliveries) = all.first() else {

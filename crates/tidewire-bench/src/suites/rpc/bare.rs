@@ -18,7 +18,7 @@ use crate::stage::Stage;
 
 type Frame = [u8; FRAME_BYTES];
 
-/// What a client knows of its calls.
+/// The calls of a client.
 #[derive(Default)]
 struct Client {
     /// When the calls were sent whose replies are awaited, by number.

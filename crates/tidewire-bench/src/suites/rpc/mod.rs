@@ -27,7 +27,7 @@ pub(super) const SUITE: Suite = Suite {
     drive,
 };
 
-/// What became of a thread's calls.
+/// The account of a thread's calls.
 #[derive(Debug)]
 struct Calls {
     /// Calls sent within the window.
@@ -160,7 +160,7 @@ impl Calls {
     }
 }
 
-/// What all threads found.
+/// The account of all threads.
 fn measured(threads: &[Calls], work: &Work) -> Measured {
     let mut all = Calls::new();
     for calls in threads {
