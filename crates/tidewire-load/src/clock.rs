@@ -32,7 +32,7 @@ pub trait TimeSource: fmt::Debug + Send + Sync {
         now_ns()
     }
 
-    /// What a clock on the wall shows.
+    /// The time of a clock on the wall.
     fn wall(&self) -> SystemTime {
         machine_wall()
     }

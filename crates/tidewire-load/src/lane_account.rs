@@ -1,4 +1,4 @@
-//! What the lanes of one side did, besides taking processor time: system calls and allocations.
+//! The work of one side's lanes besides processor time: system calls and allocations.
 //!
 //! Lanes count both themselves ([`Metrics`]), which costs nothing worth mentioning; tracing a process from outside costs a
 //! multiple of what is measured. So they are known of the instrument's own lanes, and of a server that can be asked: one
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tidewire::Metrics;
 use tidewire_io::allocation::is_counting;
 
-/// What all lanes of a process have done so far.
+/// The account of all lanes of a process up to now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneAccount {
     /// System calls to wait, read and write.
@@ -44,7 +44,7 @@ impl LaneAccount {
         }
     }
 
-    /// What was done between an earlier account of the same lanes and this one.
+    /// The difference between an earlier account of the same lanes and this one.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));

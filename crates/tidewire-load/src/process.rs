@@ -1,4 +1,4 @@
-//! What a process has cost so far: processor time and memory, read from `/proc`.
+//! The cost of a process up to now: processor time and memory, read from `/proc`.
 //!
 //! The server under test runs in another process, so the only honest source is the kernel's own account of
 //! it. Two samples and a subtraction give the cost of a step. Processor time has the kernel's tick of
@@ -95,7 +95,7 @@ pub enum SampleError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file's text is not what the kernel documents: a zombie has no memory lines, for example.

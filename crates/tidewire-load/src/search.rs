@@ -81,7 +81,7 @@ impl SearchPlan {
     }
 }
 
-/// What a search found, with every trial in order.
+/// The result of a search, with every trial in order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SearchResult {
     /// How it ended.
@@ -134,7 +134,7 @@ pub enum SearchError<E> {
     /// The plan is impossible. Correct it.
     #[error("there is nothing to search: {wrong}")]
     Plan {
-        /// What is wrong.
+        /// The reason.
         wrong: &'static str,
     },
     /// A trial could not be run, which says nothing about the rate.

@@ -16,7 +16,7 @@
 use thiserror::Error;
 use tidewire_io::checksum::crc32c_of_words;
 
-/// Who sent a message, which one it is and when it was due.
+/// The sender of a message, its number, and when it was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Number of the run, so that a message left over from an earlier run is recognised.

@@ -16,7 +16,7 @@ use super::{Edge, Frame};
 /// A socket on a free port of the loopback interface, which hands runs of datagrams over in one call, or each by itself.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn bind(offload: bool) -> io::Result<DatagramSocket> {
     let mut options = DatagramOptions::default();
     options.segmentation_offload = offload;
@@ -29,7 +29,7 @@ pub fn bind(offload: bool) -> io::Result<DatagramSocket> {
 /// Sends back what comes until `stop` is set. The bytes it allocates are published as by [`super::echo::serve`].
 ///
 /// # Errors
-/// What the system says of the socket.
+/// The error of the socket.
 pub fn serve(
     socket: &DatagramSocket,
     stop: &AtomicBool,
@@ -69,7 +69,7 @@ pub fn serve(
 /// Offers the load to `server`, from a socket for each connection, as [`super::echo::drive`] does.
 ///
 /// # Errors
-/// What the system says, or a reply that was never asked for. Those of `at_edge`.
+/// The error of the system, or a reply that was never asked for. Those of `at_edge`.
 pub fn drive(
     server: SocketAddr,
     load: &EchoLoad,

@@ -57,7 +57,7 @@ struct Peer {
 /// Counts what arrives until `stop` is set. Tells each sender how much that was whenever it is another `tells_every` frames.
 ///
 /// # Errors
-/// What the system says of the socket.
+/// The error of the socket.
 pub fn serve(
     socket: &DatagramSocket,
     (parse, frame_bytes): (Parse, usize),
@@ -113,7 +113,7 @@ impl DatagramSender {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn open(server: SocketAddr, load: &DatagramLoad) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let mut peers = Vec::with_capacity(load.connections);
@@ -140,7 +140,7 @@ impl DatagramSender {
     /// Sends as fast as it may, for this long.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn send_for(&mut self, duration: Duration) -> io::Result<()> {
         let until_ns = now_ns() + duration.as_nanos() as u64;
         while now_ns() < until_ns {

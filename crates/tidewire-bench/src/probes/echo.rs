@@ -65,7 +65,7 @@ struct Connection {
 /// turn, where they are counted.
 ///
 /// # Errors
-/// What the system says of the listener or the epoll set. A connection that breaks only ends itself.
+/// The error of the listener or the epoll set. A connection that breaks only ends itself.
 pub fn serve(
     listener: &Listener,
     stop: &AtomicBool,

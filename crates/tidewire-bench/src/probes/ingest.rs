@@ -55,7 +55,7 @@ pub struct Received {
 /// Counts what arrives, in reads of at most `read_bytes`, until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
 ///
 /// # Errors
-/// What the system says of the listener or the epoll set.
+/// The error of the listener or the epoll set.
 pub fn serve(
     listener: &Listener,
     parse: Parse,

@@ -1,4 +1,4 @@
-//! What is counted and what it cost are of one window.
+//! Whether the counts and the cost of a run are of one window.
 
 use std::fs;
 

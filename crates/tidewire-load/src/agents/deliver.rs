@@ -1,4 +1,4 @@
-//! What reaches an agent from others: the hot path of a fan-out, tens of millions of times a second.
+//! Messages that reach an agent from others: the hot path of a fan-out, tens of millions of times a second.
 
 use super::Agents;
 use crate::body;
@@ -23,7 +23,7 @@ impl Agents {
             ledger.record_corrupt();
             return;
         }
-        // What another part sent was due by the clock of its machine, of which this one knows nothing.
+        // A message of another part was due by the clock of another machine, which is not comparable with this one.
         let is_timed = self.plan.segment.has(stamp.sender);
         let delay_ns = if is_timed {
             now_ns.saturating_sub(stamp.intended_ns)

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// What is out, oldest first.
+/// The messages that await an answer, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     waiting: VecDeque<Waiting>,
@@ -26,7 +26,7 @@ struct Waiting {
     is_over: bool,
 }
 
-/// What an answer is to.
+/// The message that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     /// A message that was waited for.

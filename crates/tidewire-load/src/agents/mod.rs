@@ -34,7 +34,7 @@ use crate::scenario::{Load, Pattern, Step};
 use crate::schedule::{Arrivals, Schedule};
 use crate::segment::Segment;
 
-/// What every agent of a step needs to know.
+/// The plan of a step that all its agents share.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlan {
     pub(crate) address: Endpoint,

@@ -1,4 +1,4 @@
-//! What comes back to its sender: matching, checking, giving up.
+//! Replies at their sender: matching, checking, giving up.
 
 use tidewire::{Context, Kind, Message};
 use tidewire_proto::body::ErrorBody;

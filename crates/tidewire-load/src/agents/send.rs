@@ -70,7 +70,7 @@ impl Agents {
         }
         let stop_ns = self.link.stop_ns();
         if self.plan.clock.now_ns() >= last_send_ns(stop_ns, &self.plan.step) {
-            // What is left is due and never sent, which is counted when the step ends.
+            // The rest is due and never sent. It is counted when the step ends.
             return self.tell_sending_ended();
         }
         self.unblock(cx);
@@ -336,7 +336,7 @@ impl Agents {
         };
         if let Some((front, rest)) = self.payload.split_first_chunk_mut() {
             stamp.encode(front);
-            // Nobody sees again what goes one way.
+            // A one-way message never comes back to its sender.
             if self.plan.step.pattern != Pattern::Ingest {
                 body::fill(&stamp, rest);
             }
@@ -448,7 +448,8 @@ impl Agents {
         (1 - within, within)
     }
 
-    /// What an agent's schedule still has due before the end of sending, before the steady window and in it.
+    /// The messages that an agent's schedule still has due before the end of sending: before the steady window, and in
+    /// it.
     fn count_rest(&self, place: usize, stop_ns: u64) -> (u64, u64) {
         let (steady_ns, _) = self.link.steady_window();
         match &self.agents[place].pace {

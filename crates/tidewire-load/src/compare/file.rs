@@ -1,4 +1,4 @@
-//! What a report file says about its runs.
+//! The runs of a report file.
 //!
 //! Only what is compared is read, and unknown keys are passed over: the two sides of a comparison are often two
 //! versions of the instrument, and the newer one must not refuse the older one's report or the other way round.
@@ -265,7 +265,7 @@ impl FileStep {
         figures
     }
 
-    /// What the step does, for comparison key by key.
+    /// The settings of the step, for comparison key by key.
     fn setting(&self, model: &str) -> BTreeMap<String, String> {
         let mut setting = BTreeMap::from([
             ("agents".to_owned(), self.concurrency.to_string()),

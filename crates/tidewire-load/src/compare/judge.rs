@@ -178,7 +178,7 @@ impl StepRun {
     }
 }
 
-/// What makes a step of a run another measurement than the first one of the base.
+/// The difference that makes a step of a run another measurement than the first one of the base.
 fn difference(first: (&Run, &StepRun), other: (&Run, &StepRun)) -> Option<Obstacle> {
     let differing = first.1.setting.iter().find_map(|(what, base)| {
         let new = other.1.setting.get(what)?;

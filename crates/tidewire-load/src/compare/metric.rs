@@ -1,4 +1,4 @@
-//! What is compared, in which unit, and which direction is good.
+//! The metrics that are compared, with their units and the direction that is good.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ pub(super) type Figures = BTreeMap<Metric, Result<f64, Missing>>;
 /// Why a run has no such figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// Nobody looked, as at the memory of a server on another machine.
+    /// The figure was not measured, as the memory of a server on another machine.
     NotMeasured,
     /// A percentile of fewer messages than it needs.
     TooFewSamples,

@@ -27,18 +27,18 @@ use self::run_set::Run;
 pub use self::run_set::{Kind, RunSet, RunSetError};
 use crate::statistics::{Bootstrap, MedianInterval, Outliers, RatioInterval};
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// The base.
     pub base: Side,
-    /// What is compared with it.
+    /// The side that is compared with it.
     pub new: Side,
     /// Whether run k of the one was made next to run k of the other.
     pub paired: bool,
     /// Steps in the order of the base, then those that only the new side has.
     pub steps: Vec<StepComparison>,
-    /// What a reader should know, such as that no noise was recorded.
+    /// Remarks for a reader, such as that no noise was recorded.
     pub notes: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ pub struct StepComparison {
     pub metrics: Vec<MetricComparison>,
     /// Why the step is not comparable, if it is not.
     pub obstacle: Option<Obstacle>,
-    /// What a reader should know.
+    /// Remarks for a reader.
     pub notes: Vec<String>,
 }
 
@@ -195,13 +195,13 @@ pub struct MetricComparison {
     pub noise: f64,
     /// Whether that was recorded on this machine, and not assumed.
     pub noise_is_recorded: bool,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
     /// Why there is no verdict, if there is none.
     pub obstacle: Option<Obstacle>,
 }
 
-/// What follows for a metric.
+/// The verdict on a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -223,13 +223,13 @@ pub enum Obstacle {
     /// The steps do different things.
     #[error("other scenario: {what}")]
     OtherScenario {
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// The runs were made on different machines.
     #[error("other machine: {what}")]
     OtherMachine {
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// The steps lasted differently long.
@@ -277,9 +277,9 @@ pub enum CompareError {
     /// One side is of load tests, the other of benchmarks. Name two of a kind.
     #[error("{base} cannot be compared with {new}; name two of a kind")]
     Unlike {
-        /// What the base is of.
+        /// The kind of the base.
         base: Kind,
-        /// What the new side is of.
+        /// The kind of the new side.
         new: Kind,
     },
     /// Paired sides have different numbers of runs. Remove what has no partner.

@@ -1,4 +1,4 @@
-//! What a machine shows when nothing has changed.
+//! The noise of a machine: the differences that it shows when nothing has changed.
 //!
 //! Two runs of the same binary differ, through the order of its pages in memory or the mood of a neighbour, by more
 //! than the spread within a series says. So a comparison of a binary with itself is made first, and a change
@@ -112,7 +112,7 @@ pub enum NoiseError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file is no record of noise. Name a noise.json that `tidewire ab` wrote.

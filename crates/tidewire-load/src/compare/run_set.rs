@@ -14,7 +14,7 @@ use super::file::{FileReport, FileVersion};
 use super::metric::Figures;
 use crate::report::{JSON_FILE, SCHEMA_VERSION};
 
-/// What runs are of.
+/// The kind of a side's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Reports of load tests.
@@ -138,7 +138,7 @@ pub enum RunSetError {
     Read {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// There is no report. Name a report.json, or a directory that holds some.
@@ -160,9 +160,9 @@ pub enum RunSetError {
     Mixed {
         /// The file.
         path: PathBuf,
-        /// What it is of.
+        /// The kind of this file.
         kind: Kind,
-        /// What the others are of.
+        /// The kind of the other files.
         others: Kind,
     },
     /// The file of the benchmark is from before it was settled what its figures mean. Measure again.
@@ -221,7 +221,7 @@ pub(super) struct StepRun {
     pub(super) concurrency: u32,
     /// Its length in seconds.
     pub(super) secs: f64,
-    /// What it does, by what is to be called if it differs.
+    /// The settings of the step, each under the name that a message about a difference uses.
     pub(super) setting: BTreeMap<String, String>,
     pub(super) figures: Figures,
     /// Whether its cost is that of the steady window and not of the whole step.

@@ -21,7 +21,7 @@ fn step(factor: f64) -> Value {
     })
 }
 
-/// What newer builds add, with the same percentiles.
+/// The keys that newer builds add, with the same percentiles.
 fn detail(factor: f64) -> Value {
     let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
     json!({

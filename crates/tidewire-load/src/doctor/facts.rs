@@ -1,4 +1,4 @@
-//! What can be known about the machine.
+//! The facts about the machine that a measurement depends on.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub struct Facts {
 /// The monotonic clock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClockFacts {
-    /// What the kernel reads, such as `tsc`.
+    /// The clock source of the kernel, such as `tsc`.
     pub source: Option<String>,
     /// Smallest step between two readings that differ, in nanoseconds.
     pub resolution_ns: u64,

@@ -1,4 +1,4 @@
-//! What follows from the facts. Every limit is a named constant with its reason.
+//! The findings that follow from the facts. Every limit is a named constant with its reason.
 
 use super::{ClockFacts, CoreFacts, Facts, Finding, Level, LimitFacts};
 use crate::format::{mebibytes, thousands};
@@ -283,7 +283,7 @@ const STEAL_PCT_MAX: f64 = 2.0;
 /// The examination itself keeps one core busy only for seconds of the minute.
 const LOAD_SHARE_MAX: f64 = 0.5;
 
-/// What quiet machines show.
+/// Lost time of a loop on a quiet machine, in percent.
 const LOOP_LOST_PCT_GOOD: f64 = 3.0;
 
 /// Above this even a change of 5 % cannot be told from the machine.
@@ -301,7 +301,7 @@ const DESCRIPTORS_GOOD: u64 = 65_536;
 /// Some milliseconds of 10 Gbit/s.
 const SOCKET_BUFFER_BYTES_GOOD: u64 = 4 << 20;
 
-/// What the kernel itself has had as its default since 5.4.
+/// The default of the kernel since 5.4.
 const ACCEPT_QUEUE_GOOD: u64 = 4_096;
 
 /// The kernel's default range has 28,232.

@@ -19,7 +19,7 @@ pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts, LoopFacts, Wakeu
 /// The facts about a machine and what follows from them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Examination {
-    /// What was found out.
+    /// The facts.
     pub facts: Facts,
     /// One finding for each check, in a fixed order.
     pub findings: Vec<Finding>,
@@ -74,16 +74,16 @@ impl Examination {
     }
 }
 
-/// What one check found.
+/// The finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The check, such as `clock`.
     pub check: &'static str,
     /// How bad it is.
     pub level: Level,
-    /// What was found, with units.
+    /// The fact, with units.
     pub found: String,
-    /// What it does to a measurement and how to fix it; empty when it is good.
+    /// Its effect on a measurement and how to fix it; empty when it is good.
     pub remedy: &'static str,
 }
 

@@ -66,7 +66,7 @@ pub(super) fn fixed_loop() -> LoopFacts {
     evenness(pieces)
 }
 
-/// What the times of equal pieces, in nanoseconds, say.
+/// The evenness of the times of equal pieces, in nanoseconds.
 fn evenness(mut pieces: Vec<u64>) -> LoopFacts {
     pieces.sort_unstable();
     let count = pieces.len();

@@ -1,4 +1,4 @@
-//! What a step's lanes and its coordinator tell each other while the step runs.
+//! The exchange between a step's lanes and its coordinator while the step runs.
 //!
 //! The coordinator opens the barrier and closes the step; the lanes publish counters once per turn and swap
 //! histograms a few times a second, so that the live view costs the hot path nothing.
@@ -125,7 +125,7 @@ impl StepLink {
         self.stop_ns.load(Ordering::Relaxed)
     }
 
-    /// What is sent or arrives in this window counts for the steady rates.
+    /// The window in which sent and arrived messages count for the steady rates.
     #[inline]
     pub(crate) fn steady_window(&self) -> (u64, u64) {
         (

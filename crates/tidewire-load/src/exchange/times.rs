@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::statistics::LatencyHistogram;
 
-/// What one lane recorded since its histograms were last exchanged.
+/// The times that one lane recorded since its histograms were last exchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     /// Received − intended: in version 1 of every message, in version 2 of those due in the steady window.

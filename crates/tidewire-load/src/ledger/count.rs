@@ -82,7 +82,7 @@ impl CountLedger {
     }
 }
 
-/// What all senders sent, ready to be compared with many receivers.
+/// The messages of all senders, ready to be compared with many receivers.
 #[derive(Clone, Debug, Default)]
 pub struct SentTotals {
     by_sender: Vec<u64>,
@@ -152,7 +152,7 @@ mod tests {
 
     const SENT: [u64; 3] = [100, 50, 70];
 
-    /// What the receiver with index 2 should get, in order.
+    /// The messages that the receiver with index 2 should get, in order.
     fn expected() -> Vec<(u32, u64)> {
         let first = (1..=SENT[0]).map(|sequence| (0, sequence));
         first

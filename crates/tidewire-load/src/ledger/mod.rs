@@ -90,7 +90,7 @@ impl Ledger {
     }
 }
 
-/// What became of one message at one receiver.
+/// The fate of one message at one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It came for the first time and before any later one of its sender.

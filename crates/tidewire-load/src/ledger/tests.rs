@@ -62,7 +62,7 @@ impl Oracle {
     }
 }
 
-/// What a faulty network does to one message of the stream.
+/// The effect of a faulty network on one message of the stream.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,

@@ -10,7 +10,7 @@ use crate::search::{SearchEnd, SearchPlan};
 use crate::slo::Slo;
 use crate::statistics::Percentile;
 
-/// What a run at one rate showed.
+/// The result of a run at one rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Probe {
     /// Which it was, from 1.
@@ -99,7 +99,7 @@ pub struct RateSearch {
     pub target_server: String,
     /// Name of the step.
     pub step: String,
-    /// What is done with a message.
+    /// The pattern of the messages.
     pub pattern: &'static str,
     /// The limits that a rate must keep.
     pub slo: Slo,
@@ -107,7 +107,7 @@ pub struct RateSearch {
     pub seed: u64,
     /// Where was searched, and how finely.
     pub plan: SearchPlan,
-    /// What was found; nothing when the user stopped the search.
+    /// The result; `None` when the user stopped the search.
     pub end: Option<SearchEnd>,
     /// Whether it was the instrument that did not hold the rate above, so that the rate found is a lower bound.
     pub limited_by_instrument: bool,
@@ -150,7 +150,8 @@ impl RateSearch {
         self.limited_by_instrument = failed.all(Probe::is_invalid);
     }
 
-    /// What the search comes to. A search without a result has not shown that the limits can be kept, so it has failed.
+    /// The conclusion of the search. A search without a result has not shown that the limits can be kept, so it has
+    /// failed.
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
         match self.end {

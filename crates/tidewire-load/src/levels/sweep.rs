@@ -8,7 +8,7 @@ use crate::report::{Report, StepReport};
 use crate::scenario::{Pattern, Step};
 use crate::statistics::{Bootstrap, Percentile, ScalabilityFit, ScalePoint};
 
-/// What a run with one number of agents showed.
+/// The result of a run with one number of agents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepLevel {
     /// Agents.
@@ -23,7 +23,7 @@ pub struct SweepLevel {
     pub p99: Percentile,
     /// `passed`, `limit_broken`, `failed` or `invalid`.
     pub conclusion: &'static str,
-    /// What speaks against the measurement, enforced or not.
+    /// The doubts about the measurement, enforced or not.
     pub verdict_reasons: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub struct Sweep {
     pub target_server: String,
     /// Name of the step.
     pub step: String,
-    /// What is done with a message.
+    /// The pattern of the messages.
     pub pattern: &'static str,
     /// `closed` or `max`.
     pub model: &'static str,
@@ -105,8 +105,8 @@ impl Sweep {
     }
 }
 
-/// What counts as one unit of work must not grow with the agents, so deliveries of a fan-out are divided by those that
-/// each message owes.
+/// The units of work per second. A unit must not grow with the agents, so deliveries of a fan-out are divided by the
+/// receivers of each message.
 fn throughput(step: &Step, found: &StepReport) -> f64 {
     let owed = match step.pattern {
         Pattern::Ingest => return found.steady.send_tps,

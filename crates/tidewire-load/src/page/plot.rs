@@ -9,9 +9,9 @@ use super::figure::Picture;
 use super::scale::Axis;
 use crate::format::markup;
 
-/// What is drawn.
+/// The content of a plot.
 pub(crate) struct Plot {
-    /// What a reader who cannot see it is told.
+    /// A description for readers who cannot see the drawing.
     pub(crate) label: String,
     pub(crate) x: Axis,
     pub(crate) y: Axis,

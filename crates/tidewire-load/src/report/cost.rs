@@ -1,11 +1,11 @@
-//! What a message costs either side: processor time, system calls, allocations.
+//! The cost of a message on each side: processor time, system calls, allocations.
 
 use serde::{Deserialize, Serialize};
 
 use super::{MergeKind, StepDetail};
 use crate::lane_account::LaneAccount;
 
-/// What a step cost, in its steady window.
+/// The cost of a step in its steady window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
@@ -19,10 +19,10 @@ pub struct Cost {
     pub server_ns_per_message: Option<f64>,
     /// Time that the machine's own host took from it, in percent.
     pub steal_pct: Option<f64>,
-    /// What the instrument's lanes did for a message.
+    /// The work of the instrument's lanes for a message.
     #[serde(default)]
     pub client_lanes: Option<LaneCost>,
-    /// What the server's lanes did for a message, if it can be asked: one that this program has started.
+    /// The work of the server's lanes for a message, if this program has started the server and so can ask it.
     #[serde(default)]
     pub server_lanes: Option<LaneCost>,
 }
@@ -55,7 +55,7 @@ impl Cost {
     }
 }
 
-/// What lanes did for a message, sent or received.
+/// The work of lanes for a message, sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaneCost {

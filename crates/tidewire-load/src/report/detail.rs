@@ -1,4 +1,4 @@
-//! What the instrument knows of a step beyond the report the project started with.
+//! The details of a step beyond the report that the project started with.
 //!
 //! It stands in one object, `detail`, so that a reader of the old report meets nothing new among its keys. Everything
 //! that can be added up is here as a count or a histogram, never as an average: parts and repeats are merged from
@@ -17,19 +17,19 @@ use crate::statistics::{EncodedHistogram, LatencyHistogram, Percentile, Quantile
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepDetail {
-    /// What was done.
+    /// The workload.
     pub workload: Workload,
-    /// What became of it, as numbers that can be added.
+    /// The fates of the messages, as numbers that can be added.
     pub counts: WorkCounts,
     /// From when to when figures count.
     pub window: Window,
     /// The distributions.
     pub times: StepTimes,
-    /// What it cost.
+    /// The cost.
     pub cost: Cost,
     /// Whether the measurement is to be believed.
     pub verdict: Verdict,
-    /// What was asked of the step, and what of it was broken.
+    /// The limits of the step, and which of them were broken.
     pub slo: SloReport,
     /// The course of the step, about one entry a second.
     pub series: Vec<Second>,
@@ -38,14 +38,14 @@ pub struct StepDetail {
     /// Receivers that were slow on purpose; they are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_receivers: Option<SlowReceivers>,
-    /// What the other parts must know, in a part of a fan-out.
+    /// The share of a fan-out that the other parts must know, in a part of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out_share: Option<FanOutShare>,
     /// The figures of each run or part that this was merged from; empty for a single one.
     pub runs: Vec<RunFigures>,
 }
 
-/// What a step did.
+/// The workload of a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -58,7 +58,7 @@ pub struct Workload {
     /// How messages were spread over time, in an open step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival: Option<String>,
-    /// What happened to messages that could not be sent when they were due, in an open step.
+    /// The policy for messages that could not be sent when they were due, in an open step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_late: Option<String>,
     /// Messages a second that were to be offered, over the whole step; nothing where the step is to find its rate.
@@ -221,7 +221,7 @@ impl Verdict {
 pub struct SloReport {
     /// The limits.
     pub limits: Slo,
-    /// What was found where one was broken.
+    /// The figure of each broken limit.
     pub violations: Vec<String>,
 }
 
@@ -359,7 +359,7 @@ impl ReceiverFigures {
     }
 }
 
-/// What became of receivers that read slowly on purpose.
+/// The fate of messages at receivers that read slowly on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlowReceivers {

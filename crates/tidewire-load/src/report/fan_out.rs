@@ -1,4 +1,4 @@
-//! What the parts of a fan-out tell each other, so that their accounts can be closed when they are put together.
+//! The notes by which the parts of a fan-out close their accounts when they are put together.
 //!
 //! A receiver hears senders of other parts and cannot know how much they sent. It knows everything up to the last message
 //! that anybody of its part heard of a sender: what is missing before that is lost. What lies behind it is known to the
@@ -26,7 +26,7 @@ pub struct FanOutShare {
     pub is_cut_off: bool,
 }
 
-/// What no part could know by itself.
+/// The counts that no part could know by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unheard {
     /// Deliveries lost behind the last message that a part heard of a sender.
@@ -71,7 +71,7 @@ impl Unheard {
         self.lost.saturating_add(self.unconfirmed)
     }
 
-    /// What of it makes a step fail.
+    /// The counts that make a step fail.
     pub(super) fn problems(self, allows_loss: bool) -> Vec<String> {
         let counted = [
             (

@@ -16,7 +16,7 @@ use super::{
 use crate::scenario::Pattern;
 use crate::statistics::{DecodeError, LatencyHistogram};
 
-/// What is put together.
+/// The relation of the reports that are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeKind {
     /// Runs one after another: their times add up.
@@ -37,13 +37,13 @@ pub enum MergeError {
     Different {
         /// Which report, from 1.
         number: usize,
-        /// What differs.
+        /// The difference.
         what: &'static str,
     },
     /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
     #[error("the reports are not the parts of one run: {what}")]
     Parts {
-        /// What is wrong with them.
+        /// The contradiction.
         what: String,
     },
     /// A report of an older build, or of a step that could not be measured, has no histograms. Run it again.
@@ -61,7 +61,7 @@ pub enum MergeError {
         number: usize,
         /// The step.
         step: String,
-        /// What is wrong with it.
+        /// The error of the decoder.
         source: DecodeError,
     },
 }
@@ -229,7 +229,7 @@ fn failed_deliveries(step: &StepReport, details: &[&StepDetail], kind: MergeKind
     }
 }
 
-/// What became of the messages, `step` being the first of the parts.
+/// Adds the fates of the messages; `step` is the first of the parts.
 fn add_fates(step: &mut StepReport, parts: &[&StepReport], unheard: Unheard) {
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
     step.expected_received = sum(|part| part.expected_received).saturating_add(unheard.all());
@@ -255,7 +255,7 @@ fn merge_usage(step: &mut StepReport, parts: &[&StepReport]) {
         .max();
 }
 
-/// What is left to account for between the parts of a fan-out; nothing elsewhere.
+/// The deliveries that are left to account for between the parts of a fan-out; zero elsewhere.
 fn unheard(details: &[&StepDetail]) -> Result<Unheard, MergeError> {
     let shares: Vec<&FanOutShare> = details
         .iter()
@@ -415,7 +415,7 @@ fn decode(
         })
 }
 
-/// What the runs say, each text with the number of its run.
+/// The texts of the runs, each with the number of its run.
 fn told(parts: &[&StepReport], pick: fn(&StepReport) -> &Vec<String>) -> Vec<String> {
     let texts = (1..).zip(parts);
     texts

@@ -1,4 +1,4 @@
-//! What a run found, for programs, for readers and for the terminal.
+//! The report of a run, for programs, for readers and for the terminal.
 //!
 //! `report.json` keeps every key, type and place of the report the project started with, so that scripts
 //! which read the old one read the new one, and adds what was missing: how many deliveries were expected,
@@ -101,7 +101,7 @@ impl Report {
         }
     }
 
-    /// What the run comes to, the weightiest first.
+    /// The conclusion of the run, the weightiest first.
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
         let any = |found: fn(&StepReport) -> bool| self.steps.iter().any(found);
@@ -164,7 +164,7 @@ impl Status {
     }
 }
 
-/// What a run comes to: one of these, and each has an exit code of its own.
+/// The conclusion of a run. Each has an exit code of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conclusion {
     /// Everything that was expected arrived once and in order, within the limits.
@@ -193,7 +193,7 @@ impl Conclusion {
     }
 }
 
-/// What a run knows about itself besides its steps.
+/// The facts about a run besides its steps.
 #[derive(Clone, Debug)]
 pub struct RunFacts {
     /// Address of the server that was tested.
@@ -259,7 +259,7 @@ pub const MODEL_MIXED: &str = "mixed";
 /// Where nothing comes back, `latency` is null.
 pub const LATENCY_KIND_NONE: &str = "none: nothing comes back; latency_send is the cost of sending";
 
-/// What the figures in `latency` measure.
+/// The meaning of the figures in `latency`.
 pub const LATENCY_KIND_END_TO_END: &str =
     "end_to_end: intended send time to decoded at the receiver";
 

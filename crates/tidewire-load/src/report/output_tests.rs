@@ -96,7 +96,7 @@ fn a_line_of_csv_has_as_many_fields_as_its_heading() {
         "{text}"
     );
     assert!(line.starts_with("plain,chat,tw1,closed,"), "{line}");
-    // What lanes did is not known, and empty.
+    // The work of the lanes is not known, so the cells are empty.
     assert!(
         line.ends_with("INVALID,broken,,,,,,,,,0,0,0,0.000"),
         "{line}"
@@ -203,7 +203,7 @@ fn a_report_without_histograms_cannot_be_merged_and_says_which() {
 
 #[test]
 fn a_report_of_version_1_goes_round_without_a_change() {
-    // What builds before this one wrote has none of the new keys, and none appears.
+    // A report of an older build has none of the new keys, and none appears.
     let mut report = report("a");
     report.scenario_version = 1;
     report.steps[0].detail = None;

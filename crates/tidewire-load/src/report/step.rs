@@ -73,15 +73,15 @@ pub struct StepReport {
     pub latency_kind: String,
     /// Cost of the write call alone; nothing where nothing was written in the steady window.
     pub latency_send: Option<Latency>,
-    /// What the server used.
+    /// The resources that the server used.
     pub server: ServerUsage,
-    /// What the instrument used.
+    /// The resources that the instrument used.
     pub client: ClientUsage,
-    /// What makes the step fail, worst first; empty when it passed.
+    /// The problems that make the step fail, worst first; empty when it passed.
     pub problems: Vec<String>,
-    /// What a reader should know but does not make the step fail.
+    /// Remarks for a reader that do not make the step fail.
     pub notes: Vec<String>,
-    /// What else is known; not in reports of older builds.
+    /// The details; absent in reports of older builds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<StepDetail>>,
 }
@@ -235,7 +235,7 @@ pub struct Steady {
     pub receive_tps: f64,
 }
 
-/// What the server used in a step; every field is unknown when the server is not ours to observe.
+/// The resources that the server used in a step; every field is unknown when the server is not ours to observe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerUsage {
@@ -249,7 +249,7 @@ pub struct ServerUsage {
     pub poller: Option<String>,
 }
 
-/// What the instrument used in a step.
+/// The resources that the instrument used in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientUsage {
@@ -287,15 +287,15 @@ pub struct StepMeasurements<'s> {
     pub latency: Option<Latency>,
     /// Cost of the write call alone.
     pub latency_send: Option<Latency>,
-    /// What the server used.
+    /// The resources that the server used.
     pub server: ServerUsage,
-    /// What the instrument used.
+    /// The resources that the instrument used.
     pub client: ClientUsage,
-    /// What else makes the step fail, such as a server that died.
+    /// Other problems that make the step fail, such as a server that died.
     pub problems: Vec<String>,
-    /// What else a reader should know.
+    /// Other remarks for a reader.
     pub notes: Vec<String>,
-    /// What else is known.
+    /// The details.
     pub detail: Option<StepDetail>,
 }
 

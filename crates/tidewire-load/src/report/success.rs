@@ -127,7 +127,7 @@ mod tests {
             (Request, 1_900, 0, 1, 1_900, 0.95),
             (Chat, 1_900, 0, 1, 1_900 * 18, 18.0 / 19.0),
             (PubSub, 1_900, 0, 1, 1_900 * 19, 0.95),
-            // Nobody could log in, or nothing be sent.
+            // No agent could log in, or no message could be sent.
             (Echo, 0, 0, 20, 0, 0.0),
             (Chat, 0, 7, 0, 0, 0.0),
             (Ingest, 5, 0, 0, 5, 1.0),

@@ -53,7 +53,7 @@ pub fn step_table(step: &StepReport) -> String {
     text
 }
 
-/// What speaks against the step, the measurement itself first.
+/// The problems of the step, those of the measurement itself first.
 pub(super) fn bad_news(step: &StepReport) -> Vec<String> {
     let mut news = Vec::new();
     if let Some(detail) = &step.detail {
@@ -116,7 +116,8 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What was done, and that a closed loop is one: its latencies leave out what waits unseen while a reply is late.
+/// The model of the step. A closed loop is named, because its latencies leave out the messages that wait unseen while a
+/// reply is late.
 fn model(detail: &StepDetail) -> String {
     let workload = &detail.workload;
     let (pattern, codec, model) = (&workload.pattern, &workload.codec, &workload.model);
@@ -131,7 +132,7 @@ fn model(detail: &StepDetail) -> String {
     )
 }
 
-/// What one side did for a message. What is not known is said to be so, and not left out.
+/// The cost of one side for a message. Unknown figures are shown as unknown and not left out.
 fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
     let cpu = cpu_ns.map(|cpu_ns| format!("{cpu_ns:.0} ns of processor time"));
     let Some(lanes) = lanes else {
@@ -163,7 +164,7 @@ fn tail(detail: &StepDetail) -> String {
     }
 }
 
-/// What became of the messages. The rarer kinds of trouble have a line only when there was any.
+/// The fates of the messages. The rarer kinds of trouble have a line only when there was any.
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
     let success = percent(step.success_rate);
@@ -202,7 +203,7 @@ fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     fates
 }
 
-/// What arrived otherwise than it should, or that nobody saw it.
+/// The irregular arrivals, or a remark that arrivals were not observed.
 fn irregular(step: &StepReport) -> String {
     let kinds = [
         ("duplicated", step.duplicated),

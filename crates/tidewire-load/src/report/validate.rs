@@ -1,4 +1,4 @@
-//! What must hold between the figures of a report, beyond what a schema can say.
+//! The rules between the figures of a report, beyond those that a schema can express.
 
 use thiserror::Error;
 

@@ -83,7 +83,7 @@ pub enum WriteError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file cannot be written. Make room or name another directory.
@@ -91,13 +91,13 @@ pub enum WriteError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The report cannot be expressed as JSON, a fault of the instrument.
     #[error("the report cannot be expressed as JSON")]
     Serialize {
-        /// What the serialiser said.
+        /// The error of the serialiser.
         source: serde_json::Error,
     },
 }
@@ -111,7 +111,7 @@ pub enum ReadError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file is no report of a load test. Name a `report.json`.
@@ -119,7 +119,7 @@ pub enum ReadError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the parser.
         source: serde_json::Error,
     },
     /// The figures contradict each other. It was altered: take it from where it was made once more.

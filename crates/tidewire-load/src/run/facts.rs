@@ -164,7 +164,7 @@ impl StepFacts<'_> {
             Percentile::Known { ms } | Percentile::Above { ms } => Some(ms),
             _ => None,
         };
-        // What is as fast as it can be is late by no schedule.
+        // A step that sends as fast as it can has no schedule to be late by.
         let is_max = matches!(self.plan.step.load, Load::Max);
         let evidence = Evidence {
             client_cpu_pct: cost.client_cpu_pct,

@@ -164,7 +164,7 @@ pub struct Progress {
     pub server_cpu_pct: Option<f64>,
     /// Connections lost and sends refused so far.
     pub errors: u64,
-    /// What the time since the last look would say against the measurement, were it the whole.
+    /// The doubts about the measurement that the time since the last look alone would raise.
     pub doubts: Vec<String>,
 }
 
@@ -209,7 +209,7 @@ pub enum RunError {
     NoRooms {
         /// The server.
         address: String,
-        /// What it answered.
+        /// The error of the server.
         source: RequestError,
     },
     /// The client lanes could not start.
@@ -233,7 +233,7 @@ pub enum RunError {
     Codec {
         /// Name of the step.
         step: String,
-        /// What is wrong.
+        /// The error of the codec's name.
         source: CodecSpecError,
     },
     /// Requests that are matched by their order, over a transport that may lose some.
@@ -266,7 +266,7 @@ pub enum RunError {
     Segment {
         /// Name of the step.
         step: String,
-        /// What is missing or too much, and what to do.
+        /// The missing or superfluous setting, and what to do.
         reason: &'static str,
     },
     /// The client lane ended by itself.
@@ -304,7 +304,7 @@ pub fn run(
             .and_then(|running| running.finish(options, start_ns, observer));
         let report = match result {
             Ok(report) => report,
-            // What was measured before is worth more than the error alone, so the error goes into the report.
+            // Earlier measurements are worth more than the error alone, so the error goes into the report.
             Err(error) if !steps.is_empty() => {
                 steps.push(StepReport::failed(step, error.to_string()));
                 break;
@@ -389,7 +389,7 @@ fn plan(
         Load::Open { stages, .. } if step.pattern.is_fan_out() => {
             let most = stages.iter().map(|stage| stage.from.max(stage.to));
             let rate = most.fold(0.0, f64::max) / f64::from(senders);
-            // What comes later than this after it was sent has no service time, and is counted.
+            // An answer that comes later than this after its message has no service time, and is counted.
             Some(Arc::new(SentTimes::new(
                 senders,
                 (rate * SENT_KEPT_SECS) as u64,
@@ -442,7 +442,8 @@ impl Starts {
     }
 }
 
-/// What tells the messages and rooms of this run from those of others. Parts that begin together belong to the same run.
+/// The number that tells the messages and rooms of this run from those of others. Parts that begin together belong to
+/// the same run.
 fn run_number(options: &RunOptions) -> u16 {
     let Some(start_at) = options.start_at.filter(|_| !options.segment.is_whole()) else {
         return fastrand::u16(..);

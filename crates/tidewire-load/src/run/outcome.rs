@@ -1,4 +1,4 @@
-//! What the lanes of a step found, added up and closed.
+//! The results of a step's lanes, added up and closed.
 
 use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
 use crate::ledger::{ReceiverTotals, SentTotals, needs_checksums};
@@ -13,9 +13,9 @@ pub(super) struct Outcome {
     pub(super) totals: ReceiverTotals,
     /// The receivers with most amiss, worst first.
     pub(super) worst_receivers: Vec<ReceiverFigures>,
-    /// What became of the receivers that were slow on purpose; not in `totals`.
+    /// The fate of messages at receivers that were slow on purpose; not in `totals`.
     pub(super) slow: Option<SlowReceivers>,
-    /// What the other parts of a fan-out have to know.
+    /// The share of a fan-out that the other parts have to know.
     pub(super) fan_out_share: Option<FanOutShare>,
     pub(super) problems: Vec<String>,
     pub(super) notes: Vec<String>,
@@ -89,7 +89,7 @@ impl Outcome {
         let is_share = step.pattern.is_fan_out() && !segment.is_whole();
         if is_share {
             let share = share_of(agents, &sent_by_sender, segment, ending);
-            // What came from other parts is accounted for as far as it was heard; merging adds what was not.
+            // Messages of other parts are accounted for as far as they were heard; merging adds the others.
             for (sender, heard) in &share.heard {
                 sent_by_sender[*sender as usize] = *heard;
             }
@@ -218,7 +218,7 @@ fn totals_of(
     }
 }
 
-/// What this part has to tell the others.
+/// The share that this part reports to the others.
 fn share_of(
     agents: &[AgentResult],
     sent_by_sender: &[u64],

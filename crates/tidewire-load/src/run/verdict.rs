@@ -8,7 +8,7 @@ use crate::format::thousands;
 use crate::report::Verdict;
 use crate::scenario::{Guard, OnViolation};
 
-/// What was found about the measurement itself. Nothing where it could not be known or does not apply.
+/// The evidence about the measurement itself. A field is `None` where it could not be known or does not apply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     /// Processor time of the instrument, in percent of the cores of its lanes.
@@ -31,7 +31,7 @@ pub(super) struct Evidence {
     pub(super) steal_pct: Option<f64>,
 }
 
-/// What Little's law is about.
+/// The figures that Little's law relates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosedLoop {
     /// Agents in the loop.
@@ -83,7 +83,7 @@ fn client_lag(evidence: &Evidence) -> Option<String> {
     })
 }
 
-/// What had a place and was never sent is the instrument's own fault, whatever the server did.
+/// A message that had a slot and was never sent is the instrument's own fault, whatever the server did.
 fn overdue(evidence: &Evidence) -> Option<String> {
     let (offered, overdue) = (evidence.offered as f64, evidence.overdue as f64);
     (offered >= OFFERED_MIN && overdue > offered * (1.0 - ACHIEVED_MIN)).then(|| {
@@ -214,7 +214,7 @@ mod tests {
         assert_only(|evidence| evidence.steal_pct = Some(2.5), "2.5 %");
         let slower = |evidence: &mut Evidence| {
             if let Some(closed) = &mut evidence.closed {
-                // What a report says that divides the time by the count: 0.325 ms in place of 162.
+                // A report that divides the time by the count gives 0.325 ms in place of 162.
                 closed.response_secs = 0.000_325;
             }
         };

@@ -11,7 +11,7 @@ use crate::report::Second;
 use crate::scenario::{Guard, Load, Pattern, Step};
 use crate::schedule::Curve;
 
-/// What is known of a running step so far.
+/// The state of a running step.
 pub(super) struct Watch {
     guard: Guard,
     curve: Option<Curve>,
@@ -33,7 +33,7 @@ struct Look {
     usage: Usage,
 }
 
-/// What processes and machine have used so far.
+/// The resources that processes and machine have used up to now.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Usage {
     client: Option<ProcessSample>,
@@ -41,7 +41,7 @@ pub(super) struct Usage {
     machine: Option<MachineSample>,
 }
 
-/// What everybody has used at an end of the steady window.
+/// The resources that each side has used at an end of the steady window.
 #[derive(Clone, Copy)]
 pub(super) struct Account {
     pub(super) usage: Usage,
@@ -135,7 +135,7 @@ impl Watch {
         }
     }
 
-    /// What was used at the beginning and the end of the steady window.
+    /// The accounts at the beginning and the end of the steady window.
     pub(super) fn steady_accounts(&self) -> Option<(Account, Account)> {
         Some((self.steady_began?, self.steady_ended?))
     }
@@ -255,7 +255,7 @@ impl Watch {
         Some((curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share)
     }
 
-    /// What one second can say against the measurement: whether the instrument was busy or late.
+    /// The doubts that one second raises about the measurement: the instrument was busy or late.
     fn doubts(&self, second: &Second, lanes: usize) -> Vec<String> {
         let own_lag = &self.recent.own_lag;
         let evidence = Evidence {

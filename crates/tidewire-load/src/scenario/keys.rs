@@ -27,9 +27,9 @@ pub struct Key {
     pub name: &'static str,
     /// Its unit or what it may be.
     pub unit: &'static str,
-    /// What holds without it.
+    /// The value without the key.
     pub default: &'static str,
-    /// What it means.
+    /// The meaning of the key.
     pub meaning: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What a load test does: where to, and in which steps.
+//! The plan of a load test: its target and its steps.
 //!
 //! There are two versions of the format. `docs/scenario.md` has every key of the second, [`KEYS`] is its source. The
 //! first is the scenario file the project started with:
@@ -112,7 +112,7 @@ pub struct Warning {
     pub file: String,
     /// Line in the file, from 1.
     pub line: usize,
-    /// What is odd.
+    /// The oddity.
     pub kind: WarningKind,
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What a [`Warning`] is about.
+/// The subject of a [`Warning`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WarningKind {
@@ -180,7 +180,7 @@ pub enum ScenarioError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The text is not TOML; a key given twice is such a case. Correct the line.
@@ -190,7 +190,7 @@ pub enum ScenarioError {
         file: String,
         /// Line in the file, from 1.
         line: usize,
-        /// What the TOML reader expected.
+        /// The message of the TOML reader.
         message: String,
     },
     /// Version 2 has no such key there. Correct its spelling, or take it out.
@@ -214,9 +214,9 @@ pub enum ScenarioError {
         line: usize,
         /// The key with its place, such as `steps[0].concurrency`.
         key: String,
-        /// What would have been accepted.
+        /// The values that would have been accepted.
         expected: String,
-        /// What stands there.
+        /// The value in the file.
         found: String,
     },
 }

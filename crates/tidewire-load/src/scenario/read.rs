@@ -1,6 +1,6 @@
 //! From spanned TOML to a [`Scenario`], remembering for every key where it stands.
 //!
-//! What both versions need is here: a place in the file and ways to read a value from it. What the keys mean is in
+//! Both versions share this file: a place in the file and ways to read a value from it. The meaning of the keys is in
 //! `version1` and `version2`.
 
 use tidewire_proto::text::is_hazardous;
@@ -57,7 +57,7 @@ pub(super) struct Reader<'t> {
 #[derive(Clone)]
 pub(super) struct Place<'p, 'i> {
     pub(super) table: &'p DeTable<'i>,
-    /// What stands before a key in messages: nothing, or such as `steps[0].`.
+    /// The text before a key in messages: nothing, or such as `steps[0].`.
     pub(super) prefix: String,
     /// Offset of the table itself, for keys that are missing.
     pub(super) offset: usize,

@@ -1,4 +1,4 @@
-//! What one step does: to whom, how often, and what is asked of it.
+//! One step: its target, its rate, and the limits that it has to keep.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Step {
     pub concurrency: u32,
     /// How long the agents send, in seconds.
     pub duration_secs: f64,
-    /// What the agents do with each message.
+    /// The pattern of each message.
     pub pattern: Pattern,
     /// The codec with its parameters, as `--codec` takes it.
     pub codec: String,
@@ -165,7 +165,7 @@ impl Step {
     }
 }
 
-/// What an agent does with a message.
+/// The use that an agent makes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Sends it one way; at the end the server is asked how many it has.
@@ -202,7 +202,7 @@ impl Pattern {
         }
     }
 
-    /// What `tidewire serve --app` calls the server that this pattern needs.
+    /// The name that `tidewire serve --app` has for the server of this pattern.
     #[must_use]
     pub const fn app(self) -> &'static str {
         match self {
@@ -240,7 +240,7 @@ pub enum Load {
         stages: Vec<Stage>,
         /// How the messages are spread over time.
         arrival: Arrival,
-        /// What happens to messages that cannot be sent when they are due.
+        /// The policy for messages that cannot be sent when they are due.
         on_late: OnLate,
     },
     /// As fast as the window, or the socket, allows.
@@ -293,7 +293,7 @@ impl Arrival {
     }
 }
 
-/// What an open step does with a message that cannot be sent when it is due: its agent's window is full, or the lane
+/// The policy of an open step for a message that cannot be sent when it is due: its agent's window is full, or the lane
 /// is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLate {
@@ -354,7 +354,7 @@ impl ThinkTime {
 pub struct Guard {
     /// Largest share of its lanes' cores that the instrument may use, in percent.
     pub max_client_cpu_pct: f64,
-    /// What an invalid measurement does.
+    /// The consequence of an invalid measurement.
     pub on_violation: OnViolation,
 }
 
@@ -367,7 +367,7 @@ impl Default for Guard {
     }
 }
 
-/// What an invalid measurement does.
+/// The consequence of an invalid measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnViolation {
     /// The run ends with an exit code of its own.

@@ -4,7 +4,7 @@ use super::*;
 
 const GOOD: &str = "host = \"h\"\nport = 1\n[[steps]]\nname = \"a\"\nconcurrency = 2\nduration_secs = 1\nthink_time_ms = [0, 1]\n";
 
-/// What stands in [`GOOD`], what replaces it, and the line and key the error must name.
+/// A text of [`GOOD`], its replacement, and the line and key that the error must name.
 const IMPOSSIBLE: &[(&str, &str, usize, &str)] = &[
     ("host = \"h\"", "host = \"\"", 1, "host"),
     ("host = \"h\"", "host = \"a b\"", 1, "host"),

@@ -37,7 +37,7 @@ pub struct SloError {
     pub column: usize,
     /// The part that is wrong.
     pub part: String,
-    /// What is wrong with it.
+    /// The fault.
     pub kind: SloErrorKind,
 }
 
@@ -54,7 +54,7 @@ impl SloError {
     }
 }
 
-/// What is wrong with a part of an expression of limits.
+/// The fault in a part of an expression of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SloErrorKind {
@@ -76,7 +76,7 @@ pub enum SloErrorKind {
     /// The unit is missing or does not fit.
     #[error("the unit must be {expected}")]
     Unit {
-        /// What would be right.
+        /// The form that would be right.
         expected: &'static str,
     },
     /// A share above 100 %.

@@ -47,7 +47,7 @@ impl Slo {
         *self == Self::default()
     }
 
-    /// What the figures of a step break, in the order of the fields; empty when all limits are kept.
+    /// The limits that the figures of a step break, in the order of the fields; empty when all limits are kept.
     #[must_use]
     pub fn evaluate(&self, figures: &SloFigures) -> Vec<Violation> {
         let percentiles = [
@@ -136,7 +136,7 @@ impl fmt::Display for Slo {
     }
 }
 
-/// What a step found, as far as limits can be set on it.
+/// The figures of a step on which limits can be set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SloFigures {
     /// Median.
@@ -155,7 +155,7 @@ pub struct SloFigures {
     pub unconfirmed: u64,
 }
 
-/// What a limit is about.
+/// The figure that a limit is set on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Objective {
@@ -223,15 +223,15 @@ impl Objective {
 /// A limit that was not kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Violation {
-    /// What it is about.
+    /// The figure that the limit is set on.
     pub objective: Objective,
     /// The limit, in the unit of the objective.
     pub limit: f64,
-    /// What was found instead.
+    /// The measured value.
     pub found: Found,
 }
 
-/// What was found where a limit was broken.
+/// The measured value where a limit was broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Found {
     /// A percentile above the limit, or one that is not known.

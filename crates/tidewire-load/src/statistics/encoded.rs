@@ -95,16 +95,16 @@ pub enum DecodeError {
         /// Where it is not.
         source: base64::DecodeError,
     },
-    /// What the text holds is not compressed, or was cut.
+    /// The content of the text is not compressed, or was cut.
     #[error("the histogram cannot be unpacked; the file was altered or cut")]
     Packed {
-        /// What the decompressor said.
+        /// The error of the decompressor.
         source: io::Error,
     },
-    /// What was unpacked is no histogram.
+    /// The unpacked content is no histogram.
     #[error("the histogram cannot be decoded; the file was altered")]
     Histogram {
-        /// What the decoder said.
+        /// The error of the decoder.
         source: DeserializeError,
     },
     /// A histogram with other bounds or digits; adding it would not be exact.
@@ -171,7 +171,7 @@ const PACKED_COOKIE: [u8; 4] = [0x1c, 0x84, 0x93, 0x14];
 const PLAIN_HEADER_BYTES: usize = 40;
 /// About 28,000 buckets of at most 9 bytes, rounded up.
 const PLAIN_BYTES_MAX: u64 = 1 << 19;
-/// What does not compress at all, in base64.
+/// Largest text, in base64: that of a histogram that does not compress at all.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]

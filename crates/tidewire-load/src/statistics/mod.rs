@@ -1,4 +1,4 @@
-//! What may be said about measured times, and how surely.
+//! The statistics of measured times, and how sure they are.
 //!
 //! Two kinds of numbers must not be confused. *Latencies* are the times of single messages: they are kept in
 //! histograms, added exactly and never thinned out, because their outliers are what a user feels. *Figures of

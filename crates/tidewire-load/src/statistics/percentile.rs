@@ -180,7 +180,7 @@ impl fmt::Display for Quantile {
 #[error("{ppm} parts per million is no percentile; it must be from 1 to {}", thousands(u64::from(PARTS) - 1))]
 #[non_exhaustive]
 pub struct QuantileError {
-    /// What was asked for.
+    /// The quantile that was asked for.
     pub ppm: u32,
 }
 

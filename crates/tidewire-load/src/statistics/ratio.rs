@@ -176,7 +176,7 @@ mod tests {
         assert!(alarms <= 71, "{alarms}");
         let hits = found(1.05, true);
         assert!(hits >= 800, "{hits}");
-        // What pairing is for: the drift hides the same change from unpaired runs.
+        // The benefit of pairing: the drift hides the same change from unpaired runs.
         let unpaired = found(1.05, false);
         assert!(unpaired + 200 < hits, "{unpaired} of {hits}");
         let alarms = found(1.0, false);

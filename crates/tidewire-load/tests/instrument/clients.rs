@@ -23,7 +23,7 @@ enum Refused {
 
 const PATTERNS: [&str; 5] = ["chat", "pubsub", "ingest", "echo", "request"];
 
-/// What README and docs/scenario.md say of each combination.
+/// The refusals that README and docs/scenario.md list for each combination.
 fn refused(pattern: &str, codec: &str, transport: Transport) -> Option<Refused> {
     let has_ids = matches!(codec, "tw1" | "srmp" | "srmp-rpc" | "uvrpc");
     let legal = match pattern {
@@ -168,6 +168,6 @@ fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
     // Its first bytes are the frame's own and not its length.
     let length = u32::from_be_bytes(datagram[..4].try_into().unwrap());
     assert_ne!(length as usize, count - 4);
-    // Nobody answers, which the report tells.
+    // No server answers, and the report tells so.
     running.join().unwrap().unwrap();
 }

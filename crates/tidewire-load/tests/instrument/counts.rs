@@ -285,7 +285,7 @@ fn every_byte_of_a_longer_body_is_checked_in_chat_and_in_what_comes_back() {
         let server = proof.server;
         let spoilt = server.corrupted + server.cut;
         assert!(spoilt > 0, "{lines}{server:?}");
-        // What is spoilt is no delivery, and its message is lost.
+        // A spoilt message is no delivery, so it is lost.
         assert_eq!(proof.amiss(), [spoilt, 0, 0, spoilt], "{lines}{server:?}");
         proof.assert_failed();
     });

@@ -1,4 +1,4 @@
-//! What the instrument says of itself and of the server when it cannot keep up, or cannot know.
+//! The report of the instrument on itself and the server when it cannot keep up, or cannot know.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ fn an_ingest_that_the_server_does_not_confirm_is_unconfirmed_and_not_lost() {
     let guard = "[guard]\non_violation = \"warn\"\n";
     let cases = [
         ("", Conclusion::Failed),
-        // What cannot be known is judged as the worst that it may be.
+        // An unknown figure is judged as the worst that it may be.
         ("[steps.slo]\nloss_pct = 99\n", Conclusion::SloFailed),
         ("[steps.slo]\nloss_pct = 100\n", Conclusion::Passed),
     ];

@@ -44,7 +44,7 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     );
     assert_eq!(merged_step.1.runs.len(), 3);
     assert_eq!(merged.segment, None);
-    // What its lanes did for each message of a part counts as much as it has messages.
+    // The cost per message of a part is weighted by its messages.
     let (mut calls, mut messages) = (0.0, 0.0);
     for part in &parts {
         let detail = only(part).1;

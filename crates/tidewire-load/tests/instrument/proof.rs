@@ -12,7 +12,7 @@ use tidewire_load::scenario::{Guard, Load, OnViolation, Scenario, Step, ThinkTim
 use tidewire_load::schedule::{Schedule, agent_seed};
 use tidewire_testkit::fault_server::{FaultLedger, FaultPlan, FaultServer};
 
-/// What the instrument reports, and what the server knows it did.
+/// The report of the instrument, and the account of the server.
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub(crate) report: Report,
@@ -163,7 +163,7 @@ pub(crate) fn planned(step: &Step, seed: u64, number: u8) -> u64 {
     (0..step.concurrency).map(of_agent).sum()
 }
 
-/// What holds for every report, whatever went wrong in its run.
+/// Checks the rules for every report, whatever went wrong in its run.
 pub(crate) fn assert_sound(report: &Report) {
     report.validate().unwrap();
     for step in &report.steps {

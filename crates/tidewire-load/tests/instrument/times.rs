@@ -98,7 +98,7 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
         latency.p99_ms >= lag_p99_ms * 0.998,
         "{latency:?}, {lag_p99_ms}"
     );
-    // What was sent after the window must not pass for what was sent in it.
+    // A message that was sent after the window must not count as sent in it.
     assert!(step.attainment < 0.9, "attainment {}", step.attainment);
 }
 
@@ -126,7 +126,7 @@ fn a_server_that_cannot_keep_up_is_waited_for_and_its_rate_reported() {
         "{:?}",
         step.latency
     );
-    // What arrived after the window must not pass for what arrived in it.
+    // A message that arrived after the window must not count as arrived in it.
     assert!(
         step.steady.receive_tps <= f64::from(rate) * 1.1,
         "{:?}",

@@ -68,7 +68,7 @@ pub(crate) fn only(report: &Report) -> (&StepReport, &StepDetail) {
     (step, step.detail.as_ref().unwrap())
 }
 
-/// What every clean run has in common.
+/// Checks the properties that every clean run has in common.
 fn assert_whole(report: &Report, what: &str) {
     let (step, detail) = only(report);
     assert_eq!(step.problems, Vec::<String>::new(), "{what}");
@@ -298,7 +298,7 @@ fn a_stall_shows_in_scheduled_and_hardly_in_service_on_a_serial_connection() {
             histogram_p(service, quantile),
         );
         assert!(seen * 2.0 < felt, "{quantile}: {seen} and {felt}");
-        // What scheduled has more than service is the lag of sending, message by message.
+        // Scheduled latency exceeds service time by the lag of sending, message by message.
         assert!(histogram_p(lag, quantile) <= felt * 1.002, "{quantile}");
     }
     assert_eq!(detail.counts.in_flight_max, 1);
@@ -320,7 +320,7 @@ fn what_cannot_be_sent_in_time_is_skipped_and_counted() {
     assert_eq!(step.total_sent + counts.skipped + counts.unsent, 100);
     assert!(step.total_sent <= 21, "{}", step.total_sent);
     assert_eq!(step.lost, 0);
-    // What was left out ranks above everything that arrived.
+    // A message that was left out ranks above everything that arrived.
     assert_eq!(detail.times.scheduled.missing, 100 - step.total_received);
     assert_eq!(detail.times.scheduled.p90, Percentile::Infinite);
 }

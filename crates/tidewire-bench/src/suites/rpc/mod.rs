@@ -1,7 +1,7 @@
 //! Calls of a method `add`, by transport, clients and threads.
 //!
 //! Every thread of the driver has so many clients, each with a connection of its own and a number of calls on their way.
-//! What counts are replies that came and are right, not calls that were sent; `success` is their share. Tidewire plays
+//! The count is of right replies, not of calls that were sent; `success` is their share. Tidewire plays
 //! both ends as a user would: a [`Router`] with the method, and clients that are sessions of a lane. The limit is a loop
 //! over frames of 16 bytes without a name.
 

@@ -1,4 +1,4 @@
-//! What a message costs either side: processor time, system calls, allocations.
+//! The cost of a message on each side: processor time, system calls, allocations.
 
 use super::latency::NO_VALUE;
 use crate::format::{few, thousands};

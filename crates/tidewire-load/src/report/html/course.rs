@@ -96,7 +96,7 @@ impl Course {
             .collect()
     }
 
-    /// What the axis shows.
+    /// The title of the axis.
     pub(super) fn axis_title(&self) -> String {
         if self.runs > 1 {
             format!("seconds, {} runs or parts side by side", self.runs)
@@ -105,7 +105,7 @@ impl Course {
         }
     }
 
-    /// What stands for what, if seconds were put together.
+    /// A sentence about the spans of the points, if seconds were put together.
     pub(super) fn about_spans(&self) -> String {
         if self.seconds_each > 1 {
             format!(

@@ -1,4 +1,4 @@
-//! What became of the messages, at whom it went wrong, and what they cost.
+//! The fates of the messages, the receivers that missed some, and their cost.
 
 use super::latency::{NO_VALUE, detail};
 use crate::format::thousands;

@@ -1,8 +1,8 @@
 //! `report.html`: the report to look at, in one file.
 //!
-//! What went wrong comes first, then every step in a line, then the charts of the whole, then those of each step; a
-//! chart whose figures are missing is left out with a line that says why, so that an old report is a shorter page and
-//! not a broken one. What a page is made of stands in [`crate::page`].
+//! Problems come first, then every step in a line, then the charts of the whole, then those of each step. A chart whose
+//! figures are missing is left out, and a line gives the reason, so that an old report is a shorter page and not a
+//! broken one. The parts of a page are in [`crate::page`].
 //!
 //! A chart is a function from the report, or from one of its steps, to a [`Drawn`](crate::page::figure::Drawn) or a
 //! reason; a new one is a line in [`figures_of_all`] or [`figures_of_step`].

@@ -100,7 +100,7 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         _ => None,
     });
     let offered = steps.iter().map(|(step, _)| step.theoretical_tps);
-    // What is infinite stands at the upper edge, which then must not be where a number or the limit is.
+    // An infinite value stands at the upper edge, so no number and no limit may stand there.
     let most = known.clone().chain(limit).fold(0.0, f64::max);
     let unknown = steps
         .iter()
@@ -210,7 +210,7 @@ fn sweep(report: &Report) -> Result<Vec<&StepReport>, String> {
     Ok(steps)
 }
 
-/// What a step achieved: what arrived, or what was sent where nothing comes back.
+/// The throughput of a step: arrivals, or sent messages where nothing comes back.
 fn throughput(step: &StepReport) -> f64 {
     if step.latency_kind == LATENCY_KIND_NONE {
         step.steady.send_tps

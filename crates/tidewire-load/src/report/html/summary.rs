@@ -1,4 +1,4 @@
-//! What a reader must know before any chart: how it ended, what speaks against it, every step in a line, the limits.
+//! The summary before all charts: the verdict, its reasons, every step in a line, the limits.
 
 use std::fmt::Write as _;
 
@@ -237,7 +237,7 @@ fn step_limits(step: &StepReport) -> Vec<Vec<String>> {
     rows
 }
 
-/// What was lost in percent, and what was delivered as a share.
+/// The lost messages in percent, and the delivered ones as a share.
 fn shares(step: &StepReport) -> [String; 2] {
     if step.expected_received == 0 {
         return ["nothing expected", "nothing expected"].map(str::to_owned);
