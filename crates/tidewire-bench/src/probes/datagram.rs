@@ -1,6 +1,5 @@
 //! Echo over UDP, bare: with segmentation offload on both sides, which is what makes small datagrams cheap.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -10,6 +9,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 
 use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocations};
+use super::flight::Flight;
 use super::wait::WaitSet;
 use super::{Edge, Frame};
 
@@ -94,8 +94,7 @@ struct Peer {
     socket: DatagramSocket,
     next: u64,
     expected: u64,
-    /// For what was sent together: the number after its last datagram, and when.
-    sent: VecDeque<(u64, u64)>,
+    flight: Flight,
 }
 
 impl Client {
@@ -109,7 +108,7 @@ impl Client {
                 socket,
                 next: 0,
                 expected: 0,
-                sent: VecDeque::new(),
+                flight: Flight::default(),
             });
         }
         let mut client = Self {
@@ -139,7 +138,7 @@ impl Client {
         self.block.clear();
         self.frame.append(&mut self.block, peer.next, missing);
         peer.next += missing;
-        peer.sent.push_back((peer.next, now_ns()));
+        peer.flight.sent(peer.next, now_ns());
         let bytes = self.frame.bytes();
         for run in self.block.chunks(RUN_BYTES_MAX / bytes * bytes) {
             send_all(&peer.socket, self.server, bytes, run)?;
@@ -172,14 +171,8 @@ impl EchoClient for Client {
                 replies += 1;
             }
             let now = now_ns();
-            while let Some(&(until, sent_ns)) = peer.sent.front()
-                && until <= peer.expected
-            {
-                peer.sent.pop_front();
-                if let Some(outcome) = counted.as_deref_mut() {
-                    outcome.latency.record(now - sent_ns);
-                }
-            }
+            let latency = counted.as_deref_mut().map(|outcome| &mut outcome.latency);
+            peer.flight.answered(peer.expected, now, latency);
             if let Some(outcome) = counted.as_deref_mut() {
                 outcome.replies += replies;
             }

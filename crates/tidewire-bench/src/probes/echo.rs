@@ -1,7 +1,6 @@
 //! Echo, bare: the server sends back what it reads; the client keeps a number of frames in flight on each connection
 //! and checks the number of every reply.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use tidewire_proto::codec::{Codec, Decoded, Tw1};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 
+use super::flight::Flight;
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
 use super::{BLOCK_BYTES, Edge, Frame};
 
@@ -57,8 +57,7 @@ struct Connection {
     blocked: bool,
     next_number: u64,
     expected: u64,
-    /// For what was sent together: the number after its last frame, and when.
-    sent: VecDeque<(u64, u64)>,
+    flight: Flight,
 }
 
 /// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
@@ -273,7 +272,7 @@ impl Connection {
             blocked: false,
             next_number: 0,
             expected: 0,
-            sent: VecDeque::new(),
+            flight: Flight::default(),
         }
     }
 
@@ -330,7 +329,7 @@ impl Connection {
         block.clear();
         frame.append(block, self.next_number, count);
         self.next_number += count;
-        self.sent.push_back((self.next_number, now_ns));
+        self.flight.sent(self.next_number, now_ns);
         let written = self.stream.write(block)?;
         if written < block.len() {
             return Err(io::Error::other(
@@ -370,23 +369,12 @@ impl Connection {
             count += 1;
         }
         let now = now_ns();
-        self.settle(now, counted.as_deref_mut());
+        let latency = counted.as_deref_mut().map(|outcome| &mut outcome.latency);
+        self.flight.answered(self.expected, now, latency);
         if let Some(outcome) = counted {
             outcome.replies += count;
         }
         Ok((count, now))
-    }
-
-    /// Times what is answered up to `expected`: the last frame of what was sent together stands for all of it.
-    fn settle(&mut self, now: u64, mut counted: Option<&mut EchoOutcome>) {
-        while let Some(&(until, sent_ns)) = self.sent.front()
-            && until <= self.expected
-        {
-            self.sent.pop_front();
-            if let Some(outcome) = counted.as_deref_mut() {
-                outcome.latency.record(now - sent_ns);
-            }
-        }
     }
 }
 

@@ -17,6 +17,7 @@
 pub mod datagram;
 pub mod datagram_ingest;
 pub mod echo;
+mod flight;
 mod frame;
 pub mod ingest;
 pub mod ring;

@@ -5,7 +5,6 @@
 //! workers that write the answers to the sockets themselves. The driver is the bare client for both, and checks every
 //! answer.
 
-use std::hint::black_box;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,7 +76,7 @@ fn serve_tidewire(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<
         work.connections,
         WhenFull::Refuse,
         move |(deferred, payload): (Deferred, [u8; PAYLOAD_BYTES])| {
-            let result = work_on(&payload);
+            let result = super::iterate(payload.len() as u64);
             tracing::dispatcher::with_default(&dispatch, || tracing::info!(result, "worked"));
             if let Err(error) = deferred.reply(&payload) {
                 tracing::error!(%error, "cannot answer");
@@ -117,19 +116,6 @@ fn hand_over(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> Handle
         deferred.refuse(ErrorCode::LimitReached, "too busy");
     }
     Ok(())
-}
-
-/// The work on one request.
-fn work_on(payload: &[u8]) -> u64 {
-    let mut value = payload.len() as u64;
-    for _ in 0..ITERATIONS {
-        value = black_box(
-            value
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1),
-        );
-    }
-    value
 }
 
 /// A request on its way to a worker, with the way back.
@@ -183,7 +169,7 @@ fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &LockedLog) {
         let Ok((connection, frame)) = task else {
             return;
         };
-        let result = work_on(&frame);
+        let result = super::iterate(frame.len() as u64);
         // The log is not what is verified here, the suite `logging` does that.
         log.log(format_args!("worked result={result}"));
         let mut stream = connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,9 +217,6 @@ fn frame() -> Result<Frame, RoleError> {
 }
 
 const REQUESTS: Metric = Metric::rate("requests_per_sec", "req/s");
-
-/// Iterations of a worker for each request.
-const ITERATIONS: u32 = 100;
 
 const PAYLOAD_BYTES: usize = 32;
 

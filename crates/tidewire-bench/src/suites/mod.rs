@@ -21,6 +21,7 @@ mod scratch;
 mod startup;
 mod workers;
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidewire::log::LogWriter;
@@ -92,6 +93,16 @@ fn work(suite: &Suite, transport: &str, codec: &str) -> Work {
         codec: codec.to_owned(),
         ..Work::default()
     }
+}
+
+/// The work of a worker on one task: a hundred steps that the compiler cannot leave out.
+fn iterate(value: u64) -> u64 {
+    let step = |value: u64| {
+        value
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1)
+    };
+    (0..100).fold(value, |value, _| black_box(step(value)))
 }
 
 /// Warm-up and window of timed work: a second, or less when it is to be quick.

@@ -4,7 +4,6 @@
 //! behind a mutex, which is what one would write first. Every task is checked for having been done once.
 
 use std::collections::VecDeque;
-use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -146,14 +145,7 @@ impl Tasks {
     /// Does one task.
     fn work(&self, task: Task) {
         let waited_ns = now_ns().saturating_sub(task.handed_over_ns);
-        let mut value = task.number as u64;
-        for _ in 0..ITERATIONS {
-            value = black_box(
-                value
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1),
-            );
-        }
+        super::iterate(task.number as u64);
         let before = self.waited_ns[task.number].swap(waited_ns, Ordering::Relaxed);
         if before != UNDONE {
             self.doubled.fetch_add(1, Ordering::Relaxed);
@@ -304,8 +296,6 @@ const INLINE: &str = "inline";
 const MUTEX: &str = "mutex queue";
 
 const TASKS: u64 = 100_000;
-
-const ITERATIONS: u32 = 100;
 
 /// Places of the queue.
 const QUEUE_MAX: usize = 1_024;

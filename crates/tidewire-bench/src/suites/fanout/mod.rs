@@ -120,8 +120,6 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     stage.measured(measured)
 }
 
-/// The figure of all rows.
-
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
 const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];
 
