@@ -53,7 +53,7 @@ enum Command {
     Call(call::CallArguments),
     /// Publish messages to a topic.
     Pub(topics::PubArguments),
-    /// Print what is published to topics.
+    /// Print the messages of topics.
     Sub(topics::SubArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),

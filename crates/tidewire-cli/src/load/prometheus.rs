@@ -1,4 +1,4 @@
-//! The figures of a running load test for Prometheus: what the live view shows, as text over HTTP.
+//! The figures of a running load test for Prometheus: those of the live view, as text over HTTP.
 //!
 //! The coordinator sets a handful of atomic gauges about once a second, and a thread of its own answers scrapes from
 //! them; no lane uses either. The thread implements the part of HTTP that a scraper needs: one request per connection

@@ -34,8 +34,8 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 /// Whether an address is one of this machine's, whatever its port: the system binds a socket only to those. This
-/// includes all of `127.0.0.0/8`, of which the list of interfaces has one. When the system refuses for another reason,
-/// for example because no descriptor is left, the answer is yes.
+/// includes all of `127.0.0.0/8`, although the list of interfaces has only one of its addresses. When the system
+/// refuses for another reason, for example because no descriptor is left, the answer is yes.
 #[must_use]
 pub fn is_own_address(address: SocketAddr) -> bool {
     let mut anywhere = address;

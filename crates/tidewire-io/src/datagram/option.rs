@@ -41,7 +41,7 @@ pub(super) fn drops(socket: impl AsFd) -> io::Result<u32> {
     let mut figures = [0_u32; FIGURES];
     let mut length = mem::size_of_val(&figures) as socklen_t;
     // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes, the size of
-    // the array, of which every content is valid.
+    // the array; any content of it is valid.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -381,8 +381,8 @@ impl Connection {
     }
 
     /// Closes the connection now. Unwritten output is lost. The first reason stays, also for a connection that only
-    /// waits for the last bytes of its transport. After a peer's farewell a reset may follow, because the peer did not
-    /// read the output that crossed its farewell.
+    /// waits for the last bytes of its transport. A reset after a peer's farewell counts as that farewell: the peer did
+    /// not read the output that crossed it.
     pub fn close(&mut self, reason: CloseReason) {
         if !self.is_closed() {
             self.phase = Phase::Closed(match (self.outbound, reason, self.peer_farewell()) {
