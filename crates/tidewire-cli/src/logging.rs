@@ -72,7 +72,7 @@ impl LogArguments {
         // A program has one log.
         let _ = CONTROL.set(log.control());
         if let Some(error) = ignored {
-            tracing::warn!(%error, "RUST_LOG is passed over");
+            tracing::warn!(%error, "RUST_LOG is ignored");
         }
         Ok(log)
     }

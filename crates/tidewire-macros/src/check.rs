@@ -113,7 +113,7 @@ pub(crate) fn check_signature(function: &TraitItemFn) -> Result<()> {
         };
         return refuse(
             place,
-            "a method of a service takes `&mut self` or `&self`: it is called again and again",
+            "a method of a service must take `&mut self` or `&self`: it is called many times",
         );
     }
     Ok(())
@@ -165,7 +165,7 @@ pub(crate) fn check_owned(ty: &Type) -> Result<()> {
             let text = if is_context(&Type::Reference(reference.clone())) {
                 "the context comes first, right after `self`"
             } else {
-                "what travels is owned: take `String` for `&str`, `Vec<T>` for `&[T]`, `T` for `&T`"
+                "arguments and results must be owned types: take `String` for `&str`, `Vec<T>` for `&[T]`, `T` for `&T`"
             };
             self.0.add(Error::new_spanned(reference, text));
         }
@@ -173,7 +173,7 @@ pub(crate) fn check_owned(ty: &Type) -> Result<()> {
         fn visit_lifetime(&mut self, lifetime: &'ast syn::Lifetime) {
             self.0.add(Error::new_spanned(
                 lifetime,
-                "what travels is owned: a type with a lifetime borrows",
+                "arguments and results must be owned types: a type with a lifetime borrows",
             ));
         }
 

@@ -87,7 +87,7 @@ impl Service {
                 }
                 other => problems.add(Error::new_spanned(
                     other,
-                    "a service has methods only; what belongs to the server goes into the type that implements it",
+                    "a service can have methods only; move other items to the type that implements it",
                 )),
             }
         }
@@ -230,7 +230,7 @@ fn check_duplicates(methods: &[Method], problems: &mut Problems) {
             problems.add(Error::new(
                 method.ident.span(),
                 format!(
-                    "`{}` has the name of `{first}` on the wire, `{}` (codecs may not tell upper from lower case)",
+                    "`{}` has the name of `{first}` on the wire, `{}` (some codecs ignore upper and lower case)",
                     method.ident, method.wire_name
                 ),
             ));
@@ -279,13 +279,13 @@ fn read_answer(output: &ReturnType, deferred: Option<&Type>, one_way: bool) -> R
                 Some([outcome]) => Outcome::read(outcome).map(Answer::Deferred),
                 _ => Err(Error::new_spanned(
                     token,
-                    "say what is answered: `DeferredReply<T>` or `DeferredReply<Result<T, E>>`",
+                    "name the type of the answer: `DeferredReply<T>` or `DeferredReply<Result<T, E>>`",
                 )),
             }
         }
         (Some(_), Some(returned), _) => Err(Error::new_spanned(
             returned,
-            "a method answers through its `DeferredReply` or by what it returns, not both",
+            "a method answers through its `DeferredReply` or by its return value, not both",
         )),
         (None, None, true) => Ok(Answer::OneWay),
         (Some(place), None, true) | (None, Some(place), true) => Err(Error::new_spanned(

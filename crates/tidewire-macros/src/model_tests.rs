@@ -186,16 +186,13 @@ fn our_attributes_are_taken_out_also_when_the_trait_is_refused() {
 /// A method, and a part of the error that refuses it.
 const MISUSED_METHODS: &[(&str, &str)] = &[
     ("fn a(&self, b: &str);", "take `String` for `&str`"),
-    ("fn a(&self) -> &'static str;", "what travels is owned"),
-    ("fn a(&self, b: Vec<&u8>);", "what travels is owned"),
+    ("fn a(&self) -> &'static str;", "must be owned types"),
+    ("fn a(&self, b: Vec<&u8>);", "must be owned types"),
     (
         "fn a(&self, b: Cow<'static, str>);",
         "a type with a lifetime",
     ),
-    (
-        "fn a(&self, b: DeferredReply<&u8>);",
-        "what travels is owned",
-    ),
+    ("fn a(&self, b: DeferredReply<&u8>);", "must be owned types"),
     (
         "fn a(&self, b: u8, cx: &mut Context<'_>);",
         "the context comes first",
@@ -222,7 +219,10 @@ const MISUSED_METHODS: &[(&str, &str)] = &[
         "fn a(&self, b: DeferredReply<Result<u8>>);",
         "write both types",
     ),
-    ("fn a(&self, b: DeferredReply);", "say what is answered"),
+    (
+        "fn a(&self, b: DeferredReply);",
+        "name the type of the answer",
+    ),
     (
         "fn a(&self, b: DeferredReply<u8>, c: u8);",
         "is the last parameter",

@@ -108,7 +108,7 @@ fn levels_come_from_the_flag_then_the_variable_then_the_command() {
     assert!(start(&[], "").contains("INFO"));
     let told = start(&[], "a=b=c");
     assert!(
-        told.contains("RUST_LOG is passed over") && told.contains("INFO"),
+        told.contains("RUST_LOG is ignored") && told.contains("INFO"),
         "{told}"
     );
     let ended = Process::start(&["serve", "--log-level", "inof"]).wait();

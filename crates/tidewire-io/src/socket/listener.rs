@@ -112,7 +112,7 @@ impl Listener {
                         && let Err(error) = options.apply_buffers(&socket)
                     {
                         // The listener took the same sizes, so this is next to impossible; the connection works.
-                        tracing::warn!(%error, "a connection keeps the usual buffers");
+                        tracing::warn!(%error, "a connection keeps the default buffer sizes");
                     }
                     return Ok(Accepted {
                         stream: Stream::accepted(socket, peer),
