@@ -4,6 +4,8 @@
 //! How all of the examples print errors is here too, and the [codec](checksum) of another example.
 
 pub mod checksum;
+#[cfg(doctest)]
+mod documents;
 mod errors;
 
 use serde::{Deserialize, Serialize};

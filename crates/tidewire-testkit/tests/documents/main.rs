@@ -4,6 +4,7 @@
 //! pages of the site alone; the documents beside the code link to each other as well.
 
 mod markdown;
+mod names;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,7 +57,13 @@ fn the_index_lists_every_decision_once() {
     assert_eq!(listed, records, "left: README.md, right: the files");
     for record in records {
         let text = fs::read_to_string(&record).expect("a record");
-        for section in ["Context", "Decision", "Measured", "Rejected", "Consequences"] {
+        for section in [
+            "Context",
+            "Decision",
+            "Measured",
+            "Rejected",
+            "Consequences",
+        ] {
             let heading = format!("\n## {section}\n");
             assert!(
                 text.contains(&heading),
