@@ -24,3 +24,13 @@ fn the_operators_page_explains_every_reason_and_policy() {
         "docs/operating.md has no row for {missing:?}"
     );
 }
+
+#[test]
+fn the_architecture_stays_on_one_page() {
+    let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("the page");
+    let lines = page.lines().count();
+    assert!(
+        lines <= 120,
+        "ARCHITECTURE.md has {lines} lines; what is longer than a page belongs into docs/"
+    );
+}

@@ -1,4 +1,4 @@
-//! The floors in ARCHITECTURE.md, and their violations by a crate.
+//! The floors in docs/tree.md, and their violations by a crate.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(crate) fn violations(sources: &Sources, floors: &Floors) -> Vec<String> {
     listed.sort();
     for pair in listed.windows(2).filter(|pair| pair[0] == pair[1]) {
         found.push(format!(
-            "ARCHITECTURE.md lists `{}` of {directory} twice",
+            "docs/tree.md lists `{}` of {directory} twice",
             pair[0]
         ));
     }
@@ -50,14 +50,14 @@ pub(crate) fn violations(sources: &Sources, floors: &Floors) -> Vec<String> {
     for name in &listed {
         if !sources.modules.contains(*name) {
             found.push(format!(
-                "ARCHITECTURE.md lists `{name}`, which is no module of {directory}"
+                "docs/tree.md lists `{name}`, which is no module of {directory}"
             ));
         }
     }
     for module in &sources.modules {
         if !listed.contains(&module) {
             found.push(format!(
-                "ARCHITECTURE.md lists no floor for `{module}` of {directory}; add it above all that it uses"
+                "docs/tree.md lists no floor for `{module}` of {directory}; add it above all that it uses"
             ));
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn violations(sources: &Sources, floors: &Floors) -> Vec<String> {
                 if used >= own {
                     let stands = if used > own { "above it" } else { "beside it" };
                     found.push(format!(
-                        "{at} uses `{module}`, which stands {stands} in ARCHITECTURE.md; move what both need down"
+                        "{at} uses `{module}`, which stands {stands} in docs/tree.md; move what both need down"
                     ));
                 }
             }

@@ -22,7 +22,7 @@ fn check(floors: &str, files: &[(&str, &str)]) -> Vec<String> {
 
 fn edge(at: &str, used: &str, stands: &str) -> String {
     format!(
-        "made-up/src/{at} uses `{used}`, which stands {stands} in ARCHITECTURE.md; move what both need down"
+        "made-up/src/{at} uses `{used}`, which stands {stands} in docs/tree.md; move what both need down"
     )
 }
 
@@ -80,15 +80,15 @@ fn every_module_is_listed_once_and_exists() {
     assert_eq!(
         check("low", &files),
         [
-            "ARCHITECTURE.md lists no floor for `high` of made-up; add it above all that it uses"
+            "docs/tree.md lists no floor for `high` of made-up; add it above all that it uses"
                 .to_owned()
         ]
     );
     assert_eq!(
         check("low\nhigh gone\nlow", &files),
         [
-            "ARCHITECTURE.md lists `low` of made-up twice".to_owned(),
-            "ARCHITECTURE.md lists `gone`, which is no module of made-up".to_owned(),
+            "docs/tree.md lists `low` of made-up twice".to_owned(),
+            "docs/tree.md lists `gone`, which is no module of made-up".to_owned(),
         ]
     );
 }

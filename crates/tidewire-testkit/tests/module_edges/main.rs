@@ -1,8 +1,8 @@
-//! In every crate, a top-level module uses only modules of lower floors. ARCHITECTURE.md lists the floors.
+//! In every crate, a top-level module uses only modules of lower floors. docs/tree.md lists the floors.
 //!
 //! Problem: the compiler accepts modules that use each other in a circle, and then none of them can be read, tested or
 //! moved alone. Approach: [`sources`] and [`finder`] parse the sources and find every path that leads from one
-//! top-level module to another; [`floors`] compares these edges with the blocks of ARCHITECTURE.md. Any circle has an
+//! top-level module to another; [`floors`] compares these edges with the blocks of docs/tree.md. Any circle has an
 //! edge that leads up or sideways, so a crate that passes has none. Rejected: a search of the text, which does not see
 //! paths with `super`, or names that the crate's root re-exports.
 
@@ -22,7 +22,7 @@ use sources::Sources;
 #[test]
 fn modules_use_only_modules_of_lower_floors() {
     let root = repository();
-    let document = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let document = fs::read_to_string(root.join("docs/tree.md")).expect("docs/tree.md");
     let floors = Floors::of_all_crates(&document);
     let crates = crates(&root);
 
@@ -30,7 +30,7 @@ fn modules_use_only_modules_of_lower_floors() {
     for name in floors.keys() {
         if !crates.contains(name) {
             failures.push(format!(
-                "ARCHITECTURE.md has floors of {name}, which is no crate"
+                "docs/tree.md has floors of {name}, which is no crate"
             ));
         }
     }
@@ -40,7 +40,7 @@ fn modules_use_only_modules_of_lower_floors() {
                 let sources = Sources::read(&root, &format!("crates/{name}"));
                 failures.extend(violations(&sources, floors));
             }
-            None => failures.push(format!("ARCHITECTURE.md has no floors of {name}")),
+            None => failures.push(format!("docs/tree.md has no floors of {name}")),
         }
     }
     assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
