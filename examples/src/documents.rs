@@ -1,4 +1,17 @@
 //! The programs in the documents, which `cargo test --doc -p tidewire-examples` compiles and runs.
 
-#[doc = include_str!("../../docs/operating.md")]
-mod operating {}
+macro_rules! documents {
+    ($($name:ident: $page:literal,)*) => {
+        $(#[doc = include_str!(concat!("../../", $page))] mod $name {})*
+    };
+}
+
+documents! {
+    tutorial: "docs/tutorial.md",
+    operating: "docs/operating.md",
+    coming_from: "docs/coming-from.md",
+    device_gateway: "docs/guides/device-gateway.md",
+    chat_and_games: "docs/guides/chat-and-games.md",
+    market_data: "docs/guides/market-data.md",
+    service_calls: "docs/guides/service-calls.md",
+}

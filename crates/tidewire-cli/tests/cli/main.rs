@@ -9,6 +9,7 @@ mod call;
 mod chat;
 mod compare;
 mod config;
+mod documents;
 mod generate;
 mod levels;
 mod load;

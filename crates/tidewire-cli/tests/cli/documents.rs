@@ -1,0 +1,318 @@
+//! The commands in the documents do what the documents say.
+//!
+//! A block of a document that begins with ```` ```console ```` has commands behind `$ `, and below each the lines that it prints,
+//! among others; `…` stands for anything. The info string says more: in `console,running` the last command goes on running, in
+//! `console,slow` all need a release build, a compiler or a minute. Blocks of `rust` whose first line is `// PATH` are files
+//! that the reader writes.
+//!
+//! Ports of the documents are fixed, those of the tests are free ones: servers are told to take port 0, and the port that they
+//! got replaces theirs in later commands.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::process::{DEADLINE, Process};
+
+#[test]
+fn the_commands_of_the_tutorial_work() {
+    Reader::read("docs/tutorial.md", Pace::Fast);
+}
+
+#[test]
+fn the_commands_of_the_guides_work() {
+    for page in [
+        "command-line",
+        "guides/chat-and-games",
+        "guides/market-data",
+        "guides/service-calls",
+    ] {
+        Reader::read(&format!("docs/{page}.md"), Pace::Fast);
+    }
+}
+
+/// With the binary that `TIDEWIRE_BINARY` names, and a project that is built from nothing.
+#[test]
+#[ignore = "takes minutes; `.ci/run tutorial` runs it with a release build"]
+fn the_tutorial_works_to_the_letter() {
+    Reader::read("docs/tutorial.md", Pace::Slow);
+}
+
+/// Whether commands of `console,slow` are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Fast,
+    Slow,
+}
+
+/// A block of a document that a reader does something with.
+struct Block<'a> {
+    info: &'a str,
+    lines: Vec<&'a str>,
+}
+
+impl<'a> Block<'a> {
+    fn all(text: &'a str) -> Vec<Self> {
+        let mut blocks = Vec::new();
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(info) = line.strip_prefix("```") {
+                let lines = lines.by_ref().take_while(|line| *line != "```").collect();
+                blocks.push(Self { info, lines });
+            }
+        }
+        blocks
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.info.split(',').any(|known| known == word)
+    }
+
+    /// The commands, each with the lines that it prints.
+    fn commands(&self) -> Vec<(&'a str, Vec<&'a str>)> {
+        let mut commands: Vec<(&str, Vec<&str>)> = Vec::new();
+        for &line in &self.lines {
+            match (line.strip_prefix("$ "), commands.last_mut()) {
+                (Some(command), _) => commands.push((command, Vec::new())),
+                (None, Some((_, printed))) => printed.push(line),
+                (None, None) => panic!("output without a command: {line}"),
+            }
+        }
+        commands
+    }
+}
+
+/// Somebody who types what a document says.
+struct Reader {
+    scratch: tempfile::TempDir,
+    directory: PathBuf,
+    /// Addresses as the document has them, and as they are.
+    addresses: Vec<(String, String)>,
+    running: Vec<Running>,
+    /// Commands that ended, to be typed again for subscribers that were not ready yet.
+    typed: Vec<String>,
+}
+
+/// A command that goes on, and the lines that it has still to print.
+struct Running {
+    process: Process,
+    pending: Vec<String>,
+    /// How many commands had been typed before.
+    since: usize,
+}
+
+impl Reader {
+    fn read(page: &str, pace: Pace) {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = std::fs::read_to_string(repository.join(page)).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        // Commands begin beside a clone of the repository, or in something like it that they may write to.
+        let repository = repository.canonicalize().unwrap();
+        std::os::unix::fs::symlink(&repository, scratch.path().join("tidewire")).unwrap();
+        for folder in ["examples", "scenarios"] {
+            std::os::unix::fs::symlink(repository.join(folder), scratch.path().join(folder))
+                .unwrap();
+        }
+        let mut reader = Self {
+            directory: scratch.path().to_owned(),
+            scratch,
+            addresses: Vec::new(),
+            running: Vec::new(),
+            typed: Vec::new(),
+        };
+        let mut count = 0;
+        for block in Block::all(&text) {
+            if block.has("console") && (pace == Pace::Slow || !block.has("slow")) {
+                count += block.commands().len();
+                reader.type_block(&block);
+            } else if pace == Pace::Slow && block.has("rust") {
+                reader.write_file(&block);
+            }
+        }
+        assert!(count > 0, "{page} has no commands");
+        reader.wait_for_pending();
+    }
+
+    fn type_block(&mut self, block: &Block<'_>) {
+        let mut commands = block.commands();
+        let last = block.has("running").then(|| commands.pop().unwrap());
+        for (command, printed) in commands {
+            if let Some(directory) = command.strip_prefix("cd ") {
+                self.directory.push(directory);
+                continue;
+            }
+            let lines = self.run(command);
+            for expected in printed {
+                let found = lines.iter().any(|line| matches(line, expected));
+                assert!(
+                    found,
+                    "`{command}` did not print {expected:?}, only {lines:#?}"
+                );
+            }
+            self.typed.push(command.to_owned());
+        }
+        if let Some((command, printed)) = last {
+            self.start(command, &printed);
+        }
+    }
+
+    /// Runs a command to its end, which must be a good one. Returns what it printed.
+    fn run(&self, command: &str) -> Vec<String> {
+        let mut text = command.replace("/tmp/", &format!("{}/", self.scratch.path().display()));
+        for (written, real) in &self.addresses {
+            text = text.replace(written, real);
+        }
+        let ended = Process::spawn(&mut self.shell(&text)).wait();
+        assert!(ended.status.success(), "`{command}`: {}", ended.text());
+        ended
+            .transcript
+            .iter()
+            .map(|line| self.as_written(line))
+            .collect()
+    }
+
+    /// Starts a command that goes on. A server is ready when this returns.
+    fn start(&mut self, command: &str, printed: &[&str]) {
+        let is_server = command.starts_with("tidewire serve");
+        let mut text = command.replace("/tmp/", &format!("{}/", self.scratch.path().display()));
+        let mut binds = Vec::new();
+        if is_server {
+            let words = command.split_whitespace();
+            let tcp = words.filter_map(|word| word.strip_prefix("tcp://"));
+            binds.extend(tcp.map(str::to_owned));
+            if !command.contains("--bind") {
+                binds.push("127.0.0.1:8080".to_owned());
+                text.push_str(" --bind tcp://127.0.0.1:8080");
+            }
+            for bind in &binds {
+                text = text.replace(bind, "127.0.0.1:0");
+            }
+        } else {
+            for (written, real) in &self.addresses {
+                text = text.replace(written, real);
+            }
+        }
+        let mut process = Process::spawn(&mut self.shell(&format!("exec {text}")));
+        if is_server {
+            process.expect("ready codec=");
+            let lines = process.transcript().iter();
+            let real = lines.filter_map(|line| line.strip_prefix("listening on tcp://"));
+            let real: Vec<String> = real.map(str::to_owned).collect();
+            assert_eq!(real.len(), binds.len(), "{:?}", process.transcript());
+            self.addresses
+                .retain(|(written, _)| !binds.contains(written));
+            self.addresses.extend(binds.into_iter().zip(real));
+        }
+        let mut pending: Vec<String> = printed.iter().map(|&line| line.to_owned()).collect();
+        if is_server {
+            let lines = process.transcript().iter();
+            let lines: Vec<String> = lines.map(|line| self.as_written(line)).collect();
+            // Later servers may have the same addresses, so this is the moment to look.
+            pending.retain(|expected| !lines.iter().any(|line| matches(line, expected)));
+            assert!(
+                pending.is_empty(),
+                "`{command}` did not print {pending:?}, only {lines:#?}"
+            );
+        }
+        self.running.push(Running {
+            process,
+            pending,
+            since: self.typed.len(),
+        });
+    }
+
+    /// Until all that goes on has printed its lines. A subscriber may have come later than the message that it was to print, so
+    /// what was typed behind it is typed again.
+    fn wait_for_pending(&mut self) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let mut again = self.typed.len();
+            for index in 0..self.running.len() {
+                // Takes what has come.
+                self.running[index].process.has_line("");
+                let lines = self.running[index].process.transcript().iter();
+                let lines: Vec<String> = lines.map(|line| self.as_written(line)).collect();
+                let running = &mut self.running[index];
+                running
+                    .pending
+                    .retain(|expected| !lines.iter().any(|line| matches(line, expected)));
+                if !running.pending.is_empty() {
+                    again = again.min(running.since);
+                    let pending = &running.pending;
+                    assert!(
+                        Instant::now() < deadline,
+                        "{pending:?} did not come, only {lines:#?}"
+                    );
+                }
+            }
+            if self
+                .running
+                .iter()
+                .all(|running| running.pending.is_empty())
+            {
+                return;
+            }
+            for command in &self.typed[again..] {
+                self.run(command);
+            }
+        }
+    }
+
+    fn shell(&self, text: &str) -> Command {
+        let binary = std::env::var("TIDEWIRE_BINARY");
+        let binary = binary.unwrap_or_else(|_| env!("CARGO_BIN_EXE_tidewire").to_owned());
+        let folder = Path::new(&binary).parent().unwrap().display().to_string();
+        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", text])
+            .current_dir(&self.directory)
+            .env("PATH", path)
+            .env_remove("RUST_LOG")
+            .env_remove("TIDEWIRE_POLLER");
+        command
+    }
+
+    /// Writes a file that the document shows. Programs that begin with no path are only compiled, by the doctests.
+    fn write_file(&self, block: &Block<'_>) {
+        if let Some(path) = block.lines[0].strip_prefix("// ")
+            && path.ends_with(".rs")
+        {
+            std::fs::write(self.directory.join(path), block.lines.join("\n")).unwrap();
+        }
+    }
+
+    /// A line that was printed, with the addresses of the document and without the mark of standard error.
+    fn as_written(&self, line: &str) -> String {
+        let mut line = line.strip_prefix("2: ").unwrap_or(line).to_owned();
+        for (written, real) in &self.addresses {
+            line = line.replace(real, written);
+        }
+        line
+    }
+}
+
+/// Whether a line is what a document says, where `…` stands for anything.
+fn matches(line: &str, expected: &str) -> bool {
+    let mut parts = expected.split('…');
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or("")) else {
+        return false;
+    };
+    let mut is_open = false;
+    for part in parts {
+        let Some((_, behind)) = rest.split_once(part) else {
+            return false;
+        };
+        rest = behind;
+        is_open = part.is_empty();
+    }
+    is_open || rest.is_empty()
+}
+
+#[test]
+fn dots_stand_for_anything() {
+    assert!(matches("p99 3.1 ms", "p99 … ms") && matches("ready now", "ready …"));
+    assert!(matches("as it is", "as it is"));
+    assert!(!matches("p99 3.1 s", "p99 … ms") && !matches("not ready", "ready …"));
+    assert!(!matches("as it is not", "as it is"));
+}
