@@ -7,6 +7,7 @@ macro_rules! documents {
 }
 
 documents! {
+    readme: "README.md",
     tutorial: "docs/tutorial.md",
     operating: "docs/operating.md",
     coming_from: "docs/coming-from.md",

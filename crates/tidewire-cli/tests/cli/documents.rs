@@ -15,6 +15,11 @@ use std::time::Instant;
 use crate::process::{DEADLINE, Process};
 
 #[test]
+fn the_commands_of_the_readme_work() {
+    Reader::read("README.md", Pace::Fast);
+}
+
+#[test]
 fn the_commands_of_the_tutorial_work() {
     Reader::read("docs/tutorial.md", Pace::Fast);
 }
