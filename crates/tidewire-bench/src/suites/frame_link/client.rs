@@ -12,7 +12,7 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::socket::SocketAddress;
 
 use super::rest::Rest;
-use super::{Datagrams, FrameLink, GREETING, Wire, buffer};
+use super::{Datagrams, FrameLink, GREETING, Wire, Writes, buffer};
 use crate::plan::RoleError;
 use crate::probes::wait::WaitSet;
 use crate::probes::{datagram, echo};
@@ -92,6 +92,7 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
     pub(in super::super) fn turn(
         &mut self,
         timeout: Duration,
+        writes: Writes,
         mut handle: impl FnMut(usize, &[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<()> {
         match &mut self.waits {
@@ -103,9 +104,14 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
         }
         let mut heard = 0;
         for &number in &self.ready {
-            heard += self.all[number].exchange(&mut self.buffer, |frame, out| {
+            heard += self.all[number].exchange(&mut self.buffer, writes, |frame, out| {
                 handle(number, frame, out);
             })?;
+        }
+        if writes == Writes::Together {
+            for &number in &self.ready {
+                self.all[number].flush()?;
+            }
         }
         if let Waits::Looking(rest) = &mut self.waits {
             rest.after(heard);

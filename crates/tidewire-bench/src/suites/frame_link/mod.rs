@@ -32,6 +32,15 @@ pub(super) struct FrameLink<const FRAME_BYTES: usize> {
     pub(super) output: Vec<u8>,
 }
 
+/// When a thread writes to its links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writes {
+    /// To each link as soon as it was read: the other side has work early.
+    Each,
+    /// To all links after all were read: the other side wakes less often, and reads more at once.
+    Together,
+}
+
 /// The carrier of the bytes.
 enum Wire {
     Socket(Stream),
@@ -55,11 +64,12 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
         }
     }
 
-    /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and writes what
-    /// it wrote. Returns how many frames came.
+    /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and writes its
+    /// answers, unless that happens [`Together`](Writes::Together). Returns how many frames came.
     pub(super) fn exchange(
         &mut self,
         buffer: &mut [u8],
+        writes: Writes,
         mut handle: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<usize> {
         let kept = self.rest.len();
@@ -76,7 +86,10 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
         }
         self.rest.clear();
         self.rest.extend_from_slice(rest);
-        self.flush().map(|()| frames.len())
+        if writes == Writes::Each {
+            self.flush()?;
+        }
+        Ok(frames.len())
     }
 
     /// Writes what is taken; the rest stays in `output` for the next time.

@@ -17,7 +17,7 @@ use tidewire_io::socket::Listener;
 
 use super::client::Way;
 use super::rest::Rest;
-use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, buffer};
+use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, Writes, buffer};
 use crate::contract::{Account, Work};
 use crate::plan::RoleError;
 use crate::probes::datagram;
@@ -114,6 +114,7 @@ impl Server {
     /// ends whenever it has looked for frames.
     pub(in super::super) fn serve<const FRAME_BYTES: usize>(
         self,
+        writes: Writes,
         mut hear: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
         mut after: impl FnMut(&mut Links<FRAME_BYTES>),
     ) -> io::Result<()> {
@@ -128,8 +129,9 @@ impl Server {
                         links.push(Some(FrameLink::new(Wire::Socket(stream))));
                     })?;
                     for &number in &ready {
-                        exchange(&mut links[number], &mut buffer, &mut hear);
+                        exchange(&mut links[number], &mut buffer, writes, &mut hear);
                     }
+                    flush_rest(&mut links, writes);
                     after(&mut links);
                 }
             }
@@ -147,8 +149,9 @@ impl Server {
                 while links.iter().any(Option::is_some) {
                     let heard = links
                         .iter_mut()
-                        .map(|link| exchange(link, &mut buffer, &mut hear));
+                        .map(|link| exchange(link, &mut buffer, writes, &mut hear));
                     let heard: usize = heard.sum();
+                    flush_rest(&mut links, writes);
                     after(&mut links);
                     rest.after(heard);
                 }
@@ -162,13 +165,25 @@ impl Server {
 fn exchange<const FRAME_BYTES: usize>(
     link: &mut Option<FrameLink<FRAME_BYTES>>,
     buffer: &mut [u8],
+    writes: Writes,
     hear: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
 ) -> usize {
     let Some(open) = link else { return 0 };
-    open.exchange(buffer, hear).unwrap_or_else(|_| {
+    open.exchange(buffer, writes, hear).unwrap_or_else(|_| {
         *link = None;
         0
     })
+}
+
+/// Writes what was not written to each link at once. A link that fails has ended.
+fn flush_rest<const FRAME_BYTES: usize>(links: &mut Links<FRAME_BYTES>, writes: Writes) {
+    if writes == Writes::Together {
+        for link in links {
+            if link.as_mut().is_some_and(|open| open.flush().is_err()) {
+                *link = None;
+            }
+        }
+    }
 }
 
 /// How long to wait: not long where somebody took too little.

@@ -14,7 +14,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{Codec, Tw1};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{self, Links, Server, Way};
+use super::super::frame_link::{self, Links, Server, Way, Writes};
 use super::flow::{Deliveries, Flow};
 use super::{LOOK_EVERY_NS, PAYLOAD_BYTES};
 use crate::contract::Work;
@@ -41,6 +41,7 @@ pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleEr
 fn copy(server: Server, subscribers: usize) -> io::Result<()> {
     let news = RefCell::new(Vec::new());
     server.serve(
+        Writes::Each,
         |frame: &Frame, _| news.borrow_mut().extend_from_slice(frame),
         |links| {
             let mut news = news.borrow_mut();
@@ -100,7 +101,7 @@ fn drive(
             }
         }
         let mut heard_ns = None;
-        links.turn(LOOK_EVERY, |number, frame, _| {
+        links.turn(LOOK_EVERY, Writes::Each, |number, frame, _| {
             let heard_ns = *heard_ns.get_or_insert_with(tidewire_io::clock::now_ns);
             // A frame with another length, kind or topic is not what was published.
             let payload = frame.strip_prefix(&head[..]).unwrap_or_default();
