@@ -71,7 +71,7 @@ impl Meter {
 #[must_use]
 pub fn times(latency: &LatencyHistogram) -> Option<Times> {
     let quantile_us = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
-    let summary = latency.summary();
+    let summary = latency.summary().unwrap_or_default();
     (latency.count() > 0).then(|| Times {
         samples: latency.count(),
         mean_us: summary.mean_ms * 1e3,
