@@ -4,7 +4,7 @@ use tidewire_proto::connection::Farewell;
 
 use super::Core;
 use crate::mailbox::{BatchEntry, LaneMessage};
-use crate::session::{SessionCard, SessionId};
+use crate::session::{SessionId, SessionShared};
 
 impl Core {
     /// The next message that another thread posted.
@@ -28,15 +28,15 @@ impl Core {
         self.exchange.lanes.spare_batches.put(batch);
     }
 
-    pub(crate) fn deliver_send(&mut self, card: &SessionCard, frame: Vec<u8>) {
-        let slot = self.sessions.slot_of(card.id);
+    pub(crate) fn deliver_send(&mut self, session: &SessionShared, frame: Vec<u8>) {
+        let slot = self.sessions.slot_of(session.id);
         let Some(slot) = slot.filter(|slot| self.sessions[*slot].connection.may_send()) else {
             self.counters.sends_undelivered.add(1);
             self.sessions.outbox.spare_frames.put(frame);
             return;
         };
         self.counters.sends_taken.add(1);
-        card.release(LaneMessage::OVERHEAD_BYTES);
+        session.release(LaneMessage::OVERHEAD_BYTES);
         self.sessions[slot].output.outside_bytes += frame.len();
         self.sessions.append(slot, frame);
     }

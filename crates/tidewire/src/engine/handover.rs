@@ -127,7 +127,7 @@ mod tests {
         let (mut successor, mut failed) = (lanes.pop().unwrap(), lanes.pop().unwrap());
         let (slot, _peer) = failed.open_session();
         let id = failed.core.sessions[slot].id;
-        let card = failed.core.sessions[slot].profile.card.clone().unwrap();
+        let session = failed.core.sessions[slot].profile.shared.clone().unwrap();
         let (near, _far) = Stream::pair().unwrap();
         assert!(failed.core.shared.limiter.enter(None));
         let mut batch = Vec::new();
@@ -150,7 +150,7 @@ mod tests {
             LaneMessage::Answer(answer),
             LaneMessage::Batch(batch),
             LaneMessage::Adopt(Box::new(arrival)),
-            LaneMessage::Send { card, frame },
+            LaneMessage::Send { session, frame },
             LaneMessage::Close { id, farewell: None },
         ] {
             assert!(failed.core.exchange.mailbox.post(message).is_ok());

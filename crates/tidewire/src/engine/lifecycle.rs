@@ -1,6 +1,6 @@
 //! Making sessions and taking them apart.
 
-use crate::session::SessionCard;
+use crate::session::SessionShared;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -130,16 +130,16 @@ impl Core {
             // What is sent to clients must not reach it.
             return;
         }
-        let card = Arc::new(SessionCard::new(session, now_ns));
-        session.profile.card = Some(Arc::clone(&card));
-        self.shared.sessions.enter(card);
+        let shared = Arc::new(SessionShared::new(session, now_ns));
+        session.profile.shared = Some(Arc::clone(&shared));
+        self.shared.sessions.enter(shared);
     }
 
     /// Takes a closed session apart.
     pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
         // Before the peer can know, so that nobody who heard of the end from it finds the session open.
-        if let Some(card) = self.sessions[slot].profile.card.take() {
-            self.shared.sessions.remove(&card);
+        if let Some(shared) = self.sessions[slot].profile.shared.take() {
+            self.shared.sessions.remove(&shared);
         }
         self.rooms().leave_all(slot);
         self.sessions.last_words(slot, reason);

@@ -51,7 +51,7 @@ impl<S: Service> Lane<S> {
     pub(super) fn handle_message(&mut self, message: LaneMessage) {
         match message {
             LaneMessage::Answer(answer) => self.core.sessions.deliver_answer(answer),
-            LaneMessage::Send { card, frame } => self.core.deliver_send(&card, frame),
+            LaneMessage::Send { session, frame } => self.core.deliver_send(&session, frame),
             LaneMessage::Close { id, farewell } => self.core.deliver_close(id, farewell),
             LaneMessage::Reading { id } => self.core.deliver_reading(id),
             LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
@@ -127,12 +127,12 @@ mod tests {
     fn messages_of_all_kinds_keep_the_order_of_their_sender() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let card = lane.core.sessions[slot].profile.card.clone().unwrap();
-        let id = card.id;
+        let session = lane.core.sessions[slot].profile.shared.clone().unwrap();
+        let id = session.id;
         let send = |frame: &[u8]| {
-            let (card, frame) = (Arc::clone(&card), frame.to_vec());
-            assert!(card.reserve(frame.len() + LaneMessage::OVERHEAD_BYTES, usize::MAX));
-            LaneMessage::Send { card, frame }
+            let (session, frame) = (Arc::clone(&session), frame.to_vec());
+            assert!(session.reserve(frame.len() + LaneMessage::OVERHEAD_BYTES, usize::MAX));
+            LaneMessage::Send { session, frame }
         };
         let mut batch = Vec::new();
         let frame = b"second ";
@@ -154,10 +154,10 @@ mod tests {
 
     /// Sends a message without a body. Its session counts it as taken all the same.
     fn send(lane: &Lane<impl Service>, slot: usize) {
-        let card = lane.core.sessions[slot].profile.card.clone().unwrap();
-        assert!(card.reserve(LaneMessage::OVERHEAD_BYTES, usize::MAX));
+        let session = lane.core.sessions[slot].profile.shared.clone().unwrap();
+        assert!(session.reserve(LaneMessage::OVERHEAD_BYTES, usize::MAX));
         let frame = Vec::new();
-        let message = LaneMessage::Send { card, frame };
+        let message = LaneMessage::Send { session, frame };
         assert!(lane.core.exchange.mailbox.post(message).is_ok());
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewire_proto::connection::Farewell;
 
 use crate::observe::LaneCounters;
-use crate::session::{Answer, SessionCard, SessionId, Share};
+use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
 
 /// A message in the mailbox of a lane. Rare and large variants are boxed, so that an entry of the queue is as small as
@@ -16,7 +16,7 @@ pub(crate) enum LaneMessage {
     Answer(Answer),
     /// A frame for one session. The sender has reserved room in the session's queue.
     Send {
-        card: Arc<SessionCard>,
+        session: Arc<SessionShared>,
         frame: Vec<u8>,
     },
     /// The end of one session.
@@ -25,7 +25,7 @@ pub(crate) enum LaneMessage {
         /// The farewell for its peer.
         farewell: Option<Box<Farewell>>,
     },
-    /// The reading of one session is paused or resumed. Its [`SessionCard`] says which.
+    /// The reading of one session is paused or resumed. Its [`SessionShared`] says which.
     Reading { id: SessionId },
     /// A frame for all sessions that its predicate chooses.
     Broadcast(Share),

@@ -154,7 +154,7 @@ impl Context<'_> {
             .sessions
             .find(self.id)?
             .profile
-            .card
+            .shared
             .as_ref()?
             .credentials
     }
@@ -205,8 +205,8 @@ impl Context<'_> {
     pub fn set_tag(&mut self, tag: u64) {
         if let Some(session) = self.core.sessions.find_mut(self.id) {
             session.profile.tag = tag;
-            if let Some(card) = &session.profile.card {
-                card.set_tag(tag);
+            if let Some(shared) = &session.profile.shared {
+                shared.set_tag(tag);
             }
         }
     }

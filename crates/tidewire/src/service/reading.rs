@@ -73,14 +73,16 @@ impl SessionHandle {
     }
 
     fn set_reading(&self, reads: bool) -> Result<(), NotOpen> {
-        if !self.card.is_open() {
+        if !self.session.is_open() {
             return Err(NotOpen);
         }
-        if !self.card.wish_reading(reads) {
+        if !self.session.wish_reading(reads) {
             // The message that the lane has not taken yet will tell this wish.
             return Ok(());
         }
-        self.post(LaneMessage::Reading { id: self.card.id })
+        self.post(LaneMessage::Reading {
+            id: self.session.id,
+        })
     }
 }
 
@@ -90,10 +92,10 @@ impl Core {
         let Some(slot) = self.sessions.slot_of(id) else {
             return;
         };
-        let Some(card) = &self.sessions[slot].profile.card else {
+        let Some(session) = &self.sessions[slot].profile.shared else {
             return;
         };
-        if card.take_reading_wish() {
+        if session.take_reading_wish() {
             self.sessions.resume_reading(slot, PauseReason::Service);
         } else {
             self.sessions.pause_reading(slot, PauseReason::Service);

@@ -32,7 +32,7 @@ use crate::mailbox::LaneMessage;
 use crate::service::Context;
 use crate::session::SessionId;
 use crate::session::{
-    Broadcast, Predicate, SendError, SessionCard, SessionView, Share, encode_within, prepare,
+    Broadcast, Predicate, SendError, SessionShared, SessionView, Share, encode_within, prepare,
 };
 use crate::transport::TransportKind;
 
@@ -73,7 +73,7 @@ pub struct Sessions {
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
     shared: Arc<Shared>,
-    pub(super) card: Arc<SessionCard>,
+    pub(super) session: Arc<SessionShared>,
 }
 
 /// The session has ended, or never was. An error of [`SessionHandle::close`] and others; [`Sessions`] has an example of a handle.
@@ -89,15 +89,15 @@ impl Sessions {
     /// The session with this number, if it is open.
     #[must_use]
     pub fn find(&self, id: SessionId) -> Option<SessionHandle> {
-        let card = self.shared.sessions.find(id)?;
-        Some(self.handle(card))
+        let session = self.shared.sessions.find(id)?;
+        Some(self.handle(session))
     }
 
     /// All sessions that are open now, lane by lane: a snapshot, so that one of them may end while it is looked at.
     #[must_use]
     pub fn list(&self) -> Vec<SessionHandle> {
-        let cards = self.shared.sessions.list().into_iter();
-        cards.map(|card| self.handle(card)).collect()
+        let sessions = self.shared.sessions.list().into_iter();
+        sessions.map(|session| self.handle(session)).collect()
     }
 
     /// Sends a message to the session with this number, as [`SessionHandle::send`] does.
@@ -154,10 +154,10 @@ impl Sessions {
         Ok(broadcast)
     }
 
-    fn handle(&self, card: Arc<SessionCard>) -> SessionHandle {
+    fn handle(&self, session: Arc<SessionShared>) -> SessionHandle {
         SessionHandle {
             shared: Arc::clone(&self.shared),
-            card,
+            session,
         }
     }
 }
@@ -166,37 +166,37 @@ impl SessionHandle {
     /// The session's number.
     #[must_use]
     pub fn id(&self) -> SessionId {
-        self.card.id
+        self.session.id
     }
 
     /// Whether something can still be sent to it.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.card.is_open()
+        self.session.is_open()
     }
 
     /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
     #[must_use]
     pub fn peer(&self) -> Option<&Endpoint> {
-        self.card.peer.as_ref()
+        self.session.peer.as_ref()
     }
 
     /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
-        self.card.credentials
+        self.session.credentials
     }
 
     /// How its bytes travel.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
-        self.card.transport
+        self.session.transport
     }
 
     /// The index of its lane.
     #[must_use]
     pub fn lane(&self) -> usize {
-        self.card.id.lane()
+        self.session.id.lane()
     }
 
     /// The codec it speaks.
@@ -208,25 +208,25 @@ impl SessionHandle {
     /// The number that the service attached to it with [`Context::set_tag`]; 0 at first.
     #[must_use]
     pub fn tag(&self) -> u64 {
-        self.card.tag()
+        self.session.tag()
     }
 
     /// Whether a lane of this server made the connection, rather than the peer.
     #[must_use]
     pub fn is_outgoing(&self) -> bool {
-        self.card.outgoing
+        self.session.outgoing
     }
 
     /// When it opened, its handshake done: nanoseconds on the clock of [`Context::now_ns`].
     #[must_use]
     pub fn opened_at_ns(&self) -> u64 {
-        self.card.opened_ns
+        self.session.opened_ns
     }
 
     /// How long ago it opened.
     #[must_use]
     pub fn age(&self) -> Duration {
-        Duration::from_nanos(now_ns().saturating_sub(self.card.opened_ns))
+        Duration::from_nanos(now_ns().saturating_sub(self.session.opened_ns))
     }
 
     /// Sends a message. With `Ok` it is on its way and follows what this thread sent before; only the end of the
@@ -239,12 +239,12 @@ impl SessionHandle {
     /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes of other threads wait for its peer, and
     /// [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
     pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
-        let Self { shared, card } = self;
-        if !card.is_open() {
+        let Self { shared, session } = self;
+        if !session.is_open() {
             return Err(SendError::NotOpen);
         }
         let mut frame = shared.spare_frames.take();
-        let encoded = encode_within(card.frame_bytes_max, &mut frame, |out| {
+        let encoded = encode_within(session.frame_bytes_max, &mut frame, |out| {
             shared.config.codec.encode(message, out)
         });
         if let Err(error) = encoded {
@@ -252,12 +252,12 @@ impl SessionHandle {
             return Err(error.into());
         }
         let bytes = frame.len() + LaneMessage::OVERHEAD_BYTES;
-        if !card.reserve(bytes, shared.config.limits.queue_bytes_max) {
+        if !session.reserve(bytes, shared.config.limits.queue_bytes_max) {
             shared.spare_frames.put(frame);
             return Err(SendError::QueueFull);
         }
         let message = LaneMessage::Send {
-            card: Arc::clone(card),
+            session: Arc::clone(session),
             frame,
         };
         self.post(message).map_err(|NotOpen| SendError::NotOpen)
@@ -273,14 +273,14 @@ impl SessionHandle {
     }
 
     pub(super) fn end(&self, farewell: Option<Box<Farewell>>) -> Result<(), NotOpen> {
-        if !self.card.is_open() {
+        if !self.session.is_open() {
             return Err(NotOpen);
         }
-        if !self.card.begin_close() {
+        if !self.session.begin_close() {
             // Somebody else asked for it already.
             return Ok(());
         }
-        let id = self.card.id;
+        let id = self.session.id;
         self.post(LaneMessage::Close { id, farewell })
     }
 

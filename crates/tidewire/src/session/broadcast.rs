@@ -121,7 +121,7 @@ impl SessionView<'_> {
     /// Process, user and group of a peer that connected through a Unix socket.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
-        self.session.profile.card.as_ref()?.credentials
+        self.session.profile.shared.as_ref()?.credentials
     }
 
     /// How its bytes travel.
@@ -159,9 +159,9 @@ impl SessionView<'_> {
     pub fn opened_at_ns(&self) -> u64 {
         self.session
             .profile
-            .card
+            .shared
             .as_ref()
-            .map_or(0, |card| card.opened_ns)
+            .map_or(0, |shared| shared.opened_ns)
     }
 }
 

@@ -57,7 +57,7 @@ pub use send::SendError;
 pub(crate) use send::{Taken, encode_within};
 pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
 pub use service_timers::{TimerError, TimerId};
-pub(crate) use shared::{SessionCard, SessionTable};
+pub(crate) use shared::{SessionShared, SessionTable};
 
 use crate::address::Endpoint;
 use crate::observe::trace::{Connecting, Traced};
@@ -166,7 +166,7 @@ pub(crate) struct Profile {
     /// The number that the service attached.
     pub(crate) tag: u64,
     /// The part of the session that other threads see; there is none before it opens.
-    pub(crate) card: Option<Arc<SessionCard>>,
+    pub(crate) shared: Option<Arc<SessionShared>>,
     /// Its name in rooms, from the first one that it joined.
     pub(crate) member: Option<Box<Member>>,
     /// The span from its beginning until it is open for messages.
@@ -239,8 +239,8 @@ impl Session {
         let outside_bytes = self.output.outside_bytes;
         let waiting = outside_bytes.min(self.output.len());
         if waiting < outside_bytes {
-            if let Some(card) = &self.profile.card {
-                card.release(outside_bytes - waiting);
+            if let Some(shared) = &self.profile.shared {
+                shared.release(outside_bytes - waiting);
             }
             self.output.outside_bytes = waiting;
         }

@@ -12,7 +12,7 @@ pub(crate) struct Output {
     pub(crate) sent: usize,
     /// Where its datagrams end, if it is sent as datagrams.
     pub(crate) packing: Option<Box<Packing>>,
-    /// How many of the bytes came from other threads, or a little more; they took room for them on the session's card.
+    /// How many of the bytes came from other threads, or a little more; they took room for them in the shared session.
     pub(crate) outside_bytes: usize,
     /// Room messages inside `bytes`, torn or spilled; they count as delivered once it is empty.
     pub(crate) room_messages: u64,

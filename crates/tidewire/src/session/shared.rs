@@ -1,7 +1,7 @@
 //! The open sessions of a server, where any thread finds them.
 //!
 //! A lane enters a session when it opens and removes it when it ends, so the lock of the lane's part of the table is
-//! taken twice in a session's life and never for a message. What a finder gets is a [`SessionCard`]: the facts that
+//! taken twice in a session's life and never for a message. What a finder gets is a [`SessionShared`]: the facts that
 //! do not change, and a few atomics for those that do.
 //!
 //! Rejected: asking the lane, which would make every look-up a wait that a handler may not do, and a concurrent map,
@@ -23,11 +23,11 @@ pub(crate) struct SessionTable {
     lanes: Box<[Mutex<Slots>]>,
 }
 
-type Slots = Vec<Option<Arc<SessionCard>>>;
+type Slots = Vec<Option<Arc<SessionShared>>>;
 
 /// What every thread may know of one session.
 #[derive(Debug)]
-pub(crate) struct SessionCard {
+pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
     pub(crate) peer: Option<Endpoint>,
     pub(crate) credentials: Option<PeerCredentials>,
@@ -52,40 +52,40 @@ impl SessionTable {
         }
     }
 
-    pub(crate) fn enter(&self, card: Arc<SessionCard>) {
-        let slot = card.id.slot();
-        let Some(mut slots) = self.slots(card.id) else {
+    pub(crate) fn enter(&self, session: Arc<SessionShared>) {
+        let slot = session.id.slot();
+        let Some(mut slots) = self.slots(session.id) else {
             return;
         };
         if slots.len() <= slot {
             slots.resize_with(slot + 1, || None);
         }
-        slots[slot] = Some(card);
+        slots[slot] = Some(session);
     }
 
-    pub(crate) fn remove(&self, card: &SessionCard) {
-        card.set_closed();
-        if let Some(mut slots) = self.slots(card.id)
-            && let Some(place) = slots.get_mut(card.id.slot())
-            && place.as_ref().is_some_and(|found| found.id == card.id)
+    pub(crate) fn remove(&self, session: &SessionShared) {
+        session.set_closed();
+        if let Some(mut slots) = self.slots(session.id)
+            && let Some(place) = slots.get_mut(session.id.slot())
+            && place.as_ref().is_some_and(|found| found.id == session.id)
         {
             *place = None;
         }
     }
 
-    pub(crate) fn find(&self, id: SessionId) -> Option<Arc<SessionCard>> {
+    pub(crate) fn find(&self, id: SessionId) -> Option<Arc<SessionShared>> {
         let slots = self.slots(id)?;
-        let card = slots.get(id.slot())?.as_ref()?;
-        (card.id == id).then(|| Arc::clone(card))
+        let session = slots.get(id.slot())?.as_ref()?;
+        (session.id == id).then(|| Arc::clone(session))
     }
 
     /// All open sessions, lane by lane.
-    pub(crate) fn list(&self) -> Vec<Arc<SessionCard>> {
-        let mut cards = Vec::new();
+    pub(crate) fn list(&self) -> Vec<Arc<SessionShared>> {
+        let mut sessions = Vec::new();
         for lane in &self.lanes {
-            cards.extend(lock(lane).iter().flatten().map(Arc::clone));
+            sessions.extend(lock(lane).iter().flatten().map(Arc::clone));
         }
-        cards
+        sessions
     }
 
     fn slots(&self, id: SessionId) -> Option<MutexGuard<'_, Slots>> {
@@ -93,7 +93,7 @@ impl SessionTable {
     }
 }
 
-impl SessionCard {
+impl SessionShared {
     pub(crate) fn new(session: &Session, now_ns: u64) -> Self {
         Self {
             id: session.id,
@@ -161,7 +161,7 @@ impl SessionCard {
     }
 }
 
-/// The bit of [`SessionCard::reading`] for a wish that the session is read.
+/// The bit of [`SessionShared::reading`] for a wish that the session is read.
 const READING_WISHED: u8 = 1 << 0;
 
 /// The bit for a message on its way to the lane.
@@ -177,17 +177,17 @@ mod tests {
     use super::*;
     use tidewire_io::socket::Stream;
 
-    fn card(lane: usize, slot: usize, generation: u32) -> Arc<SessionCard> {
+    fn session(lane: usize, slot: usize, generation: u32) -> Arc<SessionShared> {
         let (near, _far) = Stream::pair().unwrap();
         let id = SessionId::new(lane, slot, generation);
         let session = Session::new(near.into(), id, crate::session::open_connection());
-        Arc::new(SessionCard::new(&session, 7))
+        Arc::new(SessionShared::new(&session, 7))
     }
 
     #[test]
     fn a_session_is_found_until_it_is_removed_and_never_by_a_former_number() {
         let table = SessionTable::new(2);
-        let (old, new) = (card(1, 5, 1), card(1, 5, 2));
+        let (old, new) = (session(1, 5, 1), session(1, 5, 2));
         table.enter(Arc::clone(&old));
         assert_eq!(table.find(old.id).map(|found| found.opened_ns), Some(7));
         table.enter(Arc::clone(&new));
@@ -202,24 +202,24 @@ mod tests {
 
     #[test]
     fn room_is_taken_up_to_the_limit_and_given_back() {
-        let card = card(0, 0, 1);
-        assert!(card.reserve(60, 100) && card.reserve(60, 100));
-        assert!(!card.reserve(1, 100), "120 bytes wait");
-        card.release(60);
-        assert!(card.reserve(60, 100));
-        assert!(card.begin_close() && !card.begin_close());
+        let session = session(0, 0, 1);
+        assert!(session.reserve(60, 100) && session.reserve(60, 100));
+        assert!(!session.reserve(1, 100), "120 bytes wait");
+        session.release(60);
+        assert!(session.reserve(60, 100));
+        assert!(session.begin_close() && !session.begin_close());
     }
 
     /// Threads that pause and resume a session without an end would fill the mailbox of a busy lane.
     #[test]
     fn one_message_tells_the_last_of_many_wishes() {
-        let card = card(0, 0, 1);
-        assert!(card.wish_reading(false));
+        let session = session(0, 0, 1);
+        assert!(session.wish_reading(false));
         for reads in [true, false, true] {
-            assert!(!card.wish_reading(reads));
+            assert!(!session.wish_reading(reads));
         }
-        assert!(card.take_reading_wish());
-        assert!(card.wish_reading(false));
-        assert!(!card.take_reading_wish());
+        assert!(session.take_reading_wish());
+        assert!(session.wish_reading(false));
+        assert!(!session.take_reading_wish());
     }
 }

@@ -323,8 +323,8 @@ impl LaneSessions {
             }
             Written::ShutdownWrite => {
                 let session = &mut self.slab[slot];
-                if let Some(card) = &session.profile.card {
-                    card.set_closed();
+                if let Some(shared) = &session.profile.shared {
+                    shared.set_closed();
                 }
                 // If this fails the peer is gone already, and the next read says so.
                 let _ = session.stream.shutdown_write();
