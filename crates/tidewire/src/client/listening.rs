@@ -248,7 +248,7 @@ impl Listening {
     }
 
     /// A subscription of one who is registered, which no server confirms, is made or given up.
-    fn settle(&mut self, key: usize, step: &Step) {
+    fn resolve(&mut self, key: usize, step: &Step) {
         match step {
             Step::Subscribe { .. } => {
                 let Some(entry) = self.entries.get_mut(key) else {
@@ -359,7 +359,7 @@ impl ClientService {
         if let Step::Subscribe { .. } = step {
             self.register(cx)?;
         }
-        self.listening.settle(key, step);
+        self.listening.resolve(key, step);
         let completions = &mut self.pending.completions;
         self.link.table.reply(completions, slot, 0, &[]);
         Ok(())

@@ -171,7 +171,7 @@ impl Core {
         Err(refusal)
     }
 
-    /// Takes up a connection that the gate has counted.
+    /// Takes up a connection that the session limiter has counted.
     pub(crate) fn adopt(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
         let Arrival {
             stream,
@@ -198,7 +198,7 @@ impl Core {
                 }
             }
             Err(reason) => {
-                // `insert` gave the place at the gate back.
+                // `insert` took the connection out of the session limiter.
                 tracing::warn!(%reason, "an accepted connection could not be watched");
             }
         }

@@ -31,7 +31,7 @@ use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
-use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
+use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
 use crate::transport::Layers;
 
 /// The state that all lanes of a server share. No message touches it.
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     /// Over the connections that lanes make.
     pub(crate) outgoing_layers: Option<Layers>,
     pub(crate) directory: Arc<Directory>,
-    pub(crate) limiter: Arc<Gate>,
+    pub(crate) limiter: Arc<SessionLimiter>,
     /// What the lanes hold together.
     pub(crate) memory: Arc<MemoryAccount>,
     /// Where other threads find the open sessions.
@@ -81,7 +81,7 @@ impl Shared {
         let limits = &config.limits;
         Self {
             directory: Arc::new(Directory::new(limits)),
-            limiter: Arc::new(Gate::new(limits)),
+            limiter: Arc::new(SessionLimiter::new(limits)),
             memory: Arc::new(MemoryAccount::new(limits.memory_bytes_max)),
             sessions: SessionTable::new(lanes),
             broadcast_bytes: Arc::default(),

@@ -24,7 +24,7 @@ use crate::mailbox::Exchange;
 use crate::memory::Pressure;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{
-    Gate, LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Session, SessionId,
+    LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Session, SessionId, SessionLimiter,
     append_with_header,
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct RoomTable {
     /// Names, rooms and patterns of the whole server.
     pub(crate) directory: Arc<Directory>,
     /// Counts registrations of the whole server.
-    pub(super) limiter: Arc<Gate>,
+    pub(super) limiter: Arc<SessionLimiter>,
     /// Rooms with members, and patterns with subscribers, on this lane, by alias.
     pub(super) rooms: Vec<Option<Box<Room>>>,
     /// Planned sweeps, earliest first.
@@ -81,7 +81,7 @@ pub(crate) struct LaneRooms<'a> {
 }
 
 impl RoomTable {
-    pub(crate) fn new(directory: Arc<Directory>, limiter: Arc<Gate>) -> Self {
+    pub(crate) fn new(directory: Arc<Directory>, limiter: Arc<SessionLimiter>) -> Self {
         Self {
             directory,
             limiter,

@@ -230,7 +230,7 @@ impl Server {
         self.metrics.clone()
     }
 
-    /// The doorbell of a lane. Another thread rings it after it has left work for a service's
+    /// The waker of a lane. Another thread wakes the lane after it has left work for a service's
     /// [`on_turn`](crate::Service::on_turn).
     ///
     /// # Panics

@@ -46,7 +46,7 @@ impl Context<'_> {
                 self.stopped = true;
             }
         }
-        self.settle_replies();
+        self.update_fast_reply_limit();
         if place.is_none() {
             // Two replies with one id would be matched at random; and the answer to this one goes nowhere.
             token.cancel();

@@ -40,12 +40,11 @@ impl Context<'_> {
     /// Both sides have agreed on the largest frame.
     pub(crate) fn set_frame_bytes_max(&mut self, bytes: usize) {
         self.frame_bytes_max = bytes;
-        self.settle_replies();
+        self.update_fast_reply_limit();
     }
 
-    /// Puts all that decides for every message whether a reply may go into the output as it is into one number. To be called
-    /// when any of it has changed.
-    pub(crate) fn settle_replies(&mut self) {
+    /// Precomputes the largest reply that can take the fast path. Call it again when codec, order or frame limit change.
+    pub(crate) fn update_fast_reply_limit(&mut self) {
         // Where datagrams end is noted for each frame.
         let is_apart = self.keeps_order || self.core.sessions.outbox.current.packing.is_some();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };

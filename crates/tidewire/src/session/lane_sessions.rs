@@ -33,7 +33,7 @@ pub(crate) struct LaneSessions {
     pub(crate) closed: Vec<usize>,
     /// Sessions whose reading goes on because their output drained.
     pub(crate) resumed: Vec<usize>,
-    /// Sessions that read without being told, to be settled at the end of a turn.
+    /// Sessions that read without being told. The end of a turn finishes what they still need.
     pub(crate) awake: Vec<usize>,
     /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
     pub(crate) port_waiters: Vec<(usize, usize)>,

@@ -11,7 +11,7 @@ use crate::limits::Limits;
 
 /// How many sessions there are, in all and from each IP address. Asked once per connection.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct SessionLimiter {
     sessions_max: usize,
     per_address_max: usize,
     registrations_max: usize,
@@ -80,7 +80,7 @@ impl Shares {
     }
 }
 
-impl Gate {
+impl SessionLimiter {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             sessions_max: limits.sessions_max,
@@ -160,23 +160,23 @@ mod tests {
 
     #[test]
     fn both_limits_hold_and_places_come_back() {
-        let gate = Gate::new(&Limits {
+        let limiter = SessionLimiter::new(&Limits {
             sessions_max: 3,
             sessions_per_address_max: 2,
             ..Limits::default()
         });
-        assert!(gate.enter(peer("10.0.0.1:1").as_ref()));
-        assert!(gate.enter(peer("10.0.0.1:2").as_ref()));
+        assert!(limiter.enter(peer("10.0.0.1:1").as_ref()));
+        assert!(limiter.enter(peer("10.0.0.1:2").as_ref()));
         assert!(
-            !gate.enter(peer("10.0.0.1:3").as_ref()),
+            !limiter.enter(peer("10.0.0.1:3").as_ref()),
             "two from one address"
         );
         let datagrams = Endpoint::Udp("[::ffff:10.0.0.1]:9".parse().unwrap());
-        assert!(!gate.enter(Some(&datagrams)), "the same address");
-        assert!(gate.enter(peer("10.0.0.2:1").as_ref()));
-        assert!(!gate.enter(None), "three in all");
-        gate.leave(peer("10.0.0.1:1").as_ref());
-        assert!(gate.enter(peer("10.0.0.1:4").as_ref()));
+        assert!(!limiter.enter(Some(&datagrams)), "the same address");
+        assert!(limiter.enter(peer("10.0.0.2:1").as_ref()));
+        assert!(!limiter.enter(None), "three in all");
+        limiter.leave(peer("10.0.0.1:1").as_ref());
+        assert!(limiter.enter(peer("10.0.0.1:4").as_ref()));
     }
 
     #[test]
@@ -198,18 +198,18 @@ mod tests {
 
     #[test]
     fn one_address_takes_no_more_than_its_share_of_the_registrations() {
-        let gate = Gate::new(&Limits {
+        let limiter = SessionLimiter::new(&Limits {
             registrations_max: 3,
             registrations_per_address_max: 2,
             ..Limits::default()
         });
         let [one, two] = ["10.0.0.1:1", "10.0.0.2:1"].map(|text| counted_address(&peer(text)?));
-        assert_eq!(gate.register(one), Ok(()));
-        assert_eq!(gate.register(one), Ok(()));
-        assert_eq!(gate.register(one), Err(TableFull::Address));
-        assert_eq!(gate.register(two), Ok(()));
-        assert_eq!(gate.register(two), Err(TableFull::Server));
-        gate.unregister(one);
-        assert_eq!(gate.register(two), Ok(()));
+        assert_eq!(limiter.register(one), Ok(()));
+        assert_eq!(limiter.register(one), Ok(()));
+        assert_eq!(limiter.register(one), Err(TableFull::Address));
+        assert_eq!(limiter.register(two), Ok(()));
+        assert_eq!(limiter.register(two), Err(TableFull::Server));
+        limiter.unregister(one);
+        assert_eq!(limiter.register(two), Ok(()));
     }
 }

@@ -46,7 +46,7 @@ pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use deliveries::{append_with_header, push_delivery};
 pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use layers::close_reason;
-pub(crate) use limiter::{Gate, Shares, TableFull, counted_address};
+pub(crate) use limiter::{SessionLimiter, Shares, TableFull, counted_address};
 pub(crate) use outbox::Outbox;
 pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, Place, Unanswered};

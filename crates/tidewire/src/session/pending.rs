@@ -211,7 +211,7 @@ impl LaneSessions {
         } = answer;
         match self.slot_of(session) {
             Some(slot) => {
-                if self.settle(slot, place, &token, content) {
+                if self.resolve(slot, place, &token, content) {
                     self.counters.deferred_answered.add(1);
                 } else {
                     self.counters.deferred_undelivered.add(1);
@@ -227,7 +227,7 @@ impl LaneSessions {
     }
 
     /// Brings an answer into its session's output or line. Returns whether it is on its way to the peer.
-    fn settle(&mut self, slot: usize, place: u64, token: &Arc<Token>, content: Content) -> bool {
+    fn resolve(&mut self, slot: usize, place: u64, token: &Arc<Token>, content: Content) -> bool {
         match self.slab[slot].unanswered.as_deref_mut() {
             Some(Unanswered::Unordered { entries, live }) => {
                 let known = usize::try_from(place)
