@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use tidewire::log::LogError;
 use tidewire::{
-    AddressError, CloseReason, ConnectError, ConnectFailure, GoAwayCode, HandOverError, LaneError,
+    AddressError, CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError,
     PublishError, RequestError, ServeError,
 };
 use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
@@ -141,7 +141,7 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         }
         let encode = match cause.downcast_ref() {
             Some(
-                PublishError::HandOver(HandOverError::Encode(error)) | PublishError::Encode(error),
+                PublishError::Enqueue(EnqueueError::Encode(error)) | PublishError::Encode(error),
             ) => Some(error),
             _ => cause.downcast_ref::<EncodeError>(),
         };

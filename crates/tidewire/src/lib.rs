@@ -100,7 +100,7 @@ pub use config::PolicyError;
 pub use describe::describe;
 pub use lane::LaneError;
 pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, WhenExceeded};
-pub use mailbox::HandOverError;
+pub use mailbox::EnqueueError;
 #[cfg(feature = "log")]
 pub use observe::log;
 pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};

@@ -132,11 +132,10 @@ impl<T: Send + 'static> WorkerPool<T> {
     /// # Errors
     /// [`PoolFull`] with the task if the queue is full and the pool refuses.
     pub fn submit(&self, task: T) -> Result<(), PoolFull<T>> {
-        self.hand_over(Load::One(task), 1)
-            .map_err(|load| match load {
-                Load::One(task) => PoolFull(task),
-                Load::Many(_) => unreachable!("one task was offered"),
-            })
+        self.enqueue(Load::One(task), 1).map_err(|load| match load {
+            Load::One(task) => PoolFull(task),
+            Load::Many(_) => unreachable!("one task was offered"),
+        })
     }
 
     /// Enqueues several tasks at once, in one place of the queue. It is a third cheaper than one by one.
@@ -145,7 +144,7 @@ impl<T: Send + 'static> WorkerPool<T> {
     /// [`PoolFull`] with all tasks if the queue is full and the pool refuses.
     pub fn submit_batch(&self, tasks: Vec<T>) -> Result<(), PoolFull<Vec<T>>> {
         let count = tasks.len() as u64;
-        self.hand_over(Load::Many(tasks), count)
+        self.enqueue(Load::Many(tasks), count)
             .map_err(|load| match load {
                 Load::Many(tasks) => PoolFull(tasks),
                 Load::One(_) => unreachable!("several tasks were offered"),
@@ -165,7 +164,7 @@ impl<T: Send + 'static> WorkerPool<T> {
         self.shared.metrics()
     }
 
-    fn hand_over(&self, load: Load<T>, count: u64) -> Result<(), Load<T>> {
+    fn enqueue(&self, load: Load<T>, count: u64) -> Result<(), Load<T>> {
         let Some(queue) = &self.queue else {
             return Err(load);
         };

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use tidewire::{
-    Backoff, Client, Disconnected, Event, HandOverError, Joined, Kind, MemberId, OwnedMessage,
+    Backoff, Client, Disconnected, EnqueueError, Event, Joined, Kind, MemberId, OwnedMessage,
     RequestError,
 };
 use tidewire_proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_name};
@@ -290,7 +290,7 @@ impl Conversation {
                     self.unanswered += 1;
                     return Ok(());
                 }
-                Err(HandOverError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
+                Err(EnqueueError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
                 Err(error) => return Err(Failure::other(error.to_string(), "").into()),
             }
         }

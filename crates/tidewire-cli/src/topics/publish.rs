@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use tidewire::{Client, Disconnected, Event, HandOverError, Kind, PublishError};
+use tidewire::{Client, Disconnected, EnqueueError, Event, Kind, PublishError};
 use tidewire_proto::body::ErrorBody;
 
 use super::{bad_topic, refused, request_failure};
@@ -108,12 +108,12 @@ impl Publisher<'_> {
     fn publish(&mut self, payload: &[u8]) -> anyhow::Result<()> {
         match self.client.publish(self.topic, payload) {
             Ok(()) => {}
-            Err(PublishError::HandOver(HandOverError::QueueFull)) => {
+            Err(PublishError::Enqueue(EnqueueError::QueueFull)) => {
                 self.confirm()?;
                 self.client.publish(self.topic, payload)?;
             }
             // The connection is gone; its last event has the reason.
-            Err(PublishError::HandOver(HandOverError::Ended)) => return self.confirm(),
+            Err(PublishError::Enqueue(EnqueueError::Ended)) => return self.confirm(),
             Err(error) => {
                 // The messages before it are confirmed first, so that the user can continue from here.
                 self.confirm()?;

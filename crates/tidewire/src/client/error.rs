@@ -8,7 +8,7 @@ use tidewire_proto::topic::TopicError;
 
 use super::disconnected::Disconnected;
 use crate::address::AddressError;
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 use crate::server::ServeError;
 use crate::transport::ConnectFailure;
 
@@ -86,12 +86,12 @@ pub enum RequestError {
     Shutdown,
 }
 
-impl From<HandOverError> for RequestError {
-    fn from(error: HandOverError) -> Self {
+impl From<EnqueueError> for RequestError {
+    fn from(error: EnqueueError) -> Self {
         match error {
-            HandOverError::QueueFull => Self::WindowFull,
-            HandOverError::Ended => Self::Shutdown,
-            HandOverError::Encode(error) => Self::Encode(error),
+            EnqueueError::QueueFull => Self::WindowFull,
+            EnqueueError::Ended => Self::Shutdown,
+            EnqueueError::Encode(error) => Self::Encode(error),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
 use crate::address::{AddressError, Endpoint};
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 
 /// See the module.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Link {
         &self,
         at_ns: u64,
         farewell: Option<Box<Farewell>>,
-    ) -> Result<(), HandOverError> {
+    ) -> Result<(), EnqueueError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // Whoever came first has told the lane to close.
         if before_ns < u64::MAX && !self.table.has_ended() {

@@ -57,7 +57,7 @@ pub use submissions::WhenWindowFull;
 pub use subscription::{Subscribe, Subscription, TopicEvent, TopicMessage};
 
 use crate::limits::nanoseconds;
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 use crate::observe::Metrics;
 use crate::server::Server;
 use crate::session::encode_within;
@@ -137,18 +137,18 @@ impl Client {
     /// of the lane's turn, together with other messages.
     ///
     /// # Errors
-    /// [`HandOverError::QueueFull`] if the queue to the lane is full, [`HandOverError::Ended`] if the client has ended, and
-    /// [`HandOverError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
+    /// [`EnqueueError::QueueFull`] if the queue to the lane is full, [`EnqueueError::Ended`] if the client has ended, and
+    /// [`EnqueueError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
     /// to the socket. If the connection is down by then, an [`Event::Lost`] says so.
-    pub fn try_send(&self, payload: &[u8]) -> Result<(), HandOverError> {
+    pub fn try_send(&self, payload: &[u8]) -> Result<(), EnqueueError> {
         self.try_send_method("", payload)
     }
 
     /// As [`Client::try_send`], for the method of this name.
     ///
     /// # Errors
-    /// As [`Client::try_send`], and [`HandOverError::Encode`] if the codec has no names.
-    pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), HandOverError> {
+    /// As [`Client::try_send`], and [`EnqueueError::Encode`] if the codec has no names.
+    pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), EnqueueError> {
         self.send(&Message::new(Kind::OneWay, 0, payload).with_name(name))
     }
 
@@ -185,7 +185,7 @@ impl Client {
         Closing::new(self.clone())
     }
 
-    fn send(&self, message: &Message<'_>) -> Result<(), HandOverError> {
+    fn send(&self, message: &Message<'_>) -> Result<(), EnqueueError> {
         let Inner { link, codec, .. } = &*self.inner;
         let limit = link.table.frame_bytes_max();
         link.table

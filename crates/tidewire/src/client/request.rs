@@ -16,9 +16,9 @@ use super::error::RequestError;
 use super::link::Link;
 use super::reply::{PIECES_MAX, Reply};
 use super::slots::SlotId;
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 
-/// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it. [`Client::request`](crate::Client::request)
+/// A request that was enqueued for the client's lane. Await it, or [`Request::wait`] for it. [`Client::request`](crate::Client::request)
 /// has an example.
 ///
 /// Dropped before its reply it is given up, and the server is told where the codec can say it.
@@ -42,9 +42,9 @@ enum State {
 }
 
 impl Request {
-    /// A request whose answer will be in the link's slot, or that could not be handed over.
+    /// A request whose answer will be in the link's slot, or that could not be enqueued.
     #[inline(always)]
-    pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, HandOverError>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, EnqueueError>) -> Self {
         match sent {
             Ok(slot) => Self {
                 state: State::Sent {

@@ -8,7 +8,7 @@ use super::Client;
 use super::error::RequestError;
 use super::operation::Operation;
 use super::reply::Reply;
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 use crate::room::Joined;
 
 impl Client {
@@ -47,7 +47,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::try_send`].
-    pub fn say(&self, room: u16, payload: &[u8]) -> Result<(), HandOverError> {
+    pub fn say(&self, room: u16, payload: &[u8]) -> Result<(), EnqueueError> {
         self.send(&Message::new(Kind::Say, room, payload))
     }
 

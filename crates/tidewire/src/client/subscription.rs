@@ -132,7 +132,7 @@ impl Client {
     /// written at the end of the lane's turn, with its neighbours.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::HandOver`] if the message cannot be queued. With `Ok`
+    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Enqueue`] if the message cannot be queued. With `Ok`
     /// it is on its way to the socket. If the connection is down by then, an [`Event::Lost`](super::Event::Lost) says so.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;

@@ -39,7 +39,7 @@ use super::reply::{Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{Lock, Native, Primitives, WakeLane, Word};
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 
 /// See the module.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         mut head: RequestHead,
         name: &str,
         payload: &[u8],
-    ) -> Result<SlotId, HandOverError> {
+    ) -> Result<SlotId, EnqueueError> {
         let limit = self.frame_bytes_max();
         if name.len().max(payload.len()) > limit {
             return Err(too_large(name, payload, limit).into());
@@ -119,7 +119,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.add(|shared| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.request_bytes() >= self.queue_bytes_max {
-                return Err(HandOverError::QueueFull);
+                return Err(EnqueueError::QueueFull);
             }
             let slot = self.slots.open(&mut shared.cursor);
             head.slot = Some(slot);
@@ -132,10 +132,10 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn submit_control(
         &self,
         make: impl FnOnce(SlotId) -> C,
-    ) -> Result<SlotId, HandOverError> {
+    ) -> Result<SlotId, EnqueueError> {
         self.add(|shared| {
             if shared.submissions.is_full() {
-                return Err(HandOverError::QueueFull);
+                return Err(EnqueueError::QueueFull);
             }
             let slot = self.slots.open(&mut shared.cursor);
             shared.submissions.push(Submission::Control(make(slot)));
@@ -145,7 +145,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Tells the lane something that always has a place: it is bounded by what was accepted before, as the end of a
     /// subscription is by its beginning. Wakes the lane if it sleeps.
-    pub(super) fn control(&self, control: C) -> Result<(), HandOverError> {
+    pub(super) fn control(&self, control: C) -> Result<(), EnqueueError> {
         self.add(|shared| {
             shared.submissions.push(Submission::Control(control));
             Ok(())
@@ -156,11 +156,11 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn send(
         &self,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<(), HandOverError> {
+    ) -> Result<(), EnqueueError> {
         self.add(|shared| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.message_bytes() >= self.queue_bytes_max {
-                return Err(HandOverError::QueueFull);
+                return Err(EnqueueError::QueueFull);
             }
             submissions.push_message(self.is_single, encode)?;
             Ok(())
@@ -171,11 +171,11 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     #[inline(always)]
     fn add<T>(
         &self,
-        push: impl FnOnce(&mut Shared<C>) -> Result<T, HandOverError>,
-    ) -> Result<T, HandOverError> {
+        push: impl FnOnce(&mut Shared<C>) -> Result<T, EnqueueError>,
+    ) -> Result<T, EnqueueError> {
         let mut shared = self.shared.lock();
         if self.has_ended() {
-            return Err(HandOverError::Ended);
+            return Err(EnqueueError::Ended);
         }
         let added = push(&mut shared)?;
         let is_new = self.note_news();

@@ -20,8 +20,8 @@
 //! large, the sender does not read from its own sessions until the batch is posted, so that nothing is dropped.
 
 mod batch;
+mod enqueue;
 mod exchange;
-mod hand_over;
 mod message;
 mod queue;
 
@@ -33,8 +33,8 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::waker::LaneWaker;
 
 pub(crate) use batch::{BatchEntry, SpareBatches};
+pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
-pub use hand_over::HandOverError;
 pub(crate) use message::LaneMessage;
 pub(crate) use queue::MessageQueue;
 

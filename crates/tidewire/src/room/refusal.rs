@@ -6,7 +6,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
 use crate::config::PolicyError;
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 use crate::session::SendError;
 use crate::session::TableFull;
 
@@ -147,7 +147,7 @@ pub enum RoomError {
     /// The server is at its memory limit. Try again later.
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
-    /// The message could not be handed over.
+    /// The message could not be enqueued.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The codec cannot express the message.
@@ -218,9 +218,9 @@ pub enum PublishError {
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// It was not handed to the client's lane.
+    /// It could not be enqueued for the client's lane.
     #[error(transparent)]
-    HandOver(#[from] HandOverError),
+    Enqueue(#[from] EnqueueError),
 }
 
 impl JoinError {

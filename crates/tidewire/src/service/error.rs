@@ -170,7 +170,7 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
         UpstreamError => |error| error.with_words(|code, _| code),
         PublishError => |error| match error {
             PublishError::Topic(error) => error.code(),
-            PublishError::Encode(_) | PublishError::HandOver(_) | PublishError::OutOfMemory => {
+            PublishError::Encode(_) | PublishError::Enqueue(_) | PublishError::OutOfMemory => {
                 ErrorCode::LimitReached
             }
         },

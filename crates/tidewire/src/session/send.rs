@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::transport::datagram::Packing;
 
-/// A message could not be handed over. Nothing of it was sent.
+/// A message could not be enqueued. Nothing of it was sent.
 /// An error of [`Context::send_to`](crate::Context::send_to) and [`SessionHandle::send`](crate::SessionHandle::send).
 /// [`Context::with_sender`](crate::Context::with_sender) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

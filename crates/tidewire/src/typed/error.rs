@@ -7,7 +7,7 @@ use tidewire_proto::body::ErrorCode;
 
 use super::FormatError;
 use crate::client::RequestError;
-use crate::mailbox::HandOverError;
+use crate::mailbox::EnqueueError;
 
 /// A typed call has no result. `E` is the method's own error; of a method that has none it is [`Infallible`].
 ///
@@ -94,8 +94,8 @@ impl<E> CallError<E> {
     }
 }
 
-impl<E> From<HandOverError> for CallError<E> {
-    fn from(error: HandOverError) -> Self {
+impl<E> From<EnqueueError> for CallError<E> {
+    fn from(error: EnqueueError) -> Self {
         Self::Request(error.into())
     }
 }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn only_the_methods_own_error_is_its_failure() {
         assert_eq!(CallError::Failed(7).into_failure(), Some(7));
-        let full = CallError::<u8>::from(HandOverError::QueueFull);
+        let full = CallError::<u8>::from(EnqueueError::QueueFull);
         assert!(matches!(full, CallError::Request(RequestError::WindowFull)));
         assert_eq!(full.into_failure(), None);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::{
-    Backoff, Client, ConnectError, Context, Event, HandOverError, Limits, Message, PubSub,
+    Backoff, Client, ConnectError, Context, EnqueueError, Event, Limits, Message, PubSub,
     RequestError, Server, TopicEvent,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
@@ -201,7 +201,7 @@ fn a_lazy_client_connects_again_at_its_next_use() {
     client.publish("a", b"again").unwrap();
     assert!(matches!(heard.next_event().wait(), TopicEvent::Message(_)));
     client.close().wait();
-    assert_eq!(client.try_send(b""), Err(HandOverError::Ended));
+    assert_eq!(client.try_send(b""), Err(EnqueueError::Ended));
     drop(server);
 }
 

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Client, Event, HandOverError, Limits, RequestError};
+use tidewire::{AnyCodec, Client, EnqueueError, Event, Limits, RequestError};
 
 const QUEUE_BYTES_MAX: usize = 100_000;
 const MESSAGE_BYTES: usize = 10_000;
@@ -35,7 +35,7 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
     while refused_in_a_row < 5_000 {
         match client.try_send(&[7; MESSAGE_BYTES]) {
             Ok(()) => (accepted, refused_in_a_row) = (accepted + 1, 0),
-            Err(HandOverError::QueueFull) => {
+            Err(EnqueueError::QueueFull) => {
                 refused_in_a_row += 1;
                 std::thread::yield_now();
             }

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tidewire::{
-    Chat, Client, CloseReason, Context, DropReason, HandOverError, HandlerResult, Kind, Limits,
+    Chat, Client, CloseReason, Context, DropReason, EnqueueError, HandlerResult, Kind, Limits,
     Message, Policy, PubSub, RequestError, Server, Service, SessionId,
 };
 use tidewire_proto::body::{ErrorCode, RoomCall};
@@ -263,7 +263,7 @@ fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to()
     server.stop();
 }
 
-/// A request handed over while the client's lane ended was left in the queue of a lane that was gone, and whoever
+/// A request enqueued while the client's lane ended was left in the queue of a lane that was gone, and whoever
 /// waited for it waited for ever.
 #[test]
 fn requests_that_race_with_the_end_of_their_client_all_resolve() {
@@ -531,7 +531,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     for _ in 0..MESSAGES {
         while let Err(error) = client.try_send(&[7; 64 * 1024]) {
             // Nothing of it was taken: it is the caller's to send again.
-            assert_eq!(error, HandOverError::QueueFull);
+            assert_eq!(error, EnqueueError::QueueFull);
             release = None;
             refused += 1;
             std::thread::yield_now();

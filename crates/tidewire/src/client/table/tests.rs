@@ -19,7 +19,7 @@ impl Wake for Count {
     }
 }
 
-fn message(table: &Table, bytes: &[u8]) -> Result<(), HandOverError> {
+fn message(table: &Table, bytes: &[u8]) -> Result<(), EnqueueError> {
     table.send(|out| {
         out.extend_from_slice(bytes);
         Ok(())
@@ -70,20 +70,20 @@ fn it_is_bounded_and_refuses_after_its_end() {
         request(&table, 1);
     }
     let refused = table.submit(RequestHead::due_at(1), "", b"");
-    assert_eq!(refused, Err(HandOverError::QueueFull));
-    assert_eq!(message(&table, b"x"), Err(HandOverError::QueueFull));
+    assert_eq!(refused, Err(EnqueueError::QueueFull));
+    assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
     let refused = table.submit_control(|_| Nothing);
-    assert_eq!(refused, Err(HandOverError::QueueFull));
+    assert_eq!(refused, Err(EnqueueError::QueueFull));
     // This always has a place.
     table.control(Nothing).unwrap();
     assert_eq!(table.end(&RequestError::Shutdown), 0);
-    assert_eq!(table.control(Nothing), Err(HandOverError::Ended));
+    assert_eq!(table.control(Nothing), Err(EnqueueError::Ended));
 
     let table = Table::new(1_000, false);
     message(&table, &[0; 1_000]).unwrap();
-    assert_eq!(message(&table, b"x"), Err(HandOverError::QueueFull));
+    assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
     assert_eq!(table.end(&RequestError::Shutdown), 1, "it is lost");
-    assert_eq!(message(&table, b"x"), Err(HandOverError::Ended));
+    assert_eq!(message(&table, b"x"), Err(EnqueueError::Ended));
 }
 
 /// They were bounded in number only: 4,096 of 1 MiB each are 4 GiB.
@@ -98,16 +98,16 @@ fn requests_are_bounded_in_bytes_too() {
     message(&table, &[0; 1_000]).unwrap();
     ask(&[0; 995]).unwrap();
     ask(&[0; 10]).unwrap();
-    assert_eq!(ask(b""), Err(HandOverError::QueueFull));
+    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
     // What falls due behind a full output is in memory as long as the lane takes nothing.
     let mut completions = Completions::default();
     assert_eq!(table.expire(1, &mut completions), None);
     assert!(!completions.is_empty());
-    assert_eq!(ask(b""), Err(HandOverError::QueueFull));
+    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
     let mut batch = Batch::default();
     table.take(&mut batch);
     ask(&[0; 1_000]).unwrap();
-    assert_eq!(ask(b""), Err(HandOverError::QueueFull));
+    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
     message(&table, b"x").unwrap();
 }
 
@@ -121,12 +121,12 @@ fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
     };
     let (bytes, limit) = (101, 100);
     let refused = EncodeError::PayloadTooLarge { bytes, limit };
-    assert_eq!(ask("name", 101), Err(HandOverError::Encode(refused)));
+    assert_eq!(ask("name", 101), Err(EnqueueError::Encode(refused)));
     let (bytes, limit) = (101, 100);
     let refused = EncodeError::TextTooLong { bytes, limit };
     assert_eq!(
         ask(&"n".repeat(101), 100),
-        Err(HandOverError::Encode(refused))
+        Err(EnqueueError::Encode(refused))
     );
     assert!(!table.is_occupied());
     // The lane knows what the frame is beside its payload.
@@ -138,7 +138,7 @@ fn a_message_that_cannot_be_encoded_is_no_news() {
     let table = Table::new(1_000, false);
     let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
     let refused = table.send(|_| Err(error));
-    assert_eq!(refused, Err(HandOverError::Encode(error)));
+    assert_eq!(refused, Err(EnqueueError::Encode(error)));
     assert!(!table.is_occupied());
 }
 

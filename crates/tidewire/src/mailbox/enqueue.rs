@@ -3,20 +3,20 @@
 use thiserror::Error;
 use tidewire_proto::error::EncodeError;
 
-/// A message was not handed to the client's lane. An error of [`Client::try_send`](crate::Client::try_send).
+/// A message could not be enqueued for the client's lane. An error of [`Client::try_send`](crate::Client::try_send).
 ///
 /// ```
-/// use tidewire::{Client, Context, HandOverError, Message};
+/// use tidewire::{Client, Context, EnqueueError, Message};
 ///
 /// let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut Context<'_>, _: Message<'_>| Ok(()))?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// client.close().wait();
-/// assert_eq!(client.try_send(b"too late"), Err(HandOverError::Ended));
+/// assert_eq!(client.try_send(b"too late"), Err(EnqueueError::Ended));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum HandOverError {
+pub enum EnqueueError {
     /// The queue to the lane is full. Try again.
     #[error("the client's queue is full")]
     QueueFull,
