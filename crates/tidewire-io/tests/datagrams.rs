@@ -319,12 +319,12 @@ fn every_poller_reports_datagrams() {
         PollerKind::Uring,
     ] {
         let socket = bind("127.0.0.1:0", true);
-        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let unknown = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut poller = open(PollerChoice::Only(kind)).unwrap();
         poller
             .add(socket.as_fd(), Token(3), Interest::READ)
             .unwrap();
-        stranger
+        unknown
             .send_to(b"from another library", socket.local_address())
             .unwrap();
         let mut events = Events::with_capacity(4);
@@ -334,7 +334,7 @@ fn every_poller_reports_datagrams() {
         assert_eq!(socket.receive(&mut batch).unwrap(), 1);
         let datagram = batch.iter().next().unwrap();
         assert_eq!(datagram.bytes, b"from another library");
-        assert_eq!(datagram.peer, stranger.local_addr().unwrap());
+        assert_eq!(datagram.peer, unknown.local_addr().unwrap());
         poller.remove(socket.as_fd()).unwrap();
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn in_another_room_everyone_is_news_again_but_no_stranger() {
+    fn another_room_announces_its_members_again_and_keeps_their_names() {
         let mut members = Members::default();
         members.add(MemberId(1), "bob");
         members.change_room();

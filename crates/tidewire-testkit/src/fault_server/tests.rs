@@ -199,14 +199,14 @@ fn without_a_plan_everyone_but_the_sender_hears_everything_in_order() {
 #[test]
 fn rooms_refuse_list_and_let_go_as_the_protocol_says() {
     let (server, mut ada, mut bob) = pair(FaultPlan::default());
-    let mut stranger = Client::open(&server);
+    let mut unknown = Client::open(&server);
     for (name, code) in [("ada", ErrorCode::NameTaken), (" ", ErrorCode::NameEmpty)] {
-        let refusal = stranger.join(name);
+        let refusal = unknown.join(name);
         assert_eq!((refusal.kind, refusal.id), (Kind::Error, 7));
         assert_eq!(ErrorBody::decode(&refusal.payload).unwrap().code, code);
     }
-    stranger.send(&Message::new(Kind::Say, bob.room, b"let me in"));
-    let refusal = stranger.read().unwrap();
+    unknown.send(&Message::new(Kind::Say, bob.room, b"let me in"));
+    let refusal = unknown.read().unwrap();
     assert_eq!((refusal.kind, refusal.id), (Kind::Error, 0));
 
     let mut list = Vec::new();

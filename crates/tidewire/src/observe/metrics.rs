@@ -68,7 +68,7 @@ impl DropReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramDrop {
     /// Its sender has no session, and the datagram cannot begin one.
-    Stranger,
+    UnvalidatedAddress,
     /// Its bytes are not a frame of the codec. The frames before them were handled.
     Malformed,
     /// Its last frame is not whole. The frames before were handled.
@@ -96,7 +96,7 @@ pub enum DatagramDrop {
 impl DatagramDrop {
     /// Names of all reasons, in the order of their counters.
     pub const NAMES: [&'static str; 12] = [
-        "stranger",
+        "unvalidated_address",
         "malformed",
         "unfinished",
         "truncated",

@@ -52,7 +52,7 @@ impl PubSub {
     }
 
     /// Whether subscribers may choose [`Policy::Block`] and so hold publishers, each for as long as
-    /// [`Limits::block_deadline`](crate::Limits::block_deadline). Default no: a stranger could slow everybody down.
+    /// [`Limits::block_deadline`](crate::Limits::block_deadline). Default no: an unknown client could slow everybody down.
     #[must_use]
     pub fn allow_blocking(mut self, allowed: bool) -> Self {
         self.blocking_allowed = allowed;

@@ -292,7 +292,7 @@ impl LaneSessions {
 
     /// The sessions that can give way, by kind. Those that the server has connected itself are not among them.
     fn payers(&self) -> [Payers; 3] {
-        let [mut strangers, mut half_frames, mut behind] = [(); 3].map(|()| Payers::default());
+        let [mut unopened, mut half_frames, mut behind] = [(); 3].map(|()| Payers::default());
         for (slot, session) in &self.slab {
             let connection = &session.connection;
             if connection.is_outgoing() || connection.is_closed() {
@@ -302,7 +302,7 @@ impl LaneSessions {
             let held = SESSION_BYTES + self.relief.kept_bytes[slot];
             let partial = &connection.partial;
             if matches!(connection.phase(), Phase::Securing | Phase::AwaitHello) {
-                strangers.add(slot, held, u64::from(age));
+                unopened.add(slot, held, u64::from(age));
             } else if connection.outbound().is_blocked() {
                 let behind_bytes = self.bytes_behind(slot, session);
                 behind.add(slot, behind_bytes, u64::MAX - behind_bytes as u64);
@@ -310,7 +310,7 @@ impl LaneSessions {
                 half_frames.add(slot, held, u64::from(age));
             }
         }
-        [strangers, half_frames, behind]
+        [unopened, half_frames, behind]
     }
 
     /// How far a session is behind: what waits for it in its output and in its rooms.

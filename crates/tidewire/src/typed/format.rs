@@ -48,14 +48,14 @@ pub trait Format: 'static {
     /// do not speak of the same type.
     ///
     /// # Errors
-    /// The payload is not such a value. Payloads come from strangers, so this must never panic.
+    /// The payload is not such a value. Unknown peers choose the payload, so this must never panic.
     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError>;
 }
 
 /// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself: change the
 /// version of a service when you change the fields of a type that it uses.
 ///
-/// Strangers choose what is decoded. A type that contains itself, as a tree does, is nested as deeply as they say, up
+/// Unknown peers choose what is decoded. A type that contains itself, as a tree does, is nested as deeply as they say, up
 /// to what fits a frame, and a list of values that take no bytes may have any length; bound the frames, or keep such
 /// types out of services.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,7 +9,7 @@ use tidewire::{
 use tidewire_proto::codec::uvrpc::{BroadcastMessage, REGISTRATION};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::{arrived, codec, limited, port_of, received, stranger};
+use crate::{arrived, codec, limited, new_socket, port_of, received};
 
 /// Takes registrations, and publishes what it is called with under the name of the method.
 struct Publisher(PubSub);
@@ -42,7 +42,7 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
     const MESSAGES: u64 = 50;
     for lanes in [1, 2] {
         let server = serve(Server::builder().lanes(lanes));
-        let subscribers = [stranger(port_of(&server)), stranger(port_of(&server))];
+        let subscribers = [new_socket(port_of(&server)), new_socket(port_of(&server))];
         for _ in 0..3 {
             for socket in &subscribers {
                 socket.send(REGISTRATION).unwrap();
@@ -147,7 +147,7 @@ fn registrations_are_capped_expire_and_need_trust() {
         limits.registrations_max = REGISTRATIONS;
         limits.idle_timeout_without_heartbeat = Duration::from_millis(300);
     }));
-    let sockets: Vec<_> = (0..PEERS).map(|_| stranger(port_of(&server))).collect();
+    let sockets: Vec<_> = (0..PEERS).map(|_| new_socket(port_of(&server))).collect();
     for socket in &sockets {
         socket.send(REGISTRATION).unwrap();
     }
@@ -156,7 +156,7 @@ fn registrations_are_capped_expire_and_need_trust() {
     });
     assert_eq!(metrics.registrations, REGISTRATIONS as u64);
     // The silent ones make room.
-    let late = stranger(port_of(&server));
+    let late = new_socket(port_of(&server));
     let mut decided = PEERS as u64;
     // One at a time: as many as a busy lane leaves lying about fill its socket, and what is published then is lost.
     wait_until("a place is free", || {
@@ -175,7 +175,7 @@ fn registrations_are_capped_expire_and_need_trust() {
     server.stop();
 
     let strict = TestServer::over_udp(Server::builder(), &codec("uvrpc"), |_| PubSub::new());
-    let socket = stranger(port_of(&strict));
+    let socket = new_socket(port_of(&strict));
     socket.send(REGISTRATION).unwrap();
     strict.wait_for("it is refused", |metrics| {
         metrics.registrations_refused == 1

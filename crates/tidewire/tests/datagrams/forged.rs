@@ -9,7 +9,7 @@ use tidewire::{DatagramDrop, Endpoint, Server};
 use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::{arrived, codec, echo, limited, one_way, payloads, port_of, received, stranger};
+use crate::{arrived, codec, echo, limited, new_socket, one_way, payloads, port_of, received};
 
 /// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that goes there.
 fn forger(source: SocketAddr) -> UdpSocket {
@@ -60,7 +60,7 @@ fn a_server_never_answers_itself() {
             "{name}"
         );
         // Others are served.
-        let honest = stranger(bound);
+        let honest = new_socket(bound);
         honest.send(&one_way(&codec, b"hello")).unwrap();
         assert_eq!(payloads(&codec, &received(&honest)), [b"hello"], "{name}");
         assert_eq!(server.stop().sessions_opened, 1);
@@ -101,7 +101,7 @@ fn a_client_with_many_under_way_loses_nothing_to_the_loop_breaker() {
     const ROUNDS: usize = 400;
     let codec = codec("raw");
     let server = TestServer::over_udp(Server::builder(), &codec, |_| echo);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     for round in 0..ROUNDS {
         for number in 0..UNDER_WAY {
             // Long alike, and new at its end only.
@@ -130,7 +130,9 @@ fn forged_addresses_lock_no_newcomer_out() {
         limits.unvalidated_timeout = DEADLINE;
     });
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let sockets: Vec<_> = (0..ADDRESSES).map(|_| stranger(port_of(&server))).collect();
+    let sockets: Vec<_> = (0..ADDRESSES)
+        .map(|_| new_socket(port_of(&server)))
+        .collect();
     for socket in &sockets {
         socket.send(b"hello").unwrap();
         assert_eq!(received(socket), b"hello", "a newcomer is served");
@@ -153,7 +155,7 @@ fn an_address_that_falls_silent_at_once_is_forgotten_without_a_word() {
     let codec = codec("delimited");
     let builder = limited(|limits| limits.unvalidated_timeout = Duration::from_millis(50));
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     for round in 1..=2 {
         socket.send(&one_way(&codec, b"hello")).unwrap();
         assert_eq!(payloads(&codec, &received(&socket)), [b"hello"]);

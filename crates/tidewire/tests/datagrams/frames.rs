@@ -6,13 +6,15 @@ use tidewire::{
 use tidewire_proto::error::EncodeError;
 use tidewire_testkit::{TestServer, wait_until};
 
-use crate::{arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, stranger};
+use crate::{
+    arrived, codec, echo, frame, limited, new_socket, one_way, payloads, port_of, received,
+};
 
 #[test]
 fn several_requests_in_a_datagram_are_answered_in_one() {
     let codec = codec("length-field");
     let server = TestServer::over_udp(Server::builder(), &codec, |_| echo);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     let expected: Vec<Vec<u8>> = (0..30).map(|size| vec![b'a' + size; size.into()]).collect();
     let datagram: Vec<u8> = expected
         .iter()
@@ -33,7 +35,7 @@ fn a_full_output_is_sent_before_the_rest_of_a_datagram_is_read_and_nothing_is_ov
     // Each reply fills the output, and those of a round fit the receive buffer of the usual systems.
     let builder = limited(|limits| limits.queue_bytes_max = 10);
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     for round in 0..100_u32 {
         for datagram in 0..DATAGRAMS {
             let frames: Vec<u8> = (0..FRAMES)
@@ -68,7 +70,7 @@ fn frames_that_only_a_datagram_ends_travel_alone() {
     };
     let builder = Server::builder().trust_datagram_peers(true);
     let server = TestServer::over_udp(builder, &raw, |_| answer_thrice);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     socket.send(b"one message").unwrap();
     for _ in 0..3 {
         assert_eq!(received(&socket), b"one message");
@@ -177,7 +179,7 @@ fn a_frame_that_no_datagram_holds_is_refused_where_it_is_sent() {
     };
     let builder = Server::builder().trust_datagram_peers(true);
     let server = TestServer::over_udp(builder, &codec, |_| largest);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     socket.send(&one_way(&codec, b"x")).unwrap();
     let reply = received(&socket);
     assert_eq!(reply.len(), 65_507);
@@ -213,7 +215,7 @@ fn nothing_is_sent_to_a_peer_that_asked_for_nothing() {
     let server = TestServer::over_udp(Server::builder(), &codec, |_| {
         |_: &mut Context<'_>, _: Message<'_>| Ok(())
     });
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     socket.send(&one_way(&codec, b"no answer")).unwrap();
     wait_until("it is taken", || {
         (server.metrics().frames_in == 1).then_some(())

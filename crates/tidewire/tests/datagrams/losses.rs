@@ -7,7 +7,7 @@ use tidewire_io::datagram::DatagramOptions;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_testkit::{DEADLINE, TestServer};
 
-use crate::{codec, echo, frame, one_way, port_of, received, stranger};
+use crate::{codec, echo, frame, new_socket, one_way, port_of, received};
 
 #[test]
 fn a_burst_into_a_small_buffer_is_delivered_or_counted() {
@@ -30,7 +30,7 @@ fn a_burst_into_a_small_buffer_is_delivered_or_counted() {
             Ok(())
         }
     });
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     socket.send(&one_way(&codec, b"stop")).unwrap();
     is_started.recv_timeout(DEADLINE).unwrap();
     for _ in 1..OFFERED {
@@ -48,7 +48,7 @@ fn a_burst_into_a_small_buffer_is_delivered_or_counted() {
 fn missing_and_late_requests_are_seen_by_their_sequences() {
     let srmp = codec("srmp");
     let server = TestServer::over_udp(Server::builder(), &srmp, |_| echo);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     // 3 and 6 are lost, 4 is overtaken by 5, 7 comes twice.
     for sequence in [1, 2, 5, 4, 7, 7, 8] {
         let request = Message::with_id(Kind::Request, 0, sequence, b"?");

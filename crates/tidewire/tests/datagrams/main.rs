@@ -1,4 +1,4 @@
-//! What only UDP can do to a server: strangers, lies about addresses, losses, datagrams that make no sense. Each is
+//! What only UDP can do to a server: unvalidated addresses, forged addresses, losses, datagrams that make no sense. Each is
 //! counted and bounded, and nobody else notices.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -9,7 +9,7 @@ mod forged;
 mod frames;
 mod losses;
 mod sessions;
-mod strangers;
+mod unvalidated;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -32,7 +32,7 @@ fn port_of(server: &TestServer) -> SocketAddr {
 }
 
 /// A socket that has said nothing yet to this address, and says nothing by itself.
-fn stranger(server: SocketAddr) -> UdpSocket {
+fn new_socket(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewire::{Chat, Client, DatagramDrop, Event, ServeError, Server};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::{codec, echo, limited, one_way, payloads, port_of, received, stranger};
+use crate::{codec, echo, limited, new_socket, one_way, payloads, port_of, received};
 
 #[test]
 fn an_empty_datagram_ends_a_session_and_silence_does_too() {
@@ -14,7 +14,7 @@ fn an_empty_datagram_ends_a_session_and_silence_does_too() {
         limits.idle_timeout_without_heartbeat = Duration::from_millis(50);
     });
     let server = TestServer::over_udp(builder, &raw, |_| echo);
-    let (polite, silent) = (stranger(port_of(&server)), stranger(port_of(&server)));
+    let (polite, silent) = (new_socket(port_of(&server)), new_socket(port_of(&server)));
     for socket in [&polite, &silent] {
         socket.send(b"hello").unwrap();
         assert_eq!(received(socket), b"hello");
@@ -40,7 +40,7 @@ fn being_sent_something_does_not_keep_a_silent_subscriber() {
         limits.idle_timeout_without_heartbeat = Duration::from_millis(200);
     });
     let server = TestServer::over_udp(builder.trust_datagram_peers(true), &lines, |_| Chat::new());
-    let (talker, listener) = (stranger(port_of(&server)), stranger(port_of(&server)));
+    let (talker, listener) = (new_socket(port_of(&server)), new_socket(port_of(&server)));
     talker.send(b"ada\n").unwrap();
     listener.send(b"bob\n").unwrap();
     wait_until("the listener expires", || {
@@ -180,7 +180,7 @@ fn what_comes_for_a_session_that_is_held_back_is_counted() {
             Ok(())
         }
     });
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     let mut datagram = one_way(&codec, b"one");
     datagram.extend(one_way(&codec, b"two"));
     socket.send(&datagram).unwrap();

@@ -8,28 +8,25 @@ use crate::{echo, last_words, limited, lines, told_why, tw1, whole_story};
 
 #[test]
 fn garbage_instead_of_a_hello_ends_the_session_and_nothing_else() {
-    const STRANGERS: u64 = 200;
+    const PEERS: u64 = 200;
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
     let mut bystander = server.peer();
-    for seed in 0..STRANGERS {
+    for seed in 0..PEERS {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bytes = vec![0; random.usize(1..5000)];
         random.fill(&mut bytes);
-        let mut stranger = Peer::silent(server.wire(), &tw1());
+        let mut unknown = Peer::silent(server.wire(), &tw1());
         // The server may end it before all is written.
-        let _ = stranger.try_write(&bytes);
-        let _ = stranger.wire().finish_writing();
-        stranger.drain();
+        let _ = unknown.try_write(&bytes);
+        let _ = unknown.wire().finish_writing();
+        unknown.drain();
         bystander.ask(b"still there?");
         assert_eq!(bystander.answer().payload, b"still there?", "seed {seed}");
     }
     drop(bystander);
     let metrics = server.stop();
-    assert_eq!(metrics.sessions_opened, STRANGERS + 1);
-    assert!(
-        metrics.closed_by("handshake") > STRANGERS / 2,
-        "{metrics:#?}"
-    );
+    assert_eq!(metrics.sessions_opened, PEERS + 1);
+    assert!(metrics.closed_by("handshake") > PEERS / 2, "{metrics:#?}");
 }
 
 #[test]

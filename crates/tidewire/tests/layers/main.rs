@@ -32,9 +32,9 @@ fn connecting(_: &Address) -> Vec<Box<dyn Layer>> {
 #[test]
 fn what_is_no_handshake_is_refused_and_counted() {
     let server = serve(Server::builder(), 1);
-    let mut stranger = Wire::connect(server.address()).unwrap();
-    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert_eq!(stranger.read(&mut [0; 100]).unwrap_or(0), 0, "the end");
+    let mut unknown = Wire::connect(server.address()).unwrap();
+    unknown.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert_eq!(unknown.read(&mut [0; 100]).unwrap_or(0), 0, "the end");
     let metrics = server.wait_for("it is closed", |metrics| metrics.closed_by("layer") == 1);
     assert_eq!(metrics.frames_in, 0);
     server.stop();

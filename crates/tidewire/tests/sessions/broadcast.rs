@@ -106,7 +106,7 @@ fn a_handler_broadcasts_by_room_and_name_to_itself_and_others() {
             peers.push(peer);
         }
         // In no room.
-        let mut stranger = server.peer();
+        let mut unknown = server.peer();
         for text in ["a: all of us", "b: all of you", "a: again"] {
             peers[0].send(&news(text.as_bytes()));
             let report = received.recv().unwrap().wait();
@@ -127,9 +127,9 @@ fn a_handler_broadcasts_by_room_and_name_to_itself_and_others() {
             peer.finish_writing();
             assert_eq!(next_news(peer), None, "and nothing else");
         }
-        stranger.finish_writing();
-        assert_eq!(next_news(&mut stranger), None);
-        drop((peers, stranger));
+        unknown.finish_writing();
+        assert_eq!(next_news(&mut unknown), None);
+        drop((peers, unknown));
         let metrics = server.stop();
         assert_broadcasts_conserved(&metrics);
         assert_eq!(metrics.broadcast_queued, 11);

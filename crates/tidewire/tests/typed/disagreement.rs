@@ -89,7 +89,7 @@ fn types_that_differ_under_one_name_are_told_apart_from_failures() {
     });
 }
 
-/// Nothing a stranger sends is decoded wrongly, panics, or takes the service from others.
+/// Nothing that an unknown peer sends is decoded wrongly, panics, or takes the service from others.
 #[test]
 fn garbage_is_refused_and_counted_everywhere() {
     everywhere(|place, running| {

@@ -2,13 +2,13 @@
 //!
 //! Problem: the sender of a datagram may write any address into it. Sessions for addresses that nobody has would fill
 //! the server, and answers to addresses of others would make it a weapon. Approach, where the codec proves addresses:
-//! nothing is kept of a stranger. Its hello is answered by a challenge, a ping of 16 bytes whose payload is
+//! nothing is kept of an unvalidated address. Its hello is answered by a challenge, a ping of 16 bytes whose payload is
 //! computed from the address with a secret key; whoever returns it, with the hello again behind it, receives at that
 //! address and gets a session. With other codecs the first datagram that begins with a whole frame makes the session,
 //! and the address is sent no more bytes than it sent, unless the server was told to trust. What comes with an address of
 //! this server as its source is answered by nothing at all, or the server would answer itself for ever.
 //!
-//! Rejected: sessions for strangers with a short life, since a flood would still fill the server at that rate; and
+//! Rejected: sessions for unvalidated addresses with a short life, since a flood would still fill the server at that rate; and
 //! the challenge as a frame of its own, since clients answer pings anyway.
 
 use std::hash::{BuildHasher, RandomState};
@@ -56,7 +56,7 @@ impl Cookies {
     }
 }
 
-/// What a stranger's datagram is.
+/// The class of the first datagram of an address.
 enum First {
     /// It may have a session.
     Welcome,
@@ -80,7 +80,8 @@ impl Core {
         }
         // The end of a session that there is not is answered by nothing, or two servers would never come to rest.
         if datagram.bytes.is_empty() {
-            self.sessions.drop_datagram(DatagramDrop::Stranger);
+            self.sessions
+                .drop_datagram(DatagramDrop::UnvalidatedAddress);
             return None;
         }
         let first = if self.ending.drain_deadline_ns.is_some() {
@@ -176,10 +177,10 @@ impl Core {
                         First::Welcome
                     }
                     true => First::Unproven,
-                    false => First::Stray(DatagramDrop::Stranger),
+                    false => First::Stray(DatagramDrop::UnvalidatedAddress),
                 }
             }
-            _ => First::Stray(DatagramDrop::Stranger),
+            _ => First::Stray(DatagramDrop::UnvalidatedAddress),
         }
     }
 
@@ -197,7 +198,8 @@ impl Core {
         if is_fair && peer.write(&frame).is_ok() {
             self.counters.challenges.add(1);
         } else {
-            self.sessions.drop_datagram(DatagramDrop::Stranger);
+            self.sessions
+                .drop_datagram(DatagramDrop::UnvalidatedAddress);
         }
         self.sessions.outbox.buffers.put(frame);
     }

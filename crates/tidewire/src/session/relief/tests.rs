@@ -152,7 +152,7 @@ fn the_kind_that_holds_most_pays_and_of_handshakes_the_newest() {
     let (behind, _far) = stall(&mut lane, "a", Policy::Disconnect);
     publish(&mut lane, "a", SIXTEENTH);
     let mut ends = Vec::new();
-    let mut strangers = Vec::new();
+    let mut unopened = Vec::new();
     for _ in 0..100 {
         let (near, far) = Stream::pair().unwrap();
         assert!(lane.core.shared.limiter.enter(None));
@@ -161,15 +161,15 @@ fn the_kind_that_holds_most_pays_and_of_handshakes_the_newest() {
         let connection = &mut lane.core.sessions[slot].connection;
         connection.partial.keep(vec![7; SIXTEENTH / 8], 1);
         lane.core.sessions.charge_buffers(slot);
-        strangers.push(slot);
+        unopened.push(slot);
         ends.push(far);
     }
     lane.core.settle_memory();
     assert_eq!(phase(&lane, behind), Phase::Open);
     let closed = |slot: &usize| phase(&lane, *slot) == ENDED;
-    let first = strangers.iter().position(closed).unwrap();
+    let first = unopened.iter().position(closed).unwrap();
     assert!((60..80).contains(&first), "{first}");
-    assert!(strangers[first..].iter().all(closed), "the newest ones");
+    assert!(unopened[first..].iter().all(closed), "the newest ones");
 }
 
 #[test]

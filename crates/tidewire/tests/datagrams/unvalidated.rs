@@ -1,13 +1,15 @@
-//! Datagrams of those who have no session, and what an address is sent before it proved itself.
+//! Datagrams of addresses without a session, and what an unvalidated address is sent.
 
 use tidewire::{CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
 
-use crate::{arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, stranger};
+use crate::{
+    arrived, codec, echo, frame, limited, new_socket, one_way, payloads, port_of, received,
+};
 
 #[test]
-fn datagrams_of_strangers_make_no_session_and_are_answered_by_nothing_but_an_end() {
+fn datagrams_of_unvalidated_addresses_make_no_session_and_are_answered_by_nothing_but_an_end() {
     let tw1 = codec("tw1");
     let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
     let mut bystander = server.peer();
@@ -20,7 +22,7 @@ fn datagrams_of_strangers_make_no_session_and_are_answered_by_nothing_but_an_end
         b"\n",
         &[0xFF; 4],
     ];
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     for stray in strays {
         socket.send(stray).unwrap();
         assert_eq!(received(&socket), b"", "an end");
@@ -34,7 +36,10 @@ fn datagrams_of_strangers_make_no_session_and_are_answered_by_nothing_but_an_end
     drop(bystander);
     let metrics = server.stop();
     assert_eq!(metrics.sessions_opened, 1);
-    assert_eq!(metrics.datagrams_dropped_by(DatagramDrop::Stranger), 7);
+    assert_eq!(
+        metrics.datagrams_dropped_by(DatagramDrop::UnvalidatedAddress),
+        7
+    );
     assert_eq!(metrics.challenges, 1, "the bystander's");
 }
 
@@ -44,7 +49,7 @@ fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_
     let tw1 = codec("tw1");
     let builder = limited(|limits| limits.sessions_max = 1);
     let server = TestServer::over_udp(builder, &tw1, |_| echo);
-    let socket = stranger(port_of(&server));
+    let socket = new_socket(port_of(&server));
     let (mut sent, mut got) = (0, 0);
     for number in 0..HELLOS {
         let mut datagram = hello_frame();
@@ -72,7 +77,7 @@ fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_
 fn a_cookie_is_of_no_use_to_another_address() {
     let tw1 = codec("tw1");
     let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
-    let (honest, thief) = (stranger(port_of(&server)), stranger(port_of(&server)));
+    let (honest, thief) = (new_socket(port_of(&server)), new_socket(port_of(&server)));
     honest.send(&hello_frame()).unwrap();
     let cookie = payloads(&tw1, &received(&honest)).remove(0);
     thief.send(&challenge_answer(&cookie)).unwrap();
@@ -102,7 +107,7 @@ fn replies_beyond_what_an_unproven_address_sent_are_dropped_and_counted() {
     for is_trusted in [false, true] {
         let builder = Server::builder().trust_datagram_peers(is_trusted);
         let server = TestServer::over_udp(builder, &codec, |_| amplify);
-        let socket = stranger(port_of(&server));
+        let socket = new_socket(port_of(&server));
         let mut sent = 0;
         for _ in 0..REQUESTS {
             sent += socket.send(b"fifteen letters").unwrap();
@@ -131,7 +136,7 @@ fn what_is_sent_unasked_goes_to_proven_or_trusted_addresses_only() {
     for is_trusted in [false, true] {
         let builder = Server::builder().trust_datagram_peers(is_trusted);
         let server = TestServer::over_udp(builder, &lines, |_| tidewire::Chat::new());
-        let socket = stranger(port_of(&server));
+        let socket = new_socket(port_of(&server));
         socket
             .send(b"ada_who_has_a_very_long_name_indeed\n")
             .unwrap();
@@ -156,7 +161,7 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
     let codec = codec("length-field");
     let builder = limited(|limits| limits.sessions_per_address_max = SESSIONS);
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let sockets: Vec<_> = (0..PEERS).map(|_| stranger(port_of(&server))).collect();
+    let sockets: Vec<_> = (0..PEERS).map(|_| new_socket(port_of(&server))).collect();
     let (mut served, mut refused) = (Vec::new(), 0);
     for socket in &sockets {
         socket.send(&one_way(&codec, b"hello")).unwrap();
@@ -174,7 +179,7 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
     server.wait_for("a place is free", |metrics| {
         metrics.closed_by(CloseReason::PeerClosed.name()) == 1
     });
-    let late = stranger(port_of(&server));
+    let late = new_socket(port_of(&server));
     late.send(&one_way(&codec, b"at last")).unwrap();
     assert_eq!(payloads(&codec, &received(&late)), [b"at last"]);
     let metrics = server.stop();
