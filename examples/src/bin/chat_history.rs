@@ -104,7 +104,7 @@ fn chat(shared: &Arc<Shared>, rooms: Rooms) -> Chat {
         });
     rooms
         .into_iter()
-        .fold(chat, |chat, (room, said)| chat.said_before(room, said))
+        .fold(chat, |chat, (room, said)| chat.restore_history(room, said))
 }
 
 fn main() -> std::process::ExitCode {

@@ -220,7 +220,7 @@ impl Conversation {
                     name => name.to_owned(),
                 };
                 let line = if message.flags & FLAG_PRIVATE == 0 {
-                    self.view.said(&name, &message.payload)
+                    self.view.message(&name, &message.payload)
                 } else {
                     self.view.whispered(&name, &message.payload)
                 };

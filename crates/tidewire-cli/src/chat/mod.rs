@@ -52,7 +52,7 @@ pub(crate) struct ChatArguments {
     #[arg(long, default_value = "lobby")]
     room: String,
 
-    /// Print a JSON object per line, such as {"event":"said","name":…,"payload":…}; typed lines are read as usual
+    /// Print a JSON object per line, such as {"event":"message","name":…,"payload":…}; typed lines are read as usual
     #[arg(long)]
     json: bool,
 

@@ -25,9 +25,9 @@ pub(super) enum View {
 
 impl View {
     /// A message to the room.
-    pub(super) fn said(self, name: &str, text: &[u8]) -> String {
+    pub(super) fn message(self, name: &str, text: &[u8]) -> String {
         if self == Self::Json {
-            return with_payload("said", json!({"name": name}), text);
+            return with_payload("message", json!({"name": name}), text);
         }
         format!("[{}]: {}", self.name(name), visible(text))
     }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn messages_name_who_and_to_whom() {
-        assert_eq!(PLAIN.said("bob", b"hi"), "[bob]: hi");
+        assert_eq!(PLAIN.message("bob", b"hi"), "[bob]: hi");
         assert_eq!(PLAIN.whispered("bob", b"psst"), "[bob -> you]: psst");
         assert_eq!(PLAIN.whisper_sent("bob", "psst"), "[you -> bob]: psst");
         assert_eq!(PLAIN.joined("bob"), "* bob joined");
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn peers_cannot_command_the_terminal_nor_forge_a_line() {
         let attack = "\u{1b}]0;owned\u{7}\n[bob]: yes\u{9b}2J\u{202e}x".as_bytes();
-        let shown = PLAIN.said("m\u{1b}[31mal", attack);
+        let shown = PLAIN.message("m\u{1b}[31mal", attack);
         assert_eq!(shown, "[m??31mal]: ?]0;owned??[bob]: yes?2J?x");
         for line in [
             PLAIN.joined("a\u{1b}b"),
@@ -222,9 +222,9 @@ mod tests {
     /// The server accepts such names, but its users must not be deceived by them.
     #[test]
     fn a_name_cannot_forge_a_line_of_another_kind() {
-        assert_eq!(PLAIN.said("bob -> you", b"hi"), "[bob?-??you]: hi");
+        assert_eq!(PLAIN.message("bob -> you", b"hi"), "[bob?-??you]: hi");
         assert_eq!(PLAIN.joined("bob left\n*"), "* bob?left?? joined");
-        assert_eq!(PLAIN.said("", b"hi"), "[?]: hi");
+        assert_eq!(PLAIN.message("", b"hi"), "[?]: hi");
         let line = PLAIN.entered("a; here with you: root", "al", &[], 1);
         assert!(
             line.starts_with("* you are in a??here?with?you??root as al;"),
@@ -272,17 +272,17 @@ mod tests {
     fn colours_surround_what_is_safe_already() {
         let view = View::Coloured;
         assert_eq!(view.notice("x"), "\u{1b}[2m* x\u{1b}[0m");
-        let line = view.said("bob", b"\x1b[2J");
+        let line = view.message("bob", b"\x1b[2J");
         assert!(line.ends_with("\u{1b}[0m]: ?[2J"), "{line:?}");
-        assert_eq!(line, view.said("bob", b"\x1b[2J"));
+        assert_eq!(line, view.message("bob", b"\x1b[2J"));
     }
 
     #[test]
     fn programs_get_an_object_for_everything() {
         let view = View::Json;
         assert_eq!(
-            view.said("b\u{1b}b", b"hi"),
-            r#"{"event":"said","name":"b\u001bb","payload":"hi"}"#
+            view.message("b\u{1b}b", b"hi"),
+            r#"{"event":"message","name":"b\u001bb","payload":"hi"}"#
         );
         for (line, event) in [
             (view.whispered("b", b"\xff"), "whispered"),

@@ -20,11 +20,11 @@ pub(super) fn print(metrics: &Metrics, json: bool) {
 
 fn summary(metrics: &Metrics) -> String {
     let mut text = format!(
-        "served: sessions={} refused={} frames_in={} said={} offered={} delivered={} dropped={}",
+        "served: sessions={} refused={} frames_in={} chat_messages={} offered={} delivered={} dropped={}",
         metrics.sessions_opened,
         metrics.sessions_refused,
         metrics.frames_in,
-        metrics.said,
+        metrics.chat_messages,
         metrics.room_offered,
         metrics.room_delivered,
         metrics.room_dropped_total(),
@@ -108,7 +108,7 @@ fn object(metrics: &Metrics) -> Value {
         "cut_off": metrics.sessions_cut_off,
         "mail_undelivered": metrics.mail_undelivered,
         "frames_in": metrics.frames_in,
-        "said": metrics.said,
+        "chat_messages": metrics.chat_messages,
         "published": metrics.published,
         "offered": metrics.room_offered,
         "delivered": metrics.room_delivered,
@@ -131,7 +131,7 @@ mod tests {
     fn the_summary_names_only_the_reasons_that_occurred() {
         let mut metrics = Metrics {
             sessions_opened: 3,
-            said: 2,
+            chat_messages: 2,
             room_offered: 4,
             room_delivered: 3,
             ..Metrics::default()
@@ -140,12 +140,12 @@ mod tests {
         metrics.room_dropped[DropReason::Closed as usize] = 1;
         assert_eq!(
             summary(&metrics),
-            "served: sessions=3 refused=0 frames_in=0 said=2 offered=4 delivered=3 dropped=1 \
+            "served: sessions=3 refused=0 frames_in=0 chat_messages=2 offered=4 delivered=3 dropped=1 \
              dropped.closed=1 closed.peer_closed=3"
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"memory_pressure_changes":0,"memory_refused_messages":0,"memory_refused_sessions":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"challenges":0,"chat_messages":2,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"memory_pressure_changes":0,"memory_refused_messages":0,"memory_refused_sessions":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"sessions":3}"#
         );
     }
 

@@ -331,7 +331,7 @@ fn programs_read_a_conversation_as_json() {
     let mut bob = Process::chat(&address, "bob");
     ann.expect(r#"{"event":"joined","name":"bob"}"#);
     bob.type_line("say \"hi\"");
-    ann.expect(r#"{"event":"said","name":"bob","payload":"say \"hi\""}"#);
+    ann.expect(r#"{"event":"message","name":"bob","payload":"say \"hi\""}"#);
     ann.type_line("hello");
     bob.expect("[ann]: hello");
     ann.end_input();

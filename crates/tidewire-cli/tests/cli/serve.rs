@@ -168,7 +168,7 @@ fn signals_drain_and_the_summary_accounts_for_every_message() {
         assert_eq!(heard, 10, "what was said before the drain arrives");
         let summary = server.expect("served: ");
         assert!(summary.contains("sessions=2 "), "{summary}");
-        assert!(summary.contains("said=10 "), "{summary}");
+        assert!(summary.contains("chat_messages=10 "), "{summary}");
         let count = |key: &str| -> u64 {
             let (_, rest) = summary.split_once(key).unwrap();
             rest.split(' ').next().unwrap().parse().unwrap()
@@ -241,7 +241,7 @@ fn programs_read_where_it_listens_and_what_became_of_everything() {
     client.close().wait();
     server.signal(Signal::INT);
     let served: serde_json::Value = serde_json::from_str(&server.expect("served")).unwrap();
-    assert_eq!(served["said"], 1);
+    assert_eq!(served["chat_messages"], 1);
     assert_eq!(
         served["offered"].as_u64(),
         served["delivered"]

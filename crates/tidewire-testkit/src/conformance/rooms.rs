@@ -52,7 +52,7 @@ pub(super) fn everyone_but_the_sender_hears(setup: &Setup) {
     }
     drop(peers);
     let metrics = server.stop();
-    assert_eq!(metrics.said, (ROUNDS * NAMES.len()) as u64);
+    assert_eq!(metrics.chat_messages, (ROUNDS * NAMES.len()) as u64);
     // All deliveries of messages, and the six of presence.
     let heard = ROUNDS * NAMES.len() * (NAMES.len() - 1) + 6;
     assert!(metrics.room_delivered >= heard as u64, "{metrics:#?}");

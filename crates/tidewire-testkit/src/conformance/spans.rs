@@ -86,6 +86,6 @@ fn rooms_span_lanes(setup: &Setup, lanes: usize) {
         .collect();
     drop(peers);
     let metrics = server.stop();
-    assert_eq!(metrics.said, (MEMBERS * MESSAGES) as u64);
+    assert_eq!(metrics.chat_messages, (MEMBERS * MESSAGES) as u64);
     assert_eq!(metrics.sends_refused, 0);
 }

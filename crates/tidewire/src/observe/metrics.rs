@@ -208,8 +208,8 @@ counters! {
     allocations,
     /// Bytes of those allocations. A buffer that grew counts with the bytes that were added.
     allocated_bytes,
-    /// Messages said in rooms, on this lane.
-    said,
+    /// Chat messages sent to rooms, on this lane.
+    chat_messages,
     /// Messages published to topics, on this lane, with or without subscribers.
     published,
     /// Frames of rooms and topics, times their subscribers.

@@ -169,7 +169,7 @@ impl LaneRooms<'_> {
         };
         let mut frame = buffers.take();
         frame.extend_from_slice(log.newest(bytes));
-        self.send_said(others, alias, &frame);
+        self.send_chat_message(others, alias, &frame);
         self.sessions.outbox.buffers.put(frame);
     }
 

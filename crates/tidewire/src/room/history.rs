@@ -95,7 +95,7 @@ pub(super) struct Records {
 
 #[derive(Debug)]
 struct Record {
-    said: Arc<Remembered>,
+    message: Arc<Remembered>,
     /// The alias of the room when it was said.
     alias: u16,
     /// Bit n is set while the message is on its way to lane n.
@@ -170,12 +170,12 @@ impl RoomHistory {
             if !self.has_room_for(&name, &payload) {
                 continue;
             }
-            let said = Remembered {
+            let message = Remembered {
                 member: MemberId(0),
                 name: name.into(),
                 payload: payload.into(),
             };
-            self.record(&mut records, said, alias, 0);
+            self.record(&mut records, message, alias, 0);
         }
     }
 
@@ -186,10 +186,16 @@ impl RoomHistory {
     }
 
     /// Adds the message that was just said and is on its way to these lanes. The limits [allow](Self::has_room_for) it.
-    pub(super) fn record(&self, records: &mut Records, said: Remembered, alias: u16, lanes: u64) {
-        records.bytes += said.held_bytes();
+    pub(super) fn record(
+        &self,
+        records: &mut Records,
+        message: Remembered,
+        alias: u16,
+        lanes: u64,
+    ) {
+        records.bytes += message.held_bytes();
         records.records.push_back(Record {
-            said: Arc::new(said),
+            message: Arc::new(message),
             alias,
             on_its_way: lanes,
         });
@@ -199,7 +205,7 @@ impl RoomHistory {
             let Some(oldest) = records.records.pop_front() else {
                 return;
             };
-            records.bytes -= oldest.said.held_bytes();
+            records.bytes -= oldest.message.held_bytes();
         }
     }
 }
@@ -222,7 +228,7 @@ impl Records {
         let comes_live =
             |record: &Record| record.alias == alias && record.on_its_way & (1 << lane) != 0;
         let told = self.records.iter().filter(|record| !comes_live(record));
-        told.map(|record| Arc::clone(&record.said)).collect()
+        told.map(|record| Arc::clone(&record.message)).collect()
     }
 }
 
@@ -254,16 +260,18 @@ mod tests {
     fn say(history: &RoomHistory, payload: &[u8], lanes: u64) -> u64 {
         let mut records = history.lock();
         let number = records.next;
-        let said = remembered(payload);
-        if history.has_room_for(&said.name, &said.payload) {
-            history.record(&mut records, said, 7, lanes);
+        let message = remembered(payload);
+        if history.has_room_for(&message.name, &message.payload) {
+            history.record(&mut records, message, 7, lanes);
         }
         number
     }
 
     fn told(history: &RoomHistory, lane: usize, alias: u16) -> Vec<Vec<u8>> {
         let told = history.lock().told_on(lane, alias);
-        told.iter().map(|said| said.payload.to_vec()).collect()
+        told.iter()
+            .map(|message| message.payload.to_vec())
+            .collect()
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl LaneRooms<'_> {
 
     fn append_announced(&mut self, shared: &SharedRoom, payload: &[u8]) -> Result<(), RoomError> {
         let alias = shared.alias;
-        let said = ChatMessage {
+        let message = ChatMessage {
             channel: alias,
             member: NOBODY,
             name: "",
@@ -70,17 +70,18 @@ impl LaneRooms<'_> {
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         if let Some(log) = outbox.logs.get_mut(alias) {
             let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-            let (position, bytes) =
-                log.append_with(expected, |out| config.codec.encode_chat_message(&said, out))?;
-            self.sessions.counters.said.add(1);
+            let (position, bytes) = log.append_with(expected, |out| {
+                config.codec.encode_chat_message(&message, out)
+            })?;
+            self.sessions.counters.chat_messages.add(1);
             self.handle_appended(alias, position, bytes, 0);
             return Ok(());
         }
         let mut frame = outbox.buffers.take();
-        let encoded = config.codec.encode_chat_message(&said, &mut frame);
+        let encoded = config.codec.encode_chat_message(&message, &mut frame);
         if encoded.is_ok() {
-            self.sessions.counters.said.add(1);
-            self.send_said(shared.other_lanes(self.exchange.lane), alias, &frame);
+            self.sessions.counters.chat_messages.add(1);
+            self.send_chat_message(shared.other_lanes(self.exchange.lane), alias, &frame);
         }
         self.sessions.outbox.buffers.put(frame);
         Ok(encoded?)
@@ -112,19 +113,19 @@ impl LaneRooms<'_> {
         let recording = self.table.recording.take();
         if result.is_ok() {
             let lanes = recording.map_or(0, |recording| recording.lanes);
-            let said = Remembered {
+            let message = Remembered {
                 member,
                 name: name.into(),
                 payload: payload.into(),
             };
-            history.record(&mut records, said, alias, lanes);
+            history.record(&mut records, message, alias, lanes);
             self.table.directory.histories.touch(history);
         }
         result
     }
 
     /// Hands the frame of what was just said to the lanes whose bits are set.
-    pub(super) fn send_said(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+    pub(super) fn send_chat_message(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
         let Some(recording) = &mut self.table.recording else {
             return self.send_to_lanes(lanes, alias, frame);
         };
@@ -181,9 +182,9 @@ impl LaneRooms<'_> {
         let subscription = session.memberships[membership].subscription();
         // An error is told for each message.
         let _ = self.sessions.append_to_current(|codec, out| {
-            for said in &told {
+            for message in &told {
                 let encoded = append_with_header(codec, subscription, out, |out| {
-                    encode_remembered(codec, joined.room, said, out)
+                    encode_remembered(codec, joined.room, message, out)
                 });
                 if let Err(error) = encoded {
                     tracing::debug!(%error, "a message of the history was not told");
@@ -203,28 +204,28 @@ impl LaneRooms<'_> {
 fn encode_remembered(
     codec: &AnyCodec,
     alias: u16,
-    said: &Remembered,
+    message: &Remembered,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let Remembered {
         member,
         name,
         payload,
-    } = said;
+    } = message;
     if codec.has_room_frames() && !name.is_empty() {
         let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
         if codec.encode(&message.with_name(name), out).is_ok() {
             return Ok(());
         }
     }
-    let said = ChatMessage {
+    let message = ChatMessage {
         channel: alias,
         member: *member,
         name,
         private: false,
         payload,
     };
-    codec.encode_chat_message(&said, out)
+    codec.encode_chat_message(&message, out)
 }
 
 /// The member number of the room itself.

@@ -258,7 +258,7 @@ impl LaneRooms<'_> {
         payload: &[u8],
     ) -> Result<bool, RoomError> {
         match self.sessions.is_short_of_memory() {
-            false => self.append_said(id, alias, payload),
+            false => self.append_chat_message(id, alias, payload),
             true => self.say_while_short(id, alias, payload),
         }
     }
@@ -274,11 +274,11 @@ impl LaneRooms<'_> {
         if !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        let must_stop = self.append_said(id, alias, payload)?;
+        let must_stop = self.append_chat_message(id, alias, payload)?;
         Ok(self.sessions.wait_for_memory(id) || must_stop)
     }
 
-    fn append_said(
+    fn append_chat_message(
         &mut self,
         id: SessionId,
         alias: u16,
@@ -300,7 +300,7 @@ impl LaneRooms<'_> {
         let Some(member) = &session.profile.member else {
             return Err(RoomError::NotJoined);
         };
-        let said = ChatMessage {
+        let message = ChatMessage {
             channel: alias,
             member: member.id,
             name: &member.name,
@@ -310,13 +310,13 @@ impl LaneRooms<'_> {
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let (position, bytes) = log
             .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-                config.codec.encode_chat_message(&said, out)
+                config.codec.encode_chat_message(&message, out)
             })?;
         session.memberships[index]
             .subscriber
             .skip_own(log, position, bytes);
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
-        self.sessions.counters.said.add(1);
+        self.sessions.counters.chat_messages.add(1);
         self.handle_appended(alias, position, bytes, 1);
         if let Some(room) = &held {
             self.hold(slot, room);
@@ -339,7 +339,7 @@ impl LaneRooms<'_> {
             .directory
             .find(name)
             .ok_or(RoomError::NoSuchMember)?;
-        let said = ChatMessage {
+        let message = ChatMessage {
             channel: alias,
             member: member.id,
             name: &member.name,
@@ -349,7 +349,7 @@ impl LaneRooms<'_> {
         let Self {
             sessions, exchange, ..
         } = self;
-        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&said, out);
+        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&message, out);
         let sent = match target.lane() == exchange.lane {
             // The receiver may be this very session.
             true => sessions.with_output_in_place(target.slot(), |sessions| {

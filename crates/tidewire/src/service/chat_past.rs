@@ -31,7 +31,7 @@ impl Chat {
     /// use tidewire::{Chat, Client, Event, History, Kind, Server};
     ///
     /// let kept = vec![("ada".to_owned(), b"good night".to_vec())];
-    /// let chat = Chat::new().history(History::last(50)).said_before("lobby", kept);
+    /// let chat = Chat::new().history(History::last(50)).restore_history("lobby", kept);
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| chat.clone())?;
     /// let bob = Client::connect(&server.to_string()).wait()?;
     /// bob.join("lobby", "bob").wait()?;
@@ -43,7 +43,7 @@ impl Chat {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn said_before(
+    pub fn restore_history(
         self,
         room: impl Into<String>,
         messages: impl IntoIterator<Item = (String, Vec<u8>)>,

@@ -44,7 +44,7 @@ fn fan_out_on(server: TestServer, chunk: usize, chunks: usize) -> (usize, u64) {
         frame_bytes,
     };
     let (metrics, said, allocations) = spread.measure(chunk, chunks);
-    assert_eq!(metrics.said, said);
+    assert_eq!(metrics.chat_messages, said);
     (READERS * chunk * chunks, allocations)
 }
 

@@ -115,7 +115,7 @@ fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
             client.close().wait();
         }
         let metrics = server.stop();
-        assert_eq!((metrics.said, metrics.history_skipped), (5, 2));
+        assert_eq!((metrics.chat_messages, metrics.history_skipped), (5, 2));
     }
 }
 
@@ -129,7 +129,7 @@ fn lines_have_a_history_too() {
     for text in [b"one", b"two", b"six"] {
         ada.say(text);
     }
-    server.wait_for("it is said", |metrics| metrics.said == 3);
+    server.wait_for("it is said", |metrics| metrics.chat_messages == 3);
     bob.join("lobby", "bob").unwrap();
     for text in [b"two", b"six"] {
         assert_eq!(bob.next_message(), ("ada".to_owned(), text.to_vec()));
@@ -200,8 +200,8 @@ fn a_room_begins_with_what_a_former_run_kept() {
         };
         let chat = Chat::new()
             .history(History::last(3))
-            .said_before("lobby", kept(0..5))
-            .said_before("garden", kept(7..8));
+            .restore_history("lobby", kept(0..5))
+            .restore_history("garden", kept(7..8));
         let builder = Server::builder().lanes(lanes);
         let server = TestServer::over_tcp(builder, &tw1(), move |_| chat.clone());
         let clients = [(); 6].map(|()| Client::connect(&server.url()).wait().unwrap());

@@ -115,7 +115,7 @@ fn what_a_room_hears_is_cut_between_frames_only() {
     assert_eq!(heard, said);
     drop((ada, wire));
     let metrics = server.stop();
-    assert_eq!(metrics.said, MESSAGES as u64);
+    assert_eq!(metrics.chat_messages, MESSAGES as u64);
     assert_eq!(
         metrics.frames_in - 6,
         MESSAGES as u64,

@@ -137,7 +137,11 @@ fn refused_after_go_away(
         .iter()
         .filter(|message| !matches!(message.kind, Kind::Leave | Kind::Unsubscribe));
     assert_eq!(metrics.refused, refused.count() as u64, "{metrics:#?}");
-    assert_eq!((metrics.said, metrics.published), (0, 0), "{metrics:#?}");
+    assert_eq!(
+        (metrics.chat_messages, metrics.published),
+        (0, 0),
+        "{metrics:#?}"
+    );
     assert_eq!(metrics.sessions_cut_off, 0);
     answers
 }

@@ -301,7 +301,7 @@ fn block_loses_nothing(stage: &Stage) {
     server.wait_for("the publisher is held", |metrics| {
         metrics.publishers_held > 0
     });
-    assert!(server.metrics().said < MESSAGES as u64);
+    assert!(server.metrics().chat_messages < MESSAGES as u64);
     let (heard, lost, _) = catch_up(&mut stalled, MESSAGES);
     assert_eq!((heard, lost), (MESSAGES, 0));
     for reader in readers {
