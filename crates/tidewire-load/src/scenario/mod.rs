@@ -239,7 +239,7 @@ fn read_remedy(error: &io::Error) -> &'static str {
 }
 
 /// Text of the scenario that runs when none is named, unchanged from where the project started.
-pub const BUILT_IN_TEXT: &str = include_str!("../../../../scenarios/seed-chat.toml");
+pub const BUILT_IN_TEXT: &str = include_str!("seed-chat.toml");
 
 /// Longest step of a quick run, in seconds: a minute-long test then takes less than ten seconds, and still
 /// has a second of steady state in each step.
