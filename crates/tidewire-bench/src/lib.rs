@@ -30,3 +30,8 @@ pub use self::climb::Try;
 pub use self::report::BenchReport;
 pub use self::run::{Disturbance, RunError, Timeouts};
 pub use self::runner::{BenchOptions, Progress, estimates, run};
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

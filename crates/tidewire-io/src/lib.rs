@@ -42,3 +42,8 @@ pub mod socket;
 pub mod timer;
 pub mod waker;
 pub mod words;
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

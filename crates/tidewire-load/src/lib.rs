@@ -33,3 +33,8 @@ pub mod stamp;
 pub mod statistics;
 
 pub use self::format::{describe, known_milliseconds};
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -141,3 +141,8 @@ use proc_macro::TokenStream;
 pub fn service(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand::service(attribute.into(), &item.into()).into()
 }
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

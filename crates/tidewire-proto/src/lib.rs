@@ -16,3 +16,8 @@ pub mod message;
 pub mod room;
 pub mod text;
 pub mod topic;
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

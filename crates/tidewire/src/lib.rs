@@ -134,3 +134,8 @@ pub use tidewire_proto::handshake::HandshakeError;
 pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
 pub use tidewire_proto::room::{LagLimits, Policy, PolicyParseError};
 pub use tidewire_proto::topic::TopicError;
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
