@@ -39,8 +39,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
 
 pub use tally::LogMetrics;
 pub use target::LogControl;
@@ -73,7 +73,7 @@ use target::{Orders, Target};
 /// ```
 #[derive(Debug)]
 pub struct LogBuilder {
-    filter: EnvFilter,
+    filter: Targets,
     format: LogFormat,
     file: Option<PathBuf>,
     lossy: bool,
@@ -131,7 +131,7 @@ pub enum LogError {
 impl Default for LogBuilder {
     fn default() -> Self {
         Self {
-            filter: EnvFilter::default().add_directive(LevelFilter::INFO.into()),
+            filter: Targets::new().with_default(LevelFilter::INFO),
             format: LogFormat::default(),
             file: None,
             lossy: false,
@@ -153,10 +153,18 @@ impl LogBuilder {
     /// # Errors
     /// [`LogError::Filter`] if the text is no filter.
     pub fn filter(mut self, filter: &str) -> Result<Self, LogError> {
-        self.filter = EnvFilter::try_new(filter).map_err(|source| LogError::Filter {
-            filter: filter.to_owned(),
-            source,
-        })?;
+        // An item without characters would be a target that every line has.
+        let items = filter.split(',').map(str::trim);
+        let items: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
+        self.filter = if items.is_empty() {
+            Targets::new().with_default(LevelFilter::ERROR)
+        } else {
+            let parsed = items.join(",").parse();
+            parsed.map_err(|source| LogError::Filter {
+                filter: filter.to_owned(),
+                source,
+            })?
+        };
         Ok(self)
     }
 
@@ -209,16 +217,17 @@ impl LogBuilder {
             && std::env::var_os("NO_COLOR").is_none();
         let (format, filter) = (self.format, self.filter.clone());
         let (writer, log) = self.open()?;
-        let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+        let layer = tracing_subscriber::fmt::layer()
             .with_writer(writer)
             .with_ansi(ansi)
             .with_target(false)
             // A report of a failed write would go to the stream that failed, and panic.
             .log_internal_errors(false);
+        // The filter is below the layer, so that `tracing` knows the highest level and skips all lines above it.
+        let filtered = tracing_subscriber::registry().with(filter);
         let started = match format {
-            LogFormat::Text => set_global_default(builder.finish()),
-            LogFormat::Json => set_global_default(builder.json().finish()),
+            LogFormat::Text => set_global_default(filtered.with(layer)),
+            LogFormat::Json => set_global_default(filtered.with(layer.json())),
         };
         started.map_err(|_| LogError::AlreadyStarted)?;
         Ok(log)

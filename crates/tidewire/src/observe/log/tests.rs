@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
 
+use tracing::Level;
 use tracing::subscriber::with_default;
 
 use super::*;
@@ -292,6 +293,25 @@ fn what_cannot_be_opened_or_written_is_an_error_with_a_remedy() {
     assert!(error.to_string().contains("the disk is full"), "{error}");
     let error = LogBuilder::new().filter("a=b=c").unwrap_err();
     assert!(error.to_string().contains("use off, error"), "{error}");
+}
+
+#[test]
+fn a_filter_takes_levels_and_targets_and_skips_empty_items() {
+    let enabled = |filter: &str| {
+        let targets = LogBuilder::new().filter(filter).unwrap().filter;
+        let is_enabled = |target, level| u8::from(targets.would_enable(target, &level));
+        [
+            is_enabled("tidewire::engine", Level::DEBUG),
+            is_enabled("tidewire::room", Level::DEBUG),
+            is_enabled("tidewire::room", Level::INFO),
+            is_enabled("other", Level::ERROR),
+        ]
+    };
+    assert_eq!(enabled("info,tidewire::engine=debug"), [1, 0, 1, 1]);
+    assert_eq!(enabled(" INFO, ,"), [0, 0, 1, 1]);
+    assert_eq!(enabled("tidewire=trace"), [1, 1, 1, 0]);
+    assert_eq!(enabled("off"), [0, 0, 0, 0]);
+    assert_eq!(enabled(""), [0, 0, 0, 1]);
 }
 
 #[test]
