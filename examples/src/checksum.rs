@@ -1,11 +1,12 @@
-//! A codec of one's own: frames with a checksum, as devices on a noisy line send them.
+//! A custom codec: frames with a checksum, as devices on a noisy line send them.
 //!
 //! ```text
 //!   AA | kind | sequence | length, u16 big-endian | payload | checksum, u16 big-endian
 //! ```
 //!
-//! The checksum is Fletcher's over everything between the first byte and itself. Kinds: 0 one-way, 1 request, 2 reply,
-//! 3 error. A frame that fails its checksum ends the connection: whatever its length was, it cannot be trusted either.
+//! The checksum is Fletcher's, over everything between the first byte and the checksum. The kinds are 0 one-way, 1
+//! request, 2 reply, 3 error. A frame with a wrong checksum ends the connection, because its length cannot be trusted
+//! either.
 
 use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
 use tidewire::{Kind, Message};
@@ -19,7 +20,7 @@ impl Codec for Checksum {
         NAME
     }
 
-    /// Replies find their requests by the sequence; clients never use one again that is on its way.
+    /// Replies match their requests by the sequence number. A client does not reuse a number that is in flight.
     fn ids(&self) -> RequestIds {
         RequestIds::Bits8
     }
@@ -30,7 +31,7 @@ impl Codec for Checksum {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         let Some(header) = input.first_chunk::<HEADER_BYTES>() else {
-            // Half a header, which may be wrong already.
+            // The header is incomplete. Its first byte may already be wrong.
             return match input.first() {
                 Some(first) if *first != START => Err(DecodeError::HeaderMismatch { at: 0 }),
                 _ => Ok(Decoded::Incomplete { frame_bytes: 0 }),
@@ -71,7 +72,7 @@ impl Codec for Checksum {
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let kind = match message.kind {
-            // What a member of a room hears is a message that nobody answers.
+            // Members of a room get messages that need no reply.
             Kind::OneWay | Kind::Deliver => ONE_WAY,
             Kind::Request => REQUEST,
             Kind::Reply => REPLY,
@@ -91,7 +92,7 @@ impl Codec for Checksum {
                 limit: u64::from(u16::MAX),
             });
         };
-        // From here on nothing fails, so `out` is not left with half a frame.
+        // Nothing fails from here on, so `out` never has half a frame.
         let start = out.len();
         out.extend_from_slice(&[START, kind, sequence]);
         out.extend_from_slice(&length.to_be_bytes());
@@ -142,7 +143,7 @@ mod tests {
         let mut frame = Vec::new();
         let message = Message::with_id(Kind::Request, 0, 7, b"hi");
         assert_eq!(Checksum.encode(&message, &mut frame), Ok(()));
-        // 01, 07, 00, 02, 68 and 69 add up to DB; their running sums add up to 69 with FF taken off as often as it goes.
+        // 01, 07, 00, 02, 68 and 69 add up to DB. Their running sums add up to 69 modulo FF.
         let expected = [0xAA, 0x01, 0x07, 0x00, 0x02, 0x68, 0x69, 0x69, 0xDB];
         assert_eq!(frame, expected);
     }

@@ -1,10 +1,10 @@
-//! How the errors of the examples look.
+//! Prints the errors of the examples.
 
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Prints an error with its causes, each of which says only its own part, as `tidewire` does. What Rust prints of an
-/// error that `main` returns is for the program's author.
+/// Prints an error with its causes, as `tidewire` does. The text that Rust prints for an error of `main` is meant for
+/// the program's author.
 pub fn report(result: Result<(), Box<dyn Error>>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;

@@ -1,7 +1,7 @@
-//! What the server and the client of the typed example share: the service itself. In a project of your own this is a
-//! small crate that both programs depend on.
+//! The typed service that the server and the client of the typed example share. In your own project this is a small
+//! crate that both programs depend on.
 //!
-//! How all of the examples print errors is here too, and the [codec](checksum) of another example.
+//! The crate also prints the errors of all examples, and has the [codec](checksum) of another example.
 
 pub mod checksum;
 #[cfg(doctest)]
@@ -13,10 +13,10 @@ use tidewire::typed::DeferredReply;
 
 pub use errors::report;
 
-/// A shop. The attribute makes [`ShopServer`] and [`ShopClient`] of it.
+/// A shop. The attribute generates [`ShopServer`] and [`ShopClient`].
 #[tidewire::service(version = 1)]
 pub trait Shop {
-    /// What one of these costs, in cents.
+    /// Returns the price of one article, in cents.
     fn price(&self, article: String) -> Result<u32, ShopError>;
 
     /// Takes articles out of the store. Packing takes a while, so the answer comes later.
@@ -27,35 +27,35 @@ pub trait Shop {
         reply: DeferredReply<Result<Parcel, ShopError>>,
     );
 
-    /// Puts articles into the store. Nobody answers.
+    /// Puts articles into the store. There is no answer.
     #[method(one_way)]
     fn restock(&mut self, article: String, count: u32);
 }
 
-/// What was ordered, packed.
+/// A packed order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parcel {
-    /// What is in it.
+    /// The article.
     pub article: String,
-    /// How many of them.
+    /// The number of articles.
     pub count: u32,
-    /// What all of it costs, in cents.
+    /// The price of all articles, in cents.
     pub cents: u64,
 }
 
-/// Why the shop cannot do it. It reaches the client as it is.
+/// The reason why the shop refuses an order. The client gets it unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ShopError {
-    /// The shop never had any.
+    /// The shop does not sell this article.
     #[error("there is no {article} here")]
     Unknown {
-        /// What was asked for.
+        /// The requested article.
         article: String,
     },
-    /// The shop has not as many.
+    /// The shop has too few articles.
     #[error("only {left} are left")]
     SoldOut {
-        /// How many there are.
+        /// The number of articles left.
         left: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! Runs the chat with history: who comes late, who is kicked, and what a restart keeps.
+//! Tests of the chat with history: late joins, kicks, and a restart.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -38,7 +38,7 @@ impl Running {
         client.connect(&self.address).wait().unwrap()
     }
 
-    /// Ends it as an operator does, and waits until it has.
+    /// Stops the example as an operator does, and waits for its end.
     fn stop(&mut self) {
         let id = self.child.id().to_string();
         let kill = Command::new("kill").arg(id).status().unwrap();
@@ -49,20 +49,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A file of this test, which is gone afterwards.
+/// A file of this test, which is deleted afterwards.
 struct Kept(PathBuf);
 
 impl Kept {
     fn new(name: &str) -> Self {
         let name = format!("tidewire-{name}-{}", std::process::id());
         let kept = Self(std::env::temp_dir().join(name));
-        // Of a former process with this number.
+        // The file may be left from a former process with the same id.
         let _ = std::fs::remove_file(&kept.0);
         kept
     }
@@ -74,7 +74,8 @@ impl Drop for Kept {
     }
 }
 
-/// The next message of a room, with its author if it is of the history.
+/// Returns the author and the text of the next message of a room. The author is known for messages of the history
+/// only.
 fn heard(client: &Client) -> (String, String) {
     loop {
         match client.next_event().wait_for(DEADLINE) {
@@ -88,15 +89,15 @@ fn heard(client: &Client) -> (String, String) {
     }
 }
 
-fn said(client: &Client, room: u16, numbers: std::ops::Range<u32>) {
+fn send_numbers(client: &Client, room: u16, numbers: std::ops::Range<u32>) {
     for number in numbers {
         client.say(room, number.to_string().as_bytes()).unwrap();
     }
-    // What was said is said by the time of this reply.
+    // All earlier messages have been delivered when this reply arrives.
     client.list(room).wait().unwrap();
 }
 
-/// Joins, and hears exactly these numbers of ada's before something new.
+/// Joins, and expects exactly these numbers of ada's messages before a new one.
 fn expect_history(server: &Running, speaker: (&Client, u16), numbers: std::ops::Range<u32>) {
     let late = server.connect();
     late.join("lobby", "late").wait().unwrap();
@@ -110,17 +111,17 @@ fn expect_history(server: &Running, speaker: (&Client, u16), numbers: std::ops::
 }
 
 #[test]
-fn who_comes_late_is_told_the_last_50_messages_also_after_a_restart() {
+fn a_new_member_gets_the_last_50_messages_even_after_a_restart() {
     let kept = Kept::new("chat-history");
     let mut server = Running::start(&kept.0);
     let ada = server.connect();
     let room = ada.join("lobby", "ada").wait().unwrap().room;
-    said(&ada, room, 0..120);
+    send_numbers(&ada, room, 0..120);
     expect_history(&server, (&ada, room), 70..120);
     ada.close().wait();
     server.stop();
 
-    // A line that was cut off by a crash costs itself only.
+    // A line that a crash cut off affects no other line.
     let cut = [&std::fs::read(&kept.0).unwrap()[..], b"say\tlob"].concat();
     std::fs::write(&kept.0, cut).unwrap();
     let server = Running::start(&kept.0);
@@ -130,7 +131,7 @@ fn who_comes_late_is_told_the_last_50_messages_also_after_a_restart() {
         assert_eq!(heard(&ada), ("ada".to_owned(), number.to_string()));
     }
     assert_eq!(heard(&ada), ("ada".to_owned(), "live".to_owned()));
-    said(&ada, room, 200..250);
+    send_numbers(&ada, room, 200..250);
     expect_history(&server, (&ada, room), 200..250);
     ada.close().wait();
 }
@@ -174,7 +175,7 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
         "she does not reconnect"
     );
     expect_refused(&server, "eve");
-    // It looks like her name: the first letter is Cyrillic.
+    // The name looks like hers: the first letter is Cyrillic.
     expect_refused(&server, "\u{435}ve");
     assert_eq!(moderator.list(room).wait().unwrap().len(), 1);
     moderator.close().wait();
@@ -187,7 +188,7 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
     bob.close().wait();
 }
 
-/// Every kick made the list longer, for as long as the program ran and in its next runs, too.
+/// Regression: every kick made the list longer, during the run and in the next ones.
 #[test]
 fn the_list_of_kicked_names_has_a_bound() {
     let kept = Kept::new("chat-kicks");
@@ -216,5 +217,5 @@ fn the_list_of_kicked_names_has_a_bound() {
     assert!(text.ends_with("kick\teve\n"), "the refused one is not kept");
 }
 
-/// A test that waits longer hangs.
+/// A test that waits longer than this has failed.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! The claims of the example `device_gateway`, by devices that speak its framing over plain sockets.
+//! Tests of the example `device_gateway`, with devices that use its framing over plain sockets.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -17,11 +17,11 @@ use tidewire::ErrorCode;
 use tidewire::body::ErrorBody;
 use tidewire::system::raise_descriptor_limit;
 
-/// Each has logged in and has had a reading stored.
+/// Each device has logged in, and one of its readings was stored.
 #[test]
 fn ten_thousand_devices_take_at_most_20_mb() {
     let limit = raise_descriptor_limit().unwrap();
-    // Some are for everything else: the libraries, the pipes, the backend.
+    // Some descriptors are needed for other purposes: the libraries, the pipes, the backend.
     let room = usize::try_from(limit.soft).unwrap_or(usize::MAX) - 100;
     let count = room.min(10_000);
     if count < 10_000 {
@@ -30,7 +30,7 @@ fn ten_thousand_devices_take_at_most_20_mb() {
     let backend = path("ten_thousand");
     let stored = store(&backend);
     let gateway = Gateway::start(&backend, "60000");
-    // The first one pays for what all share.
+    // The first device pays for the state that all devices share.
     let first = gateway.device(1_000_000);
     let base_bytes = gateway.resident_bytes();
     let mut devices = vec![first];
@@ -44,11 +44,12 @@ fn ten_thousand_devices_take_at_most_20_mb() {
     let most_bytes = 20_000_000 * count as u64 / 10_000;
     println!("{count} devices take {grown_bytes} bytes");
     assert!(grown_bytes <= most_bytes, "{count}: {grown_bytes} bytes");
-    // They are all there still.
+    // All devices are still connected.
     for device in devices.iter_mut().step_by(100) {
         assert_eq!(device.ask(b"22"), Ok(b"stored".to_vec()));
     }
-    // Before the devices, so that closed connections linger at its one port and not at 10,000 that other tests may need.
+    // The gateway is dropped before the devices, so that closed connections remain at its one port, and not at 10,000
+    // ports that other tests may need.
     drop(gateway);
 }
 
@@ -64,12 +65,12 @@ fn who_does_not_log_in_first_is_closed() {
     let mut sign_of_life_first = gateway.connect();
     sign_of_life_first.send(ONE_WAY, 0, b"");
     assert_eq!(sign_of_life_first.closing_words(), None);
-    // The gateway is none the worse for it.
+    // The gateway still works.
     gateway.device(7);
 }
 
 #[test]
-fn while_the_backend_is_down_devices_are_told_and_then_it_is_found() {
+fn devices_get_errors_while_the_backend_is_down_and_answers_when_it_is_back() {
     let backend = path("down");
     let gateway = Gateway::start(&backend, "60000");
     let mut device = gateway.device(7);
@@ -124,7 +125,7 @@ fn more_than_100_messages_a_second_are_refused() {
             _ => assert_eq!(code_of(&payload), ErrorCode::LimitReached),
         }
     }
-    // The login was one of the first hundred.
+    // The login was one of the first hundred messages.
     let allowed = 100.0 + 100.0 * start.elapsed().as_secs_f64();
     assert!((99.0..=allowed).contains(&f64::from(taken)), "{taken}");
     assert_eq!(quiet.ask(b"22"), Ok(b"stored".to_vec()));
@@ -140,7 +141,7 @@ fn silence_ends_a_device_whatever_it_is_sent() {
     let mut gateway = Gateway::start(&path("none"), "500");
     let mut device = gateway.device(7);
     let start = Instant::now();
-    // Being sent something is no sign of life.
+    // Messages to the device are not a sign of life.
     let (mut said, mut heard) = (0, 0);
     loop {
         assert!(start.elapsed() < GIVEN_UP, "the silent device stays");
@@ -153,7 +154,7 @@ fn silence_ends_a_device_whatever_it_is_sent() {
         }
     }
     assert!(heard > 0 && heard < said);
-    // The lane's clock is read before the socket is.
+    // The lane reads its clock before it reads the socket.
     assert!(start.elapsed() + Duration::from_millis(50) > SILENCE);
 }
 
@@ -166,7 +167,7 @@ struct Gateway {
 
 impl Gateway {
     fn start(backend: &Path, silence_ms: &str) -> Self {
-        // The gateway inherits it.
+        // The gateway inherits this limit.
         raise_descriptor_limit().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_device_gateway"))
             .args([
@@ -226,7 +227,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -244,7 +245,7 @@ impl<S: Read + Write> Peer<S> {
         self.0.write_all(&frame).unwrap();
     }
 
-    /// The next frame: kind, id and payload. `None` at the end of the connection.
+    /// Returns the next frame: kind, id and payload. `None` at the end of the connection.
     fn receive(&mut self) -> Option<(u8, u32, Vec<u8>)> {
         let mut header = [0; 7];
         self.0.read_exact(&mut header).ok()?;
@@ -263,7 +264,7 @@ impl<S: Read + Write> Peer<S> {
         }
     }
 
-    /// Waits for the end. Returns the code of the error before it, if there is one.
+    /// Waits for the end of the connection. Returns the code of the error before it, if there is one.
     fn closing_words(&mut self) -> Option<ErrorCode> {
         let code = match self.receive()? {
             (ERROR, _, payload) => code_of(&payload),
@@ -278,7 +279,8 @@ fn code_of(payload: &[u8]) -> ErrorCode {
     ErrorBody::decode(payload).unwrap().code
 }
 
-/// A backend that stores whatever comes. What it has stored is received: the number of the device, how many readings came from it, and the reading.
+/// Starts a backend that stores all readings. The receiver gets each stored reading: the number of the device, how
+/// many readings came from it, and the reading.
 fn store(path: &Path) -> Receiver<(u32, u32, Vec<u8>)> {
     let listener = UnixListener::bind(path).unwrap();
     let (report, stored) = channel();
@@ -290,7 +292,7 @@ fn store(path: &Path) -> Receiver<(u32, u32, Vec<u8>)> {
                     let (number, rest) = payload.split_first_chunk().unwrap();
                     let (count, reading) = rest.split_first_chunk().unwrap();
                     let [number, count] = [number, count].map(|it| u32::from_be_bytes(*it));
-                    // The test may have heard enough.
+                    // The test may have dropped its end.
                     let _ = report.send((number, count, reading.to_vec()));
                     gateway.send(REPLY, id, b"stored");
                 }
@@ -300,11 +302,11 @@ fn store(path: &Path) -> Receiver<(u32, u32, Vec<u8>)> {
     stored
 }
 
-/// The address of a backend. A path, because a port that is free now may be taken later.
+/// Returns the address of a backend. It is a path, because a free port may be taken before the backend uses it.
 fn path(test: &str) -> PathBuf {
     let name = format!("{test}-{}.sock", std::process::id());
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // Of an earlier run whose number was the same.
+    // The file may be left from an earlier run with the same process id.
     let _ = std::fs::remove_file(&path);
     path
 }
@@ -314,8 +316,8 @@ const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const ERROR: u8 = 3;
 
-/// What the loud one sends at once.
+/// The number of readings that the loud device sends at once.
 const READINGS: u32 = 500;
 
-/// When a test gives up waiting for what never comes.
+/// The time after which a test gives up.
 const GIVEN_UP: Duration = Duration::from_secs(60);

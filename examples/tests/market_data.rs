@@ -1,4 +1,4 @@
-//! The claims of the example `market_data`, with fewer updates and subscribers than by default.
+//! Tests of the example `market_data`, with fewer updates and subscribers than its defaults.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ const SYMBOLS: u64 = 10_000;
 const ROUNDS: u64 = 10;
 const SUBSCRIBERS: usize = 15;
 
-/// Of each subscriber's updates, those it was told as lost are the ones that did not come.
+/// Each subscriber receives every update or a report of its loss.
 #[test]
 fn after_a_stall_every_symbol_is_at_its_newest_and_every_update_accounted_for() {
     let output = Command::new(env!("CARGO_BIN_EXE_market_data"))
@@ -38,7 +38,7 @@ fn after_a_stall_every_symbol_is_at_its_newest_and_every_update_accounted_for() 
             (symbols * ROUNDS, symbols * ROUNDS),
             "{line}"
         );
-        // The first one stalled, and what waited for it was conflated.
+        // The first subscriber stalled, so its updates were conflated.
         assert!(index > 0 || lost > 0, "{line}");
     }
 }

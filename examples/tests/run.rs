@@ -1,4 +1,4 @@
-//! Runs the examples as a newcomer would: a server, then a client.
+//! Runs the examples as a new user would: a server, then a client.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -13,12 +13,12 @@ use tidewire::{Client, Event, Kind};
 struct Running(Child);
 
 impl Running {
-    /// Starts a server on a free port and returns it with its address, the last word of what it prints.
+    /// Starts a server on a free port. Returns it with its address, the last word of its first line.
     fn start(program: &str) -> (Self, String) {
         Self::start_with(program, &[])
     }
 
-    /// The same with more arguments.
+    /// Starts a server with further arguments.
     fn start_with(program: &str, arguments: &[&str]) -> (Self, String) {
         let mut child = Command::new(program)
             .arg("tcp://127.0.0.1:0")
@@ -38,7 +38,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended long ago, which the test has noticed by then.
+        // The process may have ended already; the test has then noticed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -72,7 +72,7 @@ fn the_newsroom_passes_messages_to_all_the_others() {
     let clients: Vec<Client> = (0..3)
         .map(|_| Client::connect(&address).wait().unwrap())
         .collect();
-    // A refusal means that the server has dealt with the opening before it: everyone is in the room.
+    // The refusal shows that the server has opened all earlier sessions, so every client is in the room.
     for client in &clients {
         let error = client.request(b"?").wait().unwrap_err();
         assert!(error.to_string().contains("one-way"), "{error}");
@@ -116,7 +116,7 @@ fn the_worker_server_answers_methods_by_name() {
     assert!(call("whisper").is_err());
 }
 
-/// A hundred requests that sleep are under way together, and an error tells no details.
+/// A hundred sleeping requests are in flight together, and an error has no details.
 #[test]
 fn async_handlers_answer_from_tokio() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_async_handlers"));
@@ -173,10 +173,10 @@ fn the_typed_client_shops_at_the_typed_server() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_in_words() {
+fn errors_are_printed_in_words() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", free.local_addr().unwrap());
-    // While it is held nobody can listen there.
+    // While the address is in use, no other server can listen there.
     for server in [
         env!("CARGO_BIN_EXE_echo_server"),
         env!("CARGO_BIN_EXE_room_server"),

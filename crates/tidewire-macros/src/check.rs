@@ -7,7 +7,7 @@ use syn::{
     Safety, TraitItem, TraitItemFn, Type,
 };
 
-/// All errors of a trait, in one error of many parts.
+/// All errors of a trait, combined into one error.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     first: Option<Error>,
@@ -25,7 +25,7 @@ impl Problems {
         result.map_err(|error| self.add(error)).ok()
     }
 
-    /// Returns the value, if there was no error. The value may be missing only if there was one.
+    /// Returns the value if there was no error, else the errors. The value may be missing only if there was an error.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T> {
         match (self.first, value) {
             (None, Some(value)) => Ok(value),
@@ -62,7 +62,7 @@ pub(crate) fn check_trait(item: &ItemTrait) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a method that a client could not call repeatedly, or that not every client could call.
+/// Refuses a method that not every client can call, or that a client can call only once.
 pub(crate) fn check_signature(function: &TraitItemFn) -> Result<()> {
     let signature = &function.sig;
     let refuse = |tokens: &dyn ToTokens, text: &str| Err(Error::new_spanned(tokens, text));
@@ -134,11 +134,11 @@ pub(crate) fn is_deferred_reply(segment: &PathSegment) -> bool {
     segment.ident == "DeferredReply"
 }
 
-/// The last segment of a type that is a path: its name.
+/// The last segment of a type that is a path.
 pub(crate) fn last_segment(ty: &Type) -> Option<&PathSegment> {
     match ty {
         Type::Path(path) if path.qself.is_none() => path.path.segments.last(),
-        // A macro of the user's inserted this group as a whole.
+        // A macro in the user's code inserted this group as a whole.
         Type::Group(group) => last_segment(&group.elem),
         _ => None,
     }

@@ -26,12 +26,12 @@ pub(crate) fn service(attribute: TokenStream, item: &TokenStream) -> TokenStream
     match Service::read(attribute, &mut item) {
         Ok(service) => {
             let (server, client) = (server(&item, &service), client(&item, &service));
-            // Most programs are on one side only, and none calls every method.
+            // Most programs use one side only, and none calls every method.
             let allow = quote!(#[allow(dead_code)]);
             quote!(#allow #item #server #client)
         }
         Err(error) => {
-            // The trait is still emitted, so that only its own errors are reported, and not every use of it.
+            // The trait is still emitted, so that the compiler reports its own errors only, and not every use of it.
             let errors = error.into_compile_error();
             quote!(#errors #item)
         }
@@ -135,10 +135,10 @@ fn client(item: &ItemTrait, service: &Service) -> TokenStream {
 
         #[allow(dead_code)]
         impl #name {
-            /// The names of the methods on the wire, in the order of the trait.
+            /// The wire names of the methods, in the order of the trait.
             pub const METHODS: &'static [&'static str] = &[#(#wire_names),*];
 
-            /// Calls over this client's connection, which other code may use too.
+            /// Makes calls over this client's connection. Other code may use the connection too.
             #[must_use]
             pub fn new(client: ::tidewire::Client) -> Self {
                 Self { client }
@@ -199,7 +199,7 @@ fn client_method(
             ///
             /// # Errors
             /// The arguments cannot be encoded, or the message cannot be enqueued. `Ok` means that the message is on
-            /// its way to the socket. If the connection is down by then, an event of the client says so.
+            /// its way to the socket. If the connection ends before that, the client gets an event.
             pub fn #ident(&self, #(#names: #types),*) -> ::core::result::Result<(), ::tidewire::typed::CallError> {
                 ::tidewire::typed::generated::send_one_way::<#format>(
                     &self.client,

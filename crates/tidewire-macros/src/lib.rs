@@ -1,9 +1,9 @@
 //! The attribute of Tidewire's typed services. Use it as `tidewire::service`; the generated code refers to that crate.
 //!
-//! Problem: one agreement determines both sides of a service, and an error should be reported at the position of the
-//! mistake. Approach: `model` parses a trait into the parts of a service; `check` reports all errors; `name` makes the
-//! names on the wire; `expand` generates both sides from the model, as calls of generic functions in `tidewire::typed`.
-//! All of it works on `proc_macro2`, so that ordinary tests reach it.
+//! Problem: one trait defines both sides of a service, and an error should be reported at the position of the
+//! mistake. Approach: `model` parses a trait into the parts of a service; `check` reports all errors; `name` makes
+//! the names on the wire; `expand` generates both sides from the model, as calls of generic functions in
+//! `tidewire::typed`. All of it works on `proc_macro2`, so that ordinary tests can call it.
 //!
 //! Rejected: an attribute on the implementation instead of a trait (the client would need the server's code).
 
@@ -14,7 +14,7 @@ mod name;
 
 use proc_macro::TokenStream;
 
-/// Makes a typed service of a trait: the trait itself, `NAMEServer` to serve it, and `NAMEClient` to call it.
+/// Turns a trait into a typed service: the trait itself, `NAMEServer` to serve it, and `NAMEClient` to call it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,25 +81,26 @@ use proc_macro::TokenStream;
 /// - Arguments and results are owned types with serde's `Serialize` and `Deserialize`.
 /// - A method takes `&mut self` or `&self`, then optionally `cx: &mut Context<'_>`, then at most 16 arguments.
 /// - Its return value is the answer. If the type is written as `Result<T, E>`, the client gets `E` as
-///   `CallError::Failed`; behind an alias of another name it is a value like any other.
+///   `CallError::Failed`. An alias of `Result` with another name is an ordinary value.
 /// - A method whose last parameter is a `DeferredReply<R>` returns nothing and answers later, as if it returned `R`.
 ///   The client sees no difference.
-/// - `#[method(one_way)]`: no answer; the client's method only enqueues the message.
-/// - `#[method(name = "Login")]`: exactly this name on the wire, for peers that are not Rust programs. It has neither
-///   version nor fingerprint, so its compatibility is yours to keep.
+/// - `#[method(one_way)]`: the method has no answer; the client's method only enqueues the message.
+/// - `#[method(name = "Login")]`: the exact name on the wire, for peers that are not Rust programs. It has neither
+///   version nor fingerprint, so you must keep it compatible yourself.
 ///
 /// Handlers run on the lane and must not block; see `tidewire::Service`.
 ///
 /// # The attribute
 ///
-/// - `version = 1`: part of every method's name; default 1. Change it when the meaning of a method changes, or the
-///   fields of a type. A server may mount several versions of a service, each a trait of its own.
+/// - `version = 1`: a part of every method's name; default 1. Change it when the meaning of a method changes, or the
+///   fields of a type. A server may mount several versions of a service, each from its own trait.
 /// - `name = "calculator"`: the first part of every method's name; default: the trait's name in snake case.
 /// - `format = Json`: a type with `tidewire::typed::Format`; default Postcard.
 ///
 /// # Errors of the attribute
 ///
-/// It refuses everything that cannot be sent, at its position in the source, with the remedy. Borrowed arguments:
+/// The attribute refuses everything that cannot be sent. The error is at its position in the source and names the
+/// remedy. Borrowed arguments:
 ///
 /// ```compile_fail
 /// #[tidewire::service]

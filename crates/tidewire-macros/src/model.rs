@@ -1,7 +1,7 @@
 //! Parses a trait into a service, or collects all its errors.
 //!
-//! Types are recognised by the last segment of their path, because attributes see words and not types: `Context`,
-//! `DeferredReply` and `Result` have their usual meaning, and an alias of another name is a type like any other.
+//! Types are recognised by the last segment of their path, because an attribute sees tokens and not types. `Context`,
+//! `DeferredReply` and `Result` have their usual meaning; an alias with another name is an ordinary type.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub(crate) struct Method {
 pub(crate) enum Answer {
     /// The return value.
     Returned(Outcome),
-    /// A value through a token, later.
+    /// A value that a token sends later.
     Deferred(Outcome),
     /// No answer.
     OneWay,
@@ -71,7 +71,7 @@ struct MethodSettings {
 }
 
 impl Service {
-    /// Parses a trait. It removes this macro's attributes from the trait, also when the trait is refused.
+    /// Parses a trait. It removes this macro's attributes from the trait, even if the trait is refused.
     pub(crate) fn read(attribute: TokenStream, item: &mut ItemTrait) -> Result<Self> {
         let mut problems = Problems::default();
         let settings = problems.note(Settings::read(attribute, &item.ident));

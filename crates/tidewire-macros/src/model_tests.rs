@@ -1,4 +1,4 @@
-//! Tests that each misuse is refused with its remedy, and that the agreement determines the names.
+//! Tests that each misuse is refused with its remedy, and that the signature determines the names.
 
 use quote::quote;
 

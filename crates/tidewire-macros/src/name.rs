@@ -1,8 +1,8 @@
 //! Names on the wire: `service.method.vVERSION.FINGERPRINT`.
 //!
-//! The fingerprint makes a changed signature another method. It is computed over single tokens, so that neither line
-//! breaks nor a compiler's way to print them change it. It covers only the parts that both sides must agree on: whether
-//! a method answers at once or later is the server's decision and not part of it.
+//! The fingerprint gives a changed signature another name. It is computed over single tokens, so that neither line
+//! breaks nor a compiler's way to print tokens change it. It covers only the parts that both sides must agree on. The
+//! server decides whether a method answers at once or later, so that is not a part of it.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -36,7 +36,7 @@ impl Fingerprint {
                         proc_macro2::Delimiter::Parenthesis => ("(", ")"),
                         proc_macro2::Delimiter::Brace => ("{", "}"),
                         proc_macro2::Delimiter::Bracket => ("[", "]"),
-                        // A macro of the user's inserted this group as a whole.
+                        // A macro in the user's code inserted this group as a whole.
                         proc_macro2::Delimiter::None => ("", ""),
                     };
                     self.add_text(open);

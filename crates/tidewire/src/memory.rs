@@ -1,4 +1,4 @@
-//! The memory account of a server: how much its lanes hold, and how near that is to the limit.
+//! The memory account of a server: the bytes that its lanes hold, and the pressure near the limit.
 //!
 //! Problem: every limit of a session bounds the memory of that session, and the product of all limits is more than any machine
 //! has. Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number in
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// How near a server is to its memory limit.
+/// The pressure on a server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Pressure {
@@ -79,12 +79,12 @@ impl MemoryAccount {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    /// How often the level rose or fell.
+    /// How often the pressure has changed.
     pub(crate) fn pressure_changes(&self) -> u64 {
         self.pressure_changes.load(Ordering::Relaxed)
     }
 
-    /// The level now. A normal level costs one read.
+    /// Returns the level. A normal level costs one read.
     #[inline]
     pub(crate) fn pressure(&self) -> Pressure {
         match self.pressure.load(Ordering::SeqCst) {
@@ -128,13 +128,13 @@ impl MemoryAccount {
 pub(crate) struct LaneMemory {
     account: Arc<MemoryAccount>,
     bytes: usize,
-    /// The part of `bytes` that the account knows.
+    /// The part of `bytes` that was added to the account.
     settled: usize,
     /// The least fall after which memory goes back to the system.
     fall_bytes: usize,
     /// The most bytes since memory last went back to the system.
     peak: usize,
-    /// The level when it was read last.
+    /// The level when it was last read.
     pressure: Pressure,
 }
 
@@ -191,13 +191,13 @@ impl LaneMemory {
         self.pressure
     }
 
-    /// The level when it was read last.
+    /// Returns the level that was last read.
     #[inline]
     pub(crate) fn pressure(&self) -> Pressure {
         self.pressure
     }
 
-    /// Whether nothing is to be done for memory: there is no pressure, and the lane holds about as much as at its peak.
+    /// Whether memory needs no action: there is no pressure, and the lane holds about as much as at its peak.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.pressure == Pressure::Normal
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(account.pressure(), Pressure::Normal);
     }
 
-    /// A limit of 0 bytes does not divide by zero.
+    /// Checks that a limit of 0 bytes does not divide by zero.
     #[test]
     fn a_limit_of_nothing_is_the_least_one() {
         assert_eq!(MemoryAccount::new(0).bytes_max(), BYTES_MAX_MIN);

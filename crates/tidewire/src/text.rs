@@ -1,7 +1,7 @@
-//! Text that a peer sent, made safe for a terminal or a log.
+//! Makes text from a peer safe for a terminal or a log.
 //!
-//! Names, payloads and error texts of peers may hold control characters. A program that shows them calls [`visible`] for
-//! people or [`escaped`] for a line of a log.
+//! Names, payloads and error texts of peers may contain control characters. Call [`visible`] before you show such text to
+//! people, and [`escaped`] before you write it to a log line.
 //!
 //! ```
 //! use tidewire::text::visible;

@@ -1,23 +1,23 @@
 //! Handlers that await, on tokio: `cargo run -p tidewire-examples --bin async_handlers`
 //!
-//! The lane hands each request to tokio as a task and goes on at once. The task may await whatever tokio has; what it
-//! returns is the answer. The core knows no runtime: another executor takes another `spawn`.
+//! The lane passes each request to tokio as a task and continues at once. The task may await anything that tokio
+//! offers; its return value is the answer. The library needs no runtime: for another executor, pass another `spawn`.
 
 use std::time::Duration;
 
 use tidewire::{AsyncRequest, AsyncService, ErrorCode, HandlerError, Server};
 
 async fn handle(request: AsyncRequest) -> Result<Vec<u8>, HandlerError> {
-    // Whatever fails below with `?` is logged here, and the caller is told no details.
+    // An error that `?` returns below is logged here. The caller gets no details.
     match &request.name[..] {
         "shout" => {
             let text = String::from_utf8(request.payload)?;
-            // A database, another service.
+            // Stands for a database or another service.
             tokio::time::sleep(Duration::from_millis(20)).await;
             Ok(text.to_uppercase().into_bytes())
         }
         "read" => {
-            // A name from a list and no path: whoever asks may be anybody.
+            // The payload selects a file from a list. It is not a path, because any client may send it.
             let path = match &request.payload[..] {
                 b"manifest" => concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
                 b"missing" => "/no/such/file",

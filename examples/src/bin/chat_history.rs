@@ -1,11 +1,11 @@
-//! A chat that remembers: `cargo run -p tidewire-examples --bin chat_history -- ADDRESS FILE TOKEN`
+//! A chat with a history: `cargo run -p tidewire-examples --bin chat_history -- ADDRESS FILE TOKEN`
 //!
-//! Whoever joins a room is told its last 50 messages, also after the server was started again. A moderator, who knows TOKEN,
-//! removes a member for good by the method `kick` with the payload `TOKEN NAME`: its client does not reconnect, and nobody
-//! comes in under that name, or under one that looks like it, any more. The server keeps 1,000 such names.
+//! A new member of a room gets its last 50 messages, even after a restart of the server. A moderator who knows TOKEN
+//! bans a member by the method `kick` with the payload `TOKEN NAME`. The member's client does not reconnect, and no
+//! session can use that name, or one that looks like it, again. The server keeps 1,000 such names.
 //!
-//! A worker writes everything to FILE, one line each: `say ROOM NAME TEXT` or `kick NAME`, with tabs between. No lane waits for
-//! the disk: while the worker is behind by 10,000 lines, messages are refused.
+//! A worker writes everything to FILE, one line each: `say ROOM NAME TEXT` or `kick NAME`, separated by tabs. No lane
+//! waits for the disk: while the worker has 10,000 lines to write, messages are refused.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::OpenOptions;
@@ -22,7 +22,7 @@ use tidewire::{
 /// The last messages of each room: the author's name and the text.
 type Rooms = HashMap<String, VecDeque<(String, Vec<u8>)>>;
 
-/// What the file says of former runs, and the skeletons of the names that were kicked.
+/// Returns the messages of former runs, and the skeletons of the kicked names.
 fn read(lines: &str) -> (Rooms, HashSet<String>) {
     let (mut rooms, mut kicked) = (Rooms::new(), HashSet::new());
     for line in lines.lines() {
@@ -39,7 +39,7 @@ fn read(lines: &str) -> (Rooms, HashSet<String>) {
     (rooms, kicked)
 }
 
-/// What all lanes share.
+/// The state that all lanes share.
 struct Shared {
     writer: WorkerPool<String>,
     kicked: Mutex<HashSet<String>>,
@@ -67,9 +67,9 @@ impl Shared {
             let text = "moderators only: send TOKEN NAME";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         };
-        // Without this a moderator could write lines of somebody else.
+        // Without this check a moderator could forge lines of other members.
         validate_name(name)?;
-        // Refused from here on, and only then sent away.
+        // The name is refused from here on. The member is removed after that.
         let mut kicked = self.kicked.lock().unwrap_or_else(PoisonError::into_inner);
         if kicked.len() >= KICKED_MAX {
             let text = "the list of kicked names is full; take some out of the file";
@@ -77,7 +77,7 @@ impl Shared {
         }
         self.write(format!("kick\t{name}\n"))?;
         kicked.insert(name_skeleton(name));
-        // It may have left already.
+        // The member may have left already.
         let _ = cx.close_member(name, GoAwayCode::Removed, KICKED);
         cx.reply(&[])
     }
@@ -89,7 +89,7 @@ fn chat(shared: &Arc<Shared>, rooms: Rooms) -> Chat {
         .history(History::last(MESSAGES_MAX))
         .on_join(move |_, _room, name| joins.admit(name))
         .on_say(move |_, message| {
-            // Who joined in the moment of the kick says nothing either.
+            // A member who joined during the kick cannot send messages either.
             says.admit(message.from)?;
             let text = std::str::from_utf8(&message.payload)?;
             if text.contains(char::is_control) {
@@ -118,12 +118,12 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     };
     let file = OpenOptions::new().create(true).append(true).open(path)?;
     let bytes = std::fs::read(path)?;
-    // A program that was killed may have written half of a line, which could be read as another one.
+    // A program that was killed may have written half a line, which could be read as a different line.
     let end = bytes.iter().rposition(|byte| *byte == b'\n');
     let whole = end.map_or(0, |at| at + 1);
     file.set_len(whole as u64)?;
     let (rooms, kicked) = read(&String::from_utf8_lossy(&bytes[..whole]));
-    // One thread, so that lines stay in order.
+    // A single thread keeps the lines in order.
     let writer = WorkerPool::new(1, LINES_MAX, WhenFull::Refuse, move |line: String| {
         if let Err(error) = (&file).write_all(line.as_bytes()) {
             eprintln!("cannot write to the history: {error}");
@@ -142,7 +142,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     println!("listening on {server}");
     server.wait_for_signals(Duration::from_secs(5))?;
-    // What is dropped here last is the writer, which first writes what is queued.
+    // The writer is dropped last, and first writes the queued lines.
     Ok(())
 }
 

@@ -1,6 +1,7 @@
-//! A server and a client that speak a codec of one's own: `cargo run -p tidewire-examples --bin checksum_codec`
+//! A server and a client with a custom codec: `cargo run -p tidewire-examples --bin checksum_codec`
 //!
-//! The codec is `checksum.rs` beside the `bin` folder, with its tests. Everything else is as with any other codec.
+//! The codec is `checksum.rs` beside the `bin` folder, with its tests. Everything else is the same as with any other
+//! codec.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -31,7 +32,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let reply = client.request(b"temperature").wait()?;
     println!("temperature: {}", String::from_utf8_lossy(reply.payload()));
 
-    // A frame with a flipped bit ends its own connection, and is counted.
+    // A frame with a flipped bit ends only its own connection, and is counted.
     let mut noisy = TcpStream::connect(address.trim_start_matches("tcp://"))?;
     noisy.write_all(&[0xAA, 1, 1, 0, 1, b'?', 0, 0])?;
     noisy.read_to_end(&mut Vec::new())?;

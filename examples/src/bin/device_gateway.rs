@@ -1,7 +1,8 @@
 //! A gateway for devices: `cargo run -p tidewire-examples --bin device_gateway -- ADDRESS BACKEND SILENCE_MS`
 //!
-//! A device logs in with its first message and sends readings. The backend stores them; a device gets its answer, or a typed
-//! error while it is down. A line `7 restart` on standard input sends `restart` to device 7. Devices and backend speak this framing:
+//! A device logs in with its first message and sends readings. The backend stores them. The device gets the backend's
+//! answer, or a typed error if the backend is down. A line `7 restart` on standard input sends `restart` to device 7.
+//! Devices and backend use this framing:
 //!
 //! ```text
 //!   payload length, u16 | kind, u8 | id, u32 | payload            all numbers big-endian
@@ -92,7 +93,7 @@ impl Gateway {
         cx.await_login(false);
         let readings = 0;
         cx.set_state(Device { number, readings });
-        // A device that lost its connection may be back before its old session is known to be dead.
+        // A device that lost its connection may return before its old session has timed out.
         let old = self.devices().insert(number, cx.session());
         if let Some(old) = old {
             let _ = cx.sessions().close(old);
@@ -100,7 +101,7 @@ impl Gateway {
         cx.reply(b"welcome")
     }
 
-    /// Does what a line says that came on any thread: the number of a device, and a command for it.
+    /// Handles a line with the number of a device and a command for it. It may run on any thread.
     fn command(&self, line: &str, sessions: &Sessions) -> Result<(), Box<dyn Error>> {
         let (number, command) = line.split_once(' ').ok_or("write: NUMBER COMMAND")?;
         let session = self.devices().get(&number.parse()?).copied();
@@ -128,7 +129,7 @@ impl SharedService for Gateway {
         cx.forward(&self.backend, &Message { payload, ..message })
     }
 
-    /// A sign of life.
+    /// Handles a heartbeat.
     fn on_one_way(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
         if cx.state::<Device>().is_none() {
             cx.close();
@@ -139,7 +140,7 @@ impl SharedService for Gateway {
     fn on_close(&self, cx: &mut Context<'_>, _: CloseReason) {
         if let Some(Device { number, .. }) = cx.state() {
             let mut devices = self.devices();
-            // Another session may have taken over.
+            // Another session may have replaced this one.
             if devices.get(number) == Some(&cx.session()) {
                 devices.remove(number);
             }
@@ -147,7 +148,7 @@ impl SharedService for Gateway {
     }
 }
 
-/// The number of the device, if it may come in. Here would be a database of keys.
+/// Returns the number of the device, if its login is valid. A real program would look the key up in a database.
 fn check_login(login: &[u8]) -> Option<u32> {
     let (number, key) = login.split_first_chunk()?;
     let number = u32::from_be_bytes(*number);
@@ -167,7 +168,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     });
     let limits = Limits {
         login_timeout: Duration::from_secs(10),
-        // The silence that ends a device. What it is sent does not count.
+        // The longest silence of a device. Messages to the device do not count.
         receive_timeout: Duration::from_millis(argument(2, "60000").parse()?),
         ..Limits::default()
     };

@@ -1,9 +1,12 @@
-//! Answers by asking another server: `cargo run -p tidewire-examples --bin forwarding_gateway -- ADDRESS BACKEND`
+//! Answers requests by asking another server: `cargo run -p tidewire-examples --bin forwarding_gateway -- ADDRESS
+//! BACKEND`
 //!
-//! The lane never waits for the backend, and connects to it when somebody asks. A backend that is down or slow costs its
-//! callers a typed refusal and the gateway nothing; when it is back, the next requests reach it.
+//! The lane never waits for the backend, and connects to it with the first request. If the backend is down or slow,
+//! its callers get a typed refusal and the gateway is not affected. When the backend is back, the next requests reach
+//! it.
 //!
-//! Its methods are `echo` and `twice`. With the example `echo_server` behind it: `tidewire call 127.0.0.1:7001 twice hello`.
+//! The methods are `echo` and `twice`. With the example `echo_server` as the backend, try: `tidewire call
+//! 127.0.0.1:7001 twice hello`.
 
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use tidewire::{Context, Message, Router, Server, Upstream};
 fn methods(upstream: &Upstream) -> Router {
     let (all, twice) = (upstream.clone(), upstream.clone());
     Router::new()
-        // The reply, or the refusal, is passed on as it is.
+        // The reply or the refusal is returned unchanged.
         .on("echo", move |cx, message| cx.forward(&all, &message))
         // The reply is changed on its way back.
         .on(

@@ -1,10 +1,11 @@
-//! Market data to readers of which some are slow: `cargo run --release -p tidewire-examples --bin market_data`
+//! Market data for fast and slow subscribers: `cargo run --release -p tidewire-examples --bin market_data`
 //!
-//! A feed publishes 200,000 updates a second of 10,000 symbols to 100 subscribers. Each tenth of them wants all symbols, the
-//! others want one exchange. Who cannot keep up is told the latest update of each symbol, and how many it has missed.
-//! The first subscriber takes nothing until the feed is over, as a program does that was stopped in a debugger.
+//! A feed publishes 200,000 updates a second of 10,000 symbols to 100 subscribers. Every tenth subscriber wants all
+//! symbols, the others want one exchange. A slow subscriber gets the latest update of each symbol, and the number of
+//! updates that it missed. The first subscriber reads nothing until the feed has ended, like a program that is
+//! stopped in a debugger.
 //!
-//! Arguments: address, symbols, updates of each symbol, updates a second, subscribers.
+//! Arguments: address, symbols, updates of each symbol, updates per second, subscribers.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -14,7 +15,7 @@ use tidewire::SocketOptions;
 use tidewire::{Client, Policy, PubSub, Server, Subscription, TopicEvent, WhenEventsFull};
 use tokio_stream::StreamExt;
 
-/// What is published.
+/// The settings of the feed.
 #[derive(Clone, Copy)]
 struct Feed {
     symbols: u64,
@@ -32,11 +33,11 @@ impl Feed {
         let mut published = 0;
         for round in 1..=self.rounds {
             for topic in &topics {
-                // The round stands for a price.
+                // The round serves as the price.
                 client.publish(topic, &round.to_be_bytes())?;
                 published += 1;
                 if published % updates_per_tick == 0 {
-                    // A feed that waits for this never runs ahead of its server.
+                    // Waiting for this keeps the feed from running ahead of its server.
                     client.flush().await?;
                     ticks.tick().await;
                 }
@@ -46,7 +47,7 @@ impl Feed {
         Ok(())
     }
 
-    /// What the subscriber with this number wants: a pattern, and how many symbols match it.
+    /// Returns the pattern of the subscriber with this number, and how many symbols match it.
     fn pattern(self, subscriber: u64) -> (String, u64) {
         match subscriber % EXCHANGES {
             0 => ("md.>".to_owned(), self.symbols),
@@ -57,7 +58,7 @@ impl Feed {
         }
     }
 
-    /// Takes updates until each is here or known to be lost. Returns how it went.
+    /// Reads updates until each has arrived or is reported as lost. Returns a summary.
     async fn follow(self, mut events: Subscription, symbols: u64) -> String {
         let (mut latest, mut delivered, mut lost) = (HashMap::new(), 0, 0);
         let published = symbols * self.rounds;
@@ -68,9 +69,9 @@ impl Feed {
                     latest.insert(update.topic, round);
                     delivered += 1;
                 }
-                // Here the server dropped some, there this client.
+                // The server reports `Gap`, this client reports `Lost`.
                 Some(TopicEvent::Gap { lost: count } | TopicEvent::Lost { count }) => lost += count,
-                // The connection ended. How much is lost meanwhile is not known.
+                // The connection ended. The number of lost updates is unknown.
                 Some(_) | None => break,
             }
         }
@@ -89,13 +90,14 @@ async fn subscribe(address: &str, pattern: &str) -> Result<Subscription, Box<dyn
     let events = client
         .subscribe(pattern)
         .policy(Policy::ConflateByTopic)
-        // So that the server does it: it knows the topics already, and sends nothing that is old.
+        // The client pauses reading, so that the server drops old updates: it conflates by topic and sends none that
+        // is outdated.
         .when_events_full(WhenEventsFull::PauseReading)
         .events_max(1_000);
     Ok(events.await?)
 }
 
-/// What waits in the buffers of sockets cannot be replaced by what is newer.
+/// Small socket buffers: updates that wait in them cannot be replaced by newer ones.
 fn small_buffers() -> SocketOptions {
     SocketOptions {
         send_buffer_bytes: Some(64 * 1024),

@@ -1,8 +1,8 @@
-//! Asks many questions over one connection without waiting for each answer in turn:
-//! `cargo run -p tidewire-examples --bin pipelined_client`
+//! Sends many requests over one connection without waiting for each reply: `cargo run -p tidewire-examples --bin
+//! pipelined_client`
 //!
-//! Replies come in blocks. So wait for the oldest request, and when its reply is there take those that came with it:
-//! one wait, and one wake of this thread, for a block.
+//! Replies arrive in blocks. So wait for the oldest request, and then take all replies that arrived with its own: one
+//! wait, and one wake of this thread, for each block.
 
 use std::collections::VecDeque;
 
@@ -51,5 +51,5 @@ fn check(asked: u32, reply: &Reply) -> Result<(), String> {
 
 const QUESTIONS: u32 = 100_000;
 
-/// How many may be under way; a client allows 4,096.
+/// Most requests in flight; a client allows 4,096.
 const WINDOW: usize = 128;

@@ -1,12 +1,12 @@
-//! A room of its own making: whoever connects is in it, and every one-way message goes to all the others.
+//! A service with its own room: every session joins it, and every one-way message goes to all other sessions.
 //!
-//! `cargo run -p tidewire-examples --bin room_server`, and from a program `client.try_send(b"hello")`.
+//! Run `cargo run -p tidewire-examples --bin room_server`, and send from a program with `client.try_send(b"hello")`.
 
 use std::time::Duration;
 
 use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Kind, Message, Server, Service};
 
-/// One instance per lane; the lane's thread is the only one that touches it.
+/// One instance per lane. Only the lane's thread uses it.
 struct Newsroom;
 
 impl Service for Newsroom {

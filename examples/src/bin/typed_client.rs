@@ -16,7 +16,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let shop = ShopClient::new(client);
 
     shop.restock("apple".into(), 3)?;
-    // A price may be asked for twice, so it may be asked for again after a reconnect.
+    // The request has no effect, so the client may repeat it after a reconnect.
     let cents = shop.price("apple".into()).idempotent().wait()?;
     println!("an apple costs {cents} cents");
 

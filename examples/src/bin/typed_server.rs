@@ -1,6 +1,6 @@
-//! A typed service, one method of it slow: `cargo run -p tidewire-examples --bin typed_server`
+//! A typed service with a slow method: `cargo run -p tidewire-examples --bin typed_server`
 //!
-//! The lane answers prices itself. Orders go to a worker together with the duty to answer.
+//! The lane answers requests for prices itself. Orders go to a worker, together with the token of the answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Article {
     left: u32,
 }
 
-/// The shop of one lane. This server has one; with more, they would share the store behind a lock.
+/// The shop of one lane. This server has one lane; several lanes would share the store behind a lock.
 struct CornerShop {
     store: HashMap<String, Article>,
     packers: Arc<WorkerPool<Order>>,
@@ -73,7 +73,7 @@ impl CornerShop {
     }
 }
 
-/// A worker may block: here could be a database, a model, a file.
+/// A worker may block, for example on a database, a model or a file.
 fn pack((parcel, reply): Order) {
     answer(reply, Ok(parcel));
 }

@@ -1,6 +1,7 @@
 //! Methods by name, one of them slow: `cargo run -p tidewire-examples --bin worker_server`
 //!
-//! The lane never waits: `shout` goes to a worker, which answers when it is done; a full pool refuses at once.
+//! The lane never waits: `shout` goes to a worker, which answers when it is done. A full pool refuses the request at
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tidewire::{
 type Pool = WorkerPool<(Deferred, Vec<u8>)>;
 
 fn shout((deferred, text): (Deferred, Vec<u8>)) {
-    // Here may be a database, a model, a file; this thread may block.
+    // This thread may block, for example on a database, a model or a file.
     if deferred.is_cancelled() {
         return;
     }

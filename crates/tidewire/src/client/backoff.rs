@@ -1,4 +1,4 @@
-//! How long a client waits before it tries to connect again.
+//! The pauses of a client between attempts to connect.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the pause is half as
-    /// long at 0 and whole at 1.
+    /// Returns the pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the pause
+    /// is half as long at 0 and full at 1.
     #[must_use]
     pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
         let doubled = self

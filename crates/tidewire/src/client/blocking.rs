@@ -1,4 +1,4 @@
-//! The blocking twin of a future: the thread that waits is the task.
+//! The blocking twin of a future: the calling thread polls it and sleeps in between.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Wakes a thread that waits.
+/// A waker that unparks a sleeping thread.
 struct SleepingThread(Thread);
 
 /// Blocks this thread until the future is ready.
@@ -18,15 +18,15 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        // Woken by anybody else it asks again.
+        // `park` may return early; then the loop polls again.
         thread::park();
     }
 }
 
-/// What wakes this thread.
+/// Returns the waker of this thread.
 pub(super) fn this_thread() -> Waker {
     let here = THIS_THREAD.try_with(Waker::clone);
-    // A thread that ends has no such variables any more.
+    // Thread-local variables are gone while a thread ends.
     here.unwrap_or_else(|_| SleepingThread::here())
 }
 
@@ -47,6 +47,6 @@ impl Wake for SleepingThread {
 }
 
 thread_local! {
-    /// Wakes this thread. Kept, because the lane knows by it that several answers are for one thread.
+    /// Waker of this thread. It is kept, because the lane recognises by it that several replies are for one thread.
     static THIS_THREAD: Waker = SleepingThread::here();
 }

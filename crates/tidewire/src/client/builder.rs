@@ -1,4 +1,4 @@
-//! Everything about a client before it connects.
+//! The settings of a client before it connects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,89 +80,90 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The codec. Default: the native protocol.
+    /// Sets the codec. Default: the native protocol.
     #[must_use]
     pub fn codec(mut self, codec: AnyCodec) -> Self {
         self.codec = codec;
         self
     }
 
-    /// The poller. Default: the best that works here.
+    /// Sets the poller. Default: the best one that works on this system.
     #[must_use]
     pub fn poller(mut self, choice: PollerChoice) -> Self {
         self.poller = choice;
         self
     }
 
-    /// The limits; `handshake_timeout` bounds the connecting to each address of the server.
+    /// Sets the limits. `handshake_timeout` bounds the connecting to each address of the server.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How long a request waits for its reply. Default 10 s.
+    /// Sets how long a request waits for its reply. Default 10 s.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
     }
 
-    /// The longest time for which [`Client::close`] waits until the server has accepted the queued messages. Default 5 s.
+    /// Sets the longest time for which [`Client::close`] waits until the server has accepted the queued messages. Default 5
+    /// s.
     #[must_use]
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.close_timeout = timeout;
         self
     }
 
-    /// How many requests may wait for their replies. Default 4,096, or 255 where ids have 8 bits.
+    /// Sets how many requests may wait for their replies. Default 4,096, or 255 where ids have 8 bits.
     #[must_use]
     pub fn pending_max(mut self, requests: usize) -> Self {
         self.pending_max = requests;
         self
     }
 
-    /// The policy for a request when as many wait for their replies as allowed. Default: it is refused.
+    /// Sets the policy for a request when as many wait for their replies as allowed. Default: it is refused.
     #[must_use]
     pub fn when_window_full(mut self, choice: WhenWindowFull) -> Self {
         self.when_window_full = choice;
         self
     }
 
-    /// Bytes that each queue of events holds for an application that does not take them: payloads, and 128 for each event.
-    /// Default 8 MiB. The client's own events have a queue, and each [`Subscription`](super::Subscription) has one, which may
-    /// have [bounds of its own](super::Subscribe::event_bytes_max). A single event is taken however large it is.
+    /// Sets the size of each event queue in bytes. A payload counts its length, and each event counts 128 more. Default 8
+    /// MiB. The client's own events have a queue, and so has each [`Subscription`](super::Subscription), which may have
+    /// [bounds of its own](super::Subscribe::event_bytes_max). An empty queue takes any event, however large it is.
     #[must_use]
     pub fn event_bytes_max(mut self, bytes: usize) -> Self {
         self.event_bounds.bytes_max = bytes;
         self
     }
 
-    /// How many events each queue holds for an application that does not take them. Default 65,536.
+    /// Sets how many events each queue holds. Default 65,536.
     #[must_use]
     pub fn events_max(mut self, events: usize) -> Self {
         self.event_bounds.events_max = events;
         self
     }
 
-    /// The policy for a queue of events that reaches one of its bounds. Default: the oldest event is dropped.
+    /// Sets the policy for an event queue that reaches one of its bounds. Default: the oldest event is dropped.
     #[must_use]
     pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
         self.event_bounds.when_full = choice;
         self
     }
 
-    /// Reconnects by itself after a connection that was open ends. Topics are subscribed to again. Only
-    /// requests marked as [idempotent](super::Call::idempotent) are repeated; rooms are not joined again: an
-    /// [`Event::Opened`](super::Event::Opened) says when to.
+    /// Reconnects by itself when an open connection ends. Topics are subscribed to again. Only requests marked as
+    /// [idempotent](super::Call::idempotent) are repeated. Rooms are not joined again: join them at each
+    /// [`Event::Opened`](super::Event::Opened).
     #[must_use]
     pub fn reconnect(mut self, backoff: Backoff) -> Self {
         self.backoff = Some(backoff);
         self
     }
 
-    /// Waits for the server of an `inproc://` name that nobody listens on yet, up to
-    /// [`Limits::handshake_timeout`], instead of failing at once. With any other address connecting then fails with
+    /// Waits for the server of an `inproc://` name that is not bound yet, up to [`Limits::handshake_timeout`], instead of
+    /// failing at once. With any other address connecting fails with
     /// [`InprocConnectError::CannotWait`](crate::InprocConnectError::CannotWait).
     #[must_use]
     pub fn wait_for_server(mut self) -> Self {
@@ -170,14 +171,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Options of the connection's socket.
+    /// Sets the options of the connection's socket.
     #[must_use]
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
         self.sockets = options;
         self
     }
 
-    /// How long the client's lane looks for work before it sleeps, in microseconds; see
+    /// Sets how long the client's lane looks for work before it sleeps, in microseconds; see
     /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
@@ -185,8 +186,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection with the address of the
-    /// server, host name included, as it was given; it returns the layers, of which the first is next to the network.
+    /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection, with the server's
+    /// address as it was given, host name included. It returns the layers; the first one is next to the network.
     #[must_use]
     pub fn layers(
         mut self,
@@ -196,27 +197,29 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects. Of the addresses of a host name, each is tried in turn until one answers. Await the client, or
-    /// [`wait`](Connecting::wait) for it. A host name is looked up on a thread of its own, so nothing here blocks. It is looked up
-    /// again after an attempt that failed with each of its addresses.
+    /// Connects. Each address of a host name is tried in turn until one answers. Await the client, or
+    /// [`wait`](Connecting::wait) for it. This call does not block: a thread of its own looks the host name up. The name is
+    /// looked up again after an attempt has failed with each of its addresses.
     ///
     /// # Errors
-    /// See [`ConnectError`]; of several addresses that fail, the last one's. The first attempt is never repeated.
+    /// See [`ConnectError`]. If several addresses fail, it is the error of the last one. The first attempt is never
+    /// repeated.
     pub fn connect(self, address: &str) -> Connecting {
         Connecting::new(self.start(address, false))
     }
 
-    /// A client that connects when something is asked of it: the first request, message or subscription. Nothing here blocks,
-    /// and the server need not be there yet.
+    /// Creates a client that connects at its first use: a request, a message or a subscription. This call does not block,
+    /// and the server need not run yet.
     ///
-    /// What is asked while it connects waits for the outcome, requests within their deadlines. If the attempt fails, they fail
-    /// with [`RequestError::CannotConnect`](crate::RequestError::CannotConnect), and [`Event::Lost`](crate::Event::Lost) tells
-    /// how many messages are lost; the next request tries again. If the server does not even answer, requests fail with
+    /// Submissions wait while the client connects, requests within their deadlines. If the attempt fails, the requests fail
+    /// with [`RequestError::CannotConnect`](crate::RequestError::CannotConnect), and [`Event::Lost`](crate::Event::Lost) has
+    /// the number of lost messages. The next request tries again. If the server does not answer, requests fail with
     /// [`RequestError::TimedOut`](crate::RequestError::TimedOut) at their deadlines.
     ///
-    /// When its connection ends, the client stays, and connects again at its next use, which resumes its subscriptions. With
-    /// [`reconnect`](Self::reconnect) it does not wait for that. Only closing or dropping it ends it, and a server that refuses
-    /// it [for good](crate::CloseReason::is_final), which [`Event::Closed`](crate::Event::Closed) tells.
+    /// The client stays when its connection ends. It connects again at its next use and resumes its subscriptions. With
+    /// [`reconnect`](Self::reconnect) it connects without waiting for a use. The client ends when it is closed or dropped,
+    /// or when a server refuses it [for good](crate::CloseReason::is_final), which [`Event::Closed`](crate::Event::Closed)
+    /// reports.
     ///
     /// ```
     /// use std::time::Duration;
@@ -237,8 +240,8 @@ impl ClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError::Address`] if the text is no address, and [`ConnectError::Start`] if its layers are not possible or the
-    /// client's own lane cannot start.
+    /// [`ConnectError::Address`] if the text is no address. [`ConnectError::Start`] if the address does not allow layers or
+    /// the client's own lane cannot start.
     pub fn connect_lazy(self, address: &str) -> Result<Client, ConnectError> {
         self.start(address, true)
     }

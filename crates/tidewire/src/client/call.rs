@@ -1,4 +1,4 @@
-//! A request with choices of its own: method, deadline, repetition, a full window.
+//! A request with its own settings: method, deadline, repetition, policy for a full window.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::request::Request;
 use super::submissions::{RequestHead, WhenWindowFull};
 use crate::limits::nanoseconds;
 
-/// A request to be sent, made by [`Client::request`]. Await it, [`wait`](Self::wait) for it, or [`send`](Self::send) it and
-/// look for the reply later.
+/// A request that is not sent yet, made by [`Client::request`]. Await it, [`wait`](Self::wait) for it, or
+/// [`send`](Self::send) it and take the reply later.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -46,11 +46,11 @@ pub struct Call<'a> {
     when_full: WhenWindowFull,
 }
 
-/// What a request carries.
+/// The payload of a request.
 #[derive(Debug)]
 pub(crate) enum Payload<'a> {
     Borrowed(&'a [u8]),
-    /// In [memory](super::reply::take_memory) that goes round.
+    /// In reused [memory](super::reply::take_memory).
     Spare(Vec<u8>),
 }
 
@@ -76,9 +76,9 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sends a frame of this kind instead of [`Kind::Request`]. It must be a kind that is answered. If a [`Kind::Join`] or
-    /// [`Kind::Subscribe`] is given up and the server agrees to it later, the client takes it back by a [`Kind::Leave`] or
-    /// [`Kind::Unsubscribe`].
+    /// Sends a frame of this kind instead of [`Kind::Request`]. The kind must be one that the server answers. If a
+    /// [`Kind::Join`] or [`Kind::Subscribe`] is given up and the server agrees to it later, the client undoes it with a
+    /// [`Kind::Leave`] or [`Kind::Unsubscribe`].
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self.effect = Effect::of(kind);
@@ -91,29 +91,29 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sets the longest time from [`Call::send`] to the reply, with all waits and repetitions. The request never fails earlier,
-    /// and at most two ticks of the system's timer (some milliseconds) later. Default:
+    /// Sets the longest time from [`Call::send`] to the reply. It includes all waits and repetitions. The request never
+    /// times out earlier, and at most two ticks of the system's timer (some milliseconds) later. Default:
     /// [`ClientBuilder::request_timeout`](super::ClientBuilder::request_timeout).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Declares that the request may be done twice. If the connection ends before the reply, a client that reconnects sends it
-    /// again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
+    /// Declares that the request may be processed twice. If the connection ends before the reply, a client that reconnects
+    /// sends it again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// Sets the policy for the case that as many requests wait for their replies as allowed. Default:
+    /// Sets the policy for a full window: as many requests wait for their replies as allowed. Default:
     /// [`ClientBuilder::when_window_full`](super::ClientBuilder::when_window_full).
     pub fn when_full(mut self, choice: WhenWindowFull) -> Self {
         self.when_full = choice;
         self
     }
 
-    /// Sends it; the reply is awaited or waited for.
+    /// Sends the request and returns a future of the reply.
     #[inline]
     pub fn send(self) -> Request {
         let inner = &self.client.inner;
@@ -124,7 +124,8 @@ impl<'a> Call<'a> {
             slot: None,
             kind: self.kind,
             channel: self.channel,
-            // The exact time would be a tenth of all that a request costs. A tick more, so that none fails early.
+            // Reading the exact clock would be a tenth of the cost of a request. One tick is added so that no request times
+            // out early.
             deadline_ns: coarse_now_ns()
                 .saturating_add(inner.coarse_tick_ns)
                 .saturating_add(nanoseconds(self.timeout)),
@@ -145,7 +146,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Sends it and blocks until its reply. Never call it on a lane.
+    /// Sends the request and blocks until its reply. Never call it on a lane.
     ///
     /// # Errors
     /// See [`RequestError`].

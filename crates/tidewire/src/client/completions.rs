@@ -1,8 +1,7 @@
-//! Completions of requests that a client's lane collects before it publishes a block of them.
+//! Completions of requests, which a client's lane collects and publishes in blocks.
 //!
-//! Telling of each reply by itself costs the lane a lock and a wake for each, and the one who is woken takes the next reply
-//! from it one by one. A block costs one lock, and whoever waits for several of its replies finds all of them when it is
-//! woken, once.
+//! Publishing each reply alone would cost a lock and a wake for each, and the woken thread would take the replies one by
+//! one. A block costs one lock. A thread that waits for several replies is woken once and finds all of them.
 
 use std::task::Waker;
 
@@ -11,27 +10,27 @@ use super::error::RequestError;
 use super::reply::{Pile, Reply};
 use super::slots::SlotId;
 
-/// The outcome of a request: its reply, or why there is none. The error is boxed, because every reply is moved as often as
-/// the larger of the two.
+/// The outcome of a request: its reply, or an error. The error is boxed to keep the type small, because outcomes are moved
+/// often.
 pub(super) type Outcome = Result<Reply, Box<RequestError>>;
 
-/// Completions of the lane that those who wait were not told of. The lists keep their memory.
+/// Completions that the lane has not published. The lists keep their memory.
 #[derive(Debug, Default)]
 pub(super) struct Completions {
-    /// Slots that have their short replies.
+    /// Slots that hold short replies.
     pub(super) replied: Vec<SlotId>,
-    /// All others. Replies to requests with an effect are among them, with what takes it back.
+    /// All other outcomes. Replies to requests with an effect are here too, with the request that undoes it.
     pub(super) outcomes: Vec<(SlotId, Outcome, Option<Undo>)>,
-    /// Effects of requests that were given up before their replies were there.
+    /// Effects to undo: their requests were given up before the replies came.
     pub(super) undos: Vec<Undo>,
-    /// Memory for replies that do not fit their slots.
+    /// Memory for replies that do not fit into a slot.
     pub(super) memory: Pile,
-    /// Those who are to be told.
+    /// Wakers of the published requests.
     pub(super) wakers: Vec<Waker>,
 }
 
 impl Completions {
-    /// There will be no reply to this request, if anybody waits for it.
+    /// Adds a failure, if the request has a slot.
     pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
         if let Some(slot) = slot {
             self.outcomes.push((slot, Err(Box::new(error)), None));
@@ -42,19 +41,19 @@ impl Completions {
         self.replied.is_empty() && self.outcomes.is_empty()
     }
 
-    /// Whether so many wait that they should not wait for others.
+    /// Whether there are enough completions to publish them now.
     #[inline]
     pub(super) fn is_block(&self) -> bool {
         self.replied.len() >= BLOCK || self.outcomes.len() >= BLOCK
     }
 
-    /// Whether somebody is to be woken.
     pub(super) fn has_wakers(&self) -> bool {
         !self.wakers.is_empty()
     }
 
-    /// Wakes those who waited for what was completed, each once: many futures of one task have the same waker, mostly in
-    /// a row. Call it without a lock: they may have the next request, and dropping a waker may run code as well.
+    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the one before: many futures of one
+    /// task have the same waker, mostly in a row. Call it without a lock, because a woken task may submit at once and
+    /// dropping a waker may run foreign code.
     pub(super) fn wake(&mut self) {
         let mut last: Option<Waker> = None;
         for waker in self.wakers.drain(..) {
@@ -66,6 +65,6 @@ impl Completions {
     }
 }
 
-/// Completions that are told of at once: enough that what a block costs is nothing to each, and few enough that the
-/// application has something to do while the lane reads on.
+/// Completions in a block. It is large enough that the cost of a block is small for each, and small enough that the
+/// application can work while the lane goes on reading.
 const BLOCK: usize = 256;

@@ -1,4 +1,4 @@
-//! The beginning and the end of a client, each a future with a blocking twin.
+//! The futures that connect and close a client, each with a blocking twin.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use super::blocking::block_on;
 use super::error::ConnectError;
 use super::event_queue::Waiter;
 
-/// A client that connects. Await it, or [`wait`](Self::wait) for it.
+/// A client that is connecting. Await it, or [`wait`](Self::wait) for it.
 ///
 /// # Cancel safety
-/// Dropping it before it is ready gives the connection up.
+/// Dropping it before it is ready cancels the connection attempt.
 ///
 /// ```
 /// # use std::task::{Context, Poll, Waker};
@@ -29,14 +29,15 @@ use super::event_queue::Waiter;
 #[derive(Debug)]
 #[must_use = "the connection is given up unless it is awaited or waited for"]
 pub struct Connecting {
-    /// Until it was ready.
+    /// `None` after it was ready.
     started: Option<Result<Client, ConnectError>>,
 }
 
-/// A client that ends, made by [`Client::close`]. Await the end, or [`wait`](Self::wait) for it. [`Client`] has an example.
+/// A client that is closing, made by [`Client::close`]. Await the end, or [`wait`](Self::wait) for it. [`Client`] has an
+/// example.
 ///
 /// # Cancel safety
-/// Dropping it changes nothing: the client goes on closing as long as there is a clone of it.
+/// Dropping it changes nothing: the client goes on closing as long as a clone of it exists.
 #[derive(Debug)]
 #[must_use = "what was not written yet is lost if the client is dropped before it is awaited or waited for"]
 pub struct Closing {

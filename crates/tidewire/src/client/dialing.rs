@@ -1,4 +1,4 @@
-//! Connecting to a server, again and again: which of its addresses, when, and what becomes of a failure.
+//! Connects to a server, and reconnects: which address is tried, when, and how a failure is handled.
 //!
 //! ```text
 //!            lazy ┌──────── something is asked ───────┐
@@ -9,8 +9,8 @@
 //!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
-//! A host name is looked up on a thread of its own, because a resolver may take seconds and the lane has deadlines to keep. What
-//! was found is good until an attempt has failed with all of its addresses.
+//! A thread of its own looks a host name up, because a resolver may take seconds and the lane has deadlines to keep. The
+//! addresses are used until an attempt has failed with all of them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,28 +30,28 @@ use crate::service::Context;
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 
-/// Where a server is.
+/// A server's address and the endpoints that it resolves to.
 #[derive(Debug)]
 pub(super) struct Target {
     address: Address,
-    /// Looks the name of the host up. None if the address has no name.
+    /// Resolves the host name. `None` if the address has no name.
     resolver: Option<Resolver>,
-    /// In the order to try; none as long as the name of the host is to be looked up.
+    /// Endpoints in the order in which they are tried. Empty while the host name is not resolved.
     endpoints: Vec<Endpoint>,
 }
 
-/// All addresses of a host. It may take seconds.
+/// Resolves an address to all endpoints of its host. It may take seconds.
 type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
 
-/// A client's attempts to connect.
+/// The state of a client's attempts to connect.
 #[derive(Debug)]
 pub(super) struct Dialing {
     target: Target,
-    /// Which of the endpoints is being tried.
+    /// Index of the endpoint that is being tried.
     endpoint: usize,
     wait_for_server: bool,
     backoff: Option<Backoff>,
-    /// It connects when something is asked of it.
+    /// Connects at the first submission instead of at once.
     is_lazy: bool,
     state: State,
     attempts: u32,
@@ -64,18 +64,18 @@ enum State {
     Resolving,
     Connecting,
     Open,
-    /// An attempt has failed, and what waited for it is to be told before the next one.
+    /// An attempt has failed. Its waiting submissions are failed before the next attempt begins.
     Failed,
-    /// The next attempt is at this time.
+    /// Waits for the time of the next attempt.
     Waiting {
         until_ns: u64,
     },
-    /// The server asked for no further attempt.
+    /// The server refused the client for good.
     Refused,
 }
 
 impl Target {
-    /// Looks nothing up that takes time.
+    /// Creates a target. It resolves IP addresses at once, and leaves host names to a lookup thread.
     pub(super) fn of(address: Address) -> Result<Self, AddressError> {
         let is_name = |host: &str| host != "*" && host.parse::<IpAddr>().is_err();
         let (resolver, endpoints): (Option<Resolver>, _) = match address.host().is_some_and(is_name)
@@ -90,7 +90,8 @@ impl Target {
         })
     }
 
-    /// None of the addresses of the host leads to the server. It may have moved, so its name is looked up anew.
+    /// Drops the resolved endpoints after an attempt has failed with all of them. The server may have moved, so its name is
+    /// looked up again.
     fn forget_addresses(&mut self) {
         if self.resolver.is_some() {
             self.endpoints.clear();
@@ -120,12 +121,12 @@ impl Dialing {
         }
     }
 
-    /// Whether another connection follows by itself when one ends.
+    /// Whether the client reconnects by itself when a connection ends.
     pub(super) fn reconnects(&self) -> bool {
         self.backoff.is_some()
     }
 
-    /// When the next attempt is.
+    /// The time of the next attempt, if one is planned.
     pub(super) fn retry_at_ns(&self) -> Option<u64> {
         match self.state {
             State::Waiting { until_ns } => Some(until_ns),
@@ -133,17 +134,18 @@ impl Dialing {
         }
     }
 
-    /// Whether what is asked for waits for the attempt that is under way.
+    /// Whether submissions wait for the attempt that is under way.
     pub(super) fn holds_submissions(&self) -> bool {
         self.is_lazy && matches!(self.state, State::Resolving | State::Connecting)
     }
 
-    /// Whether the server did not let this client in and asked for no further attempt.
+    /// Whether the server refused this client for good.
     pub(super) fn is_refused(&self) -> bool {
         self.state == State::Refused
     }
 
-    /// What waited for an attempt that failed has been told so. What is asked from now on begins another one.
+    /// Ends the state `Failed` after the submissions that waited for the attempt have failed. The next submission begins
+    /// another attempt.
     pub(super) fn note_told(&mut self) {
         if self.state == State::Failed {
             self.state = State::Idle;
@@ -157,7 +159,7 @@ impl Dialing {
 }
 
 impl ClientService {
-    /// Begins an attempt to connect, if it is time for one.
+    /// Begins an attempt to connect if one is due.
     pub(super) fn dial_if_due(&mut self, cx: &mut Context<'_>, now_ns: u64) {
         match self.dialing.state {
             State::Idle if !self.dialing.is_lazy || self.link.table.wants_connection() => {
@@ -221,7 +223,7 @@ impl ClientService {
         if let Some(end) = final_end(&failure) {
             return self.handle_refusal(cx, end, failure);
         }
-        // A server that answered and refused is the one that was meant.
+        // Try the next address only if no server answered: a server that refuses is the right one.
         let is_nobody_there = matches!(
             failure,
             ConnectFailure::Stream(_)
@@ -238,7 +240,7 @@ impl ClientService {
         self.handle_unreachable(cx, ConnectError::Failed(failure));
     }
 
-    /// An attempt has failed.
+    /// Handles an attempt that failed: ends the client if it was the first one, else plans the next.
     fn handle_unreachable(&mut self, cx: &mut Context<'_>, error: ConnectError) {
         if !self.dialing.is_lazy && !self.ever_open {
             self.link.complete_first(Err(error));
@@ -254,7 +256,7 @@ impl ClientService {
         }
     }
 
-    /// The server did not let this client in and asked for no further attempt. What waits fails by that when the lane ends.
+    /// Handles a server that refused this client for good. Pending requests fail with that error when the lane ends.
     fn handle_refusal(&mut self, cx: &mut Context<'_>, end: Disconnected, failure: ConnectFailure) {
         self.stay_away_if_told(end.reason);
         self.dialing.state = State::Refused;
@@ -268,7 +270,7 @@ impl ClientService {
         cx.stop_lane();
     }
 
-    /// Connects never again if the server asked for that, not even when something is asked of the client.
+    /// Disables all further attempts, lazy ones included, if the close reason is final.
     pub(super) fn stay_away_if_told(&mut self, reason: CloseReason) {
         if reason.is_final() {
             self.dialing.backoff = None;
@@ -277,7 +279,7 @@ impl ClientService {
         }
     }
 
-    /// Plans the next attempt, or ends the client if there is to be none.
+    /// Plans the next attempt, or ends the client if no attempt may follow.
     pub(super) fn retry(&mut self, cx: &mut Context<'_>, cause: String) {
         let dialing = &mut self.dialing;
         dialing.state = State::Idle;
@@ -295,7 +297,7 @@ impl ClientService {
     }
 }
 
-/// How the server ended an attempt, if it asked for no further one.
+/// Returns the end of an attempt if the server refused the client for good.
 fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
     let end = match failure {
         ConnectFailure::Refused { reason, text } => Disconnected {
@@ -308,12 +310,12 @@ fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
     end.reason.is_final().then_some(end)
 }
 
-/// Looks a host up on a thread of its own, which leaves what it found with the link.
+/// Resolves a host on a new thread, which stores the result in the link.
 fn look_up(link: &Arc<Link>, address: Address, resolver: Resolver) -> std::io::Result<()> {
     let link = Arc::downgrade(link);
     let look = move || {
         let found = resolver(&address);
-        // The client may have gone meanwhile.
+        // The client may have been dropped meanwhile.
         if let Some(link) = link.upgrade() {
             link.set_found(found);
         }

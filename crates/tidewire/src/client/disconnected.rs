@@ -1,4 +1,4 @@
-//! Why a connection ended, with the words of whoever ended it.
+//! The end of a connection: its reason, and the peer's explanation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use tidewire_proto::text::escaped;
 
 use crate::session::CloseReason;
 
-/// The reason why a connection ended, with the words of the peer. Its `Display` escapes them, so that it is fit for a terminal
-/// and a log. A cause of [`RequestError::Closed`](crate::RequestError::Closed).
+/// The reason why a connection ended, with the peer's explanation. `Display` escapes the text, so the result is safe for a
+/// terminal and a log. A cause of [`RequestError::Closed`](crate::RequestError::Closed).
 ///
 /// ```
 /// use tidewire::{CloseReason, Disconnected};
@@ -18,15 +18,15 @@ use crate::session::CloseReason;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disconnected {
-    /// Why, for programs.
+    /// The reason, for programs.
     pub reason: CloseReason,
-    /// The words of the peer, if it said why; else empty. They are foreign text, as the peer sent it: pass them through
+    /// The peer's explanation, or empty. It is foreign text, as the peer sent it: pass it through
     /// [`visible`](tidewire_proto::text::visible) before they are shown.
     pub text: Arc<str>,
 }
 
 impl From<CloseReason> for Disconnected {
-    /// The end of a connection whose peer said nothing.
+    /// The end of a connection without an explanation from the peer.
     fn from(reason: CloseReason) -> Self {
         let text = Arc::from("");
         Self { reason, text }

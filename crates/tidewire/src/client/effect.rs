@@ -1,16 +1,17 @@
-//! Calls whose effect at the server outlives them: joining a room, subscribing.
+//! Requests whose effect at the server outlives them: joining a room, subscribing.
 //!
-//! Problem: the caller of such a call gives up, because its deadline passed or its future was dropped, and the server agrees
-//! later. Then the client would be a member or a subscriber without knowing it, and would be refused when it tries again.
+//! Problem: the caller gives such a request up, because its deadline passed or its future was dropped, and the server agrees
+//! later. Then the client would be a member or a subscriber without knowing it, and the server would refuse the next
+//! attempt.
 //!
-//! Approach: such a call is never cancelled. The caller is told, and the client goes on listening for the answer; if the
-//! server agrees, the client takes the effect back with the call that undoes it. The same holds for a reply that is in its
-//! slot when its future is dropped: the lock of the [table](super::table) decides which side sees the other.
+//! Approach: such a request is never cancelled. It fails for the caller, and the client keeps waiting for the reply. If the
+//! server agrees, the client undoes the effect. The same holds for a reply that is in its slot when its future is dropped:
+//! the lock of the [table](super::table) decides which side sees the other.
 //!
-//! A call that waits for its answer like this counts among those in flight, so a server that never answers costs the
-//! connection's window and no memory without a bound.
+//! A request that waits for its reply like this still counts as pending. So a server that never replies uses up the
+//! connection's window, but no unbounded memory.
 //!
-//! Rejected: cancelling the call. A cancel crosses the answer, and says nothing about what was done before it came.
+//! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
 
 use std::num::NonZeroU32;
 
@@ -22,32 +23,32 @@ use super::submissions::RequestHead;
 use crate::service::Context;
 use crate::session::SessionId;
 
-/// The mark of a request whose effect at the server outlives it.
+/// Marks a request whose effect at the server outlives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect(NonZeroU32);
 
-/// The call that takes an effect back.
+/// The request that undoes an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undo {
-    /// The connection on which the channel means something.
+    /// The connection on which the channel is valid.
     pub(super) session: SessionId,
     pub(super) kind: Kind,
     pub(super) channel: u16,
 }
 
 impl Effect {
-    /// The effect of a request of this kind that the application made itself.
+    /// The effect of a request that the application made itself with this kind.
     pub(crate) fn of(kind: Kind) -> Option<Self> {
         undo_kind(kind).map(|_| Self(NonZeroU32::MIN))
     }
 
-    /// The effect of a request to subscribe, for an entry of the client's table of subscriptions.
+    /// The effect of a subscribe request, with the key of its entry in [`Listening`](super::listening::Listening).
     pub(crate) fn of_subscription(key: usize) -> Self {
-        // The server gives out an alias of 16 bits for each, so that there are never as many as would wrap.
+        // The server assigns a 16-bit alias to each subscription, so keys stay far below 32 bits.
         Self(NonZeroU32::MIN.saturating_add(1 + key as u32))
     }
 
-    /// The entry of the subscription that it is about.
+    /// The key of the subscription's entry.
     pub(crate) fn subscription(self) -> Option<usize> {
         (self.0.get() as usize).checked_sub(2)
     }
@@ -65,7 +66,7 @@ impl Undo {
 }
 
 impl ClientService {
-    /// A request with an effect was answered, or refused.
+    /// Handles the reply or the refusal of a request with an effect.
     #[cold]
     pub(super) fn handle_effect(
         &mut self,
@@ -86,7 +87,7 @@ impl ClientService {
         };
         let undo = match (effect.subscription(), self.session) {
             (None, Some(session)) => Undo::of(session, head.kind, channel),
-            // A subscription is undone by whoever drops it.
+            // A subscription is undone when its handle is dropped.
             _ => None,
         };
         match (head.slot, undo) {

@@ -1,4 +1,4 @@
-//! Why a client cannot connect, send, or tell a reply.
+//! Errors of a client: of connecting, and of requests.
 
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
@@ -23,7 +23,7 @@ pub enum ConnectError {
     /// The client's own lane could not start.
     #[error(transparent)]
     Start(#[from] ServeError),
-    /// The server refused, did not answer, or speaks something else.
+    /// The server refused, did not answer, or uses another protocol.
     #[error(transparent)]
     Failed(#[from] ConnectFailure),
     /// The lane ended before the connection was made.
@@ -31,57 +31,58 @@ pub enum ConnectError {
     Ended,
 }
 
-/// Why a request has no reply. An error of [`Client::request`](crate::Client::request).
+/// A request has no reply. An error of [`Client::request`](crate::Client::request).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The server refused it. Whether to try again depends on the code.
+    /// The server refused the request. Whether a retry makes sense depends on the code.
     #[error("{}", escaped(text.as_bytes()))]
     Refused {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: ErrorCode,
-        /// The number that the codec's own format has for it, which can tell more apart; 0 if it has none.
+        /// The number for it in the codec's own format, which may be more specific. 0 if there is none.
         number: i32,
-        /// Why, for people.
+        /// The reason, for people.
         text: String,
     },
-    /// No reply within the deadline. The request may have had its effect.
+    /// No reply came within the deadline. The server may have processed the request.
     #[error("no reply within the deadline")]
     TimedOut,
-    /// The connection ended first. The request may have had its effect. If the server said why, so does this.
+    /// The connection ended before the reply. The server may have processed the request. The payload has the server's
+    /// explanation, if it sent one.
     #[error("the connection ended before the reply: {0}")]
     Closed(Disconnected),
-    /// There is no connection now; nothing was sent.
+    /// There is no connection now. The request was not sent.
     #[error("not connected")]
     NotConnected,
-    /// There is no connection, because the last attempt to make one failed; nothing was sent. Try again later, unless
-    /// [`Event::Closed`](crate::Event::Closed) says that the server refused it for good.
+    /// There is no connection, because the last attempt to connect failed. The request was not sent. Try again later, unless
+    /// [`Event::Closed`](crate::Event::Closed) says that the server refused the client for good.
     #[error("{cause}")]
     CannotConnect {
-        /// Why, for people.
+        /// The error of that attempt, for people.
         cause: String,
     },
-    /// As many requests wait as allowed, in number or in [bytes](crate::Limits::queue_bytes_max); nothing was sent. Try again
-    /// after a reply.
+    /// The window is full: as many requests wait for their replies as allowed, in number or in
+    /// [bytes](crate::Limits::queue_bytes_max). The request was not sent. Try again after a reply.
     #[error("too many requests are waiting for their replies")]
     WindowFull,
-    /// Replies of the codec are matched by their order, and over UDP one may be lost: the next would be taken for it.
-    /// Nothing was sent.
+    /// The codec matches replies by their order. Over UDP a reply may get lost, and the next one would be mistaken for it.
+    /// The request was not sent.
     #[error(
         "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
     )]
     CannotMatch,
-    /// The codec cannot express the request; nothing was sent.
+    /// The codec cannot express the request. It was not sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The text is not a pattern; nothing was sent. Correct it.
+    /// The text is not a pattern. The request was not sent. Correct the pattern.
     #[error(transparent)]
     Pattern(#[from] TopicError),
-    /// The reply was not what this kind of request answers with.
+    /// The reply does not have the form that this kind of request expects.
     #[error("the reply is malformed")]
     MalformedReply,
-    /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server asked it
-    /// [not to](crate::GoAwayCode::is_final). [`Event::Closed`](crate::Event::Closed) said why.
+    /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server asked it [not
+    /// to](crate::GoAwayCode::is_final). An [`Event::Closed`](crate::Event::Closed) came before and has the reason.
     #[error("the client was shut down")]
     Shutdown,
 }
@@ -96,7 +97,7 @@ impl From<EnqueueError> for RequestError {
     }
 }
 
-/// Why a request fits no frame of at most `limit` bytes.
+/// Returns the error of a request that fits no frame of at most `limit` bytes.
 #[cold]
 pub(super) fn too_large(name: &str, payload: &[u8], limit: usize) -> EncodeError {
     if payload.len() > limit {

@@ -1,12 +1,12 @@
-//! Events on their way from a client's lane to the application, bounded in number and bytes.
+//! The events from a client's lane to the application, bounded in number and bytes.
 //!
-//! Problem: an application that stops taking its events must cost neither unbounded memory nor, unless it wants that,
-//! its other business with the server. Approach: one bound, and a policy for what happens at it. A policy decides in
-//! [`State::admit`] which event is dropped, and in [`State::is_at_bound`] whether the lane is to [stop
-//! reading](super::reading); everything else is common. What is dropped is counted, and told in band where it is missing.
+//! Problem: an application that stops taking events must not cost unbounded memory. It must not stop its other traffic
+//! either, unless it chooses that. Approach: one pair of bounds, and a policy for what happens at them. [`State::admit`]
+//! decides by the policy which event is dropped, and [`State::is_at_bound`] whether the lane [stops
+//! reading](super::reading). Dropped events are counted, and an event at their position reports the count.
 //!
-//! Rejected: a bound for all queues of a client together. One queue that nobody looks at, often that of the client's
-//! own events, would take the room of all others.
+//! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own events,
+//! would use up the room of all others.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -19,26 +19,26 @@ pub use state::WhenEventsFull;
 
 mod state;
 
-/// An event that travels through an [`EventQueue`]. Public, because it seals [`ClientEvent`](super::ClientEvent), and without a
-/// name outside of this crate.
+/// An event of an [`EventQueue`]. The trait is public because it seals [`ClientEvent`](super::ClientEvent), but it cannot be
+/// named outside this crate.
 pub trait Queued: PartialEq {
-    /// The application did not take its events; this many are missing.
+    /// The event that reports this many dropped events.
     fn lost(count: u64) -> Self;
 
-    /// Nothing follows.
+    /// The event that ends the queue.
     fn ended() -> Self;
 
-    /// How many events this one says are missing.
+    /// Number of events that this event reports as missing.
     fn missing(&self) -> u64;
 
-    /// Bytes that it holds beside itself.
+    /// Bytes of memory beside the event itself.
     fn heap_bytes(&self) -> usize;
 
-    /// The topic, if a newer message of it may take its place.
+    /// The topic, if a newer message of the same topic may replace this event.
     fn topic(&self) -> Option<&Arc<str>>;
 }
 
-/// Events between a client's lane and the application; bounded.
+/// A bounded queue of events from a client's lane to the application.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     state: Mutex<State<E>>,
@@ -47,8 +47,8 @@ pub(crate) struct EventQueue<E> {
     reading: Arc<Reading>,
 }
 
-/// A future's place among those that wait for a queue. Give it back with [`EventQueue::forget`], so that there are never more
-/// wakers than futures.
+/// A future's registration with a queue. End it with [`EventQueue::forget`], so that there are never more wakers than
+/// futures.
 #[derive(Debug, Default)]
 pub(super) struct Waiter(Option<u64>);
 
@@ -70,13 +70,13 @@ impl<E: Queued> EventQueue<E> {
         let (is_awaited, waker, others, at_end) = {
             let mut state = self.lock();
             state.ended |= is_end;
-            // `take` tells the end when everything else has been taken, however full the queue is. Nothing follows.
+            // `take` reports the end after all other events, however full the queue is. No event follows the end.
             if !state.ended {
                 let dropped = state.admit(event, &self.bounds);
                 self.reading.count_dropped(dropped);
                 self.note_level(&mut state);
             }
-            // The last one by itself, which is mostly the only one: so the list keeps its memory.
+            // The last waker is taken alone. Usually it is the only one, and then the list keeps its memory.
             let waker = state.wakers.pop();
             let others = match state.wakers.len() {
                 0 => Vec::new(),
@@ -89,18 +89,18 @@ impl<E: Queued> EventQueue<E> {
             (state.waiting > 0, waker, others, at_end)
         };
         if is_awaited && is_end {
-            // The end is everybody's, and nothing follows that would wake the others.
+            // Every thread gets the end, and no later event would wake the others.
             self.ready.notify_all();
         } else if is_awaited {
             self.ready.notify_one();
         }
-        // All tasks, because one that is woken may have stopped asking; those that find nothing wait again.
+        // Wake all tasks, because a single one may have stopped polling. Tasks that find no event register again.
         for (_, waker) in waker.into_iter().chain(others).chain(at_end) {
             waker.wake();
         }
     }
 
-    /// Drops the events that are here and all that would follow: the application will not take them.
+    /// Drops all events, also those that follow, because the application will not take them.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
         let events = state.discard();
@@ -109,9 +109,9 @@ impl<E: Queued> EventQueue<E> {
         drop(events);
     }
 
-    /// The next event; `None` when the time is over.
+    /// Blocks until there is an event. Returns `None` at the timeout.
     pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<E> {
-        // A time that no clock reaches is none.
+        // A timeout beyond the range of the clock is no timeout.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
         loop {
@@ -137,7 +137,7 @@ impl<E: Queued> EventQueue<E> {
         }
     }
 
-    /// The next event, or its task is woken when there may be one.
+    /// Polls the next event. If there is none, the task is woken when there may be one.
     pub(super) fn poll_next(&self, waiter: &mut Waiter, cx: &mut Context<'_>) -> Poll<E> {
         let mut state = self.lock();
         if let Some(event) = self.take(&mut state) {
@@ -145,13 +145,13 @@ impl<E: Queued> EventQueue<E> {
         }
         let number = *waiter.0.get_or_insert_with(|| state.new_number());
         let replaced = note(&mut state.wakers, number, cx.waker());
-        // Dropping a waker may run code of its executor, which must find the lock free.
+        // Unlock first: dropping a waker may run code of its executor, which may take this lock.
         drop(state);
         drop(replaced);
         Poll::Pending
     }
 
-    /// Ready when nothing more is pushed. The events that are here stay.
+    /// Ready when no more events are pushed. Events in the queue stay.
     pub(super) fn poll_end(&self, waiter: &mut Waiter, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.ended {
@@ -164,7 +164,7 @@ impl<E: Queued> EventQueue<E> {
         Poll::Pending
     }
 
-    /// A future does not wait any more.
+    /// Removes the wakers of a future that no longer waits.
     pub(super) fn forget(&self, waiter: &mut Waiter) {
         if let Some(number) = waiter.0.take() {
             let mut state = self.lock();
@@ -186,8 +186,8 @@ impl<E: Queued> EventQueue<E> {
         event
     }
 
-    /// Has the lane stop reading when the queue is full, and go on when half of it has been taken: in between nothing
-    /// changes, so that the two do not wake each other for every event.
+    /// Makes the lane stop reading when the queue is full, and resume when half of the events have been taken. The gap keeps
+    /// lane and application from waking each other for every event.
     fn note_level(&self, state: &mut State<E>) {
         if self.bounds.when_full != WhenEventsFull::PauseReading {
             return;
@@ -211,7 +211,7 @@ impl<E: Queued> EventQueue<E> {
     }
 }
 
-/// Takes note of the task that waits under this number. Returns its waker before that.
+/// Stores the waker of the task with this number. Returns its previous waker.
 fn note(wakers: &mut Vec<(u64, Waker)>, number: u64, task: &Waker) -> Option<Waker> {
     match wakers.iter_mut().find(|(known, _)| *known == number) {
         Some((_, waker)) if waker.will_wake(task) => None,
@@ -232,14 +232,15 @@ impl<E> Drop for EventQueue<E> {
     }
 }
 
-/// Events of a queue that nobody takes.
+/// Default number of events that a queue holds.
 const EVENTS_MAX: usize = 65_536;
 
-/// Bytes of a queue that nobody takes: as many as a server holds for a slow subscriber, so that whoever keeps up with one
-/// bound keeps up with the other. It is also what `EVENTS_MAX` events without payload count as.
+/// Default bytes that a queue holds. It equals the server's bound for a slow subscriber, so an application that keeps up
+/// with one bound keeps up with the other. It is also the size of `EVENTS_MAX` events without payload.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes that an event counts beside its payload: its place in a list that doubles when it grows, and an allocation's header.
+/// Bytes that each event counts beside its payload: its element in a list that doubles when it grows, and an allocation's
+/// header.
 const EVENT_OVERHEAD_BYTES: usize = 128;
 
 #[cfg(test)]

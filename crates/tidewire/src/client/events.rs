@@ -1,5 +1,5 @@
-//! What happens at a client without being asked for: messages, opening, closing, reconnecting. How events are taken, those of
-//! clients and those of subscriptions.
+//! Events of a client: messages, opening, closing, reconnecting. This module also has the ways to take the events of clients
+//! and of subscriptions.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,36 +20,36 @@ use crate::session::CloseReason;
 pub enum Event {
     /// The connection is open. After a reconnect, rooms must be joined again.
     Opened {
-        /// What the server says of itself, if its codec can tell.
+        /// The server's description of itself, if the codec transmits one.
         agent: String,
     },
     /// A message that answers no request.
     Message(OwnedMessage),
     /// The connection ended, or the server refused it for good.
     Closed {
-        /// Why. If it [is final](CloseReason::is_final), no attempt to connect follows.
+        /// The reason. If it [is final](CloseReason::is_final), no attempt to connect follows.
         reason: CloseReason,
-        /// The words of the server, if it said why; else empty. They are foreign text: pass them through
+        /// The server's explanation, or empty. It is foreign text: pass it through
         /// [`visible`](tidewire_proto::text::visible) before they are shown.
         text: Arc<str>,
     },
     /// The next attempt to connect follows after a pause.
     Reconnecting {
-        /// How long the pause is.
+        /// Length of the pause.
         delay: Duration,
-        /// What went wrong.
+        /// The error.
         cause: String,
     },
-    /// The application did not take its events; this many were dropped here.
+    /// Events were dropped at this position, because the application did not take them.
     Lost {
-        /// How many.
+        /// Number of dropped events.
         count: u64,
     },
-    /// The client was shut down; nothing follows.
+    /// The client has ended. No event follows.
     Ended,
 }
 
-/// A message that owns its name and its payload. A client gets it in [`Event::Message`]. [`Sessions`](crate::Sessions) has an
+/// A message that owns its name and its payload, taken from [`Event::Message`]. [`Sessions`](crate::Sessions) has an
 /// example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedMessage {
@@ -61,13 +61,13 @@ pub struct OwnedMessage {
     pub channel: u16,
     /// Request id or origin.
     pub id: u32,
-    /// Name of the method that it is for, or its topic; empty if the channel says it.
+    /// Name of the method or topic. Empty if the channel identifies it.
     pub name: String,
     /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// An event that [`NextEvent`] takes: [`Event`] or [`TopicEvent`](crate::TopicEvent). No other type can be one.
+/// An event that [`NextEvent`] takes: [`Event`] or [`TopicEvent`](crate::TopicEvent). Other types cannot implement it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,7 +84,7 @@ pub trait ClientEvent: Queued {}
 /// The next event of a client or of a subscription, as [`Client::next_event`] and
 /// [`Subscription::next_event`](crate::Subscription::next_event) give it: a future for any executor, with blocking twins.
 ///
-/// After the end it is [`Event::Ended`] or [`TopicEvent::Ended`](crate::TopicEvent::Ended), at once and every time.
+/// After the end it returns [`Event::Ended`] or [`TopicEvent::Ended`](crate::TopicEvent::Ended) at once, every time.
 ///
 /// # Cancel safety
 /// An event is taken when the future is ready, and not before. Dropping it earlier loses none.
@@ -97,10 +97,10 @@ pub struct NextEvent<'a, E: ClientEvent> {
 
 /// The events of a client as a stream, made by [`Client::events`]. It keeps its client alive.
 ///
-/// It ends in place of [`Event::Ended`]: polled after the end it says again that it has ended.
+/// The stream ends instead of returning [`Event::Ended`]. A poll after the end returns `None` again.
 ///
 /// # Cancel safety
-/// An event is taken when a poll is ready with it. A `next()` of it that is dropped earlier loses none.
+/// An event is taken when a poll is ready with it. Dropping a pending `next()` loses none.
 #[derive(Debug)]
 pub struct Events {
     client: Client,
@@ -122,7 +122,8 @@ impl<'a, E: ClientEvent> NextEvent<'a, E> {
         self.queue.next(None).unwrap_or_else(E::ended)
     }
 
-    /// Blocks until there is an event, or for so long: then it is `None`. With [`Duration::ZERO`] it does not block.
+    /// Blocks until there is an event. Returns `None` if the timeout passes first. With [`Duration::ZERO`] it does not
+    /// block.
     #[must_use]
     pub fn wait_for(self, timeout: Duration) -> Option<E> {
         self.queue.next(Some(timeout))
@@ -145,7 +146,8 @@ impl<E: ClientEvent> Drop for NextEvent<'_, E> {
 }
 
 impl Client {
-    /// The next event: await it, or wait for it. Several threads or tasks share the events; each goes to one of them.
+    /// Returns the next event: await it, or wait for it. Several threads or tasks share the events; each event goes to one
+    /// of them.
     ///
     /// ```
     /// # use tidewire::{Client, Event};
@@ -158,8 +160,8 @@ impl Client {
         NextEvent::new(&self.inner.link.events)
     }
 
-    /// The events as a stream. One thread can serve many clients by it: an executor polls the streams of all of them, and is
-    /// woken for the one that has something.
+    /// Returns the events as a stream. One thread can serve many clients with it: an executor polls the streams of all of
+    /// them, and is woken for each that has an event.
     ///
     /// ```
     /// use std::future::poll_fn;
@@ -212,7 +214,7 @@ impl Drop for Events {
     }
 }
 
-/// The next item of a stream of this queue.
+/// Polls the next item of a stream of this queue.
 pub(super) fn poll_stream<E: Queued>(
     queue: &EventQueue<E>,
     waiter: &mut Waiter,

@@ -1,4 +1,5 @@
-//! State that a client's lane shares with the application's threads: the request table, events, and how the client begins and ends.
+//! State that a client's lane shares with the application's threads: the request table, the events, the first connection and
+//! the time to close.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,45 +21,45 @@ use super::table::RequestTable;
 use crate::address::{AddressError, Endpoint};
 use crate::mailbox::EnqueueError;
 
-/// See the module.
+/// The shared state of one client. See the module.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(super) table: RequestTable<Control>,
     reading: Arc<Reading>,
     event_bounds: EventBounds,
-    /// When the client ends, whatever still waits; never, before somebody closed it.
+    /// When the client ends, even if messages are still queued. `u64::MAX` until the client is closed.
     close_at_ns: AtomicU64,
     pub(crate) events: EventQueue<Event>,
     first: Mutex<First>,
 }
 
-/// A client's way to its first connection.
+/// The outcome of a client's first attempt to connect.
 #[derive(Debug, Default)]
 struct First {
     outcome: Option<Result<(), ConnectError>>,
-    /// Of who waits for the outcome.
+    /// Waker of the future that waits for the outcome.
     waker: Option<Waker>,
-    /// Endpoints of the server that the lane has not taken.
+    /// Endpoints of the server that a lookup has found and the lane has not taken yet.
     found: Option<Result<Vec<Endpoint>, AddressError>>,
 }
 
-/// A command to a client's lane that is no request and no message.
+/// A submission to a client's lane that is neither a request nor a message.
 #[derive(Debug)]
 pub(crate) enum Control {
     Subscribe(Box<Subscribe>),
     Unsubscribe(Arc<TopicQueue>),
-    /// With what the server is told.
+    /// Carries the reason that is sent to the server.
     Close(Option<Box<Farewell>>),
 }
 
-/// A subscription to be made.
+/// A request for a subscription.
 #[derive(Debug)]
 pub(crate) struct Subscribe {
     pub(crate) pattern: Arc<str>,
     pub(crate) policy: Option<Policy>,
     pub(crate) queue: Arc<TopicQueue>,
     pub(crate) deadline_ns: u64,
-    /// Where the outcome is left.
+    /// Slot for the outcome.
     pub(crate) slot: SlotId,
 }
 
@@ -72,7 +73,7 @@ impl submissions::Control for Control {
 }
 
 impl Link {
-    /// A link by way of this table, each of whose event queues has these bounds.
+    /// Creates a link with this table. Each of its event queues has these bounds.
     pub(super) fn new(table: RequestTable<Control>, event_bounds: EventBounds) -> Self {
         let reading = Arc::new(Reading::default());
         Self {
@@ -85,22 +86,22 @@ impl Link {
         }
     }
 
-    /// The lane runs, and this wakes it.
+    /// Stores the waker of the lane, which runs from now on, and wakes the lane.
     pub(super) fn set_waker(&self, waker: &Arc<LaneWaker>) {
         self.table.waker().set(waker);
         self.reading.waker().set(waker);
-        // Nobody heard a wake before this, and a host may have been looked up meanwhile.
+        // Earlier wakes were lost, and a name lookup may have finished meanwhile.
         self.table.waker().wake();
     }
 
-    /// Ends the client at this time, or an earlier one that was set before, and closes its connection.
+    /// Sets the time at which the client ends, and closes its connection. An earlier time that was set before stays.
     pub(crate) fn close_by(
         &self,
         at_ns: u64,
         farewell: Option<Box<Farewell>>,
     ) -> Result<(), EnqueueError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
-        // Whoever came first has told the lane to close.
+        // An earlier call has already submitted the close.
         if before_ns < u64::MAX && !self.table.has_ended() {
             self.table.waker().wake();
             return Ok(());
@@ -108,46 +109,46 @@ impl Link {
         self.table.control(Control::Close(farewell))
     }
 
-    /// When the client ends, once somebody has closed it.
+    /// When the client ends, or `None` if it was not closed.
     pub(super) fn close_at_ns(&self) -> Option<u64> {
         let at_ns = self.close_at_ns.load(Ordering::SeqCst);
         (at_ns < u64::MAX).then_some(at_ns)
     }
 
-    /// The bounds of a queue for which nobody asks for others.
+    /// The default bounds of an event queue.
     pub(super) fn event_bounds(&self) -> EventBounds {
         self.event_bounds
     }
 
-    /// A queue for the events of a subscription.
+    /// Creates a queue for the events of a subscription.
     pub(super) fn new_queue<E: Queued>(&self, bounds: EventBounds) -> EventQueue<E> {
         EventQueue::new(bounds, Arc::clone(&self.reading))
     }
 
-    /// Whether nothing may be read for now, because the application does not take what there is.
+    /// Whether the lane must not read, because an event queue is full.
     #[inline]
     pub(super) fn holds_reading(&self) -> bool {
         self.reading.is_held()
     }
 
-    /// Whether reading may be held, so that an answer may wait unread for any time.
+    /// Whether reading may be paused at some time, so that a reply may stay unread without a time limit.
     pub(super) fn may_hold_reading(&self) -> bool {
         self.reading.may_be_held()
     }
 
-    /// Events dropped so far because the application did not take them.
+    /// Number of events dropped so far because the application did not take them.
     pub(super) fn events_dropped(&self) -> u64 {
         self.reading.dropped()
     }
 
-    /// Ready when the first attempt to connect succeeded or failed. One future asks it.
+    /// Ready when the first attempt to connect succeeded or failed. Only one future may call it.
     pub(super) fn poll_first(&self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
         let mut first = self.lock_first();
         match first.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
                 let replaced = first.waker.replace(cx.waker().clone());
-                // Dropping a waker may run code of its executor, which must find the lock free.
+                // Unlock first: dropping a waker may run code of its executor, which may take this lock.
                 drop(first);
                 drop(replaced);
                 Poll::Pending
@@ -155,7 +156,7 @@ impl Link {
         }
     }
 
-    /// Answers [`poll_first`](Self::poll_first); the first answer counts.
+    /// Sets the result of [`poll_first`](Self::poll_first). Only the first call has an effect.
     pub(super) fn complete_first(&self, outcome: Result<(), ConnectError>) {
         let mut first = self.lock_first();
         first.outcome.get_or_insert(outcome);
@@ -166,13 +167,13 @@ impl Link {
         }
     }
 
-    /// The server's name was looked up.
+    /// Stores the result of a name lookup and wakes the lane.
     pub(super) fn set_found(&self, found: Result<Vec<Endpoint>, AddressError>) {
         self.lock_first().found = Some(found);
         self.table.waker().wake();
     }
 
-    /// Takes what was found.
+    /// Takes the result of a name lookup.
     pub(super) fn take_found(&self) -> Option<Result<Vec<Endpoint>, AddressError>> {
         self.lock_first().found.take()
     }

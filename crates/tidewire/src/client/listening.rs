@@ -1,8 +1,8 @@
-//! The lane's side of a client's subscriptions: which channel is whose, and what the server must still be asked.
+//! The lane's side of a client's subscriptions: the channel of each, and the requests that they still need.
 //!
-//! A subscription is asked for, confirmed under an alias, asked for again on every new connection, and at last
-//! given up. Until the server has confirmed that, its alias still brings messages, which then belong to nobody;
-//! so a subscription that was dropped stays here, deaf, until then.
+//! The client requests a subscription, gets an alias for it, requests it again on every new connection, and finally
+//! unsubscribes. Messages arrive under the alias until the server has confirmed the end. Until then the entry of a dropped
+//! subscription stays here, without a queue, and its messages are ignored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use crate::session::SendError;
 pub(super) struct Listening {
     entries: Slab<Entry>,
     by_alias: HashMap<u16, usize>,
-    /// Subscriptions to look at in the next turn.
+    /// Keys of entries to check in the next turn.
     due: Vec<usize>,
-    /// When to register again, with a codec whose subscribers do.
+    /// Time of the next registration, with a codec whose subscribers register.
     register_at_ns: u64,
 }
 
-/// What the server is to be asked for a subscription.
+/// A request that a subscription needs.
 #[derive(Debug)]
 pub(super) enum Step {
     Subscribe {
@@ -57,9 +57,9 @@ struct Entry {
     /// `None` once the application has dropped it.
     queue: Option<Arc<TopicQueue>>,
     alias: Option<u16>,
-    /// A request about it is on its way.
+    /// Whether a request about it is pending.
     is_asked: bool,
-    /// The server agreed once, so the application is told of all that follows.
+    /// Whether the server agreed once. From then on the application gets an event for each change.
     was_agreed: bool,
 }
 
@@ -80,12 +80,12 @@ impl Listening {
         })
     }
 
-    /// Takes a subscription out that was never asked for.
+    /// Removes an entry that was never requested.
     pub(super) fn remove(&mut self, key: usize) {
         self.entries.try_remove(key);
     }
 
-    /// The application dropped its subscription.
+    /// Ends the entry of a subscription that the application dropped.
     pub(super) fn give_up(&mut self, queue: &Arc<TopicQueue>) {
         let of_queue = |entry: &Entry| {
             let own = entry.queue.as_ref();
@@ -98,7 +98,7 @@ impl Listening {
         }
     }
 
-    /// A subscription for which the server is to be asked something.
+    /// Returns the next request that is due, with the key of its entry.
     pub(super) fn next_step(&mut self) -> Option<(usize, Step)> {
         while let Some(key) = self.due.pop() {
             let Some(entry) = self.entries.get(key).filter(|entry| !entry.is_asked) else {
@@ -120,20 +120,20 @@ impl Listening {
         None
     }
 
-    /// The question could not be sent now; it is to be asked again.
+    /// Makes an entry due again, because its request could not be sent now.
     pub(super) fn put_off(&mut self, key: usize) {
         self.due.push(key);
     }
 
-    /// The server was asked about a subscription.
+    /// Records that a request about this entry is pending.
     pub(super) fn note_asked(&mut self, key: usize) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.is_asked = true;
         }
     }
 
-    /// A request of this kind about a subscription was answered, on the channel given, or refused. Returns the outcome for
-    /// whoever waits for it.
+    /// Handles the reply to a request of this kind: its channel, or the refusal. Returns the outcome for the request's
+    /// caller.
     pub(super) fn handle_answer(
         &mut self,
         key: usize,
@@ -145,7 +145,7 @@ impl Listening {
         };
         entry.is_asked = false;
         if kind == Kind::Unsubscribe {
-            // Whatever the server says to it, there is nothing left to listen to.
+            // Whatever the server replies, the subscription is over.
             if let Some(alias) = entry.alias {
                 self.by_alias.remove(&alias);
             }
@@ -154,12 +154,13 @@ impl Listening {
         }
         match (&result, entry.alias) {
             (Ok(alias), _) => self.agree(key, *alias),
-            // The server agreed when it answered the same subscription that was given up, and refuses this one for that.
+            // The server had agreed to the same subscription, which was then given up. So it refuses this one as a
+            // duplicate, and the alias of the first is used.
             (Err(_), Some(alias)) => {
                 self.unsubscribe_if_unwanted(key);
                 return Ok(alias);
             }
-            // The server goes away: the next connection is asked again.
+            // The server goes away. The next connection requests it again.
             (
                 Err(RequestError::Refused {
                     code: ErrorCode::Draining,
@@ -178,7 +179,7 @@ impl Listening {
         result
     }
 
-    /// The server agreed to a subscription, under this alias.
+    /// Records the alias of a subscription that the server agreed to.
     fn agree(&mut self, key: usize, alias: u16) {
         let key = match self.successor(key) {
             Some(successor) => {
@@ -198,8 +199,8 @@ impl Listening {
         self.unsubscribe_if_unwanted(key);
     }
 
-    /// The same subscription made again, if this one was given up: the server refuses the second, because it agreed to the
-    /// first.
+    /// Finds the entry of the same subscription made again, if this one was given up. The server refuses the second one
+    /// because it agreed to the first.
     fn successor(&self, key: usize) -> Option<usize> {
         let given_up = self
             .entries
@@ -221,8 +222,8 @@ impl Listening {
         }
     }
 
-    /// The server did not answer a request to subscribe in time. Its answer is listened for all the same, or nobody
-    /// would unsubscribe.
+    /// Ends a subscription whose request was not answered in time. The entry stays, so that the client can unsubscribe if
+    /// the server agrees later.
     pub(super) fn handle_timeout(&mut self, key: usize) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -234,7 +235,7 @@ impl Listening {
         entry.queue = None;
     }
 
-    /// Passes on what was published to everybody who is registered.
+    /// Passes a published message to every subscription that matches. It is used with codecs whose subscribers register.
     pub(super) fn handle_broadcast(&self, message: &Message<'_>) {
         for (_, entry) in &self.entries {
             let pattern = Pattern::parse(&entry.pattern);
@@ -247,7 +248,7 @@ impl Listening {
         }
     }
 
-    /// A subscription of one who is registered, which no server confirms, is made or given up.
+    /// Resolves a step of a codec whose subscribers register: no reply will confirm it.
     fn resolve(&mut self, key: usize, step: &Step) {
         match step {
             Step::Subscribe { .. } => {
@@ -263,7 +264,7 @@ impl Listening {
         }
     }
 
-    /// Passes a message of a subscription on. Returns false if it is of none.
+    /// Passes on a message under a subscription's alias. Returns false if no subscription has that alias.
     pub(super) fn handle_message(&mut self, message: &Message<'_>) -> bool {
         let key = self.by_alias.get(&message.channel);
         let Some(entry) = key.and_then(|key| self.entries.get(*key)) else {
@@ -285,13 +286,14 @@ impl Listening {
         true
     }
 
-    /// A new connection is open: everything is asked for again.
+    /// Makes all subscriptions due on a new connection.
     pub(super) fn handle_open(&mut self) {
         self.due.clear();
         self.due.extend(self.entries.iter().map(|(key, _)| key));
     }
 
-    /// The connection ended, and with it all aliases and questions. Those never agreed to have failed by that.
+    /// Handles the end of the connection: aliases and pending requests are void. Subscriptions that the server never agreed
+    /// to are removed; their requests have failed.
     pub(super) fn handle_close(&mut self, reason: CloseReason) {
         self.by_alias.clear();
         self.entries
@@ -304,7 +306,7 @@ impl Listening {
         }
     }
 
-    /// The client ended.
+    /// Ends all subscriptions, because the client ended.
     pub(super) fn end(&mut self) {
         for entry in self.entries.drain() {
             entry.tell(TopicEvent::Ended);
@@ -313,7 +315,7 @@ impl Listening {
 }
 
 impl ClientService {
-    /// Asks the server about a subscription.
+    /// Sends the request of this step.
     pub(super) fn ask(
         &mut self,
         cx: &mut Context<'_>,
@@ -348,7 +350,7 @@ impl ClientService {
         Ok(())
     }
 
-    /// Registers for everything, or lets a subscription go, of which the server then need not know.
+    /// Registers for all messages, or removes a subscription, which the server need not know.
     fn ask_to_register(
         &mut self,
         cx: &mut Context<'_>,
@@ -379,7 +381,7 @@ impl ClientService {
             })
     }
 
-    /// Registers again before the server forgets. Returns when it is to be done next.
+    /// Registers again before the server forgets the client. Returns the time of the next registration.
     pub(super) fn register_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
         let wanted = cx.codec().registers_subscribers()
             && self.pending.session.is_some()
@@ -395,13 +397,13 @@ impl ClientService {
         Some(self.listening.register_at_ns)
     }
 
-    /// Asks what is to be asked about subscriptions that nobody waits for.
+    /// Sends the requests that are due and have no caller.
     pub(super) fn ask_due(&mut self, cx: &mut Context<'_>) {
         while self.pending.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
-            // An answer that waits unread is not missing, and until the server has confirmed the end of a subscription, its
-            // messages may come.
+            // No deadline while reading may be paused, because the reply may be there unread. None for an unsubscribe
+            // either: messages come until the server confirms it, so the entry must stay.
             let has_deadline = matches!(step, Step::Subscribe { .. }) && !self.may_hold_reading();
             let deadline_ns = match has_deadline {
                 true => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),
@@ -409,7 +411,7 @@ impl ClientService {
             };
             let asked = self.ask(cx, key, &step, deadline_ns, None);
             if let Err(error) = asked {
-                // The window or the queue is full: some other turn has room for it.
+                // The window or the queue is full. A later turn tries again.
                 tracing::debug!(%error, "a subscription waits for its turn");
                 self.listening.put_off(key);
                 return;
@@ -426,10 +428,10 @@ impl Entry {
     }
 }
 
-/// How long the server may take to agree to a subscription made again.
+/// Timeout for the server's reply to a subscription that is made again.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a registration is repeated: often enough that some may be lost before a server forgets within a minute.
+/// Interval of registrations. A server forgets a client after a minute, so several may get lost before that.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(15);
 
 #[cfg(test)]

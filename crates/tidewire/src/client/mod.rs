@@ -1,8 +1,8 @@
 //! A client for programs that are not lanes: threads, scripts, async tasks.
 //!
-//! The connection lives on a lane of its own. Calls hand it a command through a bounded queue and wake it only
-//! if it sleeps; answers come back in blocks, a turn's at once, as futures that need no particular executor, each with a
-//! blocking twin.
+//! The connection lives on a lane of its own. A call puts a submission into a bounded queue, and wakes the lane only if it
+//! sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor and has
+//! a blocking twin.
 
 mod backoff;
 mod blocking;
@@ -86,19 +86,19 @@ pub struct Client {
 struct Inner {
     link: Arc<Link>,
     codec: AnyCodec,
-    /// Replies find their requests, whatever gets lost.
+    /// Whether the codec matches a reply to its request even if messages are lost.
     matches_replies: bool,
     request_timeout: Duration,
     close_timeout: Duration,
     when_window_full: WhenWindowFull,
-    /// How far the coarse clock may be behind.
+    /// Resolution of the coarse clock, in nanoseconds: the clock may be late by this much.
     coarse_tick_ns: u64,
-    /// Dropped last: it joins the lane's thread.
+    /// Last field, so that it is dropped last: dropping it joins the lane's thread.
     lane: Server,
 }
 
 impl Client {
-    /// Connects with the native protocol and the default limits: await the client, or [`wait`](Connecting::wait) for it.
+    /// Connects with the native protocol and the default limits. Await the client, or [`wait`](Connecting::wait) for it.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -106,7 +106,7 @@ impl Client {
         Self::builder().connect(address)
     }
 
-    /// A client to configure.
+    /// Starts the settings of a client.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
@@ -144,7 +144,7 @@ impl Client {
         self.try_send_method("", payload)
     }
 
-    /// As [`Client::try_send`], for the method of this name.
+    /// Sends a one-way message to the method of this name, as [`Client::try_send`] does.
     ///
     /// # Errors
     /// As [`Client::try_send`], and [`EnqueueError::Encode`] if the codec has no names.
@@ -152,7 +152,7 @@ impl Client {
         self.send(&Message::new(Kind::OneWay, 0, payload).with_name(name))
     }
 
-    /// The counters of this client's lane.
+    /// Returns the counters of this client's lane.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.inner.lane.metrics()
@@ -160,23 +160,24 @@ impl Client {
 
     /// Writes the queued messages, closes the connection and ends the client, at the latest after
     /// [`ClientBuilder::close_timeout`]. Messages that the server has not accepted by then are dropped, and [`Event::Lost`] says
-    /// how many one-way messages were still queued. A client that is [connecting lazily](ClientBuilder::connect_lazy) and has
-    /// taken messages waits for that attempt and sends them. Requests do not make it wait. It takes no events: the remaining ones, and [`Event::Ended`] after them, can
-    /// still be taken. Dropping the last clone ends the client at once instead.
+    /// how many one-way messages were still queued. A client that is [connecting lazily](ClientBuilder::connect_lazy) and
+    /// has taken messages waits for that attempt and sends them. Closing does not wait for the replies to requests. It takes
+    /// no events: the remaining ones, and [`Event::Ended`] after them, can still be taken. Dropping the last clone instead
+    /// ends the client at once.
     ///
-    /// The closing begins at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
+    /// The client begins to close at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
     pub fn close(&self) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
-        // A client that has ended needs no closing.
+        // The only error is that the client has ended already.
         let _ = self.inner.link.close_by(at_ns, None);
         Closing::new(self.clone())
     }
 
-    /// As [`Client::close`], and tells the server why: a code for programs, and a text for people of at most 255 bytes, which
-    /// is cut if it is longer. Its service sees [`CloseReason::GoAway`](crate::CloseReason::GoAway) with the code, and the
-    /// text by [`Context::peer_farewell`](crate::Context::peer_farewell). Codecs but `tw1` have no words for it: there it is
-    /// a plain close. The first close of a client counts.
+    /// Closes as [`Client::close`] does, and sends the server the reason: a code for programs, and a text for people of at
+    /// most 255 bytes. A longer text is cut. The server's service sees [`CloseReason::GoAway`](crate::CloseReason::GoAway)
+    /// with the code, and reads the text with [`Context::peer_farewell`](crate::Context::peer_farewell). Only `tw1` can
+    /// express a reason. With other codecs this is a plain close. Only the first close of a client has an effect.
     pub fn close_with(&self, code: GoAwayCode, text: &str) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
@@ -194,7 +195,7 @@ impl Client {
 }
 
 impl Drop for Inner {
-    /// Some thread may keep a reference to the link beyond this.
+    /// The link may outlive the client, because another thread can still hold a reference to it.
     fn drop(&mut self) {
         self.link.events.discard();
         request::drop_shares(&self.link);

@@ -1,4 +1,4 @@
-//! Calls of a client that end in something else than a reply: a future each, with a blocking twin.
+//! Calls of a client whose result is not a reply: each is a future with a blocking twin.
 
 use std::fmt;
 use std::future::Future;
@@ -10,16 +10,16 @@ use super::error::RequestError;
 use super::reply::Reply;
 use super::request::Request;
 
-/// A call that is on its way to the server, and the value that its reply becomes. Await it with any executor, or
+/// A call that was sent to the server. Its output is made from the reply. Await it with any executor, or
 /// [`wait`](Self::wait) for it.
 ///
-/// Every call of a [`Client`](crate::Client) that takes time returns a future that has such a `wait`. It begins at the call, not
-/// at the first poll.
+/// Every call of a [`Client`](crate::Client) that takes time returns a future with such a `wait`. The call begins when the
+/// method is called, not at the first poll.
 ///
 /// # Cancel safety
-/// Dropping it before it is ready gives the call up: the server may have done it or not, and what it leads to is let go again. A
-/// subscription that the server agrees to afterwards is unsubscribed from, and a room that it lets the client join is left. The
-/// same happens after [`RequestError::TimedOut`].
+/// Dropping it before it is ready gives the call up. The server may have processed it or not. The client undoes its effect:
+/// it unsubscribes from a subscription, or leaves a room, that the server agrees to later. The same happens after
+/// [`RequestError::TimedOut`].
 ///
 /// ```
 /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::Chat::new())?;
@@ -31,12 +31,12 @@ use super::request::Request;
 /// ```
 #[must_use = "it is given up unless it is awaited or waited for"]
 pub struct Operation<T> {
-    /// Before `finish`, so that a request that is given up is so before what it was for.
+    /// Declared before `finish`, so that the request is dropped before the values that `finish` owns.
     request: Request,
     finish: Option<Finish<T>>,
 }
 
-/// Makes the value of the reply.
+/// Makes the output from the reply.
 type Finish<T> = Box<dyn FnOnce(Reply) -> Result<T, RequestError> + Send>;
 
 impl<T> Operation<T> {
@@ -60,7 +60,7 @@ impl<T> Operation<T> {
     /// Blocks this thread until the call is done. Never call it on a lane.
     ///
     /// # Errors
-    /// As the call says; see [`RequestError`].
+    /// Those of the call; see [`RequestError`].
     pub fn wait(self) -> Result<T, RequestError> {
         block_on(self)
     }
@@ -76,7 +76,7 @@ impl<T> Future for Operation<T> {
         let finish = self.finish.take();
         Poll::Ready(result.and_then(|reply| match finish {
             Some(finish) => finish(reply),
-            // Only a request that failed has none.
+            // Only a failed request has no `finish`.
             None => Err(RequestError::Shutdown),
         }))
     }

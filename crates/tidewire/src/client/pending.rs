@@ -1,7 +1,7 @@
-//! The requests of a client that its lane has taken: those that wait for their replies, and those that are queued.
+//! The requests that a client's lane has taken: sent requests that wait for their replies, and queued requests.
 //!
-//! A request is queued if the window is full and its caller chose to wait, or if it may be repeated and there is no
-//! connection now. Both are in one queue, in the order they came, each with its deadline.
+//! A request is queued if the window is full and its caller chose to wait. It is also queued if it may be repeated and there
+//! is no connection. Both kinds share one queue in order of arrival, and each has its deadline.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,36 +30,36 @@ use crate::session::SessionId;
 #[derive(Debug)]
 pub(super) struct Pending {
     link: Arc<Link>,
-    /// Whether requests carry ids; without them they are messages whose answers come in their order.
+    /// Whether requests carry ids. Without ids they are one-way messages, and the answers come in the same order.
     has_ids: bool,
     sent: Correlator<Sent>,
-    /// In the order they came.
+    /// In order of arrival.
     queued: VecDeque<Kept>,
-    /// Where to find those that are abandoned.
+    /// Finds abandoned requests by their slots.
     index: RequestIndex,
-    /// When to look for requests whose deadlines have passed: at the earliest deadline, or before it.
+    /// Time of the next search for passed deadlines: the earliest deadline, or earlier.
     due_ns: Option<u64>,
     /// Scratch list of requests whose deadlines have passed.
     expired: Vec<u32>,
-    /// What those who wait are to be told.
+    /// Outcomes that are not published yet.
     pub(super) completions: Completions,
     /// The session, while it is open.
     pub(super) session: Option<SessionId>,
-    /// The reason why there is no session, if the last attempt to connect failed.
+    /// The error of the last attempt to connect, if it failed.
     pub(super) unreachable: Option<Arc<str>>,
     /// Whether another connection follows when this one ends.
     pub(super) reconnects: bool,
 }
 
-/// A request on its way.
+/// A request that was sent and waits for its reply.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) head: RequestHead,
-    /// To be repeated.
+    /// A copy, if the request may be repeated.
     kept: Option<Box<Kept>>,
 }
 
-/// A request that is not on its way, or may not stay so.
+/// A request with its own copy of the bytes: it is queued, or may be repeated.
 #[derive(Debug)]
 struct Kept {
     head: RequestHead,
@@ -67,12 +67,12 @@ struct Kept {
     payload: Vec<u8>,
 }
 
-/// Requests that are sent together: their session is found once, and written behind them if they are worth a write.
+/// Requests that are sent together. Their session is looked up once, and is written after them if the block is large enough.
 #[derive(Debug)]
 struct Block<'a> {
-    /// None if there is no session.
+    /// `None` if there is no session.
     sender: Option<SessionSender<'a>>,
-    /// Of names and payloads.
+    /// Bytes of names and payloads so far.
     bytes: usize,
 }
 
@@ -84,7 +84,7 @@ enum NotSent {
     OutputFull,
     NoSession,
     Encode(EncodeError),
-    /// Nobody waits for its answer.
+    /// The caller does not want the outcome any more.
     Abandoned,
 }
 
@@ -110,14 +110,14 @@ impl Pending {
         }
     }
 
-    /// Sends the requests that are next in the list, queues them, or fails them. Those that the session has no room for
-    /// stay where they are, and so do those behind a block, which is written first.
+    /// Sends the next requests of the list, queues them, or fails them. Requests that the session has no room for stay in
+    /// the list. So do those after a full block, because the block is written first.
     pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
         let mut block = Block::begin(cx, self.session);
         while !block.is_full()
             && let Some((head, name, payload)) = list.request()
         {
-            // Those that came before go before.
+            // Queued requests go first.
             let sent = if head.when_full == WhenWindowFull::Wait
                 && !self.queued.is_empty()
                 && block.sender.is_some()
@@ -139,7 +139,7 @@ impl Pending {
         }
     }
 
-    /// Sends a request now, or says why not.
+    /// Sends a request now, or returns the reason why it cannot.
     pub(super) fn send_one(
         &mut self,
         cx: &mut Context<'_>,
@@ -151,7 +151,7 @@ impl Pending {
         sent.map(drop).map_err(|not_sent| self.error(not_sent))
     }
 
-    /// Sends what is queued, block by block, as far as the window and the session's output allow.
+    /// Sends queued requests, block by block, as far as the window and the session's output allow.
     pub(super) fn send_queued(&mut self, cx: &mut Context<'_>) {
         self.drop_abandoned();
         while self.session.is_some() && !self.queued.is_empty() {
@@ -161,7 +161,7 @@ impl Pending {
         }
     }
 
-    /// Sends the next block of what is queued. Returns whether others may follow.
+    /// Sends the next block of queued requests. Returns whether another block may follow.
     fn send_queued_block(&mut self, cx: &mut Context<'_>) -> bool {
         let mut block = Block::begin(cx, self.session);
         while !block.is_full()
@@ -185,7 +185,7 @@ impl Pending {
         true
     }
 
-    /// Sends one request now and returns its id, or says why not.
+    /// Sends one request now and returns its id, or the reason why it cannot.
     // Compiled into the loops, so that the sender stays in registers.
     #[inline(always)]
     fn send(
@@ -201,7 +201,7 @@ impl Pending {
         if self.link.table.is_abandoned(head.slot) {
             return Err(NotSent::Abandoned);
         }
-        // Before it takes an id, because the next one would leave a gap.
+        // Checked before `insert` takes an id, because a skipped id would leave a gap.
         if !sender.has_room() {
             return Err(NotSent::OutputFull);
         }
@@ -225,18 +225,18 @@ impl Pending {
         Ok(id)
     }
 
-    /// The error of a request that is not sent and does not wait.
+    /// Converts the reason into the error of a request that does not wait.
     fn error(&self, not_sent: NotSent) -> RequestError {
         match not_sent {
             NotSent::WindowFull | NotSent::OutputFull => RequestError::WindowFull,
             NotSent::Encode(error) => RequestError::Encode(error),
             NotSent::NoSession => self.not_connected(),
-            // Nobody reads this.
+            // The caller has gone, so the value does not matter.
             NotSent::Abandoned => RequestError::Shutdown,
         }
     }
 
-    /// The error where there is no session.
+    /// The error of a request when there is no session.
     pub(super) fn not_connected(&self) -> RequestError {
         match &self.unreachable {
             Some(cause) => RequestError::CannotConnect {
@@ -251,7 +251,7 @@ impl Pending {
         head.idempotent && self.reconnects
     }
 
-    /// Whether a request that was not sent waits for its turn.
+    /// Whether a request that could not be sent is queued.
     fn may_wait(&self, head: &RequestHead, not_sent: &NotSent) -> bool {
         match not_sent {
             NotSent::WindowFull => head.when_full == WhenWindowFull::Wait,
@@ -260,7 +260,7 @@ impl Pending {
         }
     }
 
-    /// Keeps a request that is on its way, to repeat it.
+    /// Stores a copy of a sent request, to repeat it.
     fn keep(&mut self, id: u32, kept: Kept) {
         if let Some(sent) = self.sent.find_mut(id) {
             sent.kept = Some(Box::new(kept));
@@ -277,13 +277,13 @@ impl Pending {
         self.queued.push_back(kept);
     }
 
-    /// There is no room in the queue for a request, or no longer.
+    /// Fails a request that cannot be in the queue, or was just removed from it.
     fn fail_queued(&mut self, slot: Option<SlotId>, error: RequestError) {
         self.index.note_unqueued(slot);
         self.completions.fail(slot, error);
     }
 
-    /// Takes out of the queue what was abandoned since the last time, in one walk for all.
+    /// Removes the abandoned requests from the queue, all in one walk.
     fn drop_abandoned(&mut self) {
         if self.index.abandoned_count() == 0 {
             return;
@@ -304,8 +304,8 @@ impl Pending {
         });
     }
 
-    /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is. None if it is no
-    /// answer.
+    /// Returns the id of the request that a message answers: its own id, or 0 for the oldest request where requests have no
+    /// ids. `None` if the message is no answer.
     pub(super) fn answered_id(&self, message: &Message<'_>) -> Option<u32> {
         match message.kind {
             Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
@@ -314,13 +314,13 @@ impl Pending {
         }
     }
 
-    /// The request that an answer with this id is for, if one waits for it.
+    /// Takes the request that an answer with this id is for, if it is pending.
     pub(super) fn take_answered(&mut self, id: u32) -> Option<RequestHead> {
         self.sent.answer(id).map(|sent| sent.head)
     }
 
-    /// The server, which goes away, refused a request before it did anything of it. One that is to be repeated waits for the
-    /// next connection. Returns whether it does.
+    /// Queues a request again that a server refused because it goes away. The server has not processed it. Returns false if
+    /// the request may not be repeated.
     pub(super) fn put_back(&mut self, id: u32) -> bool {
         let kept = self.sent.find_mut(id).and_then(|sent| sent.kept.take());
         let Some(kept) = kept.filter(|_| self.reconnects) else {
@@ -331,7 +331,7 @@ impl Pending {
         true
     }
 
-    /// The application abandoned a request. One that is queued goes with the next [`send_queued`](Self::send_queued).
+    /// Abandons a request. A queued one is removed at the next [`send_queued`](Self::send_queued).
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
         let sent = self.index.sent_id(slot).filter(|id| {
             let sent = self.sent.find_mut(*id);
@@ -339,12 +339,12 @@ impl Pending {
         });
         match sent {
             Some(id) => self.give_up(cx, id, RequestError::Shutdown),
-            // It waits, or its answer has come.
+            // It is queued, or its answer has come.
             None => self.index.note_abandoned(slot),
         }
     }
 
-    /// When to look for requests whose deadlines have passed.
+    /// Time of the next search for passed deadlines.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.due_ns
     }
@@ -353,11 +353,11 @@ impl Pending {
         self.due_ns = Some(self.due_ns.map_or(deadline_ns, |due| due.min(deadline_ns)));
     }
 
-    /// Fails what is due, and tells of those that were on their way.
+    /// Fails the requests whose deadlines have passed. Calls `tell` for each of them that was sent.
     ///
-    /// Deadlines are looked for among all requests, when the earliest one has passed that there was at the last look:
-    /// nearly all requests are answered long before theirs, so most looks find nothing, and there is one in as long as a
-    /// deadline. A timer for each request would cost more than all else that is done for it here.
+    /// The search walks over all requests, at the earliest deadline that the last search found. Nearly all requests are
+    /// answered long before their deadlines. So most searches find nothing, and a search happens once in the length of a
+    /// deadline. A timer for each request would cost more than all other work for it here.
     pub(super) fn expire(
         &mut self,
         cx: &mut Context<'_>,
@@ -393,12 +393,12 @@ impl Pending {
             }
             !is_due
         });
-        // Not more often than once in a tick, however many deadlines there are.
+        // At most one search a tick, however many deadlines there are.
         self.due_ns = (next_ns < u64::MAX).then(|| next_ns.max(now_ns + DEADLINE_TICK_NS));
     }
 
-    /// Stops waiting for a reply and tells the server, where the codec can say it. That of a request with an
-    /// [effect](super::effect) is listened for all the same, for nobody.
+    /// Stops waiting for a reply, and sends a cancel if the codec can express it. A request with an [effect](super::effect)
+    /// stays pending without a slot, so that its reply can be undone.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
         if let Some(Sent { head, kept }) = self.sent.find_mut(id)
             && head.effect.is_some()
@@ -413,14 +413,14 @@ impl Pending {
         self.completions.fail(head.slot, error);
         if let Some(session) = self.session {
             let cancel = Message::with_id(Kind::Cancel, head.channel, id, &[]);
-            // A codec without cancels or a full output: the reply comes for nothing, and is counted.
+            // Without a cancel the reply still comes, and is counted as unexpected.
             if let Err(error) = cx.send_to(session, &cancel) {
                 tracing::trace!(id, %error, "cannot cancel a request");
             }
         }
     }
 
-    /// Takes the effect of a request back, unless its connection has ended and the effect with it.
+    /// Undoes the effect of a request, unless its connection has ended and the effect with it.
     pub(super) fn undo(&mut self, cx: &mut Context<'_>, undo: Undo) {
         if self.session != Some(undo.session) {
             return;
@@ -435,11 +435,11 @@ impl Pending {
             effect: None,
         };
         self.enqueue(Kept::new(&head, "", &[]));
-        // Now, so that it stays in front of what the application asks for next.
+        // Send at once, so that it comes before the application's next submissions.
         self.send_queued(cx);
     }
 
-    /// The connection ended: what may be repeated waits for the next one, the rest fails.
+    /// Handles the end of the connection: requests that may be repeated are queued for the next one, the others fail.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;
         self.drop_abandoned();
@@ -497,13 +497,14 @@ impl From<SendError> for NotSent {
     }
 }
 
-/// Requests that are queued. As many as submissions wait for the lane: twice that is what a burst may be.
+/// Largest number of queued requests. It equals the number of submissions that wait for the lane, so a burst may be twice as
+/// large.
 const QUEUED_MAX: usize = 4096;
 
-/// Names and payloads, in bytes, that end a block. An output of as many is written at once.
+/// Bytes of names and payloads that fill a block. An output of this size is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// How long the server may take to confirm that an effect was taken back. Nobody waits for it.
+/// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Resolution of request deadlines.

@@ -1,19 +1,19 @@
-//! Whether a client's lane may read on, decided by the application that takes the events.
+//! Decides whether a client's lane may read, by how full the event queues are.
 //!
-//! A queue of events that is full under [`WhenEventsFull::PauseReading`](super::WhenEventsFull::PauseReading) counts
-//! itself in here, and out again when half of it has been taken. The lane reads while the count is 0. It looks at it
-//! after each event, so it stops after the one that filled a queue; the thread that takes the last full queue's count
-//! back wakes the lane.
+//! An event queue that is full under [`WhenEventsFull::PauseReading`](super::WhenEventsFull::PauseReading) adds 1 to a count
+//! here, and subtracts it when half of its events have been taken. The lane reads while the count is 0. It checks the count
+//! after each event, so it stops right after the event that filled a queue. The thread that brings the count back to 0 wakes
+//! the lane.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::sync::{OnceWaker, WakeLane};
 
-/// See the module.
+/// The count of full event queues. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     full_queues: AtomicUsize,
-    /// There was a queue that may count itself in.
+    /// Whether a queue that can pause reading was created.
     may_be_held: AtomicBool,
     /// Events that queues dropped because the application did not take them.
     dropped: AtomicU64,
@@ -25,18 +25,18 @@ impl Reading {
         &self.waker
     }
 
-    /// Whether a queue is full. The waker orders memory: the lane is woken after the count has changed.
+    /// Whether a queue is full. Relaxed is enough: the count changes before the lane is woken, and the waker orders memory.
     #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.full_queues.load(Ordering::Relaxed) > 0
     }
 
-    /// A queue that holds reading when it is full exists from now on.
+    /// Records that a queue exists that can pause reading.
     pub(super) fn note_pausing(&self) {
         self.may_be_held.store(true, Ordering::Relaxed);
     }
 
-    /// Whether reading may be held, so that an answer may wait unread for any time.
+    /// Whether reading may be paused at some time, so that a reply may stay unread without a time limit.
     pub(super) fn may_be_held(&self) -> bool {
         self.may_be_held.load(Ordering::Relaxed)
     }
@@ -51,12 +51,12 @@ impl Reading {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Counts a queue that became full.
+    /// Adds a queue that became full.
     pub(super) fn hold(&self) {
         self.full_queues.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts out a queue that has room again.
+    /// Removes a queue that has room again, and wakes the lane if it was the last full one.
     pub(super) fn release(&self) {
         if self.full_queues.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.waker.wake();

@@ -1,29 +1,30 @@
-//! The reply to a request, and the memory that replies are in.
+//! The reply to a request, and the reuse of its memory.
 //!
-//! Memory goes round: a thread fetches a short reply into it, the application drops the reply, and the next one that the same
-//! thread fetches is in it again. In between it waits with the thread, because a lock for it alone would be a third of all
-//! that a request costs the application. Memory is as good for one client as for another.
+//! Memory is reused: a thread fetches a short reply into a buffer, the application drops the reply, and the same thread
+//! fetches its next reply into that buffer. Free buffers belong to a thread, because a lock for them would be a third of the
+//! cost of a request. All clients of a thread share them.
 //!
-//! A reply that does not fit its slot is put into memory by the lane. Whoever fetches one leaves a piece for it in exchange.
-//! All requests of a client share a [pile](Pile) of them. Rejected: a piece with each slot, of which there are as many as
-//! requests were ever held at once.
+//! The lane puts a reply that does not fit its slot into a buffer of its own. The thread that fetches such a reply leaves a
+//! buffer for the lane in exchange. All requests of a client share a [pile](Pile) of them. Rejected: a buffer in each slot,
+//! because there are as many slots as requests were ever open at once.
 
 use std::cell::RefCell;
 
 use tidewire_io::words::SharedBytes;
 
-/// The answer to a request.
+/// The reply to a request.
 ///
-/// The memory it is in serves another request once it is dropped. That of a short one has room for 120 bytes, unless it is
+/// Dropping it frees its buffer for another reply. The buffer of a short reply has room for 120 bytes, unless the payload is
 /// empty. [`Call`](crate::Call) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     payload: Vec<u8>,
-    /// A whole word, because it is moved with the payload: two bytes of one, read as a word, would have to be waited for.
+    /// A full word, because it is moved together with the payload: reading a word after a store of two bytes into it stalls
+    /// the processor.
     channel: u64,
 }
 
-/// Emptied memory: so many pieces at most, none of which is too small for a short reply, or large.
+/// A bounded stack of empty buffers. Each is large enough for a short reply and not too large to keep.
 #[derive(Debug, Default)]
 pub(super) struct Pile(Vec<Vec<u8>>);
 
@@ -36,19 +37,19 @@ impl Reply {
         }
     }
 
-    /// The channel the answer came on; for a join, the room's alias.
+    /// The channel of the reply. For a join it is the room's alias.
     #[must_use]
     pub fn channel(&self) -> u16 {
         self.channel as u16
     }
 
-    /// The server's answer.
+    /// The payload.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// The server's answer as an owned value.
+    /// Converts the reply into its payload.
     #[must_use]
     pub fn into_payload(mut self) -> Vec<u8> {
         std::mem::take(&mut self.payload)
@@ -62,13 +63,12 @@ impl Drop for Reply {
 }
 
 impl Pile {
-    /// One of the pieces, if there is any.
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         self.0.pop()
     }
 
-    /// Empties a piece and adds it, or returns it if it is not to be kept.
+    /// Empties a buffer and adds it. Returns the buffer if it is not kept.
     #[inline(always)]
     pub(super) fn push(&mut self, mut memory: Vec<u8>) -> Option<Vec<u8>> {
         if self.0.len() >= PIECES_MAX
@@ -85,18 +85,18 @@ impl Pile {
         self.0.is_empty()
     }
 
-    /// Exchanges all pieces with those of another pile.
+    /// Exchanges all buffers with those of another pile.
     pub(super) fn swap(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.0, &mut other.0);
     }
 }
 
-/// Emptied memory, or none.
-// Into its callers: returned by way of memory it would be read in larger pieces than it was just written in.
+/// Returns an empty buffer of this thread, or an empty `Vec` without memory.
+// Inlined: a value returned through memory would be read in larger pieces than it was just written in.
 #[inline(always)]
 pub(crate) fn take_memory() -> Vec<u8> {
     let mut taken = Vec::new();
-    // A thread that ends has nothing any more.
+    // Thread-local variables are gone while a thread ends.
     let _ = RETURNED.try_with(|returned| {
         if let Some(memory) = returned.borrow_mut().pop() {
             taken = memory;
@@ -105,7 +105,7 @@ pub(crate) fn take_memory() -> Vec<u8> {
     taken
 }
 
-/// Emptied memory to write a payload into, with so much room that it is worth keeping.
+/// Returns an empty buffer for a payload, large enough that [`give_back`] keeps it.
 #[cfg(feature = "typed")]
 pub(crate) fn take_memory_to_write() -> Vec<u8> {
     let mut memory = take_memory();
@@ -113,7 +113,7 @@ pub(crate) fn take_memory_to_write() -> Vec<u8> {
     memory
 }
 
-/// Takes memory back that is not needed any more.
+/// Keeps a buffer for the next reply of this thread.
 pub(crate) fn give_back(memory: Vec<u8>) {
     let _ = RETURNED.try_with(|returned| returned.borrow_mut().push(memory));
 }
@@ -122,16 +122,16 @@ thread_local! {
     static RETURNED: RefCell<Pile> = const { RefCell::new(Pile(Vec::new())) };
 }
 
-/// Words of a short reply: with them and its two states a slot is two cache lines.
+/// Words of a short reply: with them and its two states a slot fills two cache lines.
 pub(super) const SHORT_WORDS: usize = 15;
 
 /// Largest payload of a short reply, in bytes.
 pub(super) const SHORT_BYTES_MAX: usize = SharedBytes::<SHORT_WORDS>::BYTES_MAX;
 
-/// Pieces of a pile: more than most windows of requests. A thread that only drops replies holds no more.
+/// Largest number of buffers in a pile: more than most windows of requests.
 pub(super) const PIECES_MAX: usize = 256;
 
-/// Largest piece that is kept, in bytes. So there is 1 MiB at most with each thread, and twice as much with each client.
+/// Largest buffer that is kept, in bytes. So a thread keeps at most 1 MiB, and a client at most twice as much.
 const PIECE_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(take_memory().capacity(), 0);
     }
 
-    /// They took places of memory that is of use, and a short reply that got one of them allocated all the same.
+    /// Regression: small buffers filled the pile, and a short reply that got one allocated anyway.
     #[test]
     fn pieces_too_small_for_a_short_reply_are_not_kept() {
         give_back(Vec::with_capacity(SHORT_BYTES_MAX - 1));
@@ -163,10 +163,10 @@ mod tests {
     fn what_a_short_payload_was_written_into_is_kept() {
         let mut payload = take_memory_to_write();
         payload.push(1);
-        let place = payload.as_ptr();
+        let address = payload.as_ptr();
         give_back(payload);
         let again = take_memory_to_write();
-        assert_eq!(again.as_ptr(), place);
+        assert_eq!(again.as_ptr(), address);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! A request on its way: a future for any executor, with a blocking twin.
+//! A request that was sent: a future for any executor, with a blocking twin.
 //!
-//! References to a client's link go round between the requests of a thread that hold them: counting one more and one less is
-//! two atomic operations, each of which costs as much as everything that is done for a request without them. A client that
-//! is gone is not kept by them: the thread that drops it lets go of its own at once, and every other one when it next
-//! finishes a request, whosever that is, or ends.
+//! The requests of a thread reuse references to their client's link. Cloning and dropping an `Arc` costs two atomic
+//! operations, and each costs as much as the rest of a request on this side. The kept references do not keep a client alive
+//! for long. The thread that drops a client drops its kept references at once. Any other thread does so when it next
+//! finishes a request, or when it ends.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -18,13 +18,13 @@ use super::reply::{PIECES_MAX, Reply};
 use super::slots::SlotId;
 use crate::mailbox::EnqueueError;
 
-/// A request that was enqueued for the client's lane. Await it, or [`Request::wait`] for it. [`Client::request`](crate::Client::request)
-/// has an example.
+/// A request that was queued for the client's lane. Await it, or [`Request::wait`] for it.
+/// [`Client::request`](crate::Client::request) has an example.
 ///
-/// Dropped before its reply it is given up, and the server is told where the codec can say it.
+/// Dropping it before its reply abandons the request. The server gets a cancel if the codec can express one.
 ///
-/// Of many requests under way, await the oldest first: replies come in blocks, so when it is there most of the others are,
-/// too, and cost no wait.
+/// If many requests are pending, await the oldest first. Replies come in blocks, so most of the others are there by then and
+/// cost no wait.
 #[derive(Debug)]
 #[must_use = "a request does nothing useful unless its reply is awaited"]
 pub struct Request {
@@ -33,16 +33,16 @@ pub struct Request {
 
 #[derive(Debug)]
 enum State {
-    /// The lane has it, or its answer is in the slot.
+    /// The request was queued. Its answer may be in the slot already.
     Sent { link: Arc<Link>, slot: SlotId },
-    /// It did not get as far.
+    /// The request was not queued.
     Failed(Box<RequestError>),
-    /// Its result was taken.
+    /// The result was taken.
     Done,
 }
 
 impl Request {
-    /// A request whose answer will be in the link's slot, or that could not be enqueued.
+    /// Creates a request from the slot of its answer, or from the error of queueing it.
     #[inline(always)]
     pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, EnqueueError>) -> Self {
         match sent {
@@ -56,14 +56,14 @@ impl Request {
         }
     }
 
-    /// A request that was not sent.
+    /// Creates a request that was not sent.
     pub(crate) fn failed(error: RequestError) -> Self {
         Self {
             state: State::Failed(Box::new(error)),
         }
     }
 
-    /// Blocks this thread until the reply came or the request failed. Never call it on a lane.
+    /// Blocks this thread until the reply comes or the request fails. Never call it on a lane.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -75,12 +75,12 @@ impl Request {
         }
     }
 
-    /// The reply or the failure, if it is there already; who waits for it otherwise goes on waiting. Never blocks, and costs no
-    /// system call: after one that was waited for, ask the next ones in the order they were sent, and wait again where there
-    /// is none.
+    /// Returns the reply or the error, if it is there already. It never blocks and makes no system call. A task that waits
+    /// for the reply keeps waiting. After a wait for one reply, call this for the next requests in the order they were sent,
+    /// and wait again at the first `None`.
     ///
     /// # Panics
-    /// When it has given its result already.
+    /// When the result was taken before.
     #[inline]
     pub fn try_wait(&mut self) -> Option<Result<Reply, RequestError>> {
         match self.fetch_reply() {
@@ -89,7 +89,7 @@ impl Request {
         }
     }
 
-    /// Takes a reply that can be had without a lock. Compiled into its callers, so that the reply is put together where it goes.
+    /// Takes a reply that needs no lock. Inlined, so that the reply is built at its destination.
     #[inline(always)]
     fn fetch_reply(&mut self) -> Option<Reply> {
         let State::Sent { link, slot } = &self.state else {
@@ -100,7 +100,7 @@ impl Request {
         Some(reply)
     }
 
-    /// Takes the result, or has `waker` woken when there is one, if it is given.
+    /// Takes the result. If there is none, stores `waker`, if given, to be woken when there is one.
     #[inline(never)]
     fn fetch_or_wait(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
         let result = match &self.state {
@@ -115,7 +115,7 @@ impl Request {
         Some(result)
     }
 
-    /// Its result was taken.
+    /// Marks the result as taken, and keeps the reference for the next request.
     #[inline(always)]
     fn finish(&mut self) {
         if let State::Sent { link, .. } = std::mem::replace(&mut self.state, State::Done) {
@@ -149,7 +149,7 @@ impl Drop for Request {
     }
 }
 
-/// A reference to this link: one that was given back, or one more.
+/// Returns a reference to this link: a kept one, or a new clone.
 #[inline]
 pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
     let shared = LINKS.try_with(|links| links.borrow_mut().pop());
@@ -159,7 +159,8 @@ pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
     }
 }
 
-/// Takes a reference back that is not needed any more. Only those to one link are kept, the last one, unless it has ended.
+/// Keeps a reference for the next request, unless the link has ended. Only references to one link are kept, the last one
+/// used.
 #[inline]
 pub(super) fn give_back_share(link: Arc<Link>) {
     let _ = LINKS.try_with(|links| {
@@ -175,12 +176,13 @@ pub(super) fn give_back_share(link: Arc<Link>) {
     });
 }
 
-/// Drops this thread's spare references to a link.
+/// Drops this thread's kept references to a link.
 pub(super) fn drop_shares(link: &Arc<Link>) {
     let _ = LINKS.try_with(|links| drop_last_while(links, |last| Arc::ptr_eq(last, link)));
 }
 
-/// Drops references one by one: what falls with the last one to a link may run code of an executor, and come here again.
+/// Drops references one by one. Dropping the last reference to a link may run code of an executor, which may call this
+/// function again.
 #[inline(always)]
 fn drop_last_while(links: &RefCell<Vec<Arc<Link>>>, is_unwanted: impl Fn(&Arc<Link>) -> bool) {
     let pop = || links.borrow_mut().pop_if(|last| is_unwanted(last));
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&link), 1);
     }
 
-    /// A client that was gone stayed in memory with its events and slots until its threads ended.
+    /// Regression: a dropped client stayed in memory, with its events and slots, until its threads ended.
     #[test]
     fn a_client_that_is_dropped_leaves_nothing_with_its_thread() {
         let (client, _server) = client();
@@ -274,19 +276,19 @@ mod tests {
     #[test]
     fn a_client_that_is_dropped_leaves_no_events_behind() {
         let (client, _server) = client();
-        // As other threads do.
+        // Another thread may hold the link like this.
         let held = Arc::clone(&client.inner.link);
         let request = client.request(b"x").send();
         drop(client);
         assert_eq!(held.events.next(None), Some(Event::Ended));
-        // Its answer may have come before.
+        // The reply may have come before the drop.
         if let Ok(reply) = request.wait() {
             assert_eq!(reply.payload(), b"x");
         }
         assert_eq!(Arc::strong_count(&held), 1);
     }
 
-    /// A client and the server that it is connected to, which echoes.
+    /// A client, and the echo server that it is connected to.
     fn client() -> (Client, Server) {
         let server = crate::serve(
             "tcp://127.0.0.1:0",
@@ -297,7 +299,7 @@ mod tests {
         (client, server)
     }
 
-    /// What waits with the last reference to a link may come back here when it falls.
+    /// Dropping the last reference to a link may drop a waker that gives back another link.
     #[test]
     fn a_link_that_falls_may_give_back_another() {
         struct Task(std::sync::Mutex<Option<Arc<Link>>>);

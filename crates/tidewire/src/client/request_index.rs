@@ -1,21 +1,20 @@
-//! Where a client's requests are, by their slots: so that an abandoned one is found without a search.
+//! Finds a client's requests by their slots, so that an abandoned request needs no search.
 //!
-//! Looking for each of them among all others made dropping many requests cost the lane the square of their number. Slots
-//! are small numbers without gaps, so this is a list, and a request costs one entry that is written when it is sent.
-//! It is not cleared when the answer comes, which would be another one: whoever reads it sees whether the request
-//! under that id is still the slot's.
+//! With a search, dropping many requests cost the lane the square of their number. Slots are small numbers without gaps, so
+//! a list serves as the index, and sending a request writes one entry. The answer does not clear the entry, because that
+//! would be a second write. So a reader checks that the request under that id still has the slot.
 //!
-//! Rejected for requests that wait to be sent: their positions in the queue, which move whenever one in front of them goes. They
-//! are marked here instead, and the queue is walked once for all that are.
+//! Rejected for queued requests: their positions in the queue, which change whenever an earlier request leaves. They are
+//! marked here instead, and one walk over the queue removes all marked ones.
 
 use super::slots::SlotId;
 
-/// See the module.
+/// The index. See the module.
 #[derive(Debug, Default)]
 pub(super) struct RequestIndex {
-    /// By the indices of slots.
+    /// Indexed by slot.
     positions: Vec<Position>,
-    /// How many of those in the queue are abandoned.
+    /// Number of abandoned requests in the queue.
     abandoned: usize,
 }
 
@@ -24,27 +23,27 @@ enum Position {
     /// Neither queued nor sent.
     #[default]
     Unknown,
-    /// Sent under this id, and perhaps answered since.
+    /// Sent under this id. The answer may have come since.
     Sent(u32),
     /// In the queue.
     Queued,
-    /// In the line, and nobody wants the answer.
+    /// In the queue, but abandoned.
     Abandoned,
 }
 
 impl RequestIndex {
-    /// A request was sent. One that was abandoned in the queue never is, so that this need not count.
+    /// Records that a request was sent. An abandoned request in the queue is never sent, so the count stays.
     #[inline]
     pub(super) fn note_sent(&mut self, slot: Option<SlotId>, id: u32) {
         self.note(slot, Position::Sent(id));
     }
 
-    /// A request waits in the line. It is put there once, or again after it was sent.
+    /// Records that a request was queued, for the first time or after it was sent.
     pub(super) fn note_queued(&mut self, slot: Option<SlotId>) {
         self.note(slot, Position::Queued);
     }
 
-    /// A request left the line without being sent.
+    /// Records that a request left the queue without being sent.
     pub(super) fn note_unqueued(&mut self, slot: Option<SlotId>) {
         if self.is_abandoned(slot) {
             self.abandoned -= 1;
@@ -52,7 +51,7 @@ impl RequestIndex {
         self.note(slot, Position::Unknown);
     }
 
-    /// The id under which the slot's request was sent last; it may be another's by now.
+    /// Returns the id under which the slot's request was sent last. By now that id may belong to another request.
     pub(super) fn sent_id(&self, slot: SlotId) -> Option<u32> {
         match self.positions.get(slot.index()) {
             Some(Position::Sent(id)) => Some(*id),
@@ -60,7 +59,7 @@ impl RequestIndex {
         }
     }
 
-    /// The answer to the slot's request is not wanted any more. Counts only if it waits in the line.
+    /// Marks the slot's request as abandoned if it is queued.
     pub(super) fn note_abandoned(&mut self, slot: SlotId) {
         if let Some(position @ Position::Queued) = self.positions.get_mut(slot.index()) {
             *position = Position::Abandoned;
@@ -68,13 +67,13 @@ impl RequestIndex {
         }
     }
 
-    /// Whether the slot's request waits in the line, and nobody wants the answer.
+    /// Whether the slot's request is queued and abandoned.
     pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
         let position = slot.and_then(|slot| self.positions.get(slot.index()));
         position == Some(&Position::Abandoned)
     }
 
-    /// How many of those in the queue are abandoned.
+    /// Number of abandoned requests in the queue.
     pub(super) fn abandoned_count(&self) -> usize {
         self.abandoned
     }
@@ -90,7 +89,7 @@ impl RequestIndex {
         }
     }
 
-    /// The first request in a slot.
+    /// Adds the entry of a slot that is used for the first time.
     #[cold]
     fn add(&mut self, slot: SlotId, at: Position) {
         self.positions.resize(slot.index() + 1, Position::Unknown);

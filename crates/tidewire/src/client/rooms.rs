@@ -1,4 +1,4 @@
-//! Rooms at a client: entering, leaving, talking, asking who is there.
+//! Rooms at a client: join, leave, say, whisper, list the members.
 
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
 use tidewire_proto::error::EncodeError;
@@ -14,8 +14,8 @@ use crate::room::Joined;
 impl Client {
     /// Enters a room under a name. [`Operation`] has an example.
     ///
-    /// A join that is given up, or that times out, leaves the room again if the server agrees later. Until it has, another
-    /// join of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
+    /// A join that is dropped or times out leaves the room again if the server agrees to it later. Until then, another join
+    /// of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
     ///
     /// # Errors
     /// [`RequestError::Refused`] if the name is empty, malformed or taken (try another) or a limit is reached, and the other
@@ -43,7 +43,7 @@ impl Client {
         self.operate(Kind::Leave, room, Ok(()), &[], |_| Ok(()))
     }
 
-    /// Says something to everyone else in a room. Nobody answers, so there is nothing to wait for.
+    /// Sends a message to all other members of a room. It has no reply, so there is nothing to wait for.
     ///
     /// # Errors
     /// As [`Client::try_send`].
@@ -68,7 +68,7 @@ impl Client {
         })
     }
 
-    /// Says something to one member only. It is done when the server passed it on.
+    /// Sends a message to one member. The call is done when the server has passed the message on.
     ///
     /// # Errors
     /// [`RequestError::Refused`] if no member has that name, and the other [`RequestError`]s if there is no reply.

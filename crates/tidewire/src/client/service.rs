@@ -29,9 +29,9 @@ pub(crate) struct ClientService {
     pub(super) dialing: Dialing,
     pub(super) session: Option<SessionId>,
     pub(super) ever_open: bool,
-    /// The session's output is full or the connection not open yet, so submissions wait.
+    /// Submissions wait, because the session's output is full or the connection is not open yet.
     is_backed_up: bool,
-    /// Nothing is read, because the application does not take its events.
+    /// Reading is paused, because an event queue is full.
     is_reading_paused: bool,
     /// Submissions taken from the application.
     list: Submissions<Control>,
@@ -71,7 +71,7 @@ impl ClientService {
             Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
             Submission::Control(Control::Unsubscribe(queue)) => {
                 self.listening.give_up(&queue);
-                // Now, so that it stays in front of a new subscription to the same pattern.
+                // At once, so that it comes before a new subscription to the same pattern.
                 self.ask_due(cx);
             }
             Submission::Control(Control::Close(farewell)) => {
@@ -93,7 +93,7 @@ impl ClientService {
             deadline_ns,
             slot,
         } = subscribe;
-        // What is to be asked about others waits for a place in the window, and came before.
+        // Requests about other subscriptions came earlier and may wait for room in the window. They go first.
         self.ask_due(cx);
         let key = self.listening.add(Arc::clone(&pattern), policy, queue);
         let step = Step::Subscribe { pattern, policy };
@@ -103,7 +103,7 @@ impl ClientService {
         }
     }
 
-    /// Appends a range of the list's bytes, which is as many whole frames as `count` says.
+    /// Appends a range of the list's bytes, which holds `count` complete frames.
     fn send_messages(&mut self, cx: &mut Context<'_>, count: u64, range: Range) {
         let frames = self.list.bytes(range);
         let sent = self
@@ -117,12 +117,13 @@ impl ClientService {
         }
     }
 
-    /// Does what the application asked for, as far as the session's output has room and the turn is not over.
+    /// Processes submissions, as far as the session's output has room and the turn's limit allows.
     fn run_submissions(&mut self, cx: &mut Context<'_>) {
         let mut taken = TakenBytes::default();
         loop {
-            // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
-            // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
+            // Accepted submissions must not be dropped because the server is slow. They stay in the queue, and a full queue
+            // refuses new ones. If the output is still full after a flush, the lane waits for the socket, whose event starts
+            // another turn.
             self.is_backed_up = match self.pending.session {
                 None => self.dialing.holds_submissions() && self.may_wait_for_connection(),
                 Some(session) => {
@@ -143,13 +144,13 @@ impl ClientService {
         }
     }
 
-    /// Whether what was asked for may wait for the connection. Closing is one of the submissions: it waits for messages that were
-    /// taken before, until its own deadline, and for nothing else.
+    /// Whether submissions may wait for the connection. Closing is a submission too: it waits only for messages that were
+    /// taken before, until its own deadline.
     fn may_wait_for_connection(&self) -> bool {
         self.link.close_at_ns().is_none() || self.link.table.has_messages()
     }
 
-    /// Fails requests that wait behind a full output longer than they may. Returns when the next one will have.
+    /// Fails requests that wait behind a full output and whose deadlines have passed. Returns the next deadline.
     fn expire_waiting(&mut self, now_ns: u64) -> Option<u64> {
         if !self.is_backed_up {
             return None;
@@ -168,7 +169,7 @@ impl ClientService {
         self.link.may_hold_reading()
     }
 
-    /// Stops reading once a queue of events is full that is to be waited for.
+    /// Pauses reading if an event queue is full under [`PauseReading`](super::WhenEventsFull::PauseReading).
     #[inline]
     fn pause_if_held(&mut self, cx: &mut Context<'_>) {
         if self.link.holds_reading() {
@@ -177,7 +178,7 @@ impl ClientService {
         }
     }
 
-    /// Reads on once there is room for events again.
+    /// Resumes reading when the event queues have room again.
     fn resume_if_released(&mut self, cx: &mut Context<'_>) {
         if self.is_reading_paused && !self.link.holds_reading() {
             self.is_reading_paused = false;
@@ -187,7 +188,7 @@ impl ClientService {
         }
     }
 
-    /// Completes the requests whose outcomes there are.
+    /// Publishes the collected completions, and wakes the tasks that wait for them.
     fn complete(&mut self, cx: &mut Context<'_>) {
         let completions = &mut self.pending.completions;
         if completions.is_empty() {
@@ -199,7 +200,7 @@ impl ClientService {
         }
         let completions = &mut self.pending.completions;
         if completions.has_wakers() {
-            // Before somebody takes the processor who was waiting for this, so that the server has work meanwhile.
+            // Flush before the wake: a woken task may take the processor, and the server has work meanwhile.
             if let Some(session) = self.session {
                 cx.flush(session);
             }
@@ -318,16 +319,16 @@ impl Service for ClientService {
             .session
             .is_some_and(|session| cx.is_peer_going(session))
         {
-            // It would refuse what is new. That waits for the next connection, or fails as without one.
+            // The server would refuse new requests. They wait for the next connection, or fail as without one.
             self.pending.session = None;
         }
         self.resume_if_released(cx);
         cx.set_events_dropped(self.link.events_dropped());
         self.run_submissions(cx);
         self.dialing.note_told();
-        // Whoever is woken has the next requests in a moment, and giving the processor up for them once would save ringing
-        // this lane: a fifth of what a request costs where nothing else runs. But where something does, all of it runs first,
-        // and a round trip took 4 ms in place of 0.1.
+        // A woken task submits its next requests soon. Yielding the processor to it once would save a wake of this lane,
+        // which is a fifth of the cost of a request on an idle machine. Rejected: on a busy machine all other processes run
+        // first, and a round trip took 4 ms instead of 0.1 ms.
         self.complete(cx);
         let waiting_deadline_ns = self.expire_waiting(now_ns);
         let Self {
@@ -359,7 +360,7 @@ impl Service for ClientService {
             return true;
         }
         if self.is_backed_up {
-            // What it has seen waits for the socket; what it has not seen may have a deadline before that.
+            // Submissions that the lane has seen wait for the socket. New ones may have an earlier deadline.
             return self.link.table.has_news();
         }
         self.link.table.is_occupied()
@@ -367,10 +368,10 @@ impl Service for ClientService {
 }
 
 impl Drop for ClientService {
-    /// The lane ended, in order or not: nobody may wait for ever.
+    /// Completes everything, because the lane has ended, in order or not. No caller may wait for ever.
     fn drop(&mut self) {
         self.listening.end();
-        // What was answered before the end stays so; all other requests fail by it.
+        // Requests that were answered before the end keep their replies. All others fail with the error below.
         let completions = &mut self.pending.completions;
         self.link.table.complete(completions);
         completions.wake();

@@ -1,6 +1,6 @@
-//! The states of requests, one slot for each, which the application's threads and the lane change without a lock.
+//! The states of requests, one slot for each. The application's threads and the lane change them without a lock.
 //!
-//! Each side writes a word of its own, so that no operation has to read, change and write at once:
+//! Each side writes a word of its own, so no operation needs an atomic read-modify-write:
 //!
 //! ```text
 //!                     application: interest      lane: answer
@@ -12,13 +12,13 @@
 //!   completed then    Done, by the lane          Short or Long         = free
 //! ```
 //!
-//! The words of the payload are written before the answer is stored with `Release`, and read after it is loaded with
-//! `Acquire`. They are read before the interest is stored with `Release`, and whoever opens the slot again loads that with
-//! `Acquire`. A slot is opened, abandoned, and cleaned up after an abandoned request with the lock of the
-//! [table](super::table) only.
+//! The lane writes the words of the payload before it stores the answer with `Release`; the application reads them after it
+//! loads the answer with `Acquire`. The application reads them before it stores the interest with `Release`; the thread that
+//! opens the slot again loads the interest with `Acquire`. Only a thread that holds the lock of the [table](super::table)
+//! may open a slot, abandon it, or clean it up after an abandoned request.
 //!
-//! Rejected: one word for both sides, which needs a lock or a read-modify-write for each reply; and a list of free slots, for
-//! which whoever fetches a reply needs the lock. A [`Cursor`] goes round all slots instead.
+//! Rejected: one word for both sides, which needs a lock or a read-modify-write for each reply. Rejected too: a list of free
+//! slots, which needs the lock whenever a reply is fetched. A [`Cursor`] goes round all slots instead.
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
@@ -34,36 +34,36 @@ pub(crate) struct SlotId(NonZeroU32);
 /// The slots of a client.
 #[derive(Debug)]
 pub(super) struct Slots<P: Primitives> {
-    /// Each twice as many as the one before, so that they stay where they are when there are more.
+    /// Each chunk is twice as large as the one before. Slots never move when the table grows.
     chunks: [OnceLock<Box<[Slot<P>]>>; CHUNKS],
 }
 
-/// Looks for free slots, one after another, round after round.
+/// A search for free slots, one after another, round after round.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     next: usize,
-    /// How many slots there are.
+    /// Number of slots.
     len: usize,
-    /// How many of them were free in this round.
+    /// Number of slots that were free in this round.
     found: usize,
 }
 
-/// The lane's word about the request of a slot.
+/// The lane's state of a slot's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Nothing yet.
+    /// No outcome yet.
     Pending,
-    /// A short reply is in the slot.
+    /// A short reply, stored in the slot.
     Short,
-    /// The outcome is behind the lock.
+    /// Another outcome, stored under the table's lock.
     Long,
 }
 
-/// See the module.
+/// One request's state. See the module.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot<P: Primitives> {
-    /// [`PENDING`], [`LONG`] or [`SHORT`], this one with channel and length.
+    /// [`PENDING`], [`LONG`] or [`SHORT`]. [`SHORT`] includes channel and length.
     answer: P::Word,
     /// [`WANTED`], [`ABANDONED`] or [`DONE`].
     interest: P::Word,
@@ -79,10 +79,10 @@ impl<P: Primitives> Default for Slots<P> {
 }
 
 impl<P: Primitives> Slots<P> {
-    /// A slot for a new request.
+    /// Opens a slot for a new request.
     ///
-    /// A round in which less than half of the slots were free doubles their number. So there are hardly more than four times
-    /// as many as requests were held at once, and finding one takes two looks on the average.
+    /// If less than half of the slots were free in a round, their number doubles. So there are hardly more than four times
+    /// as many slots as requests were open at once, and finding a free one takes two looks on average.
     #[inline]
     pub(super) fn open(&self, cursor: &mut Cursor) -> SlotId {
         loop {
@@ -94,7 +94,7 @@ impl<P: Primitives> Slots<P> {
             let slot = self.slot(id);
             if slot.is_free() {
                 cursor.found += 1;
-                // The lane hears of it by way of the lock.
+                // The lane learns of this store through the lock.
                 slot.answer.store(PENDING, Ordering::Relaxed);
                 slot.interest.store(WANTED, Ordering::Relaxed);
                 return id;
@@ -102,7 +102,7 @@ impl<P: Primitives> Slots<P> {
         }
     }
 
-    /// Takes a short reply out, if it is there, which frees the slot. Only the slot's one request calls it.
+    /// Takes a short reply out, if there is one, which frees the slot. Only the request that owns the slot calls it.
     #[inline(always)]
     pub(super) fn fetch(&self, id: SlotId, memory: impl FnOnce() -> Vec<u8>) -> Option<Reply> {
         let slot = self.slot(id);
@@ -116,7 +116,7 @@ impl<P: Primitives> Slots<P> {
         Some(Reply::new((answer >> CHANNEL_SHIFT) as u16, payload))
     }
 
-    /// The lane's word. With anything but `Pending` the lane is done with the request.
+    /// Returns the lane's state of the slot. Unless it is `Pending`, the lane is done with the request.
     #[inline]
     pub(super) fn answer(&self, id: SlotId) -> Answer {
         match self.slot(id).answer.load(Ordering::Acquire) & TAG_MASK {
@@ -126,7 +126,7 @@ impl<P: Primitives> Slots<P> {
         }
     }
 
-    /// The lane replies. Returns false if the payload does not fit.
+    /// Stores a reply, called by the lane. Returns false if the payload does not fit.
     #[inline]
     pub(super) fn reply(&self, id: SlotId, channel: u16, payload: &[u8]) -> bool {
         if payload.len() > P::Payload::BYTES_MAX {
@@ -141,17 +141,18 @@ impl<P: Primitives> Slots<P> {
         true
     }
 
-    /// The lane has left the outcome behind the lock.
+    /// Records that the lane has stored the outcome under the lock.
     pub(super) fn note_long(&self, id: SlotId) {
         self.slot(id).answer.store(LONG, Ordering::Release);
     }
 
-    /// The application has its outcome, or wants none any more and the lane is done with it.
+    /// Records that both sides are done with the request: the application has the outcome, or does not want it and the lane
+    /// has finished.
     pub(super) fn note_done(&self, id: SlotId) {
         self.slot(id).interest.store(DONE, Ordering::Release);
     }
 
-    /// The application wants no outcome any more, and the lane is not done with it.
+    /// Records that the application does not want the outcome while the request is still pending.
     pub(super) fn note_abandoned(&self, id: SlotId) {
         self.slot(id).interest.store(ABANDONED, Ordering::Relaxed);
     }
@@ -163,10 +164,10 @@ impl<P: Primitives> Slots<P> {
 
     #[inline(always)]
     fn slot(&self, id: SlotId) -> &Slot<P> {
-        let place = id.index() + P::SLOTS_MIN;
-        let chunk = (place.ilog2() - P::SLOTS_MIN.ilog2()) as usize;
+        let position = id.index() + P::SLOTS_MIN;
+        let chunk = (position.ilog2() - P::SLOTS_MIN.ilog2()) as usize;
         let slots = self.chunks[chunk].get_or_init(|| new_chunk(chunk));
-        &slots[place - (P::SLOTS_MIN << chunk)]
+        &slots[position - (P::SLOTS_MIN << chunk)]
     }
 }
 
@@ -179,12 +180,11 @@ impl<P: Primitives> Slot<P> {
 }
 
 impl Cursor {
-    /// How many slots there are.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Goes on with the first slot, or with new ones if most are in use.
+    /// Starts the next round at the first slot, or adds new slots and goes on with them if most are in use.
     #[cold]
     fn begin_round(&mut self, slots_min: usize) {
         if self.found * 2 < self.len || self.len == 0 {
@@ -198,11 +198,11 @@ impl Cursor {
 
 impl SlotId {
     pub(super) fn new(index: usize) -> Self {
-        // 2^32 slots do not fit any memory that a client has.
+        // A client never has 2^32 slots: they need more memory than it can have.
         Self(NonZeroU32::MIN.saturating_add(index as u32))
     }
 
-    /// Its index among all of them, counted from 0.
+    /// Returns the slot's index, from 0.
     #[inline]
     pub(super) fn index(self) -> usize {
         self.0.get() as usize - 1
@@ -219,7 +219,7 @@ fn new_chunk<P: Primitives>(chunk: usize) -> Box<[Slot<P>]> {
     slots.take(P::SLOTS_MIN << chunk).collect()
 }
 
-/// Chunks for as many slots as 32 bits can count.
+/// Number of chunks: enough for all slots that 32 bits can count.
 const CHUNKS: usize = 32;
 
 const PENDING: u32 = 0;

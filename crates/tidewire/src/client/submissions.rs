@@ -1,100 +1,101 @@
-//! The submissions of the application's threads in their order, and the bytes of them.
+//! The submissions of the application's threads, in order, and their bytes.
 //!
-//! One-way messages are encoded by the thread that sends them, and names and payloads of requests are copied, into one run
-//! of bytes beside the list of submissions: both cost a copy, and a submission is a few words. Requests in a row are one
-//! submission, and so are messages: the lane does what they have in common once for all of them. Lists and bytes go back and
-//! forth between the threads and the lane, and are never allocated anew.
+//! One run of bytes lies beside the list of submissions. The sending thread encodes one-way messages into it, and copies
+//! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive requests are one
+//! submission, and so are consecutive messages: the lane does their common work once. The threads and the lane exchange
+//! lists and byte buffers, and never allocate new ones.
 
 use tidewire_proto::message::Kind;
 
 use super::effect::{Effect, Undo};
 use super::slots::SlotId;
 
-/// A submission to a client's lane. `C` is the type of those that are no request and no message.
+/// A submission to a client's lane. `C` is the type of submissions that are neither requests nor messages.
 #[derive(Debug)]
 pub(crate) enum Submission<C> {
-    /// Send requests: so many of the [next ones](Submissions::request).
+    /// Sends `count` requests, the [next ones](Submissions::request).
     Requests { count: usize },
     /// The application abandoned a request that was not completed.
     Abandon(SlotId),
-    /// The application dropped a reply that it never took: its effect is to be taken back.
+    /// The application dropped a reply that it never took. The effect of the request is undone.
     Undo(Undo),
-    /// One-way messages: so many, encoded in this range of the bytes.
+    /// Sends `count` one-way messages, encoded in this range of the bytes.
     Messages { count: u64, range: Range },
-    /// Anything else, which needs no bytes.
+    /// Another submission, without bytes.
     Control(C),
 }
 
-/// A submission that is no request and no message.
+/// A submission that is neither a request nor a message.
 pub(crate) trait Control: std::fmt::Debug {
-    /// When it is too late for it, and the slot that is told so.
+    /// The deadline, and the slot that gets the error when it has passed.
     fn deadline(&self) -> Option<(u64, SlotId)>;
 }
 
-/// The policy for a request when as many wait for their replies as allowed.
+/// The policy for a request that finds the window full: as many requests wait for their replies as allowed.
 /// A choice of [`Call::when_full`](crate::Call::when_full) and, as in the example of [`ClientBuilder`](crate::ClientBuilder),
 /// of [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenWindowFull {
-    /// It fails with [`RequestError::WindowFull`](crate::RequestError::WindowFull). The default: the caller knows best what to
-    /// do under load.
+    /// The request fails with [`RequestError::WindowFull`](crate::RequestError::WindowFull). This is the default, because
+    /// the caller knows best what to do under load.
     #[default]
     Refuse,
-    /// It waits its turn, within its deadline. Of those waiting there are at most 4,096; more are refused. So are those that
-    /// come faster than the client's lane takes them up, which it does at once unless the server is slow to take what it is
-    /// sent: beyond 4,096, or [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of payload.
+    /// The request waits for its turn, within its deadline. At most 4,096 requests wait; more are refused. Requests are
+    /// refused as well if more than 4,096 of them, or [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of
+    /// payload, wait for the client's lane. The lane takes them at once unless the server reads too slowly.
     Wait,
 }
 
 /// A request without its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestHead {
-    /// Where the answer is left, if anybody waits for it.
+    /// Slot for the outcome. `None` if the outcome is not wanted.
     pub(crate) slot: Option<SlotId>,
     pub(crate) kind: Kind,
     pub(crate) channel: u16,
     pub(crate) deadline_ns: u64,
     pub(crate) idempotent: bool,
     pub(crate) when_full: WhenWindowFull,
-    /// If what it does at the server outlives it.
+    /// The effect at the server that outlives the request, if it has one.
     pub(crate) effect: Option<Effect>,
 }
 
-/// A request in the list: where its bytes are.
+/// A request in the list, with the position of its bytes.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     head: RequestHead,
-    /// Here its name begins, and behind that its payload.
+    /// Offset of the name; the payload follows it.
     from: usize,
     name_bytes: usize,
     payload_bytes: usize,
 }
 
-/// See the module.
+/// A list of submissions and their bytes. See the module.
 #[derive(Debug)]
 pub(crate) struct Submissions<C> {
     list: Vec<Submission<C>>,
-    /// How many there are, each request counted as one.
+    /// Number of submissions; each request counts as one.
     count: usize,
-    /// How many of the submissions were taken out.
+    /// Number of submissions that were taken out.
     taken: usize,
-    /// The requests of all submissions, in their order.
+    /// Requests of all submissions, in order.
     requests: Vec<Queued>,
-    /// How many of the requests were passed.
+    /// Number of requests that were [passed](Self::pass).
     passed: usize,
-    /// How many requests of the submission that was taken out last were not passed.
+    /// Number of requests of the last submission taken out that were not passed yet.
     unpassed: usize,
     bytes: Vec<u8>,
-    /// Bytes of whole submissions. A codec that panicked halfway may have left more behind.
+    /// Length of complete submissions in `bytes`. A codec that panicked halfway may have left more behind.
     whole: usize,
-    /// Bytes among them of one-way messages.
+    /// Bytes of one-way messages among `whole`.
     message_bytes: usize,
-    /// The earliest deadline among the submissions, or an earlier one that is no longer there; 0 before there was any.
+    /// The earliest deadline among the submissions. It may be too early, because its submission may be gone. 0 if none had a
+    /// deadline.
     deadline_ns: u64,
 }
 
-/// A range of the bytes.
+/// A range of `Submissions::bytes`.
 pub(crate) type Range = std::ops::Range<usize>;
 
 impl<C> Default for Submissions<C> {
@@ -115,7 +116,7 @@ impl<C> Default for Submissions<C> {
 }
 
 impl<C: Control> Submissions<C> {
-    /// Whether something in it is for the server: anything but what ends something.
+    /// Whether a submission needs a connection. Submissions that only end something do not.
     pub(crate) fn wants_connection(&self) -> bool {
         self.list.iter().any(|submission| match submission {
             Submission::Requests { .. } | Submission::Messages { .. } => true,
@@ -130,7 +131,7 @@ impl<C: Control> Submissions<C> {
         self.count >= SUBMISSIONS_MAX
     }
 
-    /// Takes the next submission out. Requests come again until all of them were [passed](Self::pass).
+    /// Takes out the next submission. Requests are returned again until all of them were [passed](Self::pass).
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Submission<C>> {
         if self.unpassed == 0 {
@@ -147,7 +148,7 @@ impl<C: Control> Submissions<C> {
         })
     }
 
-    /// The next request of the submission that was taken out last, if there is one: its head, name and payload.
+    /// Returns head, name and payload of the next request of the last submission taken out, if it has one.
     #[inline]
     pub(crate) fn request(&self) -> Option<(&RequestHead, &str, &[u8])> {
         if self.unpassed == 0 {
@@ -159,36 +160,36 @@ impl<C: Control> Submissions<C> {
             return Some((&queued.head, "", bytes.get(..queued.payload_bytes)?));
         }
         let (name, bytes) = bytes.split_at_checked(queued.name_bytes)?;
-        // It was text when it was copied here; what is none is the name of no method.
+        // The bytes were copied from a `str`. The replacement character names no method.
         let name = str::from_utf8(name).unwrap_or("\u{fffd}");
         Some((&queued.head, name, bytes.get(..queued.payload_bytes)?))
     }
 
-    /// The next request is done with.
+    /// Marks the next request as done.
     #[inline]
     pub(crate) fn pass(&mut self) {
         self.passed += 1;
         self.unpassed -= 1;
     }
 
-    /// The bytes of a range.
     #[inline]
     pub(crate) fn bytes(&self, range: Range) -> &[u8] {
         &self.bytes[range]
     }
 
-    /// Bytes of one-way messages in it.
+    /// Number of bytes of its one-way messages.
     pub(crate) fn message_bytes(&self) -> usize {
         self.message_bytes
     }
 
-    /// Bytes of requests in it, and of those that fell due in it: they are passed over, and stay until it is cleared.
+    /// Number of bytes of its requests. Requests that passed their deadline count until the list is cleared, because their
+    /// bytes stay.
     #[inline]
     pub(crate) fn request_bytes(&self) -> usize {
         self.whole - self.message_bytes
     }
 
-    /// The cost of running all of it, in bytes that are copied.
+    /// The cost of processing all of it, as a number of copied bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.count * SUBMISSION_WEIGHT_BYTES + self.whole
     }
@@ -204,7 +205,7 @@ impl<C: Control> Submissions<C> {
         self.count += 1;
     }
 
-    /// Adds a request.
+    /// Adds a request with a copy of its name and payload.
     #[inline(always)]
     pub(crate) fn push_request(&mut self, head: RequestHead, name: &str, payload: &[u8]) {
         let from = self.whole;
@@ -222,7 +223,7 @@ impl<C: Control> Submissions<C> {
         });
     }
 
-    /// Adds a request whose bytes are there, to those before it.
+    /// Appends a request whose bytes are in `bytes` already, to the previous requests if there are any.
     #[inline(always)]
     fn push_queued(&mut self, queued: Queued) {
         self.note_deadline(queued.head.deadline_ns);
@@ -235,7 +236,7 @@ impl<C: Control> Submissions<C> {
         }
     }
 
-    /// Adds the one message that `encode` appends, to those before it unless it `is_apart`.
+    /// Adds the one message that `encode` appends. It joins the previous messages unless it `is_apart`.
     pub(crate) fn push_message<E>(
         &mut self,
         is_apart: bool,
@@ -256,7 +257,7 @@ impl<C: Control> Submissions<C> {
         Ok(())
     }
 
-    /// Forgets everything and keeps the memory, but none of more than `bytes_max`.
+    /// Clears the list and keeps its memory, but not more than `bytes_max` of the byte buffer.
     pub(crate) fn clear(&mut self, bytes_max: usize) {
         self.list.clear();
         self.count = 0;
@@ -271,7 +272,7 @@ impl<C: Control> Submissions<C> {
         self.deadline_ns = 0;
     }
 
-    /// Takes out the requests whose deadlines have passed. Returns when the next one will.
+    /// Removes the submissions whose deadlines have passed. Returns the next deadline.
     pub(crate) fn expire(&mut self, now_ns: u64, expired: &mut Vec<SlotId>) -> Option<u64> {
         if !(1..=now_ns).contains(&self.deadline_ns) {
             return (self.deadline_ns > 0).then_some(self.deadline_ns);
@@ -306,7 +307,7 @@ impl<C: Control> Submissions<C> {
         (self.deadline_ns > 0).then_some(self.deadline_ns)
     }
 
-    /// How many one-way messages are in it and not taken out.
+    /// Number of one-way messages that were not taken out.
     pub(crate) fn messages(&self) -> u64 {
         let messages = self.list.iter().map(|submission| match submission {
             Submission::Messages { count, .. } => *count,
@@ -323,13 +324,13 @@ impl<C: Control> Submissions<C> {
     }
 }
 
-/// Submissions that wait for the lane; messages in a row are one.
+/// Largest number of submissions that wait for the lane; each request counts as one, and consecutive messages count as one.
 pub(super) const SUBMISSIONS_MAX: usize = 4096;
 
-/// Bytes that a submission counts beside its own, so that many small ones are much work, too.
+/// Extra bytes that each submission counts in [`Submissions::weight_bytes`], so that many small ones count as much work.
 const SUBMISSION_WEIGHT_BYTES: usize = 256;
 
-/// No control at all.
+/// A control type without values, for tests.
 #[cfg(test)]
 #[derive(Debug)]
 pub(super) struct Nothing;

@@ -1,4 +1,4 @@
-//! Topics at a client: publishing, and subscriptions that outlive their connection.
+//! Topics at a client: publishing, and subscriptions that survive a reconnect.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -22,25 +22,26 @@ use crate::limits::nanoseconds;
 use crate::room::PublishError;
 use crate::session::CloseReason;
 
-/// The messages of one pattern, for one client. Dropping it unsubscribes. [`Client::subscribe`] has an example.
+/// A subscription of one client to one pattern. Dropping it unsubscribes. [`Client::subscribe`] has an example.
 ///
-/// It keeps its client alive. When the client reconnects by itself, the subscription is made again; what was
-/// published in between is lost, which [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`] enclose.
+/// It keeps its client alive. When the client reconnects by itself, it subscribes again. Messages published in between are
+/// lost: they lie between [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`].
 ///
-/// It is a stream of its events, too, which ends in place of [`TopicEvent::Ended`]: polled after the end it says again that it
-/// has ended. An event is taken when a poll is ready with it, so a `next()` of the stream that is dropped earlier loses none.
+/// It is also a stream of its events. The stream ends instead of returning [`TopicEvent::Ended`]. A poll after the end
+/// returns `None` again. An event is taken when a poll is ready with it, so dropping a pending `next()` of the stream loses
+/// none.
 #[derive(Debug)]
 pub struct Subscription {
     client: Client,
     pattern: Arc<str>,
     queue: Arc<TopicQueue>,
-    /// As a stream.
+    /// Its registration as a stream.
     waiter: Waiter,
     has_ended: bool,
 }
 
-/// A subscription to be made, with choices of its own: see [`Client::subscribe`]. Await it, [`wait`](Self::wait) for it, or
-/// [`send`](Self::send) it and look for the outcome later.
+/// A subscription that is not requested yet, made by [`Client::subscribe`]. Await it, [`wait`](Self::wait) for it, or
+/// [`send`](Self::send) it and take the outcome later.
 #[derive(Debug)]
 #[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct Subscribe<'a> {
@@ -56,26 +57,26 @@ pub struct Subscribe<'a> {
 pub enum TopicEvent {
     /// A message was published to a topic of the pattern.
     Message(TopicMessage),
-    /// The server dropped so many messages before the next one, as the subscription's policy says.
+    /// The server dropped messages before the next one, by the subscription's policy.
     Gap {
-        /// How many.
+        /// Number of dropped messages.
         lost: u64,
     },
-    /// The application did not take its events; this many were dropped here.
+    /// Events were dropped at this position, because the application did not take them.
     Lost {
-        /// How many.
+        /// Number of dropped events.
         count: u64,
     },
-    /// The connection ended. What is published from now on is lost until [`TopicEvent::Resumed`].
+    /// The connection ended. Messages published from now on are lost until [`TopicEvent::Resumed`].
     Interrupted {
-        /// Why.
+        /// The reason of the end.
         reason: CloseReason,
     },
     /// The subscription was made again on a new connection.
     Resumed,
-    /// The server would not have the subscription again on a new connection; it has ended.
+    /// The server refused to resume the subscription on a new connection. The subscription has ended.
     Refused(RequestError),
-    /// Nothing follows.
+    /// The subscription has ended. No event follows.
     Ended,
 }
 
@@ -88,18 +89,19 @@ pub struct TopicMessage {
     pub payload: Vec<u8>,
 }
 
-/// The events of one subscription on their way to the application.
+/// The queue of one subscription's events.
 pub(super) type TopicQueue = EventQueue<TopicEvent>;
 
 impl Client {
-    /// Subscribes to a [pattern](tidewire_proto::topic). Methods of the returned value set options; without them the settings of
-    /// the server and of the client's builder hold. The operation ends when the server has agreed.
+    /// Subscribes to a [pattern](tidewire_proto::topic). Methods of the returned value set options; the defaults are the
+    /// settings of the server and of the client's builder. The operation is done when the server has agreed.
     ///
-    /// With the codec of UVRPC over UDP the client registers for all that is published, repeats that every 15 seconds,
-    /// and picks out what matches. Nobody confirms a registration, so this does not wait for one.
+    /// With the codec of UVRPC over UDP the client registers for all published messages, repeats the registration every 15
+    /// seconds, and selects the messages that match. The server does not confirm a registration, so this call does not wait
+    /// for one.
     ///
-    /// A subscription that is given up, or that times out, is unsubscribed from if the server agrees later. It can be made again
-    /// at once, with the same policy.
+    /// If a subscription is given up or times out, and the server agrees to it later, the client unsubscribes. It can be
+    /// made again at once, with the same policy.
     ///
     /// ```
     /// use tidewire::{Client, Policy, TopicEvent, WhenEventsFull};
@@ -128,53 +130,54 @@ impl Client {
         }
     }
 
-    /// Publishes a message to everyone who is subscribed to a pattern that matches `topic`, this client included. It is
-    /// written at the end of the lane's turn, with its neighbours.
+    /// Publishes a message to all subscribers whose pattern matches `topic`, this client included. It is written at the end
+    /// of the lane's turn, together with other messages.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Enqueue`] if the message cannot be queued. With `Ok`
-    /// it is on its way to the socket. If the connection is down by then, an [`Event::Lost`](super::Event::Lost) says so.
+    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Enqueue`] if the message cannot be queued. With
+    /// `Ok` the message is on its way to the socket. If the connection is down by then, an
+    /// [`Event::Lost`](super::Event::Lost) says so.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
         self.send(&Message::new(Kind::Publish, 0, payload).with_name(topic))?;
         Ok(())
     }
 
-    /// Asks a publish/subscribe server to answer once everything published before has been passed on to the
-    /// subscriptions. A publisher that waits for this now and then never runs ahead of its server.
+    /// Asks a publish/subscribe server to reply after it has passed on all earlier messages to the subscriptions. A
+    /// publisher that waits for this reply from time to time never runs ahead of its server.
     pub fn flush(&self) -> Request {
         self.request(&[]).send()
     }
 }
 
 impl Subscribe<'_> {
-    /// The server's policy if this client does not read fast enough. Default: the server chooses.
+    /// Sets the server's policy for the case that this client does not read fast enough. Default: the server chooses.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
         self
     }
 
-    /// The client's policy if the application does not take the events of this subscription fast enough. Default:
-    /// [`ClientBuilder::when_events_full`](super::ClientBuilder::when_events_full).
+    /// Sets the client's policy for the case that the application does not take this subscription's events fast enough.
+    /// Default: [`ClientBuilder::when_events_full`](super::ClientBuilder::when_events_full).
     pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
         self.bounds.when_full = choice;
         self
     }
 
-    /// How many events its queue holds. Default: [`ClientBuilder::events_max`](super::ClientBuilder::events_max).
+    /// Sets how many events its queue holds. Default: [`ClientBuilder::events_max`](super::ClientBuilder::events_max).
     pub fn events_max(mut self, events: usize) -> Self {
         self.bounds.events_max = events;
         self
     }
 
-    /// Bytes that its queue holds. Default: [`ClientBuilder::event_bytes_max`](super::ClientBuilder::event_bytes_max), which
-    /// says how they count.
+    /// Sets how many bytes its queue holds. [`ClientBuilder::event_bytes_max`](super::ClientBuilder::event_bytes_max) is the
+    /// default and says how events count.
     pub fn event_bytes_max(mut self, bytes: usize) -> Self {
         self.bounds.bytes_max = bytes;
         self
     }
 
-    /// Sends it; the subscription is awaited or waited for.
+    /// Sends the request and returns a future of the subscription.
     pub fn send(self) -> Operation<Subscription> {
         let Self {
             client,
@@ -201,7 +204,7 @@ impl Subscribe<'_> {
         if let Err(error) = sent {
             return Operation::failed(error);
         }
-        // From now on it is unsubscribed from when it is dropped, whatever became of it.
+        // From here on, dropping `subscription` unsubscribes, whatever the server replies.
         let subscription = Subscription {
             client: client.clone(),
             pattern,
@@ -212,10 +215,10 @@ impl Subscribe<'_> {
         Operation::new(Request::new(link, sent), move |_| Ok(subscription))
     }
 
-    /// Sends it and blocks until the server agreed. Never call it on a lane.
+    /// Sends the request and blocks until the server has agreed. Never call it on a lane.
     ///
     /// # Errors
-    /// As [`Client::subscribe`].
+    /// Those of [`Client::subscribe`].
     pub fn wait(self) -> Result<Subscription, RequestError> {
         self.send().wait()
     }
@@ -237,7 +240,7 @@ impl Subscription {
         &self.pattern
     }
 
-    /// The next event: await it, or wait for it.
+    /// Returns the next event: await it, or wait for it.
     pub fn next_event(&self) -> NextEvent<'_, TopicEvent> {
         NextEvent::new(&self.queue)
     }
@@ -265,10 +268,10 @@ impl FusedStream for Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // First, so that a full queue no longer keeps the client from reading.
+        // Discard first, so that a full queue no longer stops the client from reading.
         self.queue.discard();
         self.queue.forget(&mut self.waiter);
-        // If the client has ended there is nothing to unsubscribe from.
+        // A client that has ended has no subscriptions.
         let unsubscribe = Control::Unsubscribe(Arc::clone(&self.queue));
         let _ = self.client.inner.link.table.control(unsubscribe);
     }

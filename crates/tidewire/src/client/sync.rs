@@ -1,7 +1,7 @@
-//! The synchronisation that the request table is built from, so that a model checker can put its own in place.
+//! The synchronisation primitives of the request table, so that a model checker can substitute its own.
 //!
-//! Whoever shares memory by way of the table does it through these traits only. The tests run the table itself, not a copy of
-//! its protocol, over the primitives of `loom`, which tries every interleaving and every value that a weak load may see.
+//! The table shares memory between threads through these traits only. The tests run the table itself, not a copy of its
+//! protocol, with the primitives of `loom`. `loom` tries every interleaving and every value that a weak load may see.
 
 use std::fmt::Debug;
 use std::ops::DerefMut;
@@ -20,40 +20,40 @@ pub(super) trait Primitives: Debug + 'static {
     type Lock<T: Debug + Default>: Lock<T>;
     type Waker: WakeLane;
 
-    /// Slots to begin with.
+    /// Number of slots at the start.
     const SLOTS_MIN: usize;
 }
 
-/// A number that several threads read and write.
+/// An atomic number.
 pub(super) trait Word: Debug {
     fn new(value: u32) -> Self;
     fn load(&self, ordering: Ordering) -> u32;
     fn store(&self, value: u32, ordering: Ordering);
 }
 
-/// A short payload that one thread writes and another reads. The words around it say when.
+/// A short payload that one thread writes and another reads. The slot's words order the accesses.
 pub(super) trait Payload: Debug + Default {
-    /// Bytes that there is room for.
+    /// Largest payload that fits.
     const BYTES_MAX: usize;
 
     fn store(&self, bytes: &[u8]);
 
-    /// The first `count` bytes, in place of what was in this memory.
+    /// Returns the first `count` bytes in `memory`, whose content is replaced.
     fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8>;
 }
 
-/// A mutex whose content is whole even if a holder panicked.
+/// A mutex whose content stays valid even if a holder panicked.
 pub(super) trait Lock<T>: Debug + Default {
     fn lock(&self) -> impl DerefMut<Target = T>;
 }
 
 /// Wakes the lane of a table if it sleeps.
 pub(super) trait WakeLane: Debug + Default {
-    /// Call it after what the lane should find is in place. It begins with a sequentially consistent fence.
+    /// Call it after the lane's new data is stored. It begins with a sequentially consistent fence.
     fn wake(&self);
 }
 
-/// The primitives of every build but that of the model.
+/// The primitives of all builds except the model's.
 #[derive(Debug)]
 pub(super) struct Native;
 
@@ -105,14 +105,14 @@ impl<T: Debug + Default> Lock<T> for Mutex<T> {
     }
 }
 
-/// The waker of a lane, from when the lane runs. It does not keep the lane's memory: references to a client's link may be
-/// spare for longer than the lane lives.
+/// The waker of a lane, set once when the lane runs. It holds a weak reference, because a client's link may live longer than
+/// the lane.
 #[derive(Debug, Default)]
 pub(super) struct OnceWaker(OnceLock<Weak<LaneWaker>>);
 
 impl OnceWaker {
     pub(super) fn set(&self, waker: &Arc<LaneWaker>) {
-        // It belongs to one lane, so it was not set before.
+        // It belongs to one lane, so `set` is called once.
         let _ = self.0.set(Arc::downgrade(waker));
     }
 }

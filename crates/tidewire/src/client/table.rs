@@ -1,4 +1,5 @@
-//! The request table: where the application's threads and their client's lane meet. It is all that the two share of a request.
+//! The request table connects the application's threads with their client's lane. It is all that the two share about a
+//! request.
 //!
 //! ```text
 //!   application's threads                                             lane
@@ -13,19 +14,19 @@
 //!                                                                     end: fails all that is pending
 //! ```
 //!
-//! The lane takes the lock for lists, not for what is in them: it takes all submissions by swapping their list for an empty
-//! one, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it has to wait; a
-//! short reply that is there already it fetches without.
+//! The lane takes the lock once for a list, not for each entry: it takes all submissions by swapping their list for an empty
+//! one, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it has to wait.
+//! It fetches a short reply without the lock.
 //!
-//! Three rules make that right. `table/model.rs` runs this code under a model checker and again with each rule broken.
+//! Three rules make this correct. `table/model.rs` runs this code under a model checker, and again with each rule broken.
 //! - A payload is written before its slot is stored with `Release`, and read after the slot is loaded with `Acquire`.
-//! - A thread registers its waker with the lock, and only if the slot is pending then. `complete` takes the lock after the
-//!   slots were stored. So either the thread sees the reply or the lane the waker.
-//! - The lane is woken by the thread that makes its news new. That wake begins with a fence, as the lane's sleep does.
+//! - A thread registers its waker under the lock, and only if the slot is pending then. `complete` takes the lock after the
+//!   slots were stored. So the thread sees the reply, or the lane sees the waker.
+//! - The thread that changes `news` to `NEW` wakes the lane. That wake begins with a fence, and so does the lane's sleep.
 //!
-//! A lock-free queue of submissions was measured first. It moves a cache line between two processors for every message,
-//! where this moves one for every list; and a lock that nobody holds costs no more than its compare-and-swap. A lock for each
-//! reply was replaced by this one: a thread that was woken by the first of them took the lane's processor before the second.
+//! A lock-free queue of submissions was measured first. It moves a cache line between two processors for every message; this
+//! design moves one for every list. A free lock costs only its compare-and-swap. A lock for each reply was measured too: a
+//! thread that was woken by the first reply took the lane's processor before the second one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -41,51 +42,51 @@ use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{Lock, Native, Primitives, WakeLane, Word};
 use crate::mailbox::EnqueueError;
 
-/// See the module.
+/// The shared state of requests. See the module.
 #[derive(Debug)]
 pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
-    /// Bytes of one-way messages that may wait, beyond which none is added, and as many of requests. They count apart, because
-    /// a sender that has no more room for messages waits for it by a request.
+    /// Largest number of waiting bytes of one-way messages, and also of requests. The two are counted separately, because a
+    /// sender without room for messages makes a request to wait for room.
     queue_bytes_max: usize,
-    /// Every message is handed on by itself, because nothing but that says where it ends.
+    /// Whether each message is a submission of its own, because its boundary would be lost in a run of bytes.
     is_single: bool,
-    /// Largest frame that both sides of the connection take.
+    /// Largest frame that both sides of the connection accept.
     frame_bytes_max: AtomicUsize,
     shared: P::Lock<Shared<C>>,
     slots: Slots<P>,
-    /// Whether submissions wait: one of the constants below. So that a lane about to sleep need not take the lock. It changes
-    /// under the lock only.
+    /// Whether submissions wait: one of the constants below. With it a lane that is about to sleep does not need the lock.
+    /// It changes only under the lock.
     news: P::Word,
-    /// Requests that were abandoned and not yet completed, so that the lane need not look for them where there are none. It
-    /// changes under the lock only.
+    /// Number of abandoned requests that are not completed yet. While it is 0, the lane need not check each request. It
+    /// changes only under the lock.
     abandoned: P::Word,
     waker: P::Waker,
 }
 
-/// The state behind the lock.
+/// The part of the table that the lock protects.
 #[derive(Debug)]
 struct Shared<C> {
     submissions: Submissions<C>,
     cursor: Cursor,
-    /// By the indices of slots.
+    /// Indexed by slot.
     waits: Vec<Wait>,
-    /// How many of them have a waker.
+    /// Number of entries in `waits` that have a waker.
     waiting: usize,
-    /// For replies that do not fit their slots, from those who fetched others.
+    /// Buffers for replies that do not fit their slots, left by threads that fetched such replies.
     memory: Pile,
 }
 
-/// The part of a request that is behind the lock.
+/// The part of a request that the lock protects.
 #[derive(Debug, Default)]
 struct Wait {
     waker: Option<Waker>,
-    /// If the slot's answer is long.
+    /// The outcome, if the slot's answer is `Long`.
     outcome: Option<Outcome>,
-    /// What takes the effect of that back.
+    /// The request that undoes the effect of the outcome.
     undo: Option<Undo>,
 }
 
-/// How much a turn has taken, in [weight](Submissions::weight_bytes).
+/// Amount of work that a turn has taken, in [weight](Submissions::weight_bytes).
 #[derive(Debug, Default)]
 pub(super) struct TakenBytes(usize);
 
@@ -103,7 +104,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Submits a request and wakes the lane if it sleeps. Returns where the reply will be. A request that fits no frame is
+    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame is
     /// refused before it is copied.
     #[inline]
     pub(super) fn submit(
@@ -128,7 +129,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         })
     }
 
-    /// Submits what is no request and has a slot for its outcome, which `make` is told. Wakes the lane if it sleeps.
+    /// Submits a control with a slot for its outcome, which `make` gets. Wakes the lane if it sleeps.
     pub(super) fn submit_control(
         &self,
         make: impl FnOnce(SlotId) -> C,
@@ -143,8 +144,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         })
     }
 
-    /// Tells the lane something that always has a place: it is bounded by what was accepted before, as the end of a
-    /// subscription is by its beginning. Wakes the lane if it sleeps.
+    /// Submits a control that is never refused for lack of room. Such controls are bounded by what was accepted before: a
+    /// subscription ends only once. Wakes the lane if it sleeps.
     pub(super) fn control(&self, control: C) -> Result<(), EnqueueError> {
         self.add(|shared| {
             shared.submissions.push(Submission::Control(control));
@@ -167,7 +168,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         })
     }
 
-    /// Adds a submission as `push` says, unless the lane has ended, and wakes the lane if it sleeps.
+    /// Adds a submission by calling `push`, unless the lane has ended. Wakes the lane if it sleeps.
     #[inline(always)]
     fn add<T>(
         &self,
@@ -186,13 +187,13 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         Ok(added)
     }
 
-    /// Takes a short reply, if it is there.
+    /// Takes a short reply, if there is one.
     #[inline(always)]
     pub(super) fn poll_reply(&self, slot: SlotId) -> Option<Reply> {
         self.slots.fetch(slot, take_memory)
     }
 
-    /// Takes the outcome of a request. If there is none yet, `waker` is woken when there is, if it is given.
+    /// Takes the outcome of a request. If there is none yet, stores `waker`, if given, to be woken when there is one.
     pub(super) fn poll(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
         if let Some(reply) = self.poll_reply(slot) {
             return Some(Ok(reply));
@@ -204,7 +205,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         match self.slots.answer(slot) {
             Answer::Pending => {
                 let replaced = waker.and_then(|waker| shared.wait(slot, waker));
-                // Dropping a waker may run code of its executor, which must find the lock free.
+                // Unlock first: dropping a waker may run code of its executor, which may take this lock.
                 drop(shared);
                 drop(replaced);
                 None
@@ -227,13 +228,13 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                 if let Some(memory) = refused {
                     give_back(memory);
                 }
-                // Only its one request asks for a slot, and not after it has had or given up its outcome.
+                // Only the slot's request polls it, and only until it has its outcome. So the outcome is there.
                 Some(outcome.unwrap_or_else(ended))
             }
         }
     }
 
-    /// Gives up a request whose outcome was not taken. The lane is told, if it has not completed it.
+    /// Abandons a request whose outcome was not taken. Submits that to the lane if the request is still pending.
     pub(super) fn abandon(&self, slot: SlotId) {
         let mut shared = self.shared.lock();
         let is_pending = self.slots.answer(slot) == Answer::Pending;
@@ -244,7 +245,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         if is_pending {
             self.slots.note_abandoned(slot);
             self.count_abandoned(1);
-            // If the queue is full, the request's deadline will give it up.
+            // If the list is full, the request ends at its deadline.
             if !self.has_ended() && !shared.submissions.is_full() {
                 shared.submissions.push(Submission::Abandon(slot));
                 is_new = self.note_news();
@@ -265,20 +266,20 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Whether the request was abandoned. A lane that does not see it yet sends a request that it might have spared itself.
+    /// Whether the request was abandoned. The read is relaxed: a lane that sees it late only sends a request for nothing.
     #[inline]
     pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
         self.abandoned.load(Ordering::Relaxed) > 0
             && slot.is_some_and(|slot| self.slots.is_abandoned(slot))
     }
 
-    /// Whether something waits for [`next`](Self::next).
+    /// Whether submissions wait for [`next`](Self::next).
     #[inline]
     pub(super) fn is_occupied(&self) -> bool {
         matches!(self.news.load(Ordering::Acquire), SEEN | NEW)
     }
 
-    /// Whether something waits that needs a connection.
+    /// Whether a submission waits that needs a connection.
     pub(super) fn wants_connection(&self) -> bool {
         self.is_occupied() && self.shared.lock().submissions.wants_connection()
     }
@@ -288,14 +289,14 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.is_occupied() && self.shared.lock().submissions.messages() > 0
     }
 
-    /// Whether something came since the last [`next`](Self::next) or [`expire`](Self::expire).
+    /// Whether a submission came since the last [`next`](Self::next) or [`expire`](Self::expire).
     pub(super) fn has_news(&self) -> bool {
         self.news.load(Ordering::Acquire) == NEW
     }
 
-    /// The next submission of this list, or of what waits, until the turn has `taken` enough: a sender that never pauses must
-    /// not keep the lane from its socket and its deadlines, nor those it refuses from their answers. What waits then is
-    /// [occupying](Self::is_occupied) still, so that the next turn comes at once.
+    /// Returns the next submission of `list`. At its end the waiting submissions become the new list, until the turn has
+    /// `taken` enough. The limit keeps a sender that never pauses from delaying the lane's socket, deadlines and
+    /// completions. The table stays [occupied](Self::is_occupied), so the next turn comes at once.
     #[inline]
     pub(super) fn next(
         &self,
@@ -305,7 +306,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         list.next().or_else(|| self.next_waiting(list, taken))
     }
 
-    /// The first submission of what waits, unless the turn has taken enough.
+    /// Takes the waiting submissions and returns the first, unless the turn has taken enough.
     fn next_waiting(
         &self,
         list: &mut Submissions<C>,
@@ -320,7 +321,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         list.next()
     }
 
-    /// Gives what waits for the list, which is done with.
+    /// Clears `list` and exchanges it for the waiting submissions.
     pub(super) fn take(&self, list: &mut Submissions<C>) {
         self.clear(list);
         if self.is_occupied() {
@@ -330,7 +331,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Takes out what waits in vain, and tells when to do so again. For a lane that cannot take anything now.
+    /// Fails waiting submissions whose deadlines have passed. Returns the next deadline. A lane that cannot take submissions
+    /// now calls it.
     pub(super) fn expire(&self, now_ns: u64, completions: &mut Completions) -> Option<u64> {
         if !self.is_occupied() {
             return None;
@@ -346,7 +348,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         next
     }
 
-    /// The lane's reply to a request, if anybody waits for it.
+    /// Stores the lane's reply to a request, unless the outcome is not wanted.
     #[inline]
     pub(super) fn reply(
         &self,
@@ -365,7 +367,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// A reply that does not fit its slot, or whose effect is to be taken back if nobody takes it.
+    /// Stores a reply that does not fit its slot, or whose effect must be undone if the application never takes it.
     #[inline(never)]
     pub(super) fn reply_long(
         &self,
@@ -380,18 +382,18 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             pile.swap(&mut self.shared.lock().memory);
         }
         let mut memory = pile.pop().unwrap_or_default();
-        // No more than needed, or it would grow beyond what is kept.
+        // Exact size: `Vec`'s growth could exceed the size that is kept.
         memory.reserve_exact(payload.len());
         memory.extend_from_slice(payload);
         let reply = Reply::new(channel, memory);
         completions.outcomes.push((slot, Ok(reply), undo));
     }
 
-    /// Completes a block of requests. Those who wait for them are then to be [woken](Completions::wake).
+    /// Completes a block of requests. Afterwards the caller must [wake](Completions::wake) the waiting tasks.
     pub(super) fn complete(&self, completions: &mut Completions) {
         let mut shared = self.shared.lock();
         for slot in &completions.replied {
-            // Mostly one thread waits, and for the oldest request.
+            // Usually only one thread waits, and for the oldest request.
             if shared.waiting == 0 && self.abandoned.load(Ordering::Relaxed) == 0 {
                 break;
             }
@@ -415,7 +417,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         drop(unwanted);
     }
 
-    /// Takes nothing more, and fails all that is pending by this error. Returns the one-way messages that wait, which are lost.
+    /// Ends the table: it takes no more submissions, and all pending requests fail with this error. Returns the number of
+    /// waiting one-way messages, which are lost.
     pub(super) fn end(&self, error: &RequestError) -> u64 {
         let mut shared = self.shared.lock();
         self.news.store(ENDED, Ordering::Relaxed);
@@ -438,7 +441,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         submissions.messages()
     }
 
-    /// Whether the lane has taken its last submission. Who does not hold the lock may hear of it a little later.
+    /// Whether the lane has taken its last submission. Without the lock a caller may see it a little late.
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.news.load(Ordering::Relaxed) == ENDED
@@ -456,9 +459,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self.waker
     }
 
-    /// The lane is done with this slot: takes its waker, and frees it if the request was abandoned. Call it with the lock.
+    /// Finishes a slot for the lane: takes its waker, and frees it if the request was abandoned. Call it with the lock.
     fn conclude(&self, shared: &mut Shared<C>, slot: SlotId, wakers: &mut Vec<Waker>) {
-        // The reply may have been fetched meanwhile, and the slot be another request's.
+        // The reply may have been fetched meanwhile, and another request may have the slot.
         if self.slots.answer(slot) == Answer::Pending {
             return;
         }
@@ -474,12 +477,12 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// There is a new submission. Returns whether the lane must be woken for it. Call it with the lock.
+    /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
     ///
-    /// While `news` says `NEW` already, the thread that said so has woken the lane or is about to; and a lane that takes the
-    /// submissions before that takes this one with them, because taking them needs the lock that the caller holds. `Relaxed`
-    /// is enough: the list itself is behind the lock, and the wake begins with the fence that makes either the lane see the
-    /// news or the caller the sleeper.
+    /// If `news` is `NEW` already, the thread that stored it has woken the lane or is about to. A lane that takes the
+    /// submissions before that wake also takes this one, because taking them needs the lock that the caller holds. `Relaxed`
+    /// is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the lane sees the
+    /// news or the caller sees that the lane sleeps.
     #[inline]
     fn note_news(&self) -> bool {
         let is_new = self.news.load(Ordering::Relaxed) != NEW;
@@ -489,14 +492,14 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         is_new
     }
 
-    /// Counts a request that was abandoned, or one less. Call it with the lock.
+    /// Changes the number of abandoned requests. Call it with the lock.
     fn count_abandoned(&self, change: i32) {
         let abandoned = self.abandoned.load(Ordering::Relaxed);
         let changed = abandoned.saturating_add_signed(change);
         self.abandoned.store(changed, Ordering::Relaxed);
     }
 
-    /// Empties a list that is done with.
+    /// Empties a list and keeps a part of its memory.
     fn clear(&self, list: &mut Submissions<C>) {
         list.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));
     }
@@ -515,7 +518,7 @@ impl<C> Default for Shared<C> {
 }
 
 impl<C> Shared<C> {
-    /// Has a waker woken when the slot is completed. Returns the one before it.
+    /// Stores the waker for this slot's completion. Returns the previous waker.
     fn wait(&mut self, slot: SlotId, waker: &Waker) -> Option<Waker> {
         let wait = self.wait_of(slot);
         if wait
@@ -538,26 +541,26 @@ impl<C> Shared<C> {
     }
 }
 
-/// The error given to who asks a second time for an outcome.
+/// The outcome for a caller that polls again after it took the outcome.
 fn ended() -> Outcome {
     Err(Box::new(RequestError::Shutdown))
 }
 
-/// Memory for submissions that is always kept, in bytes.
+/// Bytes of submission memory that a list may always keep.
 const KEPT_BYTES_MIN: usize = 64 * 1024;
 
-/// The amount that a turn takes before it leaves the rest to the next one, in [weight](Submissions::weight_bytes); the last list it takes
-/// may go beyond. More than one list at all, because those of one turn share their write, and a thread that is still sending
-/// has only a few submissions there at a time. No more than this, because an output of 64 KiB is written anyway.
+/// Largest amount that a turn takes, in [weight](Submissions::weight_bytes). The last list may go beyond. A turn takes
+/// several lists, because their requests share one write, and a thread that is still sending has only a few submissions
+/// there at a time. It takes no more than this, because an output of 64 KiB is written anyway.
 const TURN_BYTES_MAX: usize = 64 << 10;
 
-/// Nothing waits.
+/// No submission waits.
 const NOTHING: u32 = 0;
 
-/// The lane has seen what waits, and could not take it.
+/// Submissions wait. The lane has seen them and could not take them.
 const SEEN: u32 = 1;
 
-/// Something waits that the lane does not know of.
+/// Submissions wait that the lane has not seen.
 const NEW: u32 = 2;
 
 /// The lane has taken its last submission.

@@ -1,7 +1,7 @@
-//! Accepting connections, counting them in, and spreading them over the lanes.
+//! Accepts connections, counts them, and distributes them over the lanes.
 //!
-//! One lane watches the listeners and hands connections out in turn. Rejected: a listener per lane on the same port,
-//! where the kernel spreads by hash, so that a handful of long-lived sessions may all end on one lane.
+//! One lane watches the listeners and assigns connections to the lanes in turn. Rejected: a listener for each lane on
+//! the same port. The kernel then distributes by a hash, so a few long-lived sessions may all be on one lane.
 
 use crate::observe::QuietLog;
 use crate::session::TimerKey;
@@ -27,25 +27,25 @@ use std::os::fd::AsFd;
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<StreamListener>,
-    /// Where the next accepted connection goes.
+    /// The lane of the last accepted connection.
     pub(crate) next_lane: usize,
-    /// When failures to accept, or to receive datagrams, are logged.
+    /// Limits the log lines about failures to accept, or to receive datagrams.
     pub(crate) error_log: QuietLog,
-    /// When peers that are refused for a limit are logged.
+    /// Limits the log lines about peers that a limit refuses.
     refusal_log: QuietLog,
 }
 
-/// The reason that a newcomer is turned away.
+/// The reason why a new peer is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// There are as many sessions as may be, in all or from its address.
+    /// The limit of sessions is reached, in total or for the peer's address.
     Sessions,
-    /// The server is near its memory limit, and newcomers pay first.
+    /// The server is near its memory limit, so it refuses new peers first.
     Memory,
 }
 
 impl Refusal {
-    /// What the peer is told.
+    /// Returns the text that is sent to the peer.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Sessions => "a limit on the number of sessions is reached",
@@ -76,7 +76,7 @@ impl Core {
         Ok(())
     }
 
-    /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
+    /// Accepts waiting connections of a listener, up to a bound, and distributes them over the lanes.
     pub(crate) fn accept(&mut self, listener: usize, ready: &mut Vec<usize>) {
         for _ in 0..ACCEPTS_PER_EVENT {
             let Some(StreamListener { socket, terms }) = self.acceptor.listeners.get(listener)
@@ -87,7 +87,7 @@ impl Core {
                 Ok(Accepted { stream, peer }) => {
                     let (stream, terms) = (terms.connection(stream), Arc::clone(terms));
                     let peer = peer.map(Endpoint::from);
-                    self.place(
+                    self.assign(
                         Arrival {
                             stream,
                             peer,
@@ -100,7 +100,8 @@ impl Core {
                 Err(AcceptError::Aborted) => {}
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    // Ten attempts a second go on for as long as the cause does; the log needs one line of it.
+                    // The attempts go on ten times a second as long as the cause lasts. One line of log is enough for
+                    // it.
                     if let Some(unlogged) = self.acceptor.error_log.may_log(self.sessions.now_ns())
                     {
                         tracing::error!(
@@ -110,7 +111,7 @@ impl Core {
                             "cannot accept; trying again every 100 ms"
                         );
                     }
-                    // Counted last, so that whoever sees the number finds the line in the log.
+                    // The counter changes last, so that a test that sees the count finds the line in the log.
                     self.counters.accept_errors.add(1);
                     self.pause_listener(listener);
                     return;
@@ -119,8 +120,8 @@ impl Core {
         }
     }
 
-    /// Counts a connection in and gives it to the lane whose turn it is.
-    pub(crate) fn place(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
+    /// Counts a connection and passes it to the next lane in turn.
+    pub(crate) fn assign(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
         if let Err(refusal) = self.count_in(arrival.peer.as_ref()) {
             return self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
         }
@@ -139,7 +140,7 @@ impl Core {
             Some(other) if self.acceptor.next_lane != self.exchange.lane => {
                 let message = LaneMessage::Adopt(Box::new(arrival));
                 if let Err(LaneMessage::Adopt(arrival)) = other.post(message) {
-                    // That lane is drowning or has ended; this one has just shown that it is not.
+                    // That lane's mailbox is full or the lane has ended, so this lane takes the connection.
                     self.adopt(*arrival, ready);
                 }
             }
@@ -147,8 +148,8 @@ impl Core {
         }
     }
 
-    /// Counts a peer in, unless there are too many or memory is short. Says so now and then: a flood of refusals must not
-    /// become one of lines.
+    /// Counts a peer, unless a limit is reached or memory is short. Refusals are logged at a limited rate, so that a
+    /// flood of peers does not flood the log.
     pub(crate) fn count_in(&mut self, peer: Option<&Endpoint>) -> Result<(), Refusal> {
         let refusal = if self.sessions.relief.memory.refresh() != Pressure::Normal {
             self.counters.memory_refused_sessions.add(1);
@@ -179,7 +180,7 @@ impl Core {
             listener,
         } = arrival;
         if self.ending.drain_deadline_ns.is_some() {
-            // Another lane accepted it before it learnt of the end.
+            // Another lane accepted the connection before it learnt of the drain.
             self.shared.limiter.leave(peer.as_ref());
             self.counters.sessions_refused.add(1);
             return self.turn_away(stream, GoAwayCode::Shutdown, "the server is shutting down");
@@ -204,8 +205,8 @@ impl Core {
         }
     }
 
-    /// Stops accepting for a moment. Without this a listener that cannot be served would be reported ready
-    /// for ever and use up the lane.
+    /// Stops accepting for a moment. Otherwise a listener whose connections cannot be accepted would be reported
+    /// ready all the time and use up the lane.
     pub(crate) fn pause_listener(&mut self, index: usize) {
         self.watch_listener(index, Interest::NONE);
         self.sessions.reactor.timers.insert(
@@ -233,12 +234,12 @@ impl Core {
         }
     }
 
-    /// Tells a connection that is not taken up why. One attempt, never a wait.
+    /// Sends a refused connection the reason, in one attempt that does not wait.
     pub(super) fn turn_away(&self, mut stream: Carrier, code: GoAwayCode, text: &str) {
         let (mut body, mut frame) = (Vec::new(), Vec::new());
         GoAwayBody { code, text }.encode(&mut body);
         let message = Message::new(Kind::GoAway, 0, &body);
-        // A codec that cannot say it, or a peer that is gone: the close alone must do.
+        // If the codec cannot express the message, or the peer has gone, the connection is closed without it.
         if self.config.codec.encode(&message, &mut frame).is_ok() {
             let _ = stream.write(&frame);
             let _ = stream.shutdown_write();
@@ -246,13 +247,13 @@ impl Core {
     }
 }
 
-/// How long accepting rests after a failure such as exhausted descriptors.
+/// The pause of a listener after a failure, such as too many open descriptors.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 
-/// Connections accepted in one go, so that a connection storm does not starve those already open.
+/// Most connections that are accepted at once, so that many new connections do not starve the open ones.
 const ACCEPTS_PER_EVENT: usize = 64;
 
-/// The poller token of a listener: below the waker's, above every session's.
+/// Returns the poller token of a listener. It is below the waker's and above every session's.
 pub(crate) fn listener_token(index: usize) -> Token {
     Token(usize::MAX - 1 - index)
 }
@@ -267,7 +268,7 @@ mod tests {
     use crate::server::Server;
 
     #[test]
-    fn a_connection_adopted_during_a_drain_is_refused_told_and_counted() {
+    fn a_connection_adopted_during_a_drain_is_refused_with_a_reason_and_counted() {
         let limits = Limits {
             sessions_max: 1,
             ..Limits::default()
@@ -275,7 +276,7 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits));
         let mailbox = Arc::clone(&lane.core.exchange.mailbox);
         let (near, mut far) = Stream::pair().unwrap();
-        // Another lane had accepted and counted it before the end came.
+        // Another lane had accepted and counted it before the drain began.
         assert!(lane.core.shared.limiter.enter(None));
         let deadline_ns = u64::MAX;
         mailbox.post(LaneMessage::Drain { deadline_ns }).unwrap();
@@ -293,7 +294,7 @@ mod tests {
         assert!(lane.core.sessions.is_empty());
         assert!(
             lane.core.shared.limiter.enter(None),
-            "its place is free again"
+            "its slot is free again"
         );
         let mut told = [0; 256];
         let count = far.read(&mut told).unwrap();

@@ -1,4 +1,4 @@
-//! Takes messages of other threads out of the mailbox, and delivers those for sessions and rooms.
+//! Takes messages of other threads from the mailbox, and delivers those for sessions and rooms.
 
 use tidewire_proto::connection::Farewell;
 
@@ -7,7 +7,7 @@ use crate::mailbox::{BatchEntry, LaneMessage};
 use crate::session::{SessionId, SessionShared};
 
 impl Core {
-    /// The next message that another thread posted.
+    /// Returns the next message that another thread posted.
     pub(crate) fn take_message(&mut self) -> Option<LaneMessage> {
         if self.inbox.is_empty() {
             self.exchange.mailbox.take_all(&mut self.inbox);
@@ -19,7 +19,7 @@ impl Core {
         !self.inbox.is_empty() || !self.exchange.mailbox.is_empty()
     }
 
-    /// Gives every message of a batch to the sessions it is for.
+    /// Delivers every message of a batch to its sessions.
     pub(crate) fn deliver_batch(&mut self, batch: Vec<u8>) {
         let mut rest = &batch[..];
         while let Some(entry) = BatchEntry::decode(&mut rest) {

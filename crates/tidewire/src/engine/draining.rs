@@ -1,4 +1,4 @@
-//! How a lane ends with its server.
+//! The drain of a lane when its server ends.
 
 use super::Core;
 
@@ -12,14 +12,15 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Whether the lane ends with its server: nobody is left who wants to know who comes and goes.
+    /// Whether the lane ends with its server. Presence frames are then no longer needed.
     pub(crate) fn is_with_server(&self) -> bool {
         self.stop && self.server_ends
     }
 }
 
 impl Core {
-    /// Begins to end: no new connections, every peer is told, and whoever is done is let go.
+    /// Begins the drain: the lane accepts no new connections, sends every peer a go-away, and closes sessions that
+    /// are finished.
     pub(crate) fn drain(&mut self, deadline_ns: u64) {
         if self.ending.drain_deadline_ns.is_some() {
             return;

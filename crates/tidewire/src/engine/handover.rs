@@ -1,9 +1,9 @@
-//! What a lane leaves to another one when it ends and its server goes on: because its service panicked or asked for
-//! it, or its poller failed.
+//! The handover of a lane that ends while its server goes on: its service panicked or stopped it, or its poller
+//! failed.
 //!
-//! One lane accepts for all, so with it the whole server would be deaf, and nobody would be told. The next living lane
-//! takes over its listeners, its in-process names, and the connections that were on their way to it. Its own sessions
-//! end, and their peers can come back at once.
+//! One lane accepts connections for all. If it ended without a handover, the whole server would accept no more,
+//! without an error. The next running lane takes over its listeners, its in-process names, and the connections that
+//! were on their way to it. Its own sessions end, and their peers can connect again at once.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::transport::StreamListener;
 use crate::transport::inproc;
 
 impl Core {
-    /// Gives away what others can go on with. The lane's mailbox is retired already, and its sessions are still there.
+    /// Passes everything on that another lane can use. The lane's mailbox is already retired, and its sessions still
+    /// exist.
     pub(crate) fn hand_over(&mut self) {
         let listeners = std::mem::take(&mut self.acceptor.listeners);
         for listener in &listeners {
@@ -30,7 +31,8 @@ impl Core {
         }
     }
 
-    /// Waits for a place in a successor's mailbox, which other lanes must not; nobody waits for a lane that has ended.
+    /// Posts a listener to the successor and waits for room in its mailbox. A lane that has ended may wait, because
+    /// no other lane waits for it.
     fn give_listener(&self, listener: Box<StreamListener>) {
         let mut message = LaneMessage::Listen(listener);
         while let Some(successor) = self.successor() {
@@ -42,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Passes on the connections that others posted, and counts messages that found nobody.
+    /// Passes on the connections that other lanes posted, and counts undelivered messages.
     pub(crate) fn discard_messages(&mut self) {
         let successor = self.successor();
         while let Some(message) = self.take_message() {
@@ -51,7 +53,7 @@ impl Core {
         self.exchange.discard_batches();
     }
 
-    /// The same for what was taken already.
+    /// Passes on, or counts, messages that were already taken from the mailbox.
     pub(crate) fn pass_on_all(&self, messages: Vec<LaneMessage>) {
         let successor = self.successor();
         for message in messages {
@@ -59,7 +61,7 @@ impl Core {
         }
     }
 
-    /// The next living lane, unless the whole server ends.
+    /// Returns the next running lane, unless the whole server ends.
     fn successor(&self) -> Option<Arc<Mailbox>> {
         let lanes = self
             .exchange
@@ -83,8 +85,10 @@ impl Core {
             (LaneMessage::Arrive { stream }, Some(successor)) => {
                 let passed_on = successor.post(LaneMessage::Arrive { stream });
                 if passed_on.is_err() {
-                    // Like any connection to a server that is too busy, it ends.
-                    tracing::warn!("a connection on its way to a lane that ended found no place");
+                    // The connection ends, as on any server that is too busy.
+                    tracing::warn!(
+                        "a connection to a lane that ended was closed: the mailbox of the next lane is full"
+                    );
                 }
             }
             (LaneMessage::Listen(listener), Some(_)) => self.give_listener(listener),
@@ -92,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Accepts from now on in place of a lane that ended.
+    /// Takes over a listener of a lane that has ended.
     pub(crate) fn take_over(&mut self, listener: StreamListener) {
         if self.ending.server_ends {
             return;
@@ -120,7 +124,7 @@ mod tests {
     use crate::session::{Answer, Content};
     use crate::transport::Arrival;
 
-    /// One message of each kind that waits in a mailbox when its lane fails.
+    /// Returns one message of each kind that may be in a mailbox when its lane fails.
     #[test]
     fn what_waits_for_a_lane_that_failed_goes_to_a_successor_or_is_counted() {
         let mut lanes = lanes(&Server::builder(), 2);
@@ -136,7 +140,7 @@ mod tests {
         }
         let answer = Answer {
             session: id,
-            place: 0,
+            position: 0,
             token: Arc::default(),
             content: Content::Nothing,
         };

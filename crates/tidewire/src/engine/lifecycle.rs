@@ -1,4 +1,4 @@
-//! Making sessions and taking them apart.
+//! Makes and removes sessions.
 
 use crate::session::SessionShared;
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use crate::transport::inproc::{self, InprocConnectError};
 use crate::transport::{Carrier, Transport};
 
 impl Core {
-    /// Starts a connection. With `wait_for_server` an in-process name that nobody listens on yet is waited
-    /// for until the handshake times out.
+    /// Starts a connection. With `wait_for_server`, a connection to an in-process name without a listener waits for
+    /// one until the handshake times out.
     pub(crate) fn connect(
         &mut self,
         endpoint: &Endpoint,
@@ -63,7 +63,7 @@ impl Core {
         Ok(self.sessions[slot].id)
     }
 
-    /// Whether the lane's frames are those of datagrams.
+    /// Checks that the lane's codec frames datagrams.
     fn check_framing(&self) -> Result<(), ConnectFailure> {
         let codec = &self.config.codec;
         let for_datagrams = codec.clone().for_datagrams();
@@ -74,7 +74,7 @@ impl Core {
         Err(ConnectFailure::Framing { codec })
     }
 
-    /// A socket of one session, for datagrams to and from one server.
+    /// Opens a session's own socket, for datagrams to and from one server.
     fn connect_datagram(&self, address: SocketAddr) -> Result<DatagramPeer, DatagramConnectError> {
         let socket = DatagramSocket::connect(&address, &self.config.datagram_options)?;
         Ok(DatagramPeer::connected(Arc::new(socket), address))
@@ -114,7 +114,7 @@ impl Core {
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
         self.sessions.slab.insert(session);
-        // All sessions may be awake at once; that must not be the moment to allocate.
+        // All sessions may be awake at once. The reserve keeps that from allocating later.
         self.sessions.awake.reserve(self.sessions.len());
         self.sessions.arm_timer(slot);
         self.sessions.relief.charge_session(slot);
@@ -122,12 +122,12 @@ impl Core {
         Ok(slot)
     }
 
-    /// Lets other threads find a session that is about to be announced to the service.
+    /// Makes a session visible to other threads, just before the service learns of it.
     pub(crate) fn enter(&mut self, slot: usize) {
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
         if session.profile.is_upstream() {
-            // What is sent to clients must not reach it.
+            // An upstream session must not get messages for clients.
             return;
         }
         let shared = Arc::new(SessionShared::new(session, now_ns));
@@ -135,9 +135,10 @@ impl Core {
         self.shared.sessions.enter(shared);
     }
 
-    /// Takes a closed session apart.
+    /// Removes a closed session.
     pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
-        // Before the peer can know, so that nobody who heard of the end from it finds the session open.
+        // The session is removed from the table before the peer learns of the close, so that no thread finds the
+        // session open after that.
         if let Some(shared) = self.sessions[slot].profile.shared.take() {
             self.shared.sessions.remove(&shared);
         }
@@ -166,14 +167,15 @@ impl Core {
             .outbox
             .buffers
             .put(session.connection.partial.take().0);
-        // Whoever sees the session counted may rely on its state being dropped.
+        // The state is dropped before the session is counted as closed, so that a reader of the counter can rely on
+        // it.
         drop(session.profile.attached.take());
         self.counters.closed[reason.index()].add(1);
         tracing::debug!(session = %session.id, %reason, "session closed");
     }
 
-    /// Takes everything apart without the service, which is what failed: peers learn it at once instead of waiting
-    /// for a lane that will not answer.
+    /// Removes all sessions without calling the service, which has failed. Peers learn of it at once instead of
+    /// waiting for a lane that does not answer.
     pub(crate) fn abandon(&mut self) {
         let slots = self.sessions.slots();
         for slot in slots {

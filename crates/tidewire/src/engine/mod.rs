@@ -1,8 +1,8 @@
-//! The state of a lane without its service: the components that own it, and what takes more than one of them.
+//! The state of a lane without its service: its components, and the functions that need several of them.
 //!
-//! [`LaneSessions`] owns the sessions, what they have to write, and what the lane waits with. [`RoomTable`] owns who is in
-//! which room, [`Exchange`] what goes to other lanes, [`Acceptor`] the listeners, and [`Ports`] the UDP sockets that sessions
-//! share. A file here is for what needs several of them: making a session and taking it apart, accepting, draining, handing
+//! [`LaneSessions`] owns the sessions, their outputs, and the poller and timers. [`RoomTable`] owns the members of
+//! rooms, [`Exchange`] the messages for other lanes, [`Acceptor`] the listeners, and [`Ports`] the UDP sockets that
+//! sessions share. Each file here needs several of them: it makes and removes sessions, accepts, drains, or hands
 //! over to another lane.
 
 mod accept;
@@ -34,23 +34,23 @@ use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
 use crate::transport::Layers;
 
-/// The state that all lanes of a server share. No message touches it.
+/// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
-    /// Over the connections that lanes make.
+    /// The layers of connections that lanes make.
     pub(crate) outgoing_layers: Option<Layers>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) limiter: Arc<SessionLimiter>,
-    /// What the lanes hold together.
+    /// The memory that all lanes hold together.
     pub(crate) memory: Arc<MemoryAccount>,
-    /// Where other threads find the open sessions.
+    /// The table in which other threads find open sessions.
     pub(crate) sessions: SessionTable,
-    /// Bytes of the broadcasts under way.
+    /// Bytes of the broadcasts in flight.
     pub(crate) broadcast_bytes: Arc<AtomicUsize>,
     /// Challenges for unvalidated addresses over UDP.
     pub(crate) cookies: Cookies,
-    /// Emptied frames on their way back from lanes to those who answer later.
+    /// Emptied frames of deferred answers, for reuse by their senders.
     pub(crate) spare_frames: Arc<SpareFrames>,
     pub(crate) lanes: Arc<Lanes>,
 }
@@ -64,12 +64,12 @@ pub(crate) struct Core {
     pub(crate) sessions: LaneSessions,
     pub(crate) rooms: RoomTable,
     pub(crate) exchange: Exchange,
-    /// Messages taken out of the mailbox and not handled yet.
+    /// Messages that were taken from the mailbox and are not handled yet.
     pub(crate) inbox: MessageQueue,
     pub(crate) acceptor: Acceptor,
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
-    /// When failures of handlers are logged.
+    /// Limits the log lines about failures of handlers.
     pub(crate) failure_log: QuietLog,
     pub(crate) ending: Ending,
     /// The upstreams of the service.
@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    /// The rooms of this lane.
+    /// Returns the rooms of this lane.
     #[inline]
     pub(crate) fn rooms(&mut self) -> LaneRooms<'_> {
         LaneRooms {
@@ -139,8 +139,8 @@ impl Core {
         }
     }
 
-    /// Runs sweeps before the turn ends, of rooms with at least so many bytes for each member: their peers then work on them
-    /// while the lane reads on.
+    /// Runs sweeps of rooms before the turn ends, if at least this many bytes wait for each member. The peers then
+    /// work on them while the lane reads on.
     #[inline]
     pub(crate) fn sweep_early(&mut self, waiting_min: u64) {
         if self.rooms.has_grown() {
@@ -148,17 +148,17 @@ impl Core {
         }
     }
 
-    /// Charges what changed since the last turn, and relieves the server if it must. Once a turn.
+    /// Charges the changes since the last turn, and releases memory if necessary. Called once a turn.
     #[inline]
     pub(crate) fn settle_memory(&mut self) {
         let mail_bytes = self.exchange.held_bytes();
         if self.sessions.settle_memory(mail_bytes) != Pressure::Normal {
-            // Lanes that sleep release their shares, too.
+            // Lanes that sleep must release memory, too.
             self.exchange.wake_others();
         }
     }
 
-    /// When the lane must wake even if nothing arrives.
+    /// Returns when the lane must wake even if nothing arrives.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         let now_ns = self.sessions.reactor.now_ns;
         let held = self.rooms.holds_publishers();
@@ -183,8 +183,8 @@ pub(crate) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     }
 }
 
-/// How often a lane looks whether a blocking room on another lane is clear again.
+/// Interval in which a lane checks whether a blocking room on another lane is clear again.
 const HELD_CHECK_NS: u64 = 2_000_000;
 
-/// How soon a batch that found no place is offered again.
+/// Delay before a batch is posted again after the mailbox was full.
 const BATCH_RETRY_NS: u64 = 100_000;

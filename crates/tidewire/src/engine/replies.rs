@@ -1,15 +1,15 @@
-//! The pattern that replies of a lane share from one message to the next.
+//! The template that the replies of a lane share from one message to the next.
 
 use tidewire_io::append::FramePattern;
 use tidewire_proto::message::Kind;
 
-/// See the module.
+/// The state of replies; see the module.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    /// Name of the method being called, if it has one.
+    /// The name of the called method; empty if there is none.
     pub(crate) method_name: String,
     pub(crate) last_reply: LastReply,
-    /// Length, kind and channel of the last frame for the service that the codec decoded.
+    /// The length, kind and channel of the last frame for the service that the codec decoded.
     pub(crate) last_header: u64,
 }
 
@@ -23,32 +23,32 @@ impl Default for Replies {
     }
 }
 
-/// The pattern of the last replies of a lane.
+/// The template of a lane's last replies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastReply {
-    /// Of the messages that were answered.
+    /// The kind and channel of the answered messages.
     pub(crate) origin: Origin,
     pub(crate) payload_bytes: usize,
-    /// Bytes of a frame of the pattern.
+    /// The length of a frame of the template.
     pub(crate) frame_bytes: usize,
     pub(crate) pattern: FramePattern,
-    /// The codec has no layout for replies with payloads of so many bytes; then nor has it for longer ones.
+    /// The payload length from which on the codec has no layout for replies.
     pub(crate) without_layout_from: usize,
 }
 
 impl LastReply {
-    /// Nothing was answered yet.
+    /// The value before the first reply.
     pub(crate) const NONE: Self = Self {
         origin: Origin::new(Kind::OneWay, 0),
         payload_bytes: usize::MAX,
-        // No reply may be so long, so that none is alike.
+        // No reply is this long, so none matches.
         frame_bytes: usize::MAX,
         pattern: FramePattern::NONE,
         without_layout_from: usize::MAX,
     };
 }
 
-/// Kind and channel of a message, in one word: every reply is compared with the last one.
+/// The kind and channel of a message in one word, because every reply is compared with the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin(u32);
 
@@ -63,7 +63,7 @@ impl Origin {
         Kind::from_wire((self.0 >> u16::BITS) as u8).unwrap_or(Kind::OneWay)
     }
 
-    /// Whether such a message is answered by a reply.
+    /// Whether such a message is answered with a reply.
     #[inline(always)]
     pub(crate) const fn asks(self) -> bool {
         ASKING_KINDS >> (self.0 >> u16::BITS) & 1 != 0
@@ -75,7 +75,7 @@ impl Origin {
     }
 }
 
-/// A bit for the number of every kind that a reply answers.
+/// One bit for each kind that a reply answers.
 const ASKING_KINDS: u32 = 1 << Kind::Request as u8
     | 1 << Kind::Join as u8
     | 1 << Kind::Leave as u8

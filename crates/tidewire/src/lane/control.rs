@@ -1,4 +1,4 @@
-//! Frames that the lane answers itself, by asking the connection.
+//! Handles frames that the lane answers itself, with the state of the connection.
 
 use tidewire_proto::body::{ErrorBody, ErrorCode, GoAwayBody};
 use tidewire_proto::connection::{Handled, NewWork, Phase};
@@ -98,7 +98,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Handles a report about a connection that is being made.
+    /// Handles the outcome of a connection attempt.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
         let now_ns = core.sessions.reactor.now_ns;

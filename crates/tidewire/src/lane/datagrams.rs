@@ -156,10 +156,10 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
     Some(slot)
 }
 
-/// The outcome of a datagram.
+/// The outcome of handling a datagram.
 enum Taken {
     Whole,
-    /// The session may not be read further now. So many bytes of the datagram were handled.
+    /// The session may not be read further now. Holds the number of handled bytes of the datagram.
     Stopped(usize),
     Ended,
     Close(CloseReason),

@@ -33,8 +33,8 @@ impl<S: Service> Lane<S> {
         self.core.sessions.flush_dirty();
         self.core.rooms().sweep_all();
         if self.core.ending.drain_deadline_ns.is_some() {
-            let owed = self.core.sessions.count_owed();
-            self.core.counters.sessions_cut_off.add(owed);
+            let unfinished = self.core.sessions.count_unfinished();
+            self.core.counters.sessions_cut_off.add(unfinished);
         }
         self.close_all();
         self.core.exchange.post_batches();

@@ -64,7 +64,7 @@ impl<S: Service> Lane<S> {
                     peer,
                     listener,
                 };
-                self.core.place(arrival, &mut self.ready);
+                self.core.assign(arrival, &mut self.ready);
             }
             LaneMessage::Listen(listener) => self.core.take_over(*listener),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
@@ -122,7 +122,7 @@ mod tests {
     use crate::mailbox::BatchEntry;
     use crate::server::Server;
 
-    /// Batches overtook messages that were sent before them, because they came by another queue.
+    /// Regression: batches overtook messages that were sent before them, because they came by another queue.
     #[test]
     fn messages_of_all_kinds_keep_the_order_of_their_sender() {
         let mut lane = lane(&Server::builder());
@@ -176,7 +176,7 @@ mod tests {
         assert!(!lane.core.has_messages());
     }
 
-    /// Other lanes must wait, or their batches would grow here without a bound.
+    /// Other lanes must wait, because their batches would grow here without a bound.
     #[test]
     fn batches_behind_a_flood_fill_the_mailbox() {
         let mut lane = lane(&Server::builder());
@@ -230,7 +230,7 @@ mod tests {
         assert!(!lane.core.has_messages());
     }
 
-    /// At its end a lane took only a bounded number of messages, and counted the rest as undelivered.
+    /// Regression: at its end a lane took only a bounded number of messages, and counted the rest as undelivered.
     #[test]
     fn a_lane_that_ends_takes_all_that_was_posted_before() {
         let mut lane = lane(&Server::builder());

@@ -129,7 +129,7 @@ mod tests {
         );
     }
 
-    /// The time of a pause counted as the peer's silence.
+    /// Regression: the time of a pause counted as the peer's silence.
     #[test]
     fn a_session_paused_for_its_rate_is_not_idle() {
         let (mut lane, frames) = limited(WhenExceeded::Pause, 11);

@@ -108,7 +108,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Runs until the lane is told to stop, has drained, or fails.
+    /// Runs until the lane is stopped, has drained, or fails.
     pub(crate) fn run(mut self) -> Result<(), LaneError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
             .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));

@@ -108,9 +108,9 @@ fn a_timer_that_sets_itself_again_fires_once_a_turn() {
     }
 }
 
-/// Both timers fired in one step of the wheel, which no longer knew the second one.
+/// Regression: both timers fired in one step of the wheel, which no longer knew the second one.
 #[test]
-fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_told() {
+fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_reported() {
     let (mut lane, log, started_ns) = set_up(Limits::default());
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;

@@ -29,10 +29,10 @@ impl LaneThread {
         self.0.thread().id() == thread::current().id()
     }
 
-    /// Waits for the end of a lane that was told to end. Returns the reason if it failed.
+    /// Waits for the end of a lane that was asked to end. Returns the reason if it failed.
     ///
-    /// On the lane's own thread it does not wait. That happens when the lane drops the waker of a task, the task owns the last
-    /// client, and so the lane of that client drops its own server in the middle of a turn.
+    /// On the lane's own thread it does not wait. This happens if a lane drops the waker of a task that owns the last
+    /// client: the lane of that client then drops its own server in the middle of a turn.
     pub(crate) fn join(self) -> Option<String> {
         if self.is_current() {
             return None;

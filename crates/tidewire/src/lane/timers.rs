@@ -112,7 +112,7 @@ mod tests {
         );
     }
 
-    /// Turns, reads and sweeps used the system's time instead of the time that the test had set.
+    /// Regression: turns, reads and sweeps used the system's time instead of the time that the test had set.
     #[test]
     fn a_turn_a_read_and_a_sweep_go_by_the_time_of_the_test() {
         let mut lane = lane(&Server::builder());
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(lane.core.counters.sweeps.read(), 1);
     }
 
-    /// The lane closed peers whose pongs waited unread, and peers that it had not pinged.
+    /// Regression: the lane closed peers whose pongs waited unread, and peers that had got no ping.
     #[test]
     fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
         let mut lane = lane(&Server::builder());
@@ -191,11 +191,11 @@ mod tests {
                 .unwrap()
                 .room;
         }
-        assert_eq!(lane.core.sessions.count_owed(), 0);
+        assert_eq!(lane.core.sessions.count_unfinished(), 0);
         let id = lane.core.sessions[ada].id;
         lane.core.rooms().say(id, alias, b"news").unwrap();
         assert_eq!(
-            lane.core.sessions.count_owed(),
+            lane.core.sessions.count_unfinished(),
             1,
             "bob, and not who said it"
         );
@@ -204,7 +204,7 @@ mod tests {
             .reactor
             .set_time(lane.core.sessions.reactor.now_ns + SECOND_NS);
         lane.core.rooms().sweep_due();
-        assert_eq!(lane.core.sessions.count_owed(), 0);
+        assert_eq!(lane.core.sessions.count_unfinished(), 0);
         assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);
 
         // The peer sends two and a half requests. After each reply reading pauses until the reply is written.
@@ -216,12 +216,12 @@ mod tests {
         }
         questions.truncate(questions.len() - 4);
         assert_eq!(ada_end.write(&questions).unwrap(), questions.len());
-        for owed in [1, 0] {
+        for unfinished in [1, 0] {
             lane.read_session(ada);
             lane.core.sessions.flush(ada);
             assert!(lane.core.sessions[ada].output.is_empty());
             assert!(lane.core.sessions[ada].connection.partial.has_frames());
-            assert_eq!(lane.core.sessions.count_owed(), owed);
+            assert_eq!(lane.core.sessions.count_unfinished(), unfinished);
         }
 
         let id = lane.core.sessions[ada].id;

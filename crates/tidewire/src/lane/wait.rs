@@ -1,4 +1,4 @@
-//! An idle lane spins, that is looks for work, or sleeps.
+//! The wait of an idle lane: it spins, that is looks for work, or sleeps.
 //!
 //! Problem: putting a lane to sleep and waking it costs some 5 µs on either side, more than a hundred messages cost.
 //! Spinning instead costs a core while there is no work. Over a socket every look is a system call, and
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(in_vain[..5], [1, 2, 4, 8, 16]);
         assert_eq!(in_vain[11], PASSES_MAX + 1, "no less often than this");
 
-        // The next one finds something, and from then on all do.
+        // The next spin finds work, and so do all later ones.
         while !backoff.may_look() {}
         for _ in 0..20 {
             backoff.note(true);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_builder_was_told_is_done() {
+    fn the_setting_of_the_builder_is_used() {
         assert_eq!(Spin::chosen(Some(0)), Spin::Never);
         assert_eq!(Spin::chosen(Some(20)), Spin::Always(20_000));
         let by_itself = match online_cores() {

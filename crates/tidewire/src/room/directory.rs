@@ -1,7 +1,8 @@
-//! Names, rooms and topic patterns of a whole server, shared by its lanes.
+//! The names, rooms and topic patterns of a whole server. Its lanes share them.
 //!
-//! Only joining, leaving, subscribing, listing and looking up a name come here, so a mutex is right: what is said in
-//! a room or published to a topic never passes it. A lane asks a room's [`SharedRoom::lanes`] for which other lanes have members, an atomic read.
+//! Only joins, leaves, subscriptions, lists and look-ups of names use the directory, so a mutex is sufficient.
+//! Messages of rooms and topics do not use it. An atomic read of [`SharedRoom::lanes`] tells a lane which other lanes
+//! have members of a room.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -22,14 +23,14 @@ use crate::session::{Shares, TableFull};
 #[derive(Debug)]
 pub(crate) struct Directory {
     state: Mutex<State>,
-    /// Version of the topics in `state`, for lanes to compare without the lock.
+    /// The version of the topics in `state`. Lanes compare it without the lock.
     topics_version: AtomicU64,
     limits: TableLimits,
-    /// What was said in rooms, for those who join later.
+    /// The earlier messages of rooms, for new members.
     pub(super) histories: Histories,
 }
 
-/// How many entries the tables have, in all and for one address.
+/// How many entries the tables have, in total and per address.
 #[derive(Debug)]
 struct TableLimits {
     rooms: usize,
@@ -38,19 +39,19 @@ struct TableLimits {
     topics_per_address: usize,
 }
 
-/// What the lanes share about one room, or about the subscribers of one pattern.
+/// The state of one room, or of the subscribers of one pattern, that the lanes share.
 #[derive(Debug)]
 pub(crate) struct SharedRoom {
     pub(crate) alias: u16,
-    /// The pattern, if this is not a room.
+    /// The pattern; `None` for a room.
     pub(crate) pattern: Option<Arc<str>>,
-    /// Whether deliveries must name their topic, because the pattern does not.
+    /// Whether deliveries must name their topic, because the pattern has a wildcard.
     pub(crate) is_wildcard: bool,
-    /// The address of the session that opened it, which its place in the table counts for as long as it exists.
+    /// The address of the session that opened the room. The room counts for this address as long as it exists.
     owner: Option<IpAddr>,
     /// Bit n is set while lane n has members.
     lanes: AtomicU64,
-    /// Bit n is set while a subscriber on lane n holds the room's publishers.
+    /// Bit n is set while a subscriber on lane n blocks the room's publishers.
     congested: AtomicU64,
     /// The room's history, from the first join that asked for one.
     pub(super) history: OnceLock<Arc<RoomHistory>>,
@@ -70,7 +71,7 @@ pub(crate) struct Entered {
 #[derive(Debug, Default)]
 struct State {
     names: HashMap<Arc<str>, (MemberId, SessionId)>,
-    /// Skeletons of the names, so that no two that look alike are in use together.
+    /// Skeletons of the names. They prevent that two names in use look alike.
     name_skeletons: HashSet<String>,
     rooms: HashMap<Box<str>, RoomEntry>,
     /// Skeletons of the rooms' names, for the same reason.
@@ -92,12 +93,12 @@ struct RoomEntry {
     lanes: LaneCounts,
 }
 
-/// A name cannot be had.
+/// A name is not available.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NameConflict {
-    /// Somebody else has it.
+    /// Another session has the name.
     Taken,
-    /// It looks like one that is in use.
+    /// The name looks like one that is in use.
     Confusable,
 }
 
@@ -106,7 +107,7 @@ pub(crate) enum NameConflict {
 pub(crate) enum EnterError {
     /// A limit of rooms is reached.
     Full(TableFull),
-    /// Its name looks like that of another room.
+    /// The room's name looks like that of another room.
     Confusable,
 }
 
@@ -146,7 +147,7 @@ impl Directory {
         Ok(member)
     }
 
-    /// Gives a name back.
+    /// Releases a name.
     pub(crate) fn release(&self, member: &Member) {
         let skeleton = name_skeleton(&member.name);
         let mut state = self.lock();
@@ -155,12 +156,12 @@ impl Directory {
         }
     }
 
-    /// The session that has a name.
+    /// Returns the session with this name.
     pub(crate) fn find(&self, name: &str) -> Option<SessionId> {
         self.lock().names.get(name).map(|(_, session)| *session)
     }
 
-    /// Adds a member to a room, making the room if there is none; it then counts for `owner`.
+    /// Adds a member to a room. If there is no such room, this opens it, and the room counts for `owner`.
     pub(crate) fn enter(
         &self,
         room: &str,
@@ -201,7 +202,7 @@ impl Directory {
         })
     }
 
-    /// Takes a member out of a room; the last one out closes it. Returns how many remain.
+    /// Removes a member from a room. The last one closes the room. Returns how many remain.
     pub(crate) fn exit(&self, alias: u16, member: MemberId, lane: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
@@ -224,12 +225,12 @@ impl Directory {
         remaining
     }
 
-    /// Whether a room of this name has this alias.
+    /// Returns the alias of the room with this name.
     pub(crate) fn alias_of(&self, room: &str) -> Option<u16> {
         self.lock().rooms.get(room).map(|entry| entry.shared.alias)
     }
 
-    /// The room of this alias, and its name.
+    /// Returns the room with this alias, and its name.
     pub(super) fn by_alias(&self, alias: u16) -> Option<(Arc<SharedRoom>, Box<str>)> {
         let state = self.lock();
         let name = state.by_alias.get(&alias)?;
@@ -237,13 +238,13 @@ impl Directory {
         Some((Arc::clone(&entry.shared), name.clone()))
     }
 
-    /// The room of this name, if it has members.
+    /// Returns the room with this name, if it has members.
     pub(super) fn by_name(&self, room: &str) -> Option<Arc<SharedRoom>> {
         let state = self.lock();
         state.rooms.get(room).map(|entry| Arc::clone(&entry.shared))
     }
 
-    /// The session of this name, and the room of that name, if it is a member there.
+    /// Returns the session of the member `name` and the alias of the room, if the member is in that room.
     pub(super) fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
         let state = self.lock();
         let entry = state.rooms.get(room)?;
@@ -252,7 +253,7 @@ impl Directory {
         is_member.then_some((*session, entry.shared.alias))
     }
 
-    /// Members of a room, in the order of their numbers.
+    /// Calls `visit` for the members of a room, in the order of their numbers.
     pub(crate) fn roster(&self, alias: u16, mut visit: impl FnMut(MemberId, &str)) {
         let state = self.lock();
         let entry = state
@@ -264,7 +265,8 @@ impl Directory {
         }
     }
 
-    /// Adds a subscriber to a pattern. The first one makes it known to all lanes, and it counts for that one's `owner`.
+    /// Adds a subscriber to a pattern. The first subscriber adds the pattern to the table of all lanes, and the
+    /// pattern counts for its `owner`.
     pub(crate) fn subscribe(
         &self,
         pattern: &Pattern<'_>,
@@ -291,7 +293,7 @@ impl Directory {
         Ok(shared)
     }
 
-    /// Takes a subscriber from a pattern; the last one takes the pattern away.
+    /// Removes a subscriber from a pattern. The last one removes the pattern.
     pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) {
         let Some(pattern) = &shared.pattern else {
             return;
@@ -305,7 +307,7 @@ impl Directory {
         }
     }
 
-    /// Brings a lane's routes up to date, which most of the time costs one read.
+    /// Brings a lane's routes up to date. Most of the time this costs one read.
     #[inline]
     pub(crate) fn refresh(&self, routes: &mut Routes) {
         if self.topics_version.load(Ordering::Acquire) != routes.version() {
@@ -314,7 +316,7 @@ impl Directory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while holding the lock leaves the maps consistent enough to go on serving others.
+        // A panic while the lock is held leaves the maps consistent enough to serve other sessions.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -332,19 +334,19 @@ impl SharedRoom {
         }
     }
 
-    /// Lanes other than `lane` that have members, as bits.
+    /// Returns the lanes other than `lane` that have members, as bits.
     #[inline]
     pub(crate) fn other_lanes(&self, lane: usize) -> u64 {
         self.lanes.load(Ordering::Acquire) & !(1 << lane)
     }
 
-    /// Whether a subscriber on any lane holds the room's publishers.
+    /// Whether a subscriber on any lane blocks the room's publishers.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
         self.congested.load(Ordering::Relaxed) != 0
     }
 
-    /// A subscriber on `lane` holds the room's publishers, or none does any more.
+    /// Sets whether a subscriber on `lane` blocks the room's publishers.
     pub(crate) fn set_congested(&self, lane: usize, congested: bool) {
         if congested {
             self.congested.fetch_or(1 << lane, Ordering::Relaxed);
@@ -355,8 +357,8 @@ impl SharedRoom {
 }
 
 impl State {
-    /// Aliases go round, so that one in use a moment ago is not given to another room while frames for the
-    /// old one are still on their way between lanes. Alias 0 means "none".
+    /// Returns the next free alias. Aliases are used in turn, so that a room does not get an alias whose old frames
+    /// are still on their way between lanes. Alias 0 means "none".
     fn free_alias(&mut self) -> Result<u16, TableFull> {
         if self.by_alias.len() + self.topic_aliases.len() >= usize::from(u16::MAX) {
             return Err(TableFull::Server);
@@ -375,13 +377,13 @@ impl State {
 }
 
 impl LaneCounts {
-    /// Counts one in and marks its lane as one that needs what is said.
+    /// Counts a member in, and marks its lane as one that gets the messages.
     pub(super) fn enter(&mut self, shared: &SharedRoom, lane: usize) {
         self.0[lane] += 1;
         shared.lanes.fetch_or(1 << lane, Ordering::AcqRel);
     }
 
-    /// Counts one out. Returns how many remain on all lanes.
+    /// Counts a member out. Returns how many remain on all lanes.
     pub(super) fn exit(&mut self, shared: &SharedRoom, lane: usize) -> u64 {
         self.0[lane] -= 1;
         if self.0[lane] == 0 {
@@ -397,7 +399,7 @@ impl Default for LaneCounts {
     }
 }
 
-/// Lanes of a server: the bits of the mask that says which have members of a room.
+/// Most lanes of a server: the number of bits in the mask of lanes with members.
 pub(crate) const LANES_MAX: usize = 64;
 
 #[cfg(test)]
@@ -468,7 +470,7 @@ mod tests {
         assert!(directory.claim("admin2", session(2)).is_ok());
         directory.release(&real);
         let other = directory.claim("adminl", session(2)).unwrap();
-        // A member who has been released already takes nothing from whoever looks like them.
+        // A released name does not affect a name that looks like it.
         directory.release(&real);
         assert_eq!(
             directory.claim("admin1", session(1)).unwrap_err(),

@@ -1,4 +1,4 @@
-//! Fan-out: from the log of a room or topic to its subscribers on this lane, and on to the other lanes.
+//! Fan-out: sends messages from the log of a room or topic to its subscribers on this lane, and to the other lanes.
 
 use std::cmp::Reverse;
 
@@ -10,11 +10,11 @@ use crate::observe::DropReason;
 use crate::session::Outbox;
 
 impl LaneRooms<'_> {
-    /// An entry of a batch from another lane.
+    /// Handles an entry of a batch from another lane.
     pub(crate) fn deliver_entry(&mut self, entry: &BatchEntry<'_>) {
         match *entry {
             BatchEntry::Session { id, frame } => {
-                // A session that is gone or full is counted in `sends_refused` by `send_to` itself.
+                // `send_to` counts a session that has ended or is full in `sends_refused`.
                 let result = self.exchange.send_to(self.sessions, id, |_, out| {
                     out.extend_from_slice(frame);
                     Ok(())
@@ -57,7 +57,7 @@ impl LaneRooms<'_> {
         log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
     }
 
-    /// Counts a message from another lane that the log of a room may not grow for.
+    /// Counts a message from another lane that is dropped because the log of a room may not grow.
     #[cold]
     fn drop_for_memory(&self, alias: u16) {
         let members = self.table.get(alias).map_or(0, |room| room.members.len());
@@ -66,14 +66,14 @@ impl LaneRooms<'_> {
         counters.room_dropped[DropReason::Memory as usize].add(members as u64);
     }
 
-    /// Runs every sweep that is planned, because no later one will be.
+    /// Runs all planned sweeps, because the lane ends before they are due.
     pub(crate) fn sweep_all(&mut self) {
         while let Some(Reverse((at, alias))) = self.table.due.pop() {
             self.sweep_planned(alias, at);
         }
     }
 
-    /// Runs every sweep that is due.
+    /// Runs the sweeps that are due.
     pub(crate) fn sweep_due(&mut self) {
         if self.table.has_grown() {
             self.sweep_grown(EARLY_SWEEP_BYTES);
@@ -87,7 +87,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Runs the sweeps of logs that grew, where at least this many bytes wait, before they are due.
+    /// Runs the sweeps of logs that grew before they are due, if at least this many bytes wait in them.
     #[cold]
     pub(crate) fn sweep_grown(&mut self, waiting_min: u64) {
         while let Some(alias) = self.table.grown.pop() {
@@ -101,7 +101,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Bytes ever appended to the log of a room.
+    /// Returns the number of bytes ever appended to the log of a room.
     fn log_end(&self, alias: u16) -> u64 {
         let log = self.sessions.outbox.logs.get(alias);
         log.map_or(0, |log| log.head_position())
@@ -118,7 +118,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Writes a room's news to all its subscribers.
+    /// Writes a room's new messages to all its subscribers.
     fn sweep(&mut self, alias: u16) {
         let started_ns = self.sessions.reactor.clock.now_ns();
         let mut index = 0;
@@ -150,8 +150,8 @@ impl LaneRooms<'_> {
         self.sessions.charge_log(alias);
     }
 
-    /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
-    /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
+    /// Handles an append to a room's log: sends its newest frame to the other lanes with members, and plans a sweep.
+    /// `own` is 1 if the author is a subscriber of this lane's log, else 0.
     #[inline]
     pub(super) fn handle_appended(&mut self, alias: u16, position: u64, bytes: usize, own: u64) {
         let others = self.count_and_plan(alias, position, bytes, own);
@@ -173,23 +173,24 @@ impl LaneRooms<'_> {
         self.sessions.outbox.buffers.put(frame);
     }
 
-    /// Hands a frame for all members of a room to the lanes whose bits are set.
+    /// Sends a frame for all members of a room to the lanes whose bits are set.
     pub(super) fn send_to_lanes(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
         self.send_entry(lanes, &BatchEntry::Room { alias, frame });
     }
 
-    /// Hands an entry to the lanes whose bits are set.
+    /// Sends an entry to the lanes whose bits are set.
     pub(super) fn send_entry(&mut self, mut lanes: u64, entry: &BatchEntry<'_>) {
         while lanes != 0 {
             let lane = lanes.trailing_zeros() as usize;
             lanes &= lanes - 1;
             self.exchange.batch(lane, entry);
         }
-        // One message may go to many logs, so this must not wait for the end of the turn.
+        // One message may go to many logs, so the batches are charged at once and not at the end of the turn.
         self.sessions.charge_common(self.exchange.held_bytes());
     }
 
-    /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as bits.
+    /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as
+    /// bits.
     #[inline(always)]
     pub(super) fn count_and_plan(
         &mut self,
@@ -214,7 +215,7 @@ impl LaneRooms<'_> {
         others
     }
 
-    /// A log grew by a step, or its next sweep is planned.
+    /// Notes that a log grew by a step, or that its next sweep is planned.
     #[inline(never)]
     fn note_growth(&mut self, alias: u16, due_ns: Option<u64>, changed_bits: u64) {
         if let Some(due_ns) = due_ns {
@@ -229,15 +230,16 @@ impl LaneRooms<'_> {
     }
 }
 
-/// A log is charged once in so many bytes, a power of two, and whenever a sweep is planned or done.
+/// Step of growth, a power of two, after which a log is charged. A log is also charged when a sweep is planned or
+/// done.
 const CHARGE_STEP_BYTES: u64 = 16 * 1024;
 
-/// A log that grows by so many bytes, a power of two, may be worth a sweep before the next one is due. A ring is written in
+/// Step of growth, a power of two, after which an early sweep may be worth its writes. Rings in memory are written in
 /// steps of this size, without a system call.
 pub(crate) const GROWTH_STEP_BYTES: u64 = 2 * 1024;
 
-/// Bytes that must wait for each subscriber before a sweep runs early. A write of this size spends most of its time on copying,
-/// so that a later sweep would save little.
+/// Bytes that must wait for each subscriber before a sweep runs early. A write of this size spends most of its time
+/// on copying, so a later sweep would save little.
 pub(crate) const EARLY_SWEEP_BYTES: u64 = 16 * 1024;
 
 #[cfg(test)]

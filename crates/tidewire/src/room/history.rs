@@ -1,22 +1,22 @@
-//! What was said in rooms, for those who join later.
+//! The earlier messages of rooms, for new members.
 //!
-//! A history belongs to a room's name and to the whole server, and outlives the room's last member. Each message is in it once,
-//! with the lanes that it is still on its way to. Whoever joins on a lane is told the messages of the history but those that
-//! are on their way to this lane, because these come as live ones. So nobody hears a message twice, and nobody misses
-//! one, wherever it was said.
+//! A history belongs to a room's name and to the whole server. It remains after the room's last member has left. It
+//! has each message once, with the lanes that the message is still on its way to. A session that joins on a lane gets
+//! the messages of the history, except those that are on their way to this lane, because it will get these live. So
+//! each member gets each message exactly once, whichever lane it was sent on.
 //!
 //! ```text
 //!   lane 0: say ── lock ── number 7, "hi" ── append to own log, send to lanes 1 and 2 ── on its way to 1, 2 ── unlock
-//!   lane 1: ............. join: 7 is on its way to 1, so it is not told ....... 7 arrives: live, for the one who joined too
-//!   lane 2: ............. 7 arrives: no more on its way to 2 ....... join: 7 is told, and is behind the newcomer's cursor
+//!   lane 1: ............. join: 7 is on its way to 1, so it is left out ....... 7 arrives live, also for the new member
+//!   lane 2: ............. 7 arrives: no more on its way to 2 ....... join: 7 is sent from the history, and the cursor starts behind it
 //! ```
 //!
-//! A join and an arrival on one lane cannot overlap, since one thread does both. A join makes its lane one that gets what is
-//! said, and only then reads the history; a message is sent and recorded under the history's lock. So one of them sees the
-//! other.
+//! A join and an arrival on one lane cannot overlap, because one thread does both. A join first marks its lane as one
+//! that gets messages, and then reads the history. A message is sent and recorded under the history's lock. So either
+//! the history has the message before the join reads it, or the message is also sent to the lane of the join.
 //!
-//! Rejected: a history for each lane (all lanes would need all messages of all rooms), and numbers in frames by which members
-//! drop what comes twice (only a codec of our own has a place for them, and a lane's log is shared by all its members).
+//! Rejected: a history for each lane (all lanes would need all messages of all rooms), and numbers in frames by which
+//! members drop duplicates (only our own codec has a field for them, and the members of a lane share its log).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,27 +24,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_proto::message::MemberId;
 
-/// How much of what was said in a room is kept for those who join later; see [`Chat::history`](crate::Chat::history).
+/// Limits of the messages that a room keeps for new members; see [`Chat::history`](crate::Chat::history).
 ///
 /// A room keeps the newest messages within both limits. The memory of all histories is at most `rooms_max × bytes_max` and
 /// does not count towards [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Messages of one room. Default 50: a screen full.
+    /// Messages of one room. Default 50, which fills a screen.
     pub messages_max: usize,
-    /// Bytes of these messages, with the names of those who said them and 64 for each message. Default 64 KiB. Whoever joins
-    /// is sent as much at once, so keep it well below [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max). A
-    /// message that exceeds it alone is said and not kept, those before it stay, and
-    /// [`Metrics::history_skipped`](crate::Metrics::history_skipped) counts it.
+    /// Bytes of these messages, including the names of their authors and 64 bytes for each message. Default 64 KiB. A
+    /// new member is sent all of it at once, so keep it well below
+    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max). A single message that exceeds it is delivered but
+    /// not kept. The earlier messages stay, and [`Metrics::history_skipped`](crate::Metrics::history_skipped) counts
+    /// the message.
     pub bytes_max: usize,
-    /// Rooms of the server with a history, also those without members. Default 1,024. A further room takes the place
-    /// of the one without members in which the longest time nothing was said; where all have members, nothing of it is kept,
-    /// and what is said in it is counted as skipped.
+    /// Rooms of the server with a history, including those without members. Default 1,024. A further room replaces
+    /// the history of the room without members that has been silent for the longest time. If all have members, the
+    /// further room keeps no messages, and its messages are counted as skipped.
     pub rooms_max: usize,
 }
 
 impl History {
-    /// The last messages of each room, so many of them.
+    /// Returns limits for the last messages of each room, in this number.
     #[must_use]
     pub fn last(messages: usize) -> Self {
         Self {
@@ -64,14 +65,14 @@ impl Default for History {
     }
 }
 
-/// A message of a former run of the program: the name of its author and what was said.
+/// A message of a former run of the program: the name of its author and the payload.
 pub(crate) type PastMessage = (String, Vec<u8>);
 
 /// The histories of a server, by the names of their rooms.
 #[derive(Debug, Default)]
 pub(super) struct Histories {
     rooms: Mutex<HashMap<Box<str>, Arc<RoomHistory>>>,
-    /// Counts messages, to tell which room was silent for the longest time.
+    /// Counts messages. It tells which room was silent for the longest time.
     clock: AtomicU64,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Histories {
 pub(super) struct RoomHistory {
     limits: History,
     records: Mutex<Records>,
-    /// The histories' count when the newest message was said.
+    /// The clock when the newest message was recorded.
     touched: AtomicU64,
 }
 
@@ -96,7 +97,7 @@ pub(super) struct Records {
 #[derive(Debug)]
 struct Record {
     message: Arc<Remembered>,
-    /// The alias of the room when it was said.
+    /// The alias that the room had when the message was sent.
     alias: u16,
     /// Bit n is set while the message is on its way to lane n.
     on_its_way: u64,
@@ -105,14 +106,14 @@ struct Record {
 /// A message of a history.
 #[derive(Debug)]
 pub(super) struct Remembered {
-    /// The member who said it, who may have left; 0 for the room itself.
+    /// The author, who may have left; 0 for the room itself.
     pub(super) member: MemberId,
     pub(super) name: Box<str>,
     pub(super) payload: Box<[u8]>,
 }
 
 impl Histories {
-    /// The history of this room, which begins now if there is none.
+    /// Returns the history of this room, and creates it if there is none.
     pub(super) fn open(&self, room: &str, limits: History) -> Arc<RoomHistory> {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(history) = rooms.get(room) {
@@ -126,14 +127,14 @@ impl Histories {
             })
         };
         if rooms.len() >= limits.rooms_max {
-            // A room that has members holds its history, too.
+            // A room with members has a second reference to its history.
             let silent = rooms
                 .iter()
                 .filter(|(_, history)| Arc::strong_count(history) == 1)
                 .min_by_key(|(_, history)| history.touched.load(Ordering::Relaxed))
                 .map(|(name, _)| name.clone());
             let Some(name) = silent else {
-                // It would be memory beyond all limits.
+                // The history keeps nothing, because its memory would exceed the limit.
                 let bytes_max = 0;
                 return begin(History {
                     bytes_max,
@@ -147,7 +148,7 @@ impl Histories {
         history
     }
 
-    /// A message was said in the room of this history.
+    /// Notes that a message was sent in the room of this history.
     pub(super) fn touch(&self, history: &RoomHistory) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         history.touched.store(now, Ordering::Relaxed);
@@ -156,11 +157,11 @@ impl Histories {
 
 impl RoomHistory {
     pub(super) fn lock(&self) -> MutexGuard<'_, Records> {
-        // A panic while a message is recorded leaves one that is not there.
+        // After a panic while a message is recorded, the message is missing and the others are intact.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records messages of a former run, if nothing was said here yet.
+    /// Records messages of a former run, if the history is still empty.
     pub(super) fn begin_with(&self, past: Vec<PastMessage>, alias: u16) {
         let mut records = self.lock();
         if records.next > 0 {
@@ -179,13 +180,14 @@ impl RoomHistory {
         }
     }
 
-    /// Whether the limits allow the message at all. One that they do not allow must not be recorded: all others would make
-    /// room for it in vain.
+    /// Whether the limits allow the message at all. Do not record a message that they do not allow, because it would
+    /// displace all others and then itself.
     pub(super) fn has_room_for(&self, name: &str, payload: &[u8]) -> bool {
         self.limits.messages_max > 0 && held_bytes(name, payload) <= self.limits.bytes_max
     }
 
-    /// Adds the message that was just said and is on its way to these lanes. The limits [allow](Self::has_room_for) it.
+    /// Records a message that was just sent and is on its way to these lanes. The limits must
+    /// [allow](Self::has_room_for) it.
     pub(super) fn record(
         &self,
         records: &mut Records,
@@ -211,7 +213,7 @@ impl RoomHistory {
 }
 
 impl Records {
-    /// Message `number` has arrived at a lane.
+    /// Notes that message `number` has arrived at a lane.
     pub(super) fn note_arrival(&mut self, number: u64, lane: usize) {
         let first = self.next - self.records.len() as u64;
         let index = number.checked_sub(first).map(usize::try_from);
@@ -222,13 +224,13 @@ impl Records {
         }
     }
 
-    /// What somebody who has just joined on this lane is told: all but what will come as live messages.
-    pub(super) fn told_on(&self, lane: usize, alias: u16) -> Vec<Arc<Remembered>> {
-        // Under a former alias it will not reach this room.
+    /// Returns the messages for a new member on this lane: all except those that it will get live.
+    pub(super) fn messages_for(&self, lane: usize, alias: u16) -> Vec<Arc<Remembered>> {
+        // A message with a former alias will not reach this room.
         let comes_live =
             |record: &Record| record.alias == alias && record.on_its_way & (1 << lane) != 0;
-        let told = self.records.iter().filter(|record| !comes_live(record));
-        told.map(|record| Arc::clone(&record.message)).collect()
+        let messages = self.records.iter().filter(|record| !comes_live(record));
+        messages.map(|record| Arc::clone(&record.message)).collect()
     }
 }
 
@@ -242,7 +244,7 @@ fn held_bytes(name: &str, payload: &[u8]) -> usize {
     name.len() + payload.len() + RECORD_BYTES
 }
 
-/// What a message takes beside its name and its payload.
+/// Bytes counted for a message in addition to its name and payload.
 const RECORD_BYTES: usize = 64;
 
 #[cfg(test)]
@@ -267,9 +269,10 @@ mod tests {
         number
     }
 
-    fn told(history: &RoomHistory, lane: usize, alias: u16) -> Vec<Vec<u8>> {
-        let told = history.lock().told_on(lane, alias);
-        told.iter()
+    fn messages(history: &RoomHistory, lane: usize, alias: u16) -> Vec<Vec<u8>> {
+        let messages = history.lock().messages_for(lane, alias);
+        messages
+            .iter()
             .map(|message| message.payload.to_vec())
             .collect()
     }
@@ -285,14 +288,14 @@ mod tests {
         for payload in [b"1", b"2", b"3", b"4"] {
             say(&history, payload, 0);
         }
-        assert_eq!(told(&history, 0, 7), [b"2", b"3", b"4"]);
+        assert_eq!(messages(&history, 0, 7), [b"2", b"3", b"4"]);
         say(&history, &[b'x'; 200], 0);
-        assert_eq!(told(&history, 0, 7), [b"4".to_vec(), vec![b'x'; 200]]);
+        assert_eq!(messages(&history, 0, 7), [b"4".to_vec(), vec![b'x'; 200]]);
         say(&history, b"5", 0);
-        assert_eq!(told(&history, 0, 7), [vec![b'x'; 200], b"5".to_vec()]);
+        assert_eq!(messages(&history, 0, 7), [vec![b'x'; 200], b"5".to_vec()]);
     }
 
-    /// Every message of a former run made room for one that was too large, so the history began empty.
+    /// Regression: a message that was too large displaced every message of a former run, so the history began empty.
     #[test]
     fn a_message_of_a_former_run_that_is_too_large_leaves_the_others() {
         let limits = History {
@@ -303,27 +306,27 @@ mod tests {
         let past = [&b"1"[..], &[b'x'; 400], b"2"];
         let past = past.map(|payload| ("ada".to_owned(), payload.to_vec()));
         history.begin_with(past.into(), 7);
-        assert_eq!(told(&history, 0, 7), [b"1", b"2"]);
+        assert_eq!(messages(&history, 0, 7), [b"1", b"2"]);
     }
 
     #[test]
-    fn who_joins_is_told_all_but_what_is_on_its_way_to_their_lane() {
+    fn a_new_member_gets_all_messages_except_those_on_their_way_to_its_lane() {
         let history = Histories::default().open("lobby", History::default());
         let first = say(&history, b"first", 0b110);
         let second = say(&history, b"second", 0b100);
-        assert_eq!(told(&history, 0, 7), [&b"first"[..], b"second"]);
-        assert_eq!(told(&history, 1, 7), [b"second"]);
-        assert_eq!(told(&history, 2, 7).len(), 0);
-        // A room that was closed and opened again does not get what was said to the former one.
-        assert_eq!(told(&history, 2, 8), [&b"first"[..], b"second"]);
+        assert_eq!(messages(&history, 0, 7), [&b"first"[..], b"second"]);
+        assert_eq!(messages(&history, 1, 7), [b"second"]);
+        assert_eq!(messages(&history, 2, 7).len(), 0);
+        // A room that was closed and opened again does not get the live messages of the former one.
+        assert_eq!(messages(&history, 2, 8), [&b"first"[..], b"second"]);
         let arrive = |number, lane| history.lock().note_arrival(number, lane);
         arrive(first, 2);
-        assert_eq!(told(&history, 2, 7), [b"first"]);
+        assert_eq!(messages(&history, 2, 7), [b"first"]);
         arrive(second, 2);
         arrive(first, 1);
         arrive(first + 1_000, 1);
         for lane in 0..3 {
-            assert_eq!(told(&history, lane, 7).len(), 2);
+            assert_eq!(messages(&history, lane, 7).len(), 2);
         }
     }
 
@@ -337,14 +340,18 @@ mod tests {
         say(&histories.open("old", limits), b"x", 0);
         let young = histories.open("young", limits);
         say(&young, b"x", 0);
-        let kept = |room| told(&histories.open(room, limits), 0, 7).len();
+        let kept = |room| messages(&histories.open(room, limits), 0, 7).len();
         histories.touch(&histories.open("old", limits));
         assert_eq!(kept("new"), 0);
         assert_eq!(kept("young"), 1, "it has members");
         let new = histories.open("new", limits);
         let other = histories.open("other", limits);
         say(&other, b"x", 0);
-        assert_eq!(told(&other, 0, 7).len(), 0, "it would be beyond all limits");
+        assert_eq!(
+            messages(&other, 0, 7).len(),
+            0,
+            "its memory would exceed the limit"
+        );
         assert_eq!(kept("other"), 0, "all have members: it is not kept");
         drop(new);
     }

@@ -1,4 +1,4 @@
-//! What a service asks of a room's members: which rooms a session is in, who is who, and that somebody leaves.
+//! Members of rooms for services: the rooms of a session, the names of members, and removals.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ pub(crate) struct Departure {
 }
 
 impl LaneRooms<'_> {
-    /// The name of a room that has members.
+    /// Returns the name of a room that has members.
     pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
         let (_, name) = self.table.directory.by_alias(alias)?;
         Some(name)
     }
 
-    /// The session of a member, on whatever lane.
+    /// Returns the session of a member, on any lane.
     pub(crate) fn session_of(&self, name: &str) -> Option<SessionId> {
         self.table.directory.find(name)
     }
 
-    /// Takes a member out of a room, on whatever lane.
+    /// Removes a member from a room, on any lane.
     pub(crate) fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
         let found = self.table.directory.member_of(room, name);
         let (id, alias) = found.ok_or(RoomError::NoSuchMember)?;
@@ -44,7 +44,7 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
-    /// Takes a session of this lane out of a room, and tells it by the presence frame of its own leaving.
+    /// Removes a session of this lane from a room, and sends it the presence frame of its own leave.
     pub(super) fn remove(&mut self, id: SessionId, alias: u16) {
         let Some(slot) = self.sessions.slot_of(id) else {
             return;
@@ -68,24 +68,23 @@ impl LaneRooms<'_> {
                     codec.encode_presence(&left, out)
                 })
             };
-            let told = self
+            let sent = self
                 .sessions
                 .with_output_in_place(slot, |sessions| exchange.send_to(sessions, id, encode));
-            if let Err(error) = told {
-                tracing::debug!(session = %id, %error, "a member was not told of its removal");
+            if let Err(error) = sent {
+                tracing::debug!(session = %id, %error, "a member was not sent its removal");
             }
         }
         self.detach(slot, index, DropReason::Left);
     }
 
-    /// Takes a session out of a room by a handler's will, which whoever notes departures learns.
+    /// Removes a session from a room on behalf of a handler, and notes the departure for the chat's hook.
     pub(crate) fn leave_noted(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
         self.note_departure(id, alias);
         self.leave(id, alias)
     }
 
-    /// The oldest departure that was not taken yet, of this session if one is given. Departures are kept from the first call
-    /// on.
+    /// Takes the oldest departure, of this session if one is given. Departures are kept from the first call on.
     pub(crate) fn take_departure(&mut self, id: Option<SessionId>) -> Option<Departure> {
         let departures = self.table.departures.get_or_insert_default();
         let is_it = |departure: &Departure| id.is_none_or(|id| departure.id == id);
@@ -107,7 +106,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Whether the room takes something of so many bytes from this session now.
+    /// Whether the room accepts a message of this size from this session now.
     pub(crate) fn check_say(
         &mut self,
         id: SessionId,
@@ -124,7 +123,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Whether a session may whisper to somebody of this name, as far as this lane can know.
+    /// Whether a session may whisper to the member `name`, as far as this lane knows.
     pub(crate) fn check_whisper(
         &self,
         id: SessionId,
@@ -137,7 +136,7 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
-    /// The rooms that a session of this lane is in.
+    /// Returns the rooms that a session of this lane is in.
     pub(crate) fn rooms_of(&self, id: SessionId) -> impl Iterator<Item = u16> {
         let session = self.sessions.find(id);
         let memberships = session.map_or(&[][..], |session| &session.memberships);
@@ -145,7 +144,7 @@ impl LaneRooms<'_> {
         rooms.map(|membership| membership.room)
     }
 
-    /// The name of a session of this lane as a member.
+    /// Returns the member name of a session of this lane.
     pub(crate) fn member_name(&self, id: SessionId) -> Option<Arc<str>> {
         let member = self.sessions.find(id)?.profile.member.as_deref()?;
         Some(Arc::clone(&member.name))

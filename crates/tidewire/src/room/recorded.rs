@@ -1,4 +1,4 @@
-//! Saying things that a room's history keeps, and telling it to those who join.
+//! Recording messages in a room's history, and sending the history to new members.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, Joined, LaneRooms};
 use crate::mailbox::BatchEntry;
 use crate::session::{LaneSessions, SessionId, append_with_header};
 
-/// A message that is being said and recorded.
+/// A message that is being sent and recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recording {
-    /// Its number in the history.
+    /// The number of the message in the history.
     number: u64,
     /// Other lanes that it was sent to, as bits.
     lanes: u64,
 }
 
 impl LaneRooms<'_> {
-    /// As `say`, and the room's history keeps it, if it has one.
+    /// Sends a chat message, as `say` does, and records it if the room has a history.
     pub(crate) fn say_recorded(
         &mut self,
         id: SessionId,
@@ -41,7 +41,7 @@ impl LaneRooms<'_> {
         })
     }
 
-    /// Says something as the room itself: to all its members, of whom none need be on this lane.
+    /// Sends a message as the room itself to all its members. This lane need not have any.
     pub(crate) fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
         let shared = self.table.directory.by_name(room);
         let shared = shared.ok_or(RoomError::NoSuchRoom)?;
@@ -87,8 +87,8 @@ impl LaneRooms<'_> {
         Ok(encoded?)
     }
 
-    /// Says something while its history is locked, and records it with the lanes that it was sent to. What the history
-    /// has no room for is said as it would be without one: a number would count it among what is recorded.
+    /// Sends a message while its history is locked, and records it with the lanes that it was sent to. A message that
+    /// is too large for the history is sent without a number, because numbers count recorded messages only.
     fn recorded<T>(
         &mut self,
         history: &RoomHistory,
@@ -124,7 +124,8 @@ impl LaneRooms<'_> {
         result
     }
 
-    /// Hands the frame of what was just said to the lanes whose bits are set.
+    /// Sends the frame of the current message to the lanes whose bits are set, with its number if it is being
+    /// recorded.
     pub(super) fn send_chat_message(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
         let Some(recording) = &mut self.table.recording else {
             return self.send_to_lanes(lanes, alias, frame);
@@ -139,13 +140,13 @@ impl LaneRooms<'_> {
         self.send_entry(lanes, &entry);
     }
 
-    /// A message of a history has come from another lane.
+    /// Notes that a message of a history has arrived from another lane.
     pub(super) fn note_arrival(&self, alias: u16, number: u64) {
         let lane = self.exchange.lane;
         if let Some(history) = self.history_here(alias) {
             return history.lock().note_arrival(number, lane);
         }
-        // The members of this lane have left, but others may come.
+        // All members of this lane have left, but others may join.
         if let Some((shared, _)) = self.table.directory.by_alias(alias)
             && let Some(history) = shared.history.get()
         {
@@ -153,9 +154,9 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Tells a session that has just joined what was said before, into its own output, and has the room keep a history
-    /// from now on. A history that begins here begins with what `past` returns for the room's name.
-    pub(crate) fn tell_history(
+    /// Appends the room's history to the output of a session that has just joined. The room keeps a history from now
+    /// on. A new history starts with the messages that `past` returns for the room's name.
+    pub(crate) fn queue_history(
         &mut self,
         id: SessionId,
         joined: &Joined,
@@ -166,13 +167,13 @@ impl LaneRooms<'_> {
         let Some((shared, name)) = directory.by_alias(joined.room) else {
             return;
         };
-        // Other lanes wait here meanwhile, so nothing can be said before the past is complete.
+        // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         let history = shared.history.get_or_init(|| {
             let history = directory.histories.open(&name, limits);
             history.begin_with(past(&name), joined.room);
             history
         });
-        let told = history.lock().told_on(self.exchange.lane, joined.room);
+        let earlier = history.lock().messages_for(self.exchange.lane, joined.room);
         let Some(session) = self.sessions.find(id) else {
             return;
         };
@@ -180,38 +181,39 @@ impl LaneRooms<'_> {
             return;
         };
         let subscription = session.memberships[membership].subscription();
-        // An error is told for each message.
+        // An error affects only the one message that is not sent.
         let _ = self.sessions.append_to_current(|codec, out| {
-            for message in &told {
+            for message in &earlier {
                 let encoded = append_with_header(codec, subscription, out, |out| {
                     encode_remembered(codec, joined.room, message, out)
                 });
                 if let Err(error) = encoded {
-                    tracing::debug!(%error, "a message of the history was not told");
+                    tracing::debug!(%error, "a message of the history was not sent");
                 }
             }
             Ok(())
         });
     }
 
-    /// The history of a room that has members on this lane.
+    /// Returns the history of a room that has members on this lane.
     fn history_here(&self, alias: u16) -> Option<Arc<RoomHistory>> {
         self.table.get(alias)?.shared.history.get().cloned()
     }
 }
 
-/// Frames a message of a history. Its author may have left, so a codec whose frames have names says who it was.
+/// Frames a message of a history. Its author may have left, so the frame has the author's name if the codec has
+/// names.
 fn encode_remembered(
     codec: &AnyCodec,
     alias: u16,
-    message: &Remembered,
+    remembered: &Remembered,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let Remembered {
         member,
         name,
         payload,
-    } = message;
+    } = remembered;
     if codec.has_room_frames() && !name.is_empty() {
         let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
         if codec.encode(&message.with_name(name), out).is_ok() {

@@ -1,4 +1,4 @@
-//! Why a room or topic is refused to a session, and the codes by which its peer learns it.
+//! Errors of rooms and topics, and the codes that are sent to the peer for them.
 
 use thiserror::Error;
 use tidewire_proto::body::{ErrorCode, NameError};
@@ -10,16 +10,17 @@ use crate::mailbox::EnqueueError;
 use crate::session::SendError;
 use crate::session::TableFull;
 
-/// The limit on the number of rooms, patterns or registrations that was reached. The limits are fields of
+/// The limit on rooms, patterns or registrations that was reached. The limits are fields of
 /// [`Limits`](crate::Limits), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReachedLimit {
-    /// The session has as many as it may. Leave one.
+    /// The session has as many as allowed. Leave one.
     Session,
-    /// The sessions of the peer's address have opened as many as they may. Leave one of those, or take one that exists.
+    /// The sessions from the peer's address have opened as many as allowed. Leave one of them, or use an existing
+    /// one.
     Address,
-    /// The server has as many as it may. Take one that exists, or try again later.
+    /// The server has as many as allowed. Use an existing one, or try again later.
     Server,
     /// The server is at its memory limit. Try again later.
     Memory,
@@ -34,7 +35,7 @@ impl From<TableFull> for ReachedLimit {
     }
 }
 
-/// The remedy for a peer that meets a limit of rooms.
+/// Returns the remedy for a peer that meets a limit on rooms.
 fn room_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session => {
@@ -51,7 +52,7 @@ fn room_limit(limit: ReachedLimit) -> &'static str {
     }
 }
 
-/// The same of patterns.
+/// Returns the remedy for a peer that meets a limit on patterns.
 fn pattern_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session => {
@@ -69,7 +70,7 @@ fn pattern_limit(limit: ReachedLimit) -> &'static str {
     }
 }
 
-/// The same of registrations, as the server's log says it.
+/// Returns the remedy for a limit on registrations, for the server's log.
 fn registration_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session | ReachedLimit::Address => {
@@ -82,11 +83,11 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
     }
 }
 
-/// The remedy for a peer whose server may not grow.
+/// The remedy for a peer whose server is at its memory limit.
 const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
-/// A room could not be joined. Those about names may be retried with another name.
-/// An error of [`Context::join`](crate::Context::join), which has an example.
+/// A session could not join a room. If the error is about the member's name, try another name. An error of
+/// [`Context::join`](crate::Context::join), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -96,34 +97,36 @@ pub enum JoinError {
     /// The room's name is empty or malformed.
     #[error("room: {0}")]
     RoomName(NameError),
-    /// Somebody has that name.
+    /// Another session has the name.
     #[error("the name is taken")]
     NameTaken,
-    /// The name looks like one that somebody has.
+    /// The name looks like one that is in use.
     #[error("the name looks like one that is in use")]
     NameConfusable,
     /// The room's name looks like that of another room.
     #[error("room: the name looks like that of another room")]
     RoomConfusable,
-    /// The session has another name already.
+    /// The session already has another name.
     #[error("this session already has a name; leave it empty to keep that")]
     NameFixed,
-    /// The session is in that room.
+    /// The session is already in the room.
     #[error("already in that room")]
     AlreadyJoined,
-    /// Too many rooms.
+    /// There are too many rooms.
     #[error("{}", room_limit(*.0))]
     LimitReached(ReachedLimit),
-    /// The session agreed on smaller frames than a room may carry. Connect again with the server's limit.
-    #[error("this connection's frame limit is below the server's; rooms need the whole")]
+    /// The session agreed on smaller frames than a room may send. Connect again with the server's limit.
+    #[error(
+        "this connection's frame limit is below the server's, so it cannot join rooms; connect with the server's limit"
+    )]
     FrameLimit,
-    /// The codec cannot do what the policy needs. Choose another one.
+    /// The codec does not support the policy. Choose another policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
-    /// trust its peers.
+    /// The session's UDP address is not validated, so the server sends it nothing but replies. The server can be
+    /// configured to trust its peers.
     #[error(
-        "this UDP address has not proved itself, which rooms need; the server may be told to trust its peers"
+        "this UDP address is not validated, so it cannot join rooms; the server can be configured to trust its UDP peers"
     )]
     Unproven,
     /// The session is not open.
@@ -131,14 +134,15 @@ pub enum JoinError {
     NotOpen,
 }
 
-/// A room could not be left, spoken to or listed. An error of [`Context::say`](crate::Context::say), which has an example.
+/// A room could not be left, listed or sent to. An error of [`Context::say`](crate::Context::say), which has an
+/// example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RoomError {
     /// The session is not in the room.
     #[error("not in that room")]
     NotJoined,
-    /// Nobody has that name, or not in that room.
+    /// No member has that name, or no member of that room.
     #[error("nobody has that name")]
     NoSuchMember,
     /// The room has no members.
@@ -155,32 +159,35 @@ pub enum RoomError {
     Encode(#[from] EncodeError),
 }
 
-/// A pattern could not be subscribed to. An error of [`Context::subscribe`](crate::Context::subscribe), which has an example.
+/// A session could not subscribe to a pattern. An error of [`Context::subscribe`](crate::Context::subscribe), which
+/// has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
     /// The text is not a pattern; correct it.
     #[error(transparent)]
     Pattern(#[from] TopicError),
-    /// The session is subscribed to that very pattern.
+    /// The session is already subscribed to that pattern.
     #[error("already subscribed to that pattern")]
     AlreadySubscribed,
-    /// Too many patterns.
+    /// There are too many patterns.
     #[error("{}", pattern_limit(*.0))]
     LimitReached(ReachedLimit),
-    /// Too many registrations for every topic.
+    /// There are too many registrations for all topics.
     #[error("{}", registration_limit(*.0))]
     TooManyRegistrations(ReachedLimit),
-    /// The session agreed on smaller frames than a topic may carry. Connect again with the server's limit.
-    #[error("this connection's frame limit is below the server's; topics need the whole")]
+    /// The session agreed on smaller frames than a topic may send. Connect again with the server's limit.
+    #[error(
+        "this connection's frame limit is below the server's, so it cannot subscribe; connect with the server's limit"
+    )]
     FrameLimit,
-    /// The codec cannot do what the policy needs. Choose another one.
+    /// The codec does not support the policy. Choose another policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
-    /// trust its peers.
+    /// The session's UDP address is not validated, so the server sends it nothing but replies. The server can be
+    /// configured to trust its peers.
     #[error(
-        "this UDP address has not proved itself, which topics need; the server may be told to trust its peers"
+        "this UDP address is not validated, so it cannot subscribe; the server can be configured to trust its UDP peers"
     )]
     Unproven,
     /// The session is not open.
@@ -224,7 +231,7 @@ pub enum PublishError {
 }
 
 impl JoinError {
-    /// The code that tells the peer.
+    /// Returns the code that is sent to the peer.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
@@ -238,14 +245,14 @@ impl JoinError {
         }
     }
 
-    /// Whether another name of the member may help.
+    /// Whether another member name may help.
     pub(crate) fn is_about_name(self) -> bool {
         matches!(self, Self::Name(_) | Self::NameTaken | Self::NameFixed)
     }
 }
 
 impl SubscribeError {
-    /// The code that tells the peer.
+    /// Returns the code that is sent to the peer.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {

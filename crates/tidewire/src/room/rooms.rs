@@ -1,8 +1,8 @@
-//! Rooms on a lane: joining, leaving, saying.
+//! Rooms on a lane: join, leave, say.
 //!
-//! The log, the cursors and the policies are sans-IO and live in [`tidewire_proto::room`]; this file binds
-//! them to sessions, timers and other lanes. A room spans lanes: each has a log of its own, and what is said
-//! crosses to another lane once, not once per subscriber there.
+//! The log, the cursors and the policies do no I/O and live in [`tidewire_proto::room`]. This file binds them to
+//! sessions, timers and other lanes. A room spans lanes: each lane has its own log, and a message is sent to another
+//! lane once, not once per subscriber there.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -33,11 +33,11 @@ use crate::session::{
 pub(crate) struct Room {
     pub(crate) shared: Arc<SharedRoom>,
     pub(super) coalescer: Coalescer,
-    /// End of the log at the last sweep.
+    /// The end of the log at the last sweep.
     pub(super) swept: u64,
     /// Slots of the sessions that are in the room, or subscribed.
     pub(super) members: Vec<usize>,
-    /// Set while a `block` subscriber of this lane holds the publishers: the timer that ends it.
+    /// The timer that ends the block, while a `block` subscriber of this lane blocks the publishers.
     pub(super) blocked: Option<TimerId>,
 }
 
@@ -46,37 +46,37 @@ pub(crate) struct Room {
 pub(crate) struct RoomTable {
     /// Names, rooms and patterns of the whole server.
     pub(crate) directory: Arc<Directory>,
-    /// Counts registrations of the whole server.
+    /// Counts the registrations of the whole server.
     pub(super) limiter: Arc<SessionLimiter>,
     /// Rooms with members, and patterns with subscribers, on this lane, by alias.
     pub(super) rooms: Vec<Option<Box<Room>>>,
     /// Planned sweeps, earliest first.
     pub(super) due: BinaryHeap<Reverse<(u64, u16)>>,
-    /// Rooms whose logs grew by a step in this turn, so that their sweep may be worth its writes already.
+    /// Rooms whose logs grew by a step in this turn. An early sweep of them may be worth its writes.
     pub(super) grown: Vec<u16>,
-    /// Publishers held by a room that blocks for a slow subscriber.
+    /// Publishers that are paused because a room blocks for a slow subscriber.
     pub(super) held: Vec<(SessionId, Arc<SharedRoom>)>,
-    /// Where messages for topics go.
+    /// The subscriptions that match a topic.
     pub(super) routes: Routes,
-    /// Where the last message went.
+    /// The topic of the last message, and its subscriptions.
     pub(super) recent: RecentTopic,
-    /// Rooms in which a subscriber of this lane holds the publishers.
+    /// Rooms in which a subscriber of this lane blocks the publishers.
     pub(super) blocked_rooms: Vec<u16>,
-    /// The message of a history that is being said.
+    /// The message that is being recorded in a history.
     pub(super) recording: Option<Recording>,
-    /// Who has left by a handler's will, if somebody wants to know.
+    /// Members that handlers removed; `None` until a chat with a hook asks for them.
     pub(super) departures: Option<VecDeque<Departure>>,
-    /// When registrations that are refused are logged.
+    /// Limits the log lines about refused registrations.
     pub(super) registration_log: QuietLog,
 }
 
-/// The rooms of a lane, with the parts of the lane that they work on.
+/// The rooms of a lane, with the parts of the lane that they use.
 #[derive(Debug)]
 pub(crate) struct LaneRooms<'a> {
     pub(crate) table: &'a mut RoomTable,
     pub(crate) sessions: &'a mut LaneSessions,
     pub(crate) exchange: &'a mut Exchange,
-    /// Whether the lane ends with its server, so that nobody is left who wants to know who leaves.
+    /// Whether the lane ends with its server, so that presence frames are no longer needed.
     pub(crate) is_ending: bool,
 }
 
@@ -116,7 +116,7 @@ impl RoomTable {
         Ok(())
     }
 
-    /// When the next sweep is due.
+    /// Returns when the next sweep is due.
     pub(crate) fn sweep_ns(&self) -> Option<u64> {
         self.due.peek().map(|Reverse((at, _))| *at)
     }
@@ -127,22 +127,22 @@ impl RoomTable {
         !self.grown.is_empty()
     }
 
-    /// Whether a room holds publishers of this lane.
+    /// Whether a room has paused publishers of this lane.
     pub(crate) fn holds_publishers(&self) -> bool {
         !self.held.is_empty()
     }
 }
 
-/// The result of joining a room. Given by [`Context::join`](crate::Context::join).
+/// The result of joining a room. [`Context::join`](crate::Context::join) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// The room's alias, used to say and leave.
+    /// The room's alias, which the calls to say and leave need.
     pub room: u16,
     /// The session's number as a member.
     pub member: MemberId,
-    /// Members of the room now, this one included.
+    /// The number of members, including this one.
     pub members: usize,
-    /// Whether a room of this size announces who comes and goes.
+    /// Whether a room of this size announces joins and leaves.
     pub presence: bool,
 }
 
@@ -174,8 +174,8 @@ impl LaneRooms<'_> {
         }
         let owner = session.owner();
         if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {
-            // What is said is framed once for all. One member with a small limit must neither be cut off by the
-            // first long message nor make everybody else be brief.
+            // A message is framed once for all members. A member with a small frame limit would be cut off by the
+            // first long message, or limit the messages of all others.
             return Err(JoinError::FrameLimit);
         }
         if let Some(alias) = directory.alias_of(room)
@@ -236,7 +236,7 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
-    /// Takes a closing session out of all its rooms and subscriptions and gives its name back.
+    /// Removes a closing session from all its rooms and subscriptions, and releases its name.
     pub(crate) fn leave_all(&mut self, slot: usize) {
         while !self.sessions[slot].memberships.is_empty() {
             self.detach(slot, 0, DropReason::Closed);
@@ -249,7 +249,7 @@ impl LaneRooms<'_> {
         self.sessions.count_undelivered(in_output);
     }
 
-    /// Appends what `id` says to the room's log. Returns whether the publisher must stop for now.
+    /// Appends a chat message of `id` to the room's log. Returns whether the publisher must stop for now.
     #[inline]
     pub(crate) fn say(
         &mut self,
@@ -263,7 +263,8 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// The same while memory is short: it may be refused, and the publisher must stop until the end of the turn.
+    /// Appends a chat message while memory is short. It may be refused, and the publisher must stop until the end of
+    /// the turn.
     #[cold]
     fn say_while_short(
         &mut self,
@@ -351,7 +352,7 @@ impl LaneRooms<'_> {
         } = self;
         let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&message, out);
         let sent = match target.lane() == exchange.lane {
-            // The receiver may be this very session.
+            // The receiver may be the current session.
             true => sessions.with_output_in_place(target.slot(), |sessions| {
                 exchange.send_to(sessions, target, encode)
             }),
@@ -360,7 +361,7 @@ impl LaneRooms<'_> {
         Ok(sent?)
     }
 
-    /// Queues, for the session whose messages are handled and that just joined, the members who are present.
+    /// Queues the roster for the current session, which just joined.
     pub(crate) fn push_roster(&mut self, id: SessionId, joined: &Joined) {
         let Some(session) = self.sessions.find(id) else {
             return;
@@ -370,7 +371,7 @@ impl LaneRooms<'_> {
         };
         let subscription = session.memberships[membership].subscription();
         let directory = &self.table.directory;
-        // An error is told for each member.
+        // An error affects only the one member that is not listed.
         let _ = self.sessions.append_to_current(|codec, out| {
             directory.roster(joined.room, |member, name| {
                 if member == joined.member {
@@ -521,20 +522,20 @@ impl LaneRooms<'_> {
 }
 
 impl Session {
-    /// The index of the session's place in a room that is not a topic's.
+    /// Returns the index of the session's membership in a room that is not a topic's.
     #[inline]
     pub(crate) fn room_membership(&self, alias: u16) -> Option<usize> {
         self.membership(alias)
             .filter(|index| !self.memberships[*index].is_topic)
     }
 
-    /// The index of the session's subscription with this alias.
+    /// Returns the index of the session's subscription with this alias.
     pub(super) fn subscription(&self, alias: u16) -> Option<usize> {
         self.membership(alias)
             .filter(|index| self.memberships[*index].is_topic)
     }
 
-    /// The index of the session's place in a room, or of its subscription.
+    /// Returns the index of the session's membership or subscription with this alias.
     #[inline]
     pub(crate) fn membership(&self, alias: u16) -> Option<usize> {
         self.memberships
@@ -543,5 +544,5 @@ impl Session {
     }
 }
 
-/// Most a codec adds to a payload in a room: a header, or brackets and a name.
+/// Most bytes that a codec adds to a payload in a room: a header, or brackets and a name.
 pub(super) const FRAME_OVERHEAD_BYTES_MAX: usize = 96;

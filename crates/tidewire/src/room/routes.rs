@@ -1,12 +1,12 @@
-//! From a topic to the subscriptions that match it, without a lock per message.
+//! Finds the subscriptions that match a topic, without a lock per message.
 //!
-//! All patterns of a server live in one table behind the directory's mutex, which only subscribing and
-//! unsubscribing take. Each lane that publishes has a copy of it. A version number tells the lane, by one atomic
-//! read per message, that its copy is old; then it takes the lock and catches up with the changes since. A
-//! subscription is in the table before its subscriber is told, so whoever publishes after that reaches it.
+//! All patterns of a server are in one table behind the directory's mutex, which only subscribing and unsubscribing
+//! lock. Each lane that publishes has a copy of the table. One atomic read of a version number per message tells the
+//! lane that its copy is old. The lane then takes the lock and applies the changes since. A subscription is in the
+//! table before its subscriber gets the reply, so every message that is published after the reply reaches it.
 //!
-//! Rejected: rebuilding the copies at every change (a thousand clients that come back would cost a million
-//! entries), and sending changes to lanes as messages (the subscriber is then told before all lanes know).
+//! Rejected: rebuilding the copies at every change (a thousand clients that reconnect would cost a million entries),
+//! and sending changes to lanes as messages (the subscriber would get its reply before all lanes know).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use tidewire_proto::topic::{Pattern, PatternIndex};
 use super::directory::{LaneCounts, SharedRoom};
 use crate::session::RepeatedFrame;
 
-/// The patterns of a server, and their latest changes. Behind the directory's mutex.
+/// The patterns of a server, and their latest changes. The directory's mutex protects it.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
     entries: HashMap<Arc<str>, TopicEntry>,
     changes: VecDeque<Change>,
-    /// Version of the table before the first of `changes`.
+    /// The version of the table before the first of `changes`.
     changes_start: u64,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct Routes {
     index: PatternIndex<Arc<SharedRoom>>,
 }
 
-/// The topic of the last message, and the subscriptions that match it: most publishers stay with a topic for a while.
+/// The topic of the last message, and the subscriptions that match it. Most publishers repeat a topic for a while.
 #[derive(Debug, Default)]
 pub(super) struct RecentTopic {
     topic: String,
-    /// Of the routes when it was looked up.
+    /// The version of the routes at the look-up.
     version: u64,
     pub(super) matches: Vec<Match>,
 }
@@ -45,18 +45,18 @@ pub(super) struct RecentTopic {
 #[derive(Debug)]
 pub(super) struct Match {
     pub(super) shared: Arc<SharedRoom>,
-    /// The last delivery of the topic.
+    /// The frame of the topic's last delivery.
     pub(super) delivery: RepeatedFrame,
 }
 
 impl RecentTopic {
-    /// Whether this is the topic, and nothing has changed since. There is no topic without a name.
+    /// Whether this is the topic of the last message and no route has changed since. A topic is never empty.
     #[inline]
     pub(super) fn is(&self, topic: &str, routes: &Routes) -> bool {
         self.version == routes.version && !topic.is_empty() && self.topic == topic
     }
 
-    /// Looks up which subscriptions match a topic, which must be a valid one.
+    /// Looks up which subscriptions match a topic. The topic must be valid.
     pub(super) fn look_up(&mut self, topic: &str, routes: &Routes) {
         self.topic.clear();
         self.topic.push_str(topic);
@@ -88,12 +88,12 @@ impl Topics {
         self.entries.len()
     }
 
-    /// Goes up with every change.
+    /// Returns the version, which increases with every change.
     pub(super) fn version(&self) -> u64 {
         self.changes_start + self.changes.len() as u64
     }
 
-    /// Counts a subscriber in, if the pattern has any already.
+    /// Adds a subscriber, if the pattern already has one.
     pub(super) fn enter(&mut self, pattern: &str, lane: usize) -> Option<Arc<SharedRoom>> {
         let entry = self.entries.get_mut(pattern)?;
         entry.lanes.enter(&entry.shared, lane);
@@ -109,7 +109,7 @@ impl Topics {
         self.entries.insert(Arc::clone(pattern), entry);
     }
 
-    /// Counts a subscriber out. Returns whether it was the pattern's last one, whose alias is then free.
+    /// Removes a subscriber. Returns whether it was the pattern's last one, whose alias is then free.
     pub(super) fn exit(&mut self, pattern: &Arc<str>, lane: usize) -> bool {
         let Some(entry) = self.entries.get_mut(pattern) else {
             return false;
@@ -163,7 +163,7 @@ impl Routes {
             Change::Added(shared) => shared.pattern.as_ref(),
             Change::Removed(pattern) => Some(pattern),
         };
-        // Only what parsed was ever added.
+        // Only patterns that parsed were added.
         let Some(pattern) = text.and_then(|text| Pattern::parse(text).ok()) else {
             return;
         };
@@ -174,8 +174,8 @@ impl Routes {
     }
 }
 
-/// Changes kept for lanes to catch up with; a lane that missed more copies the whole table. At 48 bytes each
-/// they cost little, and copying 16,384 patterns for fewer changes than this would cost more than applying them.
+/// Changes that are kept for lanes to apply. A lane that missed more copies the whole table. A change has 48 bytes.
+/// Copying 16,384 patterns for fewer changes than this would cost more than applying them.
 const CHANGES_MAX: usize = 4096;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Subscribers that do not keep up, and the publishers that a blocking room holds for them.
+//! Slow subscribers, and the publishers that a blocking room pauses for them.
 //!
-//! A policy is looked at when a sweep finds a subscriber's socket full: a subscriber that takes what it is sent never
-//! meets its policy. A `block` subscriber marks the room as congested, for all lanes; publishers look at the mark
-//! when they say something, and whoever finds it set is read no further until it is gone. The lane of the subscriber
-//! takes the mark back when the subscriber caught up or its time is over. Rejected: telling each publisher's lane by
-//! message, which would be late by a turn and would have to be counted against publishers that leave meanwhile.
+//! A policy applies when a sweep finds a subscriber's socket full: a subscriber that keeps up never meets its policy.
+//! A `block` subscriber marks the room as congested, for all lanes. Publishers check the mark when they send a
+//! message, and a publisher that finds it set is not read until it is cleared. The lane of the subscriber clears the
+//! mark when the subscriber has caught up or its time is over. Rejected: a message to each publisher's lane. It would
+//! arrive a turn late, and publishers may leave meanwhile.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// The deadline of a blocking room passed: whoever is still over its limits is disconnected.
+    /// Handles the deadline of a blocking room: members that are still over the limits are disconnected.
     pub(crate) fn end_block(&mut self, alias: u16) {
         let Some(Some(room)) = self.table.rooms.get(usize::from(alias)) else {
             return;
@@ -101,7 +101,7 @@ impl LaneRooms<'_> {
         self.unblock(alias);
     }
 
-    /// Whether this member's socket is full and its unsent part of the room over the limits.
+    /// Whether this member's socket is full and its unsent part of the room's log exceeds the limits.
     fn is_blocking(&self, room: &Room, slot: usize) -> bool {
         let limits = self.sessions.config.limits.lag();
         let session = &self.sessions[slot];
@@ -123,14 +123,14 @@ impl LaneRooms<'_> {
         if let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias))
             && let Some(timer) = room.blocked.take()
         {
-            // Left running, it would cut the room's next block short.
+            // The old timer would end the room's next block too early.
             self.sessions.reactor.timers.cancel(timer);
             room.shared.set_congested(self.exchange.lane, false);
         }
     }
 
-    /// Ends the blocks of rooms whose subscribers have caught up. The publishers they hold may be on other lanes, so
-    /// this must not depend on this lane holding any.
+    /// Ends the blocks of rooms whose subscribers have caught up. The publishers may be on other lanes, so this does
+    /// not depend on a paused publisher here.
     fn unblock_cleared(&mut self) {
         let mut index = 0;
         while let Some(alias) = self.table.blocked_rooms.get(index).copied() {
@@ -153,7 +153,7 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// A publisher of a blocked room reads no more until the room is clear.
+    /// Pauses the reading of a publisher until the congested room is clear.
     pub(super) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
         let session = &mut self.sessions[slot];
         let connection = &mut session.connection;
@@ -165,13 +165,13 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Lets held publishers go on whose rooms are clear, and sessions whose output drained.
+    /// Resumes paused publishers whose rooms are clear, and sessions whose output has drained.
     pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
         self.unblock_cleared();
         if !self.table.held.is_empty() {
             let mut held = std::mem::take(&mut self.table.held);
             held.retain(|(id, room)| {
-                // The room itself may be on other lanes only: a topic's publisher need not be its subscriber.
+                // The room itself may be on other lanes only, because a topic's publisher need not be its subscriber.
                 if room.is_congested() {
                     return true;
                 }
@@ -197,7 +197,7 @@ impl LaneRooms<'_> {
     }
 }
 
-/// Says who is cut off, by what an operator can find them by: address and name, as far as they have them.
+/// Logs a slow subscriber with its address and name, as far as they are known.
 fn warn_of_slow(session: &Session, behind: Option<u64>, what: &str) {
     let peer = session.profile.peer.as_deref().map(tracing::field::display);
     let name = session
@@ -225,7 +225,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// The subscriber's socket is full, and its room goes on beyond its limits.
+    /// Fills the subscriber's socket and sends its room more than the limits allow.
     fn stall<S: Service>(lane: &mut Lane<S>, stalled: usize, publisher: usize, alias: u16) {
         let core = &mut lane.core;
         core.sessions[stalled].connection.handle_blocked();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_cut_off_for_being_slow_is_named_in_the_log() {
+    fn the_log_names_a_slow_subscriber_that_is_disconnected() {
         let mut lane = lane(&Server::builder());
         let (ada, _end) = lane.open_session();
         let id = lane.core.sessions[ada].id;

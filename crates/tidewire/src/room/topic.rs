@@ -1,13 +1,13 @@
-//! Topics on a lane: subscribing, unsubscribing, publishing.
+//! Topics on a lane: subscribe, unsubscribe, publish.
 //!
-//! Subscribers of the same pattern share a log per lane, and that log is a [`Room`](super::Room): sweeps, cursors,
-//! policies, gap notices and what crosses to other lanes are the same code for both. What differs is who gets a
-//! message. A room's is appended to the one log of that room; a topic's to the log of every pattern that matches,
-//! once for each and never once per subscriber, and its publisher need not be a subscriber.
+//! Subscribers of the same pattern share a log on each lane, and that log is a [`Room`](super::Room): sweeps,
+//! cursors, policies, gap notices and messages to other lanes use the same code. The difference is where a message
+//! goes. A room's message is appended to the one log of that room. A topic's message is appended once to the log of
+//! every pattern that matches, never once per subscriber, and its publisher need not be a subscriber.
 //!
-//! A session that subscribed by two patterns hears a message once for each. Rejected: hearing it once in all. The
-//! two subscriptions have policies, positions and gaps of their own, so finding out that a session has or will
-//! have a message by the other way would take a look at every subscriber for every message.
+//! A session that is subscribed to two matching patterns gets the message once for each. Rejected: one delivery in
+//! total. The two subscriptions have their own policies, positions and gaps, so a check whether a session gets a
+//! message twice would visit every subscriber for every message.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ impl LaneRooms<'_> {
         subscribed
     }
 
-    /// Counts a registration that is refused, and logs it now and then: a flood of them must not flood the log. The
-    /// subscriber is not told, so the operator should be.
+    /// Counts a refused registration, and logs it at a limited rate, because a flood of them must not flood the log.
+    /// The subscriber gets no error, so the log tells the operator.
     fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
         if let Some(unlogged) = self.table.registration_log.may_log(self.sessions.now_ns()) {
             let peer = self
@@ -63,7 +63,7 @@ impl LaneRooms<'_> {
                 "a registration is refused; the next ones are counted, and not logged for 10 s"
             );
         }
-        // Counted last, so that whoever sees the number finds the line in the log.
+        // The counter changes last, so that a test that sees the count finds the line in the log.
         self.sessions.counters.registrations_refused.add(1);
     }
 
@@ -84,7 +84,7 @@ impl LaneRooms<'_> {
         if self.sessions[slot].connection.frame_bytes_max()
             < self.sessions.config.limits.frame_bytes_max
         {
-            // As in rooms: what is published is framed once for all.
+            // As in rooms, a message is framed once for all subscribers.
             return Err(SubscribeError::FrameLimit);
         }
         let memberships = &self.sessions[slot].memberships;
@@ -173,7 +173,7 @@ impl LaneRooms<'_> {
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
-        // Taken out, because appending needs all of the lane.
+        // The list is moved out, because appending needs the whole lane.
         let mut matches = std::mem::take(&mut self.table.recent.matches);
         let (mut congested, mut result) = (None, Ok(()));
         for found in &mut matches {
@@ -185,7 +185,7 @@ impl LaneRooms<'_> {
         self.table.recent.matches = matches;
         result?;
         self.sessions.counters.published.add(1);
-        // One of them is enough to hold it for; when that is clear, its next message meets the others.
+        // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
         let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
         match (congested, self.sessions.slot_of(id)) {
             (Some(room), Some(slot)) => {
@@ -229,7 +229,8 @@ impl LaneRooms<'_> {
     }
 }
 
-/// Most that a delivery's frame adds to its topic and payload: a header with an id, and the topic's length.
+/// Most bytes that the frame of a delivery adds to its topic and payload: a header with an id, and the topic's
+/// length.
 const FRAME_OVERHEAD_BYTES: usize = 13;
 
 #[cfg(test)]
@@ -239,7 +240,7 @@ mod tests {
     use crate::observe::{QUIET_NS, logged};
     use crate::server::Server;
 
-    /// Each was a line, so that any sender of datagrams filled the log.
+    /// Regression: each refusal was a line in the log, so any sender of datagrams could fill it.
     #[test]
     fn a_flood_of_refused_registrations_is_counted_and_not_logged() {
         const FLOOD: u64 = 1_000;

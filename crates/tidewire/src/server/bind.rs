@@ -1,4 +1,4 @@
-//! Binding everything a server listens on, before any of its lanes runs.
+//! Binds all addresses of a server before its lanes run.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Lim
 use crate::server::ServeError;
 use crate::transport::{LayerFactory, Layers, ListenerTerms, StreamListener};
 
-/// What a server listens on.
+/// The bound sockets of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
-    /// Watched by the first lane.
+    /// The first lane watches them.
     pub(crate) listeners: Vec<StreamListener>,
     /// UDP sockets of each lane: one for each address.
     pub(crate) ports: Vec<Vec<DatagramSocket>>,
-    /// With the real ports in place of 0.
+    /// The addresses, with the real ports in place of 0.
     pub(crate) addresses: Vec<Endpoint>,
 }
 
@@ -42,7 +42,8 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Binds the first of an address's endpoints that this machine has: those of a name need not all be its own.
+    /// Binds the first endpoint of an address that this machine has. A host name may also have endpoints of other
+    /// machines.
     fn bind_first(
         &mut self,
         address: &Address,
@@ -108,7 +109,7 @@ impl Bound {
         Ok(local.into())
     }
 
-    /// A socket for every lane at the same address.
+    /// Binds a socket for every lane at the same address.
     fn bind_ports(
         &mut self,
         mut address: SocketAddr,
@@ -117,8 +118,8 @@ impl Bound {
         let mut options = options.clone();
         options.reuse_port = false;
         if self.ports.len() > 1 {
-            // A socket that shares its port joins whoever shares it already, another server as well. So one that does
-            // not finds out first whether the port is free, or which one is.
+            // With port sharing on, the socket would join a port that another server already shares. So a first
+            // socket without it finds out whether the port is free, or which port the system chose.
             address = DatagramSocket::bind(&address, &options)?.local_address();
             options.reuse_port = true;
         }
@@ -131,8 +132,9 @@ impl Bound {
     }
 }
 
-/// The codec that a server writes with. Where its addresses say nothing about framing, or all the same, it is the codec that
-/// says so. Else it is the one with lengths, which are left out where nobody reads them, and every address says what holds.
+/// Returns the codec that a server writes with. If no address sets a framing, it is the given codec. If all addresses
+/// have the framing without lengths, the codec has that framing. Otherwise the codec writes lengths, and an address
+/// without lengths leaves them out.
 pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCodec, ServeError> {
     if addresses.iter().all(|address| address.framing().is_none()) {
         return Ok(codec);
@@ -155,7 +157,7 @@ pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCod
     }
 }
 
-/// What datagrams demand of a server's codec and limits, if it exchanges any.
+/// Adapts a server's codec and limits to datagrams, if it has UDP addresses.
 pub(crate) fn adapt(
     is_udp: &[bool],
     codec: AnyCodec,
@@ -182,7 +184,7 @@ pub(crate) fn adapt(
     Ok(for_datagrams)
 }
 
-/// How UDP sockets are opened unless somebody says otherwise.
+/// Returns the default options of UDP sockets.
 pub(crate) fn default_datagram_options() -> DatagramOptions {
     let mut options = DatagramOptions::default();
     options.receive_buffer_bytes = Some(DATAGRAM_RECEIVE_BUFFER_BYTES);
@@ -209,7 +211,7 @@ mod tests {
         for part in ["WARN", "frame_bytes_max=65507", "configured=1048576"] {
             assert!(text.contains(part), "{part} is missing: {text}");
         }
-        // Whoever serves datagrams only expects nothing else.
+        // A server for datagrams only gets no warning.
         assert_eq!(adapted(&[true]), (String::new(), DATAGRAM_FRAME_BYTES_MAX));
         assert_eq!(adapted(&[false]).0, "");
     }

@@ -1,4 +1,4 @@
-//! Starting, watching and stopping a server.
+//! Starts, watches and stops a server.
 
 use crate::config::{Config, Policies, PolicyError};
 mod bind;
@@ -34,22 +34,22 @@ use crate::transport::{LayerFactory, Layers};
 use bind::{Bound, default_datagram_options};
 pub(crate) use bind::{adapt, frame};
 
-/// A running server: its lanes, its addresses, its counters. Dropping it stops it at once; on one of its own lanes, without
-/// waiting for that one.
-/// Made by [`serve`](crate::serve) or a [`ServerBuilder`]; the crate's [first page](crate) has examples of both.
+/// A running server: its lanes, its addresses, its counters. Dropping it stops it at once. If one of its own lanes
+/// drops it, that lane ends after its turn. [`serve`](crate::serve) or a [`ServerBuilder`] makes it; the crate's
+/// [first page](crate) has examples of both.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
     lanes: Vec<Arc<Mailbox>>,
     threads: Vec<LaneThread>,
     addresses: Vec<Endpoint>,
-    /// In-process names, free again when it stops.
+    /// In-process names. They become free when the server stops.
     names: Vec<inproc::Bound>,
     metrics: MetricsReader,
     poller: PollerKind,
 }
 
-/// The settings of a server before it runs. Made by [`Server::builder`].
+/// The settings of a server before it runs. [`Server::builder`] makes them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,13 +82,13 @@ pub struct ServerBuilder {
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
     agent: Option<String>,
-    /// Over the connections that it accepts.
+    /// The layers of connections that the server accepts.
     layers: Option<LayerFactory>,
-    /// Over the connections that its lanes make.
+    /// The layers of connections that its lanes make.
     outgoing_layers: Option<Layers>,
 }
 
-/// A server could not start. Nothing of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
+/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
 ///
 /// ```
 /// use tidewire::{Context, InprocBindError, Message, ServeError};
@@ -112,7 +112,7 @@ pub enum ServeError {
     /// A UDP port could not be bound.
     #[error(transparent)]
     Datagram(#[from] DatagramBindError),
-    /// The codec frames datagrams in another way than streams, and a server has one codec.
+    /// The codec frames datagrams differently from streams, and a server has one codec.
     #[error(
         "the codec {codec} frames udp:// in another way than streams; start one server for udp:// and another for the \
          rest"
@@ -121,7 +121,7 @@ pub enum ServeError {
         /// Name of the codec.
         codec: &'static str,
     },
-    /// An address says how streams are framed, and the codec leaves no choice.
+    /// An address sets the framing of streams, and the codec has no such choice.
     #[error(
         "the codec {codec} leaves no choice of framing; leave ?framing= out, or use the codec uvrpc"
     )]
@@ -129,10 +129,10 @@ pub enum ServeError {
         /// Name of the codec.
         codec: &'static str,
     },
-    /// The codec cannot do what the policy for slow subscribers needs.
+    /// The codec does not support the policy for slow subscribers.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Layers were asked for where they cannot be.
+    /// Layers were requested for a transport that cannot have them.
     #[error(
         "layers such as TLS are not possible at {address}: they need tcp:// or ipc://, and where listeners differ in \
          ?framing=, the one with lengths; make none for this address, or start another server for it"
@@ -141,31 +141,33 @@ pub enum ServeError {
         /// The address.
         address: Address,
     },
-    /// An in-process name could not be taken.
+    /// An in-process name is not available.
     #[error(transparent)]
     Inproc(#[from] InprocBindError),
     /// A lane could not start.
     #[error(transparent)]
     Lane(#[from] LaneError),
-    /// The rate limit lets nothing through, or limits nothing.
+    /// The rate limit allows nothing, or limits nothing.
     #[error(transparent)]
     RateLimit(#[from] RateLimitError),
-    /// More lanes than the bits of a room's lane mask, or none.
+    /// The number of lanes is 0, or larger than the bits of a room's lane mask.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),
 }
 
-/// The outcome of a server that has ended. Given by [`Server::wait`] and [`Server::shutdown`]; [`ServerBuilder`] has an example.
+/// The outcome of a server that has ended. [`Server::wait`] and [`Server::shutdown`] return it; [`ServerBuilder`] has
+/// an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// The counters at the end, all sessions closed.
+    /// The final counters. All sessions are closed.
     pub metrics: Metrics,
-    /// Lanes that ended with an error, as text.
+    /// Errors of lanes that failed, as text.
     pub failures: Vec<String>,
 }
 
-/// Serves `service` on one address until the returned server is dropped or shut down: the shortest way.
+/// Serves `service` on one address until the returned server is dropped or shut down. This is the shortest way to a
+/// server.
 ///
 /// ```
 /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
@@ -188,43 +190,43 @@ where
 }
 
 impl Server {
-    /// A server with the native protocol, one lane and the default limits.
+    /// Returns the settings of a server with the native protocol, one lane and the default limits.
     #[must_use]
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
-    /// The addresses it listens on, with the real port where port 0 was asked for.
+    /// Returns the addresses it listens on, with the real port in place of port 0.
     #[must_use]
     pub fn addresses(&self) -> &[Endpoint] {
         &self.addresses
     }
 
-    /// The poller its lanes use.
+    /// Returns the kind of its lanes' poller.
     #[must_use]
     pub fn poller(&self) -> PollerKind {
         self.poller
     }
 
-    /// How many lanes it has.
+    /// Returns the number of its lanes.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Its open sessions, to be found, sent to and closed from any thread.
+    /// Returns its open sessions, to find, send to and close them from any thread.
     #[must_use]
     pub fn sessions(&self) -> Sessions {
         Sessions::new(Arc::clone(&self.shared))
     }
 
-    /// The counters of all lanes, now.
+    /// Returns the current counters of all lanes.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.metrics.read()
     }
 
-    /// A reader of the counters that outlives the server.
+    /// Returns a reader of the counters that outlives the server.
     #[must_use]
     pub fn metrics_reader(&self) -> MetricsReader {
         self.metrics.clone()
@@ -240,21 +242,22 @@ impl Server {
         Arc::clone(&self.lanes[lane].waker)
     }
 
-    /// Whether every lane still runs. A lane ends early only if its poller fails or its service panics.
+    /// Whether every lane still runs. A lane ends early only if its poller fails, its service panics, or its service
+    /// stops it.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.threads.iter().any(LaneThread::is_finished)
     }
 
-    /// Stops accepting, tells every peer, lets them finish until `deadline`, and ends. On one of its own lanes it does not
-    /// wait for that lane, which ends after its turn.
+    /// Stops accepting, sends every peer a go-away, lets sessions finish until `deadline`, and ends. If it is called
+    /// on one of the server's own lanes, it does not wait for that lane, which ends after its turn.
     #[must_use]
     pub fn shutdown(mut self, deadline: Duration) -> Stopped {
         let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
         self.stop(&|| LaneMessage::Drain { deadline_ns })
     }
 
-    /// Listens on its in-process names, as whose lane the first one takes up what comes.
+    /// Binds the in-process names. The first lane accepts their connections.
     fn take_names(&mut self) -> Result<(), InprocBindError> {
         for address in &self.addresses {
             if let Endpoint::Inproc(name) = address {
@@ -272,7 +275,7 @@ impl Server {
         }
         for (index, (lane, thread)) in self.lanes.iter().zip(&self.threads).enumerate() {
             if thread.is_current() {
-                // It goes on when this call returns, which waits for the other lanes.
+                // This lane continues after this call, which waits for the other lanes.
                 self.shared.lanes.silent.note(index);
                 lane.post_to_itself(message());
             } else if !thread.is_finished() {
@@ -319,7 +322,7 @@ impl Default for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Also listens on `address`.
+    /// Adds an address to listen on.
     ///
     /// # Errors
     /// [`AddressError`] if the text is not an address.
@@ -328,59 +331,61 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// The codec of all sessions. Default: the native protocol.
+    /// Sets the codec of all sessions. Default: the native protocol.
     #[must_use]
     pub fn codec(mut self, codec: AnyCodec) -> Self {
         self.codec = codec;
         self
     }
 
-    /// How many lanes, that is threads. Default 1.
+    /// Sets the number of lanes; each lane is a thread. Default 1.
     #[must_use]
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// The poller. Default: the best that works here.
+    /// Sets the poller. Default: the fastest one that works on this system.
     #[must_use]
     pub fn poller(mut self, choice: PollerChoice) -> Self {
         self.poller = choice;
         self
     }
 
-    /// The limits.
+    /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How much each session may send in a second, and what happens to one that sends more. Default: no limit.
+    /// Sets how much each session may send in a second, and the action when it sends more. Default: no limit.
     #[must_use]
     pub fn rate_limit(mut self, limit: RateLimit) -> Self {
         self.rate_limit = Some(limit);
         self
     }
 
-    /// Longest time a room's message waits for others to share its write. Default 5 ms.
+    /// Sets the longest time that a room's message waits to share a write with others. Default 5 ms.
     #[must_use]
     pub fn coalesce_max(mut self, delay: Duration) -> Self {
         self.rooms.coalesce_max = delay;
         self
     }
 
-    /// The policy for slow subscribers, unless they or a service choose another one. Default: disconnect.
+    /// Sets the policy for slow subscribers, unless a subscriber or a service chooses another one. Default:
+    /// disconnect.
     ///
-    /// If the codec cannot tell subscribers of losses, dropped messages are only counted; the log warns when the server starts.
-    /// With [`Policy::ConflateByTopic`] and a codec whose deliveries show no topics, the server does not start.
+    /// If the codec cannot announce losses to subscribers, dropped messages are only counted; the log warns about
+    /// that when the server starts. With [`Policy::ConflateByTopic`] and a codec whose deliveries have no topics, the
+    /// server does not start.
     #[must_use]
     pub fn slow_subscribers(mut self, policy: Policy) -> Self {
         self.rooms.policy = policy;
         self
     }
 
-    /// Options of the listening sockets, of what they accept, and of the connections that handlers
+    /// Sets the options of listening sockets, of accepted connections, and of the connections that handlers
     /// [make](crate::Context::connect).
     #[must_use]
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
@@ -388,66 +393,67 @@ impl ServerBuilder {
         self
     }
 
-    /// How long a lane that has nothing to do looks for work before it sleeps, in microseconds, everywhere and every time;
-    /// with 0 it sleeps at once.
+    /// Sets how long an idle lane spins, that is looks for work, before it sleeps, in microseconds. The setting
+    /// applies to all transports and every wait; with 0 the lane sleeps at once.
     ///
-    /// Waking a sleeper takes some 5 µs on either side of a connection, which a lane that still looks is spared.
+    /// Waking a sleeping thread takes some 5 µs on either side of a connection. A lane that spins avoids that.
     ///
-    /// By default the lane decides: it looks only at in-process connections that it has just read from, where that takes
-    /// no system call, for at most 10 µs, and only as long as there is mostly something to find; after looks in vain it
-    /// sleeps at once for the next 1, 3, 7 and finally 1,023 times. At sockets it never looks. On a machine with a single
-    /// core it sleeps at once.
+    /// By default the lane decides. It spins only at in-process connections that it has just read from, because that
+    /// needs no system call, for at most 10 µs, and only while it mostly finds work. After spins without work it
+    /// sleeps at once for the next 1, 3, 7 and finally 1,023 times. It does not spin at sockets. On a machine with a
+    /// single core it sleeps at once.
     ///
-    /// With a time of your own, about 20 suits an exchange of single requests and replies on a few sockets. It costs
-    /// processor time: up to this much at the end of every busy moment, and a whole core where such moments follow each
-    /// other as closely. Between two looks the lane gives its core to whoever else wants it. With many connections it
-    /// gains nothing, because there is work at every look.
+    /// A setting of about 20 suits single requests and replies over a few sockets. It costs processor time: up to
+    /// this much at the end of every busy period, and a whole core if such periods follow each other closely. Between
+    /// two looks the lane yields its core to other threads. With many connections it gains nothing, because every
+    /// look finds work.
     ///
-    /// [`Metrics::spins`](crate::Metrics::spins) counts the looks, and
-    /// [`spins_found`](crate::Metrics::spins_found) those that were worth it.
+    /// [`Metrics::spins`](crate::Metrics::spins) counts the spins, and [`spins_found`](crate::Metrics::spins_found)
+    /// those that found work.
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
         self.spin_us = Some(microseconds);
         self
     }
 
-    /// As [`Self::spin_us`], of another builder: nothing leaves it to the lane.
+    /// Sets the spin time of another builder; `None` lets the lane decide.
     pub(crate) fn spin_as(mut self, microseconds: Option<u32>) -> Self {
         self.spin_us = microseconds;
         self
     }
 
-    /// Options of the UDP sockets. `reuse_port` is the server's own business: it is on with several lanes, of which each
-    /// has a socket, and off with one.
+    /// Sets the options of UDP sockets. The server sets `reuse_port` itself: on with several lanes, which have a
+    /// socket each, and off with one.
     #[must_use]
     pub fn datagram_options(mut self, options: DatagramOptions) -> Self {
         self.datagrams = options;
         self
     }
 
-    /// Whether UDP peers that cannot prove their address are trusted not to lie about it. Default no: such an address is
-    /// sent no more bytes than came from it, so that nobody can make the server flood somebody else, and it can
-    /// neither join rooms nor subscribe. Codecs that prove addresses need no trust. Turn it
-    /// on in closed networks only, for codecs whose replies are larger than their requests.
+    /// Sets whether UDP peers that cannot validate their address are trusted. Default no: such an address is sent no
+    /// more bytes than came from it, so that a forged address cannot make the server flood another host. It can
+    /// neither join rooms nor subscribe. Codecs that validate addresses need no trust. Turn it on in closed networks
+    /// only, for codecs whose replies are larger than their requests.
     #[must_use]
     pub fn trust_datagram_peers(mut self, trusted: bool) -> Self {
         self.trusts_datagram_peers = trusted;
         self
     }
 
-    /// The server's name for itself in its welcome to clients. Default: `tidewire/VERSION lanes=N poller=P`.
+    /// Sets the server's agent name in its welcome to clients. Default: `tidewire/VERSION lanes=N poller=P`.
     #[must_use]
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());
         self
     }
 
-    /// Puts layers such as TLS between the sockets and the codec. `make` is called for every connection that is accepted, with
-    /// the address that was listened on; it returns the layers of that connection, of which the first is next to the network.
-    /// For an address without layers it returns none. It is called once more for each address when the server starts.
+    /// Adds layers such as TLS between the sockets and the codec. `make` is called for every accepted connection,
+    /// with the address that was listened on. It returns the layers of that connection; the first one is next to the
+    /// network. For an address without layers it returns none. It is also called once for each address when the
+    /// server starts.
     ///
-    /// Connections that handlers [make](crate::Context::connect) have no layers. Counters of bytes count plaintext, and what a
-    /// layer has accepted counts as written.
+    /// Connections that handlers [make](crate::Context::connect) have no layers. Counters of bytes count plaintext.
+    /// Bytes that a layer has accepted count as written.
     #[must_use]
     pub fn layers(
         mut self,
@@ -457,26 +463,27 @@ impl ServerBuilder {
         self
     }
 
-    /// Puts layers over the connections that the lanes make.
+    /// Sets the layers of connections that the lanes make.
     pub(crate) fn outgoing_layers(mut self, layers: Option<Layers>) -> Self {
         self.outgoing_layers = layers;
         self
     }
 
-    /// Binds, starts the lanes, and returns when they are about to serve, all of them with the same service.
+    /// Binds the addresses, starts the lanes with one shared service, and returns when they are about to serve.
     ///
     /// # Errors
-    /// See [`ServeError`]; nothing is left running.
+    /// See [`ServeError`]. After an error nothing runs.
     pub fn start_shared<S: SharedService>(self, service: S) -> Result<Server, ServeError> {
         let service = Arc::new(service);
         self.start(|_| Arc::clone(&service))
     }
 
-    /// Binds, starts the lanes, and returns when they are about to serve. `make` is called once per lane, with the
-    /// lane's index, for a service of its own; see [`ServerBuilder::start_shared`] for one that all lanes share.
+    /// Binds the addresses, starts the lanes, and returns when they are about to serve. `make` is called once for
+    /// each lane, with the lane's index, and returns the lane's own service. [`ServerBuilder::start_shared`] gives
+    /// all lanes the same service.
     ///
     /// # Errors
-    /// See [`ServeError`]; nothing is left running.
+    /// See [`ServeError`]. After an error nothing runs.
     pub fn start<S: Service>(self, mut make: impl FnMut(usize) -> S) -> Result<Server, ServeError> {
         self.start_with(|lane| Ok(make(lane)))
     }
@@ -501,7 +508,7 @@ impl ServerBuilder {
             &self.datagrams,
             self.layers.as_ref(),
         )?;
-        // The first one decides; the others follow it without saying so again.
+        // The first lane chooses the poller and logs it; the others use the same.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
         let kind = first.kind();
         let mut pollers = vec![first];
@@ -548,7 +555,7 @@ impl ServerBuilder {
         Ok(server)
     }
 
-    /// Checks that the codec can do what the policy for slow subscribers needs, and says what it cannot tell them.
+    /// Checks that the codec supports the policy for slow subscribers, and warns if it cannot announce losses.
     fn check_policy(&self) -> Result<(), PolicyError> {
         let (policies, policy) = (Policies::of(&self.codec), self.rooms.policy);
         policies.check_default(policy)?;
@@ -556,13 +563,13 @@ impl ServerBuilder {
             tracing::warn!(
                 codec = self.codec.name(),
                 %policy,
-                "the codec cannot tell slow subscribers what is dropped for them; it is only counted"
+                "the codec cannot announce losses to slow subscribers; dropped messages are only counted"
             );
         }
         Ok(())
     }
 
-    /// Starts a single lane with the one service that `take` has.
+    /// Starts a single lane with the one service that `take` contains.
     pub(crate) fn start_one<S: Service>(
         self,
         mut take: impl FnMut() -> Option<S>,

@@ -1,4 +1,4 @@
-//! Waiting for the end of a server: of its own accord, or by a signal.
+//! Waits for the end of a server, by itself or by a signal.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::limits::nanoseconds;
 use crate::mailbox::{LaneMessage, Mailbox};
 
 impl Server {
-    /// Blocks until all lanes have ended: each because its poller failed, its service panicked, or its service called
-    /// [`Context::stop_lane`](crate::Context::stop_lane). A lane that ends leaves the others running, and this goes on waiting for
+    /// Blocks until all lanes have ended. A lane ends because its poller failed, its service panicked, or its service
+    /// called [`Context::stop_lane`](crate::Context::stop_lane). The other lanes continue, and this call waits for
     /// them. Do not call it on a lane of this server.
     ///
     /// ```
@@ -41,12 +41,12 @@ impl Server {
         }
     }
 
-    /// Blocks until SIGINT (Ctrl-C) or SIGTERM comes, and shuts the server down as [`Server::shutdown`] does, with `deadline` for
-    /// its peers. A second signal ends it at once. It also returns when all lanes have ended by themselves, as
-    /// [`Server::wait`] does. Do not call it on a lane of this server.
+    /// Blocks until SIGINT (Ctrl-C) or SIGTERM arrives, and then shuts the server down as [`Server::shutdown`] does,
+    /// with `deadline` for its peers. A second signal ends it at once. The call also returns when all lanes have
+    /// ended by themselves, as [`Server::wait`] does. Do not call it on a lane of this server.
     ///
-    /// From this call on, these two signals no longer end the process by themselves, also after it has returned. Nothing else
-    /// in this library touches signals.
+    /// From this call on, these two signals do not end the process by themselves, even after the call has returned.
+    /// This library touches no other signals.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -61,7 +61,7 @@ impl Server {
     /// ```
     ///
     /// # Errors
-    /// The system refused the handlers or the thread that waits for the lanes. The server has stopped then.
+    /// The system refused the signal handlers or the thread that waits for the lanes. The server has then stopped.
     pub fn wait_for_signals(mut self, deadline: Duration) -> io::Result<Stopped> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let handle = signals.handle();
@@ -96,7 +96,7 @@ impl Server {
 
 fn tell(lanes: &[Arc<Mailbox>], message: impl Fn() -> LaneMessage) {
     for lane in lanes {
-        // One that has ended takes nothing.
+        // A lane that has ended ignores the message.
         lane.post_waiting(message());
     }
 }

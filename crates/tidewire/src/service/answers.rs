@@ -1,4 +1,4 @@
-//! A handler's duty to answer: put off, refused, or waiting for its turn.
+//! Deferred answers, refusals, and answers that wait for earlier ones.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use tidewire_proto::message::Kind;
 
 use super::{Context, Current, Deferred, HandlerError, Ticket};
 use crate::engine::Origin;
-use crate::session::{CloseReason, NOWHERE, Place, SendError, Unanswered, encode_within};
+use crate::session::{CloseReason, NOWHERE, QueuedReply, SendError, Unanswered, encode_within};
 
 impl Context<'_> {
-    /// Takes the duty to answer the message being handled out of the handler: the token may go to another thread
-    /// and answer later. Whatever the handler returns, the answer is the token's.
+    /// Moves the answer to the message being handled out of the handler. The returned token may go to another thread
+    /// and answer later. The answer is then the token's, whatever the handler returns.
     ///
     /// A session with `deferred_per_session_max` unanswered requests is not read until one of them is answered.
     pub fn defer(&mut self) -> Deferred {
@@ -34,12 +34,12 @@ impl Context<'_> {
         let request_id = self.current.id;
         let limit = self.core.config.limits.deferred_per_session_max;
         self.core.counters.deferred.add(1);
-        let mut place = None;
+        let mut position = None;
         if let Some(session) = self.core.sessions.find_mut(self.id) {
             let unanswered = session
                 .unanswered
                 .get_or_insert_with(|| Box::new(Unanswered::new(ordered)));
-            place = unanswered.push(request_id, Arc::clone(&token));
+            position = unanswered.push(request_id, Arc::clone(&token));
             self.keeps_order = ordered;
             if unanswered.len() >= limit.max(1) {
                 session.connection.pause(PauseReason::Answers);
@@ -47,8 +47,8 @@ impl Context<'_> {
             }
         }
         self.update_fast_reply_limit();
-        if place.is_none() {
-            // Two replies with one id would be matched at random; and the answer to this one goes nowhere.
+        if position.is_none() {
+            // Two replies with one id would be matched at random, and the peer would ignore the answer to this one.
             token.cancel();
             self.end_at_once(CloseReason::RequestIdReused);
         }
@@ -58,14 +58,14 @@ impl Context<'_> {
             token,
             lane: self.core.exchange.lane,
             session: self.id,
-            place: place.unwrap_or(NOWHERE),
+            position: position.unwrap_or(NOWHERE),
             current: self.current,
             frame_bytes_max: self.frame_bytes_max,
         })
     }
 
-    /// A reply that repeats the method's name, or that waits for earlier ones. Out of line, so that the way of the
-    /// others stays short.
+    /// Sends a reply that repeats the method's name, or that waits for earlier ones. It is out of line to keep the
+    /// common path short.
     #[cold]
     #[inline(never)]
     pub(crate) fn reply_apart(&mut self, payload: &[u8]) -> Result<(), SendError> {
@@ -97,7 +97,7 @@ impl Context<'_> {
             self.note_failure(cause);
         }
         let has_ids = self.codec().has_ids();
-        // A token answers in its own time, be it by being dropped.
+        // A token answers by itself, even when it is dropped.
         if self.current.deferred || !self.current.wants_refusal(has_ids) {
             return;
         }
@@ -119,13 +119,14 @@ impl Context<'_> {
             tracing::trace!(session = %self.id, %error, "cannot send a refusal");
             if !has_ids {
                 tracing::debug!(session = %self.id, "a refusal has no words here; the session ends");
-                // Replies match requests by their order; with one missing, all that follow would be wrong.
+                // Replies match requests by their order. Without this one, all later replies would be matched to the
+                // wrong requests.
                 self.end_in_order();
             }
         }
     }
 
-    /// Frames an answer into the session's line.
+    /// Frames an answer and puts it behind the earlier ones.
     fn reply_in_order(
         &mut self,
         encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), EncodeError>,
@@ -135,7 +136,7 @@ impl Context<'_> {
             self.core.sessions.outbox.spare_frames.put(frame);
             return Err(error.into());
         }
-        self.line_up(Place::Answered(frame));
+        self.queue_reply(QueuedReply::Answered(frame));
         Ok(())
     }
 
@@ -146,23 +147,23 @@ impl Context<'_> {
         }
     }
 
-    /// Ends the session after what was asked before has been answered.
+    /// Ends the session after the earlier requests have been answered.
     fn end_in_order(&mut self) {
         if self.keeps_order {
             self.stopped = true;
-            self.line_up(Place::Inexpressible);
+            self.queue_reply(QueuedReply::Inexpressible);
         } else {
             self.close();
         }
     }
 
-    fn line_up(&mut self, place: Place) {
+    fn queue_reply(&mut self, reply: QueuedReply) {
         let Some(session) = self.core.sessions.find_mut(self.id) else {
             return;
         };
-        let ends = matches!(place, Place::Inexpressible);
+        let ends = matches!(reply, QueuedReply::Inexpressible);
         if let Some(unanswered) = session.unanswered.as_deref_mut() {
-            unanswered.line_up(place);
+            unanswered.queue_reply(reply);
             if ends || unanswered.is_full(&self.core.config.limits) {
                 session.connection.pause(PauseReason::Answers);
                 self.stopped = true;
@@ -170,7 +171,7 @@ impl Context<'_> {
         }
     }
 
-    /// Keeps the name of the method being called, which codecs repeat in replies.
+    /// Keeps the name of the called method, which codecs repeat in replies.
     pub(crate) fn remember_name(&mut self, name: &str) {
         self.current.named = true;
         self.core.replies.method_name.clear();
@@ -178,7 +179,7 @@ impl Context<'_> {
     }
 }
 
-/// What [`Context`] knows before any message.
+/// The value of [`Context::current`] before any message.
 pub(crate) const NO_MESSAGE: Current = Current {
     origin: Origin::new(Kind::OneWay, 0),
     id: 0,

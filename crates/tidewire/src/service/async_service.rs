@@ -1,12 +1,12 @@
-//! Requests answered by futures, on an executor of the user's.
+//! Requests that are answered by futures, on an executor of the application.
 //!
-//! A lane polls no futures: each request becomes one that owns what it needs and the duty to answer, and goes to whatever
-//! executor the user has. The answer comes back by the lane's mailbox, as every deferred one. So this library needs no
-//! runtime, and a runtime's threads need not know of lanes.
+//! A lane polls no futures. Each request becomes a future that owns its payload and the token of its answer, and goes
+//! to the executor of the application. The answer comes back through the lane's mailbox, like every deferred answer.
+//! So this library needs no runtime, and a runtime's threads need not know of lanes.
 //!
-//! Rejected: an executor in the lane (its timers and sockets would be of another kind than those of the libraries that
-//! people await), and a trait with async methods (`&mut self` cannot be borrowed across an await that another request
-//! must not wait for).
+//! Rejected: an executor in the lane (its timers and sockets would not work with the libraries that applications
+//! await), and a trait with async methods (`&mut self` cannot be borrowed across an await, because other requests
+//! need it meanwhile).
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -25,23 +25,25 @@ use super::{Context, Deferred, HandlerError, HandlerResult, Service};
 use crate::observe::QuietLog;
 use crate::session::SessionId;
 
-/// A future for an executor. It yields nothing: the answer goes its own way. [`AsyncService`] has an example.
+/// A future for an executor. It yields nothing, because the answer is sent from within. [`AsyncService`] has an
+/// example.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A service that answers every request with a future, on any executor: `spawn` is given each future and must see that it is
-/// polled to its end.
+/// A service that answers every request with a future, on any executor. `spawn` gets each future and must ensure that
+/// it is polled to its end.
 ///
-/// At most [`Self::in_flight_max`] requests are under way, of all clones together; those above are refused with
-/// [`ErrorCode::LimitReached`]. A future that is dropped before its end, or panics, answers with [`ErrorCode::Internal`]. One
-/// whose caller has cancelled, or is gone, is dropped when the executor polls it next. Answers go back in the order in which
-/// futures end, where the codec has ids, and in the order of the requests elsewhere. One-way messages are refused, but for
-/// codecs whose messages have no kinds, where each is answered.
+/// All clones together have at most [`Self::in_flight_max`] requests in flight. Further requests are refused with
+/// [`ErrorCode::LimitReached`]. A future that panics, or is dropped before its end, answers with
+/// [`ErrorCode::Internal`]. A future whose caller has cancelled or disconnected is dropped when the executor polls it
+/// next. With a codec that has ids, answers are sent in the order in which futures end; otherwise in the order of the
+/// requests. One-way messages are refused, except with codecs whose messages have no kinds, where each one is
+/// answered.
 ///
-/// A handler that returns an error answers with its code and text, see [`HandlerError`]: `?` works on every error, and
-/// details of foreign ones are logged and counted ([`Self::failures`]) instead of told.
+/// A handler that returns an error answers with its code and text; see [`HandlerError`]. `?` works on every error.
+/// The details of foreign errors are not sent to the peer: they are logged and counted in [`Self::failures`].
 ///
-/// A service with other methods, too, holds one of these and calls its `on_request`. The example `async_handlers` uses tokio;
-/// here a thread for each request is the executor:
+/// A service that also has other methods holds one of these and calls its `on_request`. The example `async_handlers`
+/// uses tokio. Here a thread for each request is the executor:
 ///
 /// ```
 /// use tidewire::{AsyncRequest, AsyncService, Client, HandlerError, Server};
@@ -66,21 +68,21 @@ pub struct AsyncService<Spawn, Handler> {
     ledger: Arc<Ledger>,
 }
 
-/// A request with all that its future needs. [`AsyncService`] has an example.
+/// A request, with everything that its future needs. [`AsyncService`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AsyncRequest {
     /// The session that asks.
     pub session: SessionId,
-    /// The name of the method, or nothing.
+    /// The name of the method; empty if there is none.
     pub name: String,
     /// The alias of the method, or 0.
     pub channel: u16,
-    /// The rest of the message.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// What all clones of a service count.
+/// The counters that all clones of a service share.
 #[derive(Debug, Default)]
 struct Ledger {
     in_flight: AtomicUsize,
@@ -88,11 +90,11 @@ struct Ledger {
     log: Mutex<QuietLog>,
 }
 
-/// One request under way. Counts itself out when it is dropped, wherever that is.
+/// One request in flight. Dropping it reduces the count, on any thread.
 struct InFlight(Arc<Ledger>);
 
 impl AsyncRequest {
-    /// The payload, for a handler that needs nothing else.
+    /// Returns the payload, for a handler that needs nothing else.
     #[must_use]
     pub fn into_payload(self) -> Vec<u8> {
         self.payload
@@ -100,8 +102,9 @@ impl AsyncRequest {
 }
 
 impl<Spawn, Handler> AsyncService<Spawn, Handler> {
-    /// A service that has `handler` make a future of each request, and `spawn` run it. Both are called on the lane's thread
-    /// and must not block. With tokio `spawn` is `move |task| drop(handle.spawn(task))`, with the handle of a runtime.
+    /// Creates a service. `handler` makes a future of each request, and `spawn` runs it. Both are called on the
+    /// lane's thread and must not block. With tokio, `spawn` is `move |task| drop(handle.spawn(task))`, where
+    /// `handle` is the handle of a runtime.
     #[must_use]
     pub fn new(spawn: Spawn, handler: Handler) -> Self {
         Self {
@@ -112,20 +115,20 @@ impl<Spawn, Handler> AsyncService<Spawn, Handler> {
         }
     }
 
-    /// How many requests may be under way at once. Default 1,024.
+    /// Sets how many requests may be in flight at once. Default 1,024.
     #[must_use]
     pub fn in_flight_max(mut self, requests: usize) -> Self {
         self.in_flight_max = requests;
         self
     }
 
-    /// Requests under way now.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.ledger.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Requests whose handlers failed with an error that the peer was told no details of.
+    /// Returns the number of requests whose handlers failed with an error whose details were not sent to the peer.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.ledger.failures.load(Ordering::Relaxed)
@@ -199,7 +202,7 @@ impl Ledger {
         let Some(cause) = error.cause() else { return };
         self.failures.fetch_add(1, Ordering::Relaxed);
         let cause = Described(cause);
-        // A log that panicked has kept what it had.
+        // A panic in the log leaves the earlier entries intact.
         let log = self.log.lock();
         let may_log = log
             .unwrap_or_else(PoisonError::into_inner)
@@ -229,7 +232,7 @@ impl<Spawn, Handler> fmt::Debug for AsyncService<Spawn, Handler> {
     }
 }
 
-/// As many as one session may have deferred by default, so that a single busy client can use all of them.
+/// The default of deferred requests per session, so that a single busy client can use all of them.
 const IN_FLIGHT_MAX: usize = 1_024;
 
 const TOO_MANY: &str = "too many requests are under way; try again later";

@@ -1,8 +1,8 @@
 //! The ready chat service: rooms over the wire, for programs (native protocol) and for people (`lines`).
 //!
-//! Over the native protocol a client joins a room under a name, says things, lists members and whispers;
-//! every refusal is a typed error with the request's id. Over `lines` the server asks for a name first, and
-//! from then on every line is said in the lobby.
+//! Over the native protocol a client joins a room under a name, sends chat messages, lists members and whispers.
+//! Every refusal is a typed error with the request's id. Over `lines` the server first asks for a name. After that
+//! every line is a chat message in the lobby.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ use crate::room::{History, Joined, RoomError};
 use crate::service::{Context, HandlerError, HandlerResult, Part, Service};
 use crate::session::CloseReason;
 
-/// A chat server's service. Give every lane a clone.
+/// The service of a chat server. Give every lane a clone.
 ///
-/// It can have [hooks](Chat::on_join) for who comes, what is said and who leaves, and a [history](Chat::history). Handlers can
-/// [announce](Context::announce) something as the room, [remove](Context::remove_member) a member, and
-/// [close](Context::close_member) a member's session for good. With [`Router::with`](crate::Router::with) it shares a server
-/// with methods and topics.
+/// It can have hooks for [joins](Chat::on_join), [messages](Chat::on_say) and [leaves](Chat::on_leave), and a
+/// [history](Chat::history). Handlers can send an [announcement](Context::announce) as the room,
+/// [remove](Context::remove_member) a member, and [close](Context::close_member) a member's session. With
+/// [`Router::with`](crate::Router::with) it shares a server with methods and topics.
 #[derive(Clone)]
 pub struct Chat {
     policy: Policy,
@@ -47,20 +47,20 @@ impl Default for Chat {
 }
 
 impl Chat {
-    /// Makes a chat that disconnects members that do not keep up.
+    /// Makes a chat that disconnects slow members.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the policy for members that do not keep up. Default: disconnect.
+    /// Sets the policy for slow members. Default: disconnect.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The room that people with a line client come into. Default `lobby`.
+    /// Sets the room that line clients join. Default `lobby`.
     #[must_use]
     pub fn lobby(mut self, room: impl Into<String>) -> Self {
         self.lobby = room.into();
@@ -70,7 +70,7 @@ impl Chat {
     fn join(&mut self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
         let body = JoinBody::decode(message.payload)?;
         if let Some(hook) = &self.hooks.join {
-            // A session that has a name need not give it.
+            // A session that has a name already need not send it again.
             let name = cx.member_name().filter(|_| body.name.is_empty());
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
@@ -88,7 +88,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Tells a new member who is there and what was said before.
+    /// Sends a new member the roster and the history.
     fn welcome(&self, cx: &mut Context<'_>, joined: &Joined) {
         if joined.presence {
             cx.push_roster(joined);
@@ -98,7 +98,7 @@ impl Chat {
         }
     }
 
-    /// Says something that the hook has seen.
+    /// Sends a chat message that the hook has accepted.
     fn say(&self, cx: &mut Context<'_>, room: u16, payload: &[u8]) -> HandlerResult {
         let is_recorded = self.history.is_some();
         self.with_message(cx, room, None, payload, |cx, payload| {
@@ -141,7 +141,7 @@ impl Chat {
         }
     }
 
-    /// A line: the name while there is none, then something to say.
+    /// Handles a line: the name if the session has none, otherwise a chat message.
     fn line(&mut self, cx: &mut Context<'_>, text: &[u8]) -> HandlerResult {
         if let Some(room) = cx.first_room() {
             return self.say(cx, room, text);
@@ -200,7 +200,7 @@ impl Service for Chat {
             }
             Kind::Request => self.call(cx, &message),
             Kind::OneWay if !cx.codec().has_room_frames() => self.line(cx, message.payload),
-            // A caller gave up on a reply; every reply here is immediate, so there is nothing to cancel.
+            // The caller cancelled a request. Every reply here is immediate, so there is nothing to cancel.
             Kind::Cancel => Ok(()),
             _ => Err(HandlerError::new(
                 ErrorCode::Unsupported,
@@ -246,7 +246,7 @@ impl fmt::Debug for Chat {
     }
 }
 
-/// Says why a name was refused, and asks for another one.
+/// Sends the reason why a name was refused, and asks for another one.
 fn prompt_again(cx: &mut Context<'_>, refusal: &str) -> HandlerResult {
     let refusal = format!("! {refusal}");
     cx.send(&Message::new(Kind::OneWay, 0, refusal.as_bytes()))?;
@@ -260,11 +260,11 @@ fn prompt(cx: &mut Context<'_>) {
     }
 }
 
-/// The room of a chat that names none.
+/// The room of a chat that sets no other.
 const DEFAULT_ROOM: &str = "lobby";
 
-/// The line that a person with a line client sees first. It is a whole line, because programs wait for its end.
+/// The line that the user of a line client sees first. It is a whole line, because programs wait for a line's end.
 const PROMPT: &[u8] = b"Enter username: ";
 
-/// Header and slack of a frame that carries a roster.
+/// Bytes of the header and the slack of a frame that carries a roster.
 const ROSTER_MARGIN_BYTES: usize = 16;

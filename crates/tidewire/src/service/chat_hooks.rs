@@ -1,4 +1,4 @@
-//! What a program can say about a chat: who may come in, what may be said, and who has left.
+//! Hooks of a chat: a program decides about joins and messages, and learns of leaves.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use super::{Chat, Context, HandlerResult};
 use crate::room::{History, RoomError};
 use crate::session::SessionId;
 
-/// A message that a member is about to say in a room, as the hook of [`Chat::on_say`] sees it.
+/// A message that a member is about to send to a room, as the hook of [`Chat::on_say`] sees it.
 #[derive(Debug)]
 pub struct ChatMessage<'a> {
     /// The name of the room.
     pub room: &'a str,
-    /// The name of the member who says it.
+    /// The name of the author.
     pub from: &'a str,
-    /// The name of the only member who gets it; `None` if it is for the room.
+    /// The name of the receiver of a whisper; `None` if the message is for the room.
     pub to: Option<&'a str>,
-    /// The message. A hook may change it.
+    /// The text of the message. A hook may change it.
     pub payload: Cow<'a, [u8]>,
 }
 
-/// The hooks of a chat. None of them costs anything before it is set.
+/// The hooks of a chat. A hook that is not set costs nothing.
 #[derive(Clone, Default)]
 pub(super) struct Hooks {
     pub(super) join: Option<JoinHook>,
@@ -36,15 +36,15 @@ pub(super) type MessageHook =
 pub(super) type LeaveHook = Arc<dyn Fn(&mut Context<'_>, &str, &str) + Send + Sync>;
 
 impl Chat {
-    /// Tells whoever joins a room what was said there before: the newest messages within the limits of `history`, in front of
-    /// everything that is said later. Whispers are not kept.
+    /// Sends the room's earlier messages to each new member: the newest messages within the limits of `history`,
+    /// before all later ones. Whispers are not kept.
     ///
-    /// A member hears every message once. What is on its way between lanes at the moment of a join comes as a live
-    /// message, behind the history, though somebody else may have said something of the history later. What one member
-    /// says is always in order.
+    /// A member gets every message once. A message that is on its way between lanes during a join arrives as a live
+    /// message, behind the history, even if a message in the history is newer. The messages of one author are always
+    /// in order.
     ///
-    /// Over `tw1` a message of the history is a [`Kind::Deliver`](crate::Kind::Deliver) that has its author's name, because the
-    /// author may have left; over other codecs it looks like any other.
+    /// Over `tw1` a message of the history is a [`Kind::Deliver`](crate::Kind::Deliver) with its author's name,
+    /// because the author may have left. Over other codecs it looks like any other message.
     ///
     /// ```
     /// use tidewire::{Chat, Client, Event, History, Kind, Server};
@@ -55,7 +55,7 @@ impl Chat {
     /// let ada = Client::connect(&server.to_string()).wait()?;
     /// let room = ada.join("lobby", "ada").wait()?.room;
     /// ada.say(room, b"is anybody here?")?;
-    /// ada.list(room).wait()?; // What ada said is said by now.
+    /// ada.list(room).wait()?; // Now the message of ada has been delivered.
     ///
     /// let bob = Client::connect(&server.to_string()).wait()?;
     /// bob.join("lobby", "bob").wait()?;
@@ -72,9 +72,9 @@ impl Chat {
         self
     }
 
-    /// Calls `hook` with the names of the room and of the member before somebody joins. An error refuses it, and its code and
-    /// text are the answer. Names are checked after it, so it may see one that is taken or not allowed. It runs on the
-    /// lane's thread and must not block, like a handler.
+    /// Sets a hook that is called with the names of the room and of the member before a session joins. An error
+    /// refuses the join; its code and text are the answer. Names are checked after the hook, so it may see a name
+    /// that is taken or not allowed. The hook runs on the lane's thread and must not block.
     ///
     /// ```
     /// use tidewire::{Chat, Client, ErrorCode, HandlerError, Server};
@@ -99,12 +99,13 @@ impl Chat {
         self
     }
 
-    /// Calls `hook` with each message before anybody gets it, whispers too. It may change what is said; an error refuses the
-    /// message, and its code and text go to the member who wanted to say it. It runs as that of [`Chat::on_join`].
+    /// Sets a hook that is called with each message before it is delivered, including whispers. It may change the
+    /// message. An error refuses the message; its code and text go to the author. The hook runs on the lane's thread
+    /// and must not block.
     ///
-    /// It sees only what would be said without it: by a member of the room, not too large for it, while there is memory for it, and
-    /// to somebody who is there. What it puts in its place may be refused after it. So may a whisper whose receiver is on
-    /// another lane, or takes no more for now.
+    /// The hook sees only messages that would be delivered without it: the author is in the room, the message is not
+    /// too large, the server has memory for it, and a whisper has a receiver. The changed message may still be
+    /// refused. A whisper may also be refused after the hook if its receiver is on another lane or its queue is full.
     ///
     /// ```
     /// use tidewire::{Chat, Client, ErrorCode, Event, HandlerError, Kind, Server};
@@ -139,12 +140,13 @@ impl Chat {
         self
     }
 
-    /// Calls `hook` with the names of the room and of the member when somebody leaves a room, once for each time and each room.
-    /// The call is about the session that leaves. It runs as that of [`Chat::on_join`].
+    /// Sets a hook that is called with the names of the room and of the member when a member leaves a room, once for
+    /// each leave. The call is about the session that leaves. The hook runs on the lane's thread and must not block.
     ///
-    /// Where the member asks to leave, and where its session ends for whatever reason, that is just before it leaves. Where a
-    /// handler takes it out, by [`Context::remove_member`] or [`Context::leave`], it is soon after that, on the member's own
-    /// lane, and before anything else that the member does. A lane that panics tells nobody.
+    /// If the member asks to leave, or its session ends, the hook runs just before the member leaves. If a handler
+    /// removes the member by [`Context::remove_member`] or [`Context::leave`], the hook runs soon after that, on the
+    /// member's own lane, before anything else from that member is handled. A lane that panics does not call the
+    /// hook.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -170,7 +172,7 @@ impl Chat {
         self
     }
 
-    /// Runs the hook for what the session of this call is about to say, and then `say` with what may be said.
+    /// Runs the hook on a message of this call's session, and then `say` with the accepted message.
     pub(super) fn with_message(
         &self,
         cx: &mut Context<'_>,
@@ -182,7 +184,7 @@ impl Chat {
         let Some(hook) = &self.hooks.message else {
             return say(cx, payload);
         };
-        // What is refused anyway is not the hook's business.
+        // The hook is not called for messages that are refused anyway.
         let mut rooms = cx.core.rooms();
         match to {
             Some(to) => rooms.check_whisper(cx.id, room, to)?,
@@ -201,7 +203,8 @@ impl Chat {
         say(cx, &message.payload)
     }
 
-    /// Tells the hook of the rooms that a handler took the session of this call out of, or, in a call without one, any session.
+    /// Calls the hook for each room that a handler removed this session from. In a call without a session, it does
+    /// this for all sessions.
     pub(super) fn tell_departures(&self, cx: &mut Context<'_>) {
         let Some(hook) = &self.hooks.leave else {
             return;
@@ -215,7 +218,7 @@ impl Chat {
         }
     }
 
-    /// The session of this call is about to leave a room.
+    /// Calls the hook before the session of this call leaves a room.
     pub(super) fn note_leave(&self, cx: &mut Context<'_>, room: u16) {
         if let Some(hook) = &self.hooks.leave
             && cx.is_in_room(room)

@@ -1,4 +1,4 @@
-//! What was said in the rooms of a chat before this run of the program.
+//! Messages of a chat from before this run of the program.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::room::PastMessage;
 pub(super) struct Past(Arc<Mutex<HashMap<String, Vec<PastMessage>>>>);
 
 impl Past {
-    /// Takes out what was said in this room.
+    /// Takes the earlier messages of this room.
     pub(super) fn take(&self, room: &str) -> Vec<PastMessage> {
         let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rooms.remove(room).unwrap_or_default()
@@ -21,9 +21,10 @@ impl Past {
 }
 
 impl Chat {
-    /// Begins the [history](Chat::history) of a room with messages that a former run of the program kept: each with the name of
-    /// its author, oldest first. The limits of the history hold for them. They wait in memory for the first member of the
-    /// room. A message whose author's name may not be one is left out. Without a history they are told to nobody.
+    /// Starts the [history](Chat::history) of a room with messages that a former run of the program kept: each with
+    /// the name of its author, oldest first. The limits of the history apply to them. They wait in memory for the
+    /// first member of the room. A message whose author's name is not valid is left out. Without a history the
+    /// messages are never delivered.
     ///
     /// Call it once and give every lane a clone of the chat: clones share these messages.
     ///

@@ -1,16 +1,26 @@
-//! Closing sessions, with and without words for their peers.
+//! Closing sessions, with and without a farewell to the peer.
 //!
-//! A close comes after everything that the session was sent before it, and after every answer that was given before it, also
-//! those that wait in line for an earlier request whose answer is deferred, and so after that one's. Requests that nobody has
-//! answered are given up otherwise: a peer that is closed should not stay for as long as a slow backend takes. Nothing more
-//! is read from the peer meanwhile. Where replies are matched by their order, a reply behind a request that was given up
-//! would be taken for its answer, so it is not sent: reply first, then close. The words go last: in the native protocol as a go-away, in
-//! `lines` as a line. No other codec has words for it, and there a close with words is a plain close.
+//! A close comes after everything that was sent to the session before, and after every answer that was given before.
+//! Some of these answers wait for an earlier request whose answer is deferred; the close then waits for that one,
+//! too. All other unanswered requests are given up, because a peer that is closed should not stay for as long as a
+//! slow backend takes. Nothing more is read from the peer meanwhile. If replies are matched by their order, a reply
+//! behind a request that was given up would be matched to that request, so it is not sent: reply first, then close.
+//! The farewell goes last: in the native protocol as a go-away, in `lines` as a line. No other codec has a farewell,
+//! so there a close with a farewell is a plain close.
 //!
-//! | code | what the clients of this project do |
+//! | code
+//!
+//! reaction of this project's clients
+//!
 //! |---|---|
-//! | [`GoAwayCode::Removed`], 4500 to 4999 | stay away, also those that reconnect otherwise |
-//! | any other | connect again if they were told to reconnect |
+//! | [`GoAwayCode::Removed`], 4500 to 4999
+//!
+//! they do not reconnect
+//!
+//! | any other
+//!
+//! they reconnect if they were configured to
+//!
 
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::Farewell;
@@ -19,27 +29,28 @@ use super::{Context, NotOpen, SessionHandle, Sessions};
 use crate::session::SessionId;
 
 impl Context<'_> {
-    /// Closes the session this call is about, after what was sent to it and the answers that were given before. An answer that
-    /// waits for an earlier one, where replies are matched by their order, is waited for; other requests whose answers are
-    /// deferred are [given up](crate::Deferred::is_cancelled), and a reply that follows in the same handler is not sent if it
-    /// would be taken for one of theirs: reply first, then close. Within [`Service::on_close`](crate::Service::on_close) it does nothing, because that session
-    /// has ended already.
+    /// Closes the session of this call, after everything that was sent to it and every answer that was given before.
+    /// If replies are matched by their order and an answer waits for an earlier one, the close waits for it. All
+    /// other deferred requests are [given up](crate::Deferred::is_cancelled). A reply that follows in the same
+    /// handler is not sent if it would be matched to one of these: reply first, then close. Within
+    /// [`Service::on_close`](crate::Service::on_close) this does nothing, because that session has already ended.
     pub fn close(&mut self) {
         self.close_session(self.id);
     }
 
-    /// Closes any session of this lane, as [`Context::close`] does. One that has ended, or is on another lane, is left as it
-    /// is; see [`Sessions::close`] for those.
+    /// Closes any session of this lane, as [`Context::close`] does. It does nothing if the session has ended or is on
+    /// another lane; [`Sessions::close`] reaches other lanes.
     pub fn close_session(&mut self, id: SessionId) {
         self.end_session(id, None);
     }
 
-    /// As [`Context::close`], and tells the peer why: a code for programs, and a text for people of at most 255 bytes, which is
-    /// cut if it is longer. The first close of a session counts.
+    /// Closes the session of this call, as [`Context::close`] does, and sends the peer the reason: a code for
+    /// programs, and a text for people. The text is cut at 255 bytes. If a session is closed twice, the first close
+    /// counts.
     ///
-    /// A client gets both with [`Event::Closed`](crate::Event::Closed), and in the errors of its requests that are still
-    /// waiting. After a code that [is final](GoAwayCode::is_final) it does not reconnect. A codec without words for it
-    /// (all but `tw1` and `lines`) closes without them, and its clients reconnect.
+    /// A client gets both with [`Event::Closed`](crate::Event::Closed), and in the errors of its pending requests.
+    /// After a code that [is final](GoAwayCode::is_final) it does not reconnect. A codec without a farewell (all but
+    /// `tw1` and `lines`) closes without it, and its clients reconnect.
     ///
     /// ```
     /// use std::time::Duration;
@@ -71,8 +82,8 @@ impl Context<'_> {
         self.end_session(id, Some(Box::new(Farewell::new(code, text))));
     }
 
-    /// The words with which the peer of this session closes or has closed it, if it had some. It is foreign text: see
-    /// [`Farewell::text`].
+    /// Returns the farewell with which the peer of this session has closed it, if it sent one. The text is not
+    /// trusted: see [`Farewell::text`].
     #[must_use]
     pub fn peer_farewell(&self) -> Option<&Farewell> {
         let session = self.core.sessions.find(self.id)?;
@@ -90,8 +101,8 @@ impl Context<'_> {
 }
 
 impl SessionHandle {
-    /// As [`SessionHandle::close`], and tells the peer why, as [`Context::close_with`] does. The first close of a session
-    /// counts.
+    /// Closes the session, as [`SessionHandle::close`] does, and sends the peer the reason, as
+    /// [`Context::close_with`] does. If a session is closed twice, the first close counts.
     ///
     /// # Errors
     /// [`NotOpen`] if the session is not open.
@@ -101,7 +112,7 @@ impl SessionHandle {
 }
 
 impl Sessions {
-    /// Closes the session with this number, as [`SessionHandle::close_with`] does.
+    /// Closes the session with this id, as [`SessionHandle::close_with`] does.
     ///
     /// # Errors
     /// [`NotOpen`] if the session is not open.

@@ -1,4 +1,4 @@
-//! What a handler can do: reply, send, say, join, publish, subscribe, connect, close.
+//! The actions of a handler: reply, send, say, join, publish, subscribe, connect, close.
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
@@ -19,7 +19,7 @@ use crate::session::SessionId;
 use crate::transport::ConnectFailure;
 use crate::transport::TransportKind;
 
-/// The lane as seen by one call of a [`Service`](crate::Service), and the session that the call is about.
+/// The lane as one call of a [`Service`](crate::Service) sees it, and the session of that call.
 ///
 /// ```
 /// use tidewire::{Client, Context, HandlerResult, Message};
@@ -41,7 +41,7 @@ use crate::transport::TransportKind;
 pub struct Context<'a> {
     pub(crate) core: &'a mut Core,
     pub(crate) id: SessionId,
-    /// Largest frame that both sides take.
+    /// Largest frame that both sides accept.
     pub(crate) frame_bytes_max: usize,
     pub(crate) current: Current,
     /// Largest frame of a reply that needs nothing but to be appended to the output; see [`Context::update_fast_reply_limit`].
@@ -52,19 +52,19 @@ pub struct Context<'a> {
     pub(crate) stopped: bool,
 }
 
-/// What a reply needs to know of the message being handled.
+/// The facts about the message being handled that a reply needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
     pub(crate) origin: Origin,
     pub(crate) id: u32,
-    /// It is for a method by name, which the lane keeps.
+    /// The message calls a method by its name, which the lane keeps.
     pub(crate) named: bool,
-    /// A token will answer it.
+    /// A token answers the message.
     pub(crate) deferred: bool,
 }
 
 impl Current {
-    /// That of a message whose name is not kept yet.
+    /// Makes the value for a message whose name is not kept yet.
     #[inline(always)]
     pub(crate) fn of(message: &Message<'_>) -> Self {
         Self {
@@ -112,33 +112,33 @@ impl Core {
 }
 
 impl Context<'_> {
-    /// The session this call is about, or [`SessionId::NONE`].
+    /// Returns the session of this call, or [`SessionId::NONE`].
     #[inline]
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.id
     }
 
-    /// The lane's clock: nanoseconds of the system's monotonic clock, read when the lane last read a socket.
+    /// Returns the lane's clock: nanoseconds of the system's monotonic clock, read when the lane last read a socket.
     #[inline]
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.core.sessions.reactor.now_ns
     }
 
-    /// The index of this lane.
+    /// Returns the index of this lane.
     #[must_use]
     pub fn lane(&self) -> usize {
         self.core.exchange.lane
     }
 
-    /// The codec of this lane's sessions.
+    /// Returns the codec of this lane's sessions.
     #[must_use]
     pub fn codec(&self) -> &AnyCodec {
         &self.core.config.codec
     }
 
-    /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
+    /// Returns the peer's address. Clients of a Unix socket and of the same process have none.
     #[must_use]
     pub fn peer(&self) -> Option<&Endpoint> {
         self.core
@@ -147,7 +147,8 @@ impl Context<'_> {
             .and_then(|session| session.profile.peer.as_deref())
     }
 
-    /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
+    /// Returns the process, user and group of a peer that connected through a Unix socket, as they were at that
+    /// moment.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
         self.core
@@ -159,7 +160,7 @@ impl Context<'_> {
             .credentials
     }
 
-    /// How the session's bytes travel.
+    /// Returns the kind of transport that carries the session.
     #[must_use]
     pub fn transport(&self) -> Option<TransportKind> {
         self.core
@@ -168,7 +169,7 @@ impl Context<'_> {
             .map(|session| session.stream.kind())
     }
 
-    /// The server's name for itself, on a session that this lane opened.
+    /// Returns the agent name of the server, on a session that this lane opened.
     #[must_use]
     pub fn peer_agent(&self) -> Option<&str> {
         self.core
@@ -177,7 +178,7 @@ impl Context<'_> {
             .and_then(|session| session.connection.peer_agent())
     }
 
-    /// Whether the peer of a session of this lane has said that it goes away.
+    /// Whether the peer of a session of this lane has announced that it closes.
     pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
         self.core
             .sessions
@@ -189,9 +190,10 @@ impl Context<'_> {
         self.core.counters.replies_unmatched.add(1);
     }
 
-    /// The number of the session: the one given to [`Context::connect`] for a connection that this lane made, or that of
-    /// [`Context::set_tag`]; 0 at first. It tells which connection [failed](crate::Service::on_connect_failed), and other
-    /// threads see it. What a service keeps with a session goes into [`Context::set_state`].
+    /// Returns the number attached to the session: the one given to [`Context::connect`] for a connection that this
+    /// lane made, or that of [`Context::set_tag`]; 0 at first. It identifies a connection that
+    /// [failed](crate::Service::on_connect_failed), and other threads can read it. State that a service keeps for a
+    /// session goes into [`Context::set_state`].
     #[inline]
     #[must_use]
     pub fn tag(&self) -> u64 {
@@ -201,7 +203,8 @@ impl Context<'_> {
             .map_or(0, |session| session.profile.tag)
     }
 
-    /// Attaches a number to the session that also other threads see, by [`SessionHandle::tag`](crate::SessionHandle::tag).
+    /// Attaches a number to the session. Other threads can read it by
+    /// [`SessionHandle::tag`](crate::SessionHandle::tag).
     pub fn set_tag(&mut self, tag: u64) {
         if let Some(session) = self.core.sessions.find_mut(self.id) {
             session.profile.tag = tag;
@@ -211,11 +214,11 @@ impl Context<'_> {
         }
     }
 
-    /// Sends a message to the session this call is about.
+    /// Sends a message to the session of this call.
     ///
     /// # Errors
-    /// [`SendError::Encode`] if the codec cannot express the message, or its frame is larger than both sides agreed to take;
-    /// [`SendError::NotOpen`] if there is no session here.
+    /// [`SendError::Encode`] if the codec cannot express the message, or its frame is larger than both sides agreed
+    /// to accept; [`SendError::NotOpen`] if this call has no session.
     #[inline(never)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         match message.name {
@@ -224,7 +227,7 @@ impl Context<'_> {
         }
     }
 
-    /// Sends a message with a name, which is often that of the last one.
+    /// Sends a message with a name. Its name is often that of the previous message.
     fn send_named(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         if self.id == SessionId::NONE {
             return Err(SendError::NotOpen);
@@ -251,10 +254,10 @@ impl Context<'_> {
         )
     }
 
-    /// Appends whatever frames `encode` writes to the session's output.
+    /// Appends the frames that `encode` writes to the session's output.
     ///
     /// # Errors
-    /// [`SendError::NotOpen`] if there is no session here, and [`SendError::Encode`] with the error of `encode`.
+    /// [`SendError::NotOpen`] if this call has no session, and [`SendError::Encode`] with the error of `encode`.
     #[inline(always)]
     pub fn send_framed(
         &mut self,
@@ -268,12 +271,12 @@ impl Context<'_> {
         Ok(appended?)
     }
 
-    /// Sends a message to any session of the server, also on another lane.
+    /// Sends a message to any session of the server, on any lane.
     ///
     /// # Errors
-    /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if its queue is full, and [`SendError::Encode`]
-    /// if the codec cannot express the message. Of a session on another lane only `Encode` is known here; its lane counts the
-    /// other failures in `sends_refused`.
+    /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if its queue is full, and
+    /// [`SendError::Encode`] if the codec cannot express the message. For a session on another lane this call reports
+    /// `Encode` only; that lane counts the other failures in `sends_refused`.
     pub fn send_to(&mut self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
         if id == self.id {
             return self.send(message);
@@ -284,7 +287,7 @@ impl Context<'_> {
         exchange.send_to(sessions, id, |codec, out| codec.encode(message, out))
     }
 
-    /// Finds a session once for many messages, which then cost a fraction of what [`Context::send_to`] does.
+    /// Looks a session up once for many messages. Each message then costs a fraction of a [`Context::send_to`].
     ///
     /// ```
     /// use tidewire::{Context, Kind, Message, SendError, SessionId};
@@ -300,8 +303,8 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// The session is gone, or not open yet. Of one on another lane only that lane knows, and counts each message it
-    /// cannot take in `sends_refused`.
+    /// The session has ended, or is not open yet. For a session on another lane this call reports no error; that lane
+    /// counts each message that it cannot accept in `sends_refused`.
     #[inline(always)]
     pub fn with_sender<T>(
         &mut self,
@@ -320,11 +323,12 @@ impl Context<'_> {
         self.core.sessions.send_frames(id, frames)
     }
 
-    /// Bytes in the output of a session of this lane that wait for its peer. Messages of rooms and topics, and messages of other
-    /// threads that are on their way, are not counted. 0 for a session that is not on this lane.
+    /// Returns the bytes in the output of a session of this lane that wait for its peer. Messages of rooms and topics
+    /// are not counted, and neither are messages of other threads that have not arrived yet. Returns 0 for a session
+    /// that is not on this lane.
     ///
-    /// A handler that sends to many sessions can bound the sum of their outputs with it. A few bytes that are left of a block
-    /// keep the memory of the whole block.
+    /// A handler that sends to many sessions can use it to bound the sum of their outputs. An output allocates whole
+    /// blocks: a few bytes that are left in a block keep the memory of that block.
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
         match self.core.sessions.find(id) {
@@ -333,13 +337,13 @@ impl Context<'_> {
         }
     }
 
-    /// Whether a session's output is so full that sends to it are refused until some of it is taken.
+    /// Whether a session's output is so full that sends to it are refused until the peer has read some of it.
     #[must_use]
     pub fn is_full(&self, id: SessionId) -> bool {
         self.queued_bytes(id) > self.core.config.limits.queue_bytes_max
     }
 
-    /// Writes what waits for a session now instead of at the end of the turn.
+    /// Writes a session's output now instead of at the end of the turn.
     pub fn flush(&mut self, id: SessionId) {
         let Some(slot) = self.core.sessions.slot_of(id) else {
             return;
@@ -347,7 +351,8 @@ impl Context<'_> {
         self.core.sessions.flush(slot);
     }
 
-    /// Something was appended to the session's output. No further message is handled when that is full.
+    /// Updates the state after an append to the session's output. No further message is handled when the output is
+    /// full.
     #[inline(always)]
     pub(super) fn handle_appended(&mut self) {
         if self.core.sessions.outbox.is_current_full() {
@@ -355,10 +360,10 @@ impl Context<'_> {
         }
     }
 
-    /// Whether this service waits to learn who the peer is, as it does after a prompt for a name. From the first call with
-    /// `true` until one with `false` the session has [`login_timeout`](crate::Limits::login_timeout), and is closed with
-    /// [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout) after it. Without this a peer that says
-    /// nothing keeps its place for the idle timeout.
+    /// Sets whether this service waits for the peer to log in, for example after a prompt for a name. From the first
+    /// call with `true` until a call with `false`, the session has [`login_timeout`](crate::Limits::login_timeout).
+    /// After that it is closed with [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout). Without
+    /// this call, a silent peer keeps its session until the idle timeout.
     pub fn await_login(&mut self, awaits: bool) {
         let Some(slot) = self.core.sessions.slot_of(self.id) else {
             return;
@@ -376,20 +381,20 @@ impl Context<'_> {
         self.core.counters.events_dropped.set(events);
     }
 
-    /// Starts a connection from this lane. `on_open` or `on_connect_failed` follows, with `tag`.
+    /// Starts a connection from this lane. `on_open` or `on_connect_failed` is called later, with `tag`.
     ///
     /// # Errors
-    /// [`ConnectFailure`] if the system refused at once. A later failure goes to `on_connect_failed`.
+    /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
     pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
         self.core.connect(endpoint, tag, false)
     }
 
-    /// As [`Context::connect`], but an in-process name that nobody listens on yet is waited for, up to
-    /// [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+    /// Starts a connection, as [`Context::connect`] does. If no server listens on an in-process name yet, the
+    /// connection waits for one, up to [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
     ///
     /// # Errors
-    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and as
-    /// [`Context::connect`].
+    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
+    /// errors of [`Context::connect`].
     pub fn connect_when_bound(
         &mut self,
         endpoint: &Endpoint,
@@ -398,12 +403,12 @@ impl Context<'_> {
         self.core.connect(endpoint, tag, true)
     }
 
-    /// Ends the lane's thread after this turn, closing its sessions.
+    /// Ends the lane's thread after this turn and closes its sessions.
     pub fn stop_lane(&mut self) {
         self.core.ending.stop = true;
     }
 
-    /// Enters `room` under `name`, which is unique in the server for as long as the session lives. A session
+    /// Joins `room` under `name`. The name is unique in the server, and the session keeps it until it ends. A session
     /// that already has a name may pass an empty one.
     ///
     /// ```
@@ -424,8 +429,9 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name cannot be had, [`JoinError::AlreadyJoined`] if the session is
-    /// in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see [`JoinError`].
+    /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name is not available, [`JoinError::AlreadyJoined`] if
+    /// the session is in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see
+    /// [`JoinError`].
     pub fn join(
         &mut self,
         room: &str,
@@ -437,7 +443,7 @@ impl Context<'_> {
         Ok(joined)
     }
 
-    /// Leaves a room. The hook of [`Chat::on_leave`](crate::Chat::on_leave) is told.
+    /// Leaves a room. This calls the hook of [`Chat::on_leave`](crate::Chat::on_leave).
     ///
     /// # Errors
     /// [`RoomError::NotJoined`] if the session is not in the room.
@@ -445,7 +451,7 @@ impl Context<'_> {
         self.core.rooms().leave_noted(self.id, room)
     }
 
-    /// Says `payload` to everyone in the room except this session.
+    /// Sends `payload` to all members of the room except this session.
     ///
     /// ```
     /// use tidewire::{Context, HandlerResult, Message, RoomError};
@@ -465,13 +471,14 @@ impl Context<'_> {
     #[inline]
     pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
         if self.core.rooms().say(self.id, room, payload)? {
-            // The room blocks for a slow subscriber: no more from this publisher until it caught up.
+            // The room blocks for a slow subscriber, so this publisher is not read until the subscriber has caught
+            // up.
             self.stopped = true;
         }
         Ok(())
     }
 
-    /// Sends `payload` to the member called `name` only, as a private message of the room.
+    /// Sends `payload` to the member `name` only, as a private message of the room.
     ///
     /// # Errors
     /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that name, and
@@ -489,20 +496,20 @@ impl Context<'_> {
         self.core.rooms.roster(session, room, visit)
     }
 
-    /// Queues, for the session that just joined, a presence frame for everyone who was there before.
+    /// Queues, for the session that just joined, a presence frame for every other member.
     pub fn push_roster(&mut self, joined: &Joined) {
         self.core.rooms().push_roster(self.id, joined);
         self.handle_appended();
     }
 
-    /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching
-    /// topics as [`Kind::Deliver`](crate::Kind::Deliver) with the returned alias as the channel, its own publications included. Without a
-    /// policy it is the server's.
+    /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets each message that is
+    /// published to a matching topic as [`Kind::Deliver`](crate::Kind::Deliver), including its own. The channel of
+    /// these messages is the returned alias. Without a policy the server's policy applies.
     ///
     /// ```
     /// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};
     ///
-    /// /// Subscribes the session to the prices, and tells everybody of it.
+    /// /// Subscribes the session to the prices, and publishes that.
     /// fn follow(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     ///     match cx.subscribe("price.>", Some(Policy::Conflate)) {
     ///         Ok(_) | Err(SubscribeError::AlreadySubscribed) => {}
@@ -514,7 +521,7 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`SubscribeError::Pattern`] if the text is no pattern, [`SubscribeError::AlreadySubscribed`],
+    /// [`SubscribeError::Pattern`] if the text is not a pattern, [`SubscribeError::AlreadySubscribed`],
     /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
     pub fn subscribe(
         &mut self,
@@ -526,7 +533,7 @@ impl Context<'_> {
         Ok(subscription)
     }
 
-    /// The session has joined or subscribed: it knows that by the id of the message being handled.
+    /// Records the id of the message being handled as the id of the membership, by which the peer knows it.
     fn number_membership(&mut self, alias: u16) {
         let number = self.current.id;
         if let Some(session) = self.core.sessions.find_mut(self.id)
@@ -536,7 +543,7 @@ impl Context<'_> {
         }
     }
 
-    /// Ends a subscription. What was not written yet is dropped, and counted.
+    /// Ends a subscription. Messages that were not written yet are dropped and counted.
     ///
     /// # Errors
     /// [`NotSubscribed`] if the session has no such subscription.
@@ -544,22 +551,22 @@ impl Context<'_> {
         self.core.rooms().unsubscribe(self.id, subscription)
     }
 
-    /// Publishes `payload` to everyone who is subscribed to a pattern that matches `topic`: once per subscription. It
-    /// needs no session, and no subscription either.
+    /// Publishes `payload` once to every subscription whose pattern matches `topic`. The call needs no session and no
+    /// subscription.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is no topic, [`PublishError::Encode`] if the codec cannot express the message, and
-    /// [`PublishError::OutOfMemory`] if the server is at its memory limit.
+    /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
+    /// message, and [`PublishError::OutOfMemory`] if the server is at its memory limit.
     #[inline]
     pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         if self.core.rooms().publish(self.id, topic, payload)? {
-            // A subscriber holds the publishers: no more from this one until it caught up.
+            // A slow subscriber blocks the topic, so this publisher is not read until the subscriber has caught up.
             self.stopped = true;
         }
         Ok(())
     }
 
-    /// Largest frame this server accepts and sends, in bytes.
+    /// Returns the largest frame this server accepts and sends, in bytes.
     #[must_use]
     pub fn frame_bytes_max(&self) -> usize {
         self.core.config.limits.frame_bytes_max

@@ -1,18 +1,18 @@
-//! Answers that come later: from a worker, another thread, an async task.
+//! Answers that come later: from a worker, another thread, or an async task.
 //!
-//! A handler that cannot answer at once takes [`Context::defer`](crate::Context::defer), a token of the request
-//! that may go anywhere. Whoever holds it frames the answer and leaves it in the mailbox of the session's lane,
-//! ringing only a lane that sleeps. A token dropped without an answer, as by a worker that panicked, answers with
-//! an error, so that no caller waits for nothing.
+//! A handler that cannot answer at once takes [`Context::defer`](crate::Context::defer), a token of the request that
+//! may go to any thread. The holder frames the answer and puts it into the mailbox of the session's lane. It wakes
+//! the lane only if the lane sleeps. A token that is dropped without an answer, for example by a worker that
+//! panicked, answers with an error, so that every caller gets an answer.
 //!
-//! The mailbox is unbounded in type and bounded in fact: every answer has a token, and how many tokens a session has
-//! at once is limited by not reading from it. A bounded mailbox would have to make a lane wait for another one, or
-//! for itself, when a handler answers its own token. Frames and tokens are used again, so a steady flow of deferred
-//! answers allocates nothing.
+//! The mailbox type has no bound, but the number of answers has: every answer has a token, and a session with too
+//! many tokens is not read. With a bounded mailbox a lane would have to wait for another one, or for itself when a
+//! handler answers its own token. Frames and tokens are reused, so a steady flow of deferred answers allocates
+//! nothing.
 //!
-//! Rejected: answering through [`Context::send_to`](crate::Context::send_to) of another session's context (only
-//! lanes have one, and codecs without ids need the order kept), and a boxed future per request (an allocation and
-//! a scheduler for what a queue does).
+//! Rejected: answering through [`Context::send_to`](crate::Context::send_to) of another session's context (only lanes
+//! have one, and codecs without ids need the order kept), and a boxed future for each request (it needs an allocation
+//! and a scheduler where a queue is enough).
 
 use crate::session::Answer;
 use crate::session::{Content, Token};
@@ -28,9 +28,9 @@ use crate::service::Current;
 use crate::session::SessionId;
 use crate::session::{SendError, encode_within};
 
-/// The right and the duty to answer one request later, from any thread.
+/// A token that answers one request later, from any thread.
 ///
-/// Dropped without an answer, it answers with [`ErrorCode::Internal`].
+/// A token that is dropped without an answer answers with [`ErrorCode::Internal`].
 ///
 /// ```
 /// use std::thread;
@@ -58,10 +58,10 @@ pub(crate) struct Ticket {
     /// The lane of the session.
     pub(crate) lane: usize,
     pub(crate) session: SessionId,
-    /// The place of the request among those of its session that are not answered yet.
-    pub(crate) place: u64,
+    /// The position of the request among the unanswered ones of its session.
+    pub(crate) position: u64,
     pub(crate) current: Current,
-    /// Largest frame that both sides take.
+    /// Largest frame that both sides accept.
     pub(crate) frame_bytes_max: usize,
 }
 
@@ -72,7 +72,7 @@ impl Deferred {
         }
     }
 
-    /// The session that waits for the answer.
+    /// Returns the session that waits for the answer.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.ticket
@@ -80,8 +80,8 @@ impl Deferred {
             .map_or(SessionId::NONE, |ticket| ticket.session)
     }
 
-    /// Whether nobody wants the answer any more: the caller cancelled the request, or its session ended. Cheap
-    /// enough to ask within a long calculation. An answer given all the same is dropped and counted.
+    /// Whether the answer is no longer needed: the caller cancelled the request, or its session ended. The check is
+    /// cheap enough for the middle of a long calculation. An answer to a cancelled request is dropped and counted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.ticket
@@ -89,8 +89,9 @@ impl Deferred {
             .is_none_or(|ticket| ticket.token.is_cancelled())
     }
 
-    /// Answers the request, as [`Context::reply`](crate::Context::reply) would have. With `Ok` the answer is on its
-    /// way to the session's lane; if the session has ended by then, that is counted in `deferred_undelivered`.
+    /// Answers the request, as [`Context::reply`](crate::Context::reply) does. `Ok` means that the answer is in the
+    /// mailbox of the session's lane. If the session has ended when the lane takes it, the answer is counted in
+    /// `deferred_undelivered`.
     ///
     /// # Errors
     /// [`SendError::Encode`] if the payload does not fit a frame of the codec. The caller gets an error instead.
@@ -164,7 +165,7 @@ impl Ticket {
         if let Some(lane) = lanes.get(self.lane) {
             let answer = Answer {
                 session: self.session,
-                place: self.place,
+                position: self.position,
                 token: self.token,
                 content,
             };
@@ -176,7 +177,7 @@ impl Ticket {
 }
 
 impl Current {
-    /// The message that answers this one.
+    /// Returns the message that answers this one.
     #[inline(always)]
     pub(crate) fn answer<'a>(self, name: &'a str, payload: &'a [u8]) -> Message<'a> {
         let channel = self.origin.channel();
@@ -187,24 +188,24 @@ impl Current {
         }
     }
 
-    /// The message itself, without its payload.
+    /// Returns the message itself, without its payload.
     pub(crate) fn request(self, name: &str) -> Message<'_> {
         let (kind, channel) = (self.origin.kind(), self.origin.channel());
         Message::with_id(kind, channel, self.id, &[]).with_name(name)
     }
 
-    /// Whether its sender waits for an answer, so that a refusal must be told. A refused `say` or `publish` has no
-    /// id; its error carries id 0, and the room if there is one. Without ids every message may be a request, and its
-    /// sender counts on an answer.
+    /// Whether the sender waits for an answer, so that it must get a refusal. A refused `say` or `publish` has no id;
+    /// its error carries id 0, and the room if there is one. If the codec has no ids, every message may be a request
+    /// whose sender waits for an answer.
     pub(crate) fn wants_refusal(self, codec_has_ids: bool) -> bool {
         let kind = self.origin.kind();
         if kind == Kind::Subscribe && self.id == 0 {
-            // Nobody waits for an answer to a registration.
+            // A registration gets no answer.
             return false;
         }
         kind.has_id() || matches!(kind, Kind::Say | Kind::Publish) || !codec_has_ids
     }
 }
 
-/// What the caller reads when a token was dropped.
+/// The text of the error that the caller gets when a token was dropped.
 const DROPPED: &str = "the request was given up without an answer";

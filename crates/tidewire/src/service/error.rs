@@ -1,12 +1,13 @@
-//! Errors of handlers, and what a peer is told of them.
+//! Errors of handlers, and the refusals that peers get for them.
 //!
-//! Errors of this library become refusals with a code of their own and a text for the peer. Every other error is the handler's
-//! own trouble: the peer learns that it failed, and the details go to the log.
+//! Errors of this library become refusals with their own code and text. Every other error is internal to the handler:
+//! the peer learns only that the request failed, and the details go to the log.
 //!
-//! One conversion takes them all, so that `?` works on them. It tells the errors of this library apart by their types.
-//! [`HandlerError`] itself is no [`Error`](std::error::Error) for that reason: the conversion would collide with that of a
-//! type into itself. Rejected: a conversion for each type of error, which would leave out all that users have; and the text of
-//! any error for the peer, which would tell paths, addresses and queries.
+//! One conversion accepts all errors, so that `?` works on each. It recognises the errors of this library by their
+//! types. [`HandlerError`] itself does not implement [`Error`](std::error::Error), because the conversion would then
+//! collide with the one from a type into itself. Rejected: a conversion for each error type, which would leave out
+//! the types of applications; and sending the text of every error to the peer, which would disclose paths, addresses
+//! and queries.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -24,13 +25,14 @@ use crate::session::{SendError, TimerError};
 /// The result of a handler. [`HandlerError`] has an example.
 pub type HandlerResult = Result<(), HandlerError>;
 
-/// Why a message was refused: a code for programs and a text for people. If the message was a request, both are sent to the
-/// peer.
+/// The refusal of a message: a code for programs and a text for people. If the message was a request, both are sent
+/// to the peer.
 ///
-/// Any error becomes one by `?`. Errors of this library keep what they say, with a code that fits. The details of any other
-/// error are not for the peer: it gets [`ErrorCode::Internal`] and a general text. They are logged, at level warn but not
-/// more than once in ten seconds on a lane, and counted in
-/// [`Metrics::handler_failures`](crate::Metrics::handler_failures). For another code or text use [`HandlerError::new`]:
+/// `?` converts any error. Errors of this library keep their text and get a matching code. The details of any other
+/// error are not sent to the peer: it gets [`ErrorCode::Internal`] and a general text. They are logged at level warn,
+/// at most once in ten seconds on a lane, and counted in
+/// [`Metrics::handler_failures`](crate::Metrics::handler_failures). To choose the code and the text, use
+/// [`HandlerError::new`]:
 ///
 /// ```
 /// use tidewire::{Client, Context, ErrorCode, HandlerError, HandlerResult, Message, RequestError, Server};
@@ -49,11 +51,11 @@ pub type HandlerResult = Result<(), HandlerError>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A value that is no [`Error`], such as `Box<dyn Error + Send + Sync>` or `anyhow::Error`, needs
+/// A value that does not implement [`Error`], such as `Box<dyn Error + Send + Sync>` or `anyhow::Error`, needs
 /// [`HandlerError::internal`]: `.map_err(HandlerError::internal)?`.
 pub struct HandlerError(Box<Refusal>);
 
-/// Boxed, so that the way without errors returns a single word.
+/// The refusal is boxed, so that a result without an error is a single word.
 #[derive(Debug)]
 struct Refusal {
     code: ErrorCode,
@@ -62,7 +64,7 @@ struct Refusal {
 }
 
 impl HandlerError {
-    /// An error with a code for programs and a text for people.
+    /// Creates an error with a code for programs and a text for people.
     #[must_use]
     pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Refusal {
@@ -72,7 +74,7 @@ impl HandlerError {
         }))
     }
 
-    /// A failure whose details are for the log and not for the peer, which gets [`ErrorCode::Internal`].
+    /// Creates a failure whose details are logged and not sent. The peer gets [`ErrorCode::Internal`].
     #[must_use]
     #[cold]
     pub fn internal(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
@@ -83,19 +85,19 @@ impl HandlerError {
         }))
     }
 
-    /// The code for programs.
+    /// Returns the code for programs.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         self.0.code
     }
 
-    /// The text for people at the other end.
+    /// Returns the text that the peer's user reads.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// The error that the peer is not told of, if it is one of those.
+    /// Returns the cause that is not sent to the peer, if there is one.
     #[must_use]
     pub fn cause(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         self.0.cause.as_deref()
@@ -132,7 +134,7 @@ impl fmt::Debug for HandlerError {
     }
 }
 
-/// The code of an error whose text may be told to the peer.
+/// Returns the code of an error whose text may be sent to the peer.
 fn code_of(error: &dyn Any) -> Option<ErrorCode> {
     macro_rules! find {
         ($($error:ty => $code:expr,)*) => {
@@ -179,7 +181,7 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
 }
 
 impl Context<'_> {
-    /// Counts and logs what the peer is not told.
+    /// Counts and logs a failure whose details are not sent to the peer.
     pub(super) fn note_failure(&mut self, cause: &(dyn Error + 'static)) {
         self.core.counters.handler_failures.add(1);
         let now_ns = self.now_ns();
@@ -193,8 +195,8 @@ impl Context<'_> {
     }
 }
 
-/// An error with its causes, for a line of the log. It becomes text when the line is written and not before: a peer can make a
-/// handler fail for every message. The text may be a peer's, so it is made safe and has a limit.
+/// An error with its causes, for a line of the log. It is formatted only when the line is written, because a peer can
+/// make a handler fail for every message. The text may come from a peer, so it is escaped and its length is limited.
 pub(super) struct Described<'a>(pub(super) &'a dyn Error);
 
 impl fmt::Display for Described<'_> {
@@ -205,10 +207,10 @@ impl fmt::Display for Described<'_> {
     }
 }
 
-/// What the peer reads in place of the details.
+/// The text that the peer gets in place of the details.
 const FAILED: &str = "the service failed to handle this";
 
-/// Most that is logged of an error: a few lines of a terminal.
+/// Longest text of an error in the log: a few lines of a terminal.
 const LOGGED_BYTES_MAX: usize = 512;
 
 #[cfg(test)]
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(HandlerError::internal(boxed).code(), ErrorCode::Internal);
     }
 
-    /// Each message made a line in the log, as fast as a peer could send them.
+    /// Regression: each failed message made a line in the log, as fast as a peer could send them.
     #[test]
     fn failures_are_logged_safely_and_not_for_every_message() {
         let handler = |_: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
@@ -299,7 +301,7 @@ mod tests {
         assert_eq!(text.chars().count(), LOGGED_BYTES_MAX / 2);
     }
 
-    /// Levels that only pass on what the next one says were said twice.
+    /// Regression: an error that repeats the text of its cause was logged twice.
     #[test]
     fn a_failure_is_logged_as_a_program_describes_it() {
         #[derive(Debug, thiserror::Error)]
@@ -309,7 +311,7 @@ mod tests {
         assert_eq!(Described(&error).to_string(), "disk full");
     }
 
-    /// Each failure of a flood was made text, also those that nothing was logged of.
+    /// Regression: each failure of a flood was formatted, even if nothing was logged.
     #[test]
     fn only_failures_that_are_logged_become_text() {
         static DESCRIBED: AtomicUsize = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! What a user writes: the service that handles messages.
+//! Services: the application's code that handles messages.
 
 mod answers;
 mod async_service;
@@ -48,29 +48,30 @@ pub(crate) use upstream::{
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 
-/// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked. Where all lanes
-/// must see one state, use a [`SharedService`].
+/// The application's code behind a lane's sessions. Each lane has its own instance, so its state needs no lock. If
+/// all lanes must see one state, use a [`SharedService`].
 ///
-/// Every method runs on the lane's thread and must not block: while it runs, nobody else on the lane is served.
+/// Every method runs on the lane's thread and must not block: while it runs, the lane serves no other session.
 ///
-/// A panic ends the lane, because nobody can know in what state it left the service: the lane's sessions are closed
-/// and counted as `lane_failed`, other lanes go on, [`Server::is_running`](crate::Server::is_running) turns false and
-/// [`Server::shutdown`](crate::Server::shutdown) reports it. If it was the lane that accepts connections, another one
-/// takes that over.
+/// A panic ends the lane, because the state of the service is then unknown. The lane's sessions are closed and
+/// counted as `lane_failed`, and other lanes go on. [`Server::is_running`](crate::Server::is_running) returns false
+/// and [`Server::shutdown`](crate::Server::shutdown) reports the panic. If the lane accepted connections, another
+/// lane takes that over.
 pub trait Service: Send + 'static {
-    /// A session is ready for messages: accepted or connected, and its handshake done.
+    /// Called when a session is ready for messages: it is accepted or connected, and its handshake is done.
     fn on_open(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// A message came, of whatever kind. It borrows the lane's receive buffer and is gone when this returns.
+    /// Handles a message of any kind. The message borrows the lane's receive buffer and is valid during this call
+    /// only.
     ///
-    /// As provided it calls [`Self::on_request`] or [`Self::on_one_way`] and refuses every other kind with
-    /// [`ErrorCode::Unsupported`]. Implement either this method or those two: a service that implements this one is
-    /// called here only.
+    /// The default calls [`Self::on_request`] or [`Self::on_one_way`] and refuses every other kind with
+    /// [`ErrorCode::Unsupported`]. Implement either this method or those two: if a service implements this one, the
+    /// other two are not called.
     ///
     /// # Errors
-    /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
+    /// A [`HandlerError`] is counted. If the message was a request, it is also sent back as a typed error.
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {
             Kind::Request => self.on_request(cx, message),
@@ -79,10 +80,10 @@ pub trait Service: Send + 'static {
         }
     }
 
-    /// A request came: its sender waits for [`Context::reply`], now or through [`Context::defer`].
+    /// Handles a request. Its sender waits for [`Context::reply`], now or through [`Context::defer`].
     ///
-    /// As provided it refuses the request with [`ErrorCode::Unsupported`]. Codecs whose messages have no kinds, such as
-    /// `lines` and `raw`, bring everything to [`Self::on_one_way`].
+    /// The default refuses the request with [`ErrorCode::Unsupported`]. Codecs whose messages have no kinds, such as
+    /// `lines` and `raw`, pass every message to [`Self::on_one_way`].
     ///
     /// ```
     /// use tidewire::{Client, Context, HandlerResult, Message, Server, Service};
@@ -109,61 +110,62 @@ pub trait Service: Send + 'static {
     /// ```
     ///
     /// # Errors
-    /// As those of [`Self::on_message`].
+    /// The errors of [`Self::on_message`].
     fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let _ = (cx, message);
         Err(not_handled(NO_REQUESTS))
     }
 
-    /// A one-way message came. Nobody waits for an answer, but where the codec cannot tell it from a request.
+    /// Handles a one-way message. Its sender waits for no answer, unless the codec cannot tell the message from a
+    /// request.
     ///
-    /// As provided it refuses the message, which counts it in [`Metrics::refused`](crate::Metrics::refused).
+    /// The default refuses the message and counts it in [`Metrics::refused`](crate::Metrics::refused).
     ///
     /// # Errors
-    /// A [`HandlerError`] is counted. It is sent to the peer only where the codec has no ids, because there the sender may
-    /// wait for an answer.
+    /// A [`HandlerError`] is counted. It is sent to the peer only if the codec has no ids, because the sender may
+    /// then wait for an answer.
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let _ = (cx, message);
         Err(not_handled(NO_ONE_WAY))
     }
 
-    /// A timer fired that [`Context::set_timer`] or [`Context::set_lane_timer`] set with this token. The call is about the
-    /// session that the timer belongs to; [`Context::session`] is [`SessionId::NONE`](crate::SessionId::NONE) for one of the
-    /// lane.
+    /// Called when a timer fires that [`Context::set_timer`] or [`Context::set_lane_timer`] set with this token. The
+    /// call is about the session of the timer. For a timer of the lane, [`Context::session`] is
+    /// [`SessionId::NONE`](crate::SessionId::NONE).
     fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
         let _ = (cx, token);
     }
 
-    /// A session that was open ended. Sends to it are ignored from now on.
+    /// Called when an open session has ended. Sends to it are ignored from now on.
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         let _ = (cx, reason);
     }
 
-    /// A connection asked for with [`Context::connect`] did not come about. [`Context::tag`] tells which.
+    /// Called when a connection of [`Context::connect`] failed. [`Context::tag`] identifies the connection.
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
         let _ = (cx, error);
     }
 
-    /// Runs once per turn of the lane, after its messages. Returns the time, in nanoseconds of
-    /// [`Context::now_ns`], at which it wants to run again even if nothing happens.
+    /// Called once per turn of the lane, after its messages. Returns the time, in nanoseconds of [`Context::now_ns`],
+    /// at which it must run again even if nothing happens.
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         let _ = cx;
         None
     }
 
-    /// Whether another thread has left work for `on_turn`. Asked once more after the lane announced that it
+    /// Whether another thread has left work for `on_turn`. The lane calls it again after it has announced that it
     /// will sleep, so that a wake at that moment is not lost.
     fn has_work(&self) -> bool {
         false
     }
 }
 
-/// A service that all lanes of a server share: its handlers take `&self` and run on several threads at once, so what
-/// they change must be atomic or locked. A lock that is held for long makes lanes wait for each other; where lanes can
-/// do with a state of their own, [`Service`] needs none.
+/// A service that all lanes of a server share. Its handlers take `&self` and run on several threads at once, so the
+/// state that they change must be atomic or locked. A lock that is held for long makes lanes wait for each other. If
+/// each lane can have its own state, use [`Service`], which needs no lock.
 ///
-/// [`ServerBuilder::start_shared`](crate::ServerBuilder::start_shared) takes it as it is. An `Arc` of it is a
-/// [`Service`], for those who keep a hand on it:
+/// [`ServerBuilder::start_shared`](crate::ServerBuilder::start_shared) accepts it directly. An `Arc` of it is a
+/// [`Service`], so that the application can keep a reference:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -195,15 +197,15 @@ pub trait Service: Send + 'static {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait SharedService: Send + Sync + 'static {
-    /// As [`Service::on_open`].
+    /// See [`Service::on_open`].
     fn on_open(&self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// As [`Service::on_message`].
+    /// See [`Service::on_message`].
     ///
     /// # Errors
-    /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
+    /// See [`Service::on_message`].
     fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {
             Kind::Request => self.on_request(cx, message),
@@ -212,46 +214,46 @@ pub trait SharedService: Send + Sync + 'static {
         }
     }
 
-    /// As [`Service::on_request`].
+    /// See [`Service::on_request`].
     ///
     /// # Errors
-    /// As those of [`Service::on_message`].
+    /// The errors of [`Service::on_message`].
     fn on_request(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let _ = (cx, message);
         Err(not_handled(NO_REQUESTS))
     }
 
-    /// As [`Service::on_one_way`].
+    /// See [`Service::on_one_way`].
     ///
     /// # Errors
-    /// As those of [`Service::on_one_way`].
+    /// The errors of [`Service::on_one_way`].
     fn on_one_way(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let _ = (cx, message);
         Err(not_handled(NO_ONE_WAY))
     }
 
-    /// As [`Service::on_timer`].
+    /// See [`Service::on_timer`].
     fn on_timer(&self, cx: &mut Context<'_>, token: u64) {
         let _ = (cx, token);
     }
 
-    /// As [`Service::on_close`].
+    /// See [`Service::on_close`].
     fn on_close(&self, cx: &mut Context<'_>, reason: CloseReason) {
         let _ = (cx, reason);
     }
 
-    /// As [`Service::on_connect_failed`].
+    /// See [`Service::on_connect_failed`].
     fn on_connect_failed(&self, cx: &mut Context<'_>, error: ConnectFailure) {
         let _ = (cx, error);
     }
 
-    /// As [`Service::on_turn`], on every lane for itself.
+    /// See [`Service::on_turn`]. Every lane calls it.
     fn on_turn(&self, cx: &mut Context<'_>) -> Option<u64> {
         let _ = cx;
         None
     }
 
-    /// As [`Service::has_work`], asked by every lane for itself.
+    /// See [`Service::has_work`]. Every lane calls it.
     fn has_work(&self) -> bool {
         false
     }
@@ -336,7 +338,7 @@ impl<S: SharedService + ?Sized> Service for Arc<S> {
     }
 }
 
-/// The refusal of a message that the service has no method for.
+/// Returns the refusal of a message that the service has no method for.
 #[cold]
 fn not_handled(text: &'static str) -> HandlerError {
     HandlerError::new(ErrorCode::Unsupported, text)

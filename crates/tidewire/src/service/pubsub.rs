@@ -1,7 +1,7 @@
 //! The ready publish/subscribe service: topics over the native protocol.
 //!
-//! A client subscribes to patterns and publishes to topics, in any order and without being known by a name. Every
-//! refusal is a typed error. `docs/protocol.md` has the frames, [`tidewire_proto::topic`] the patterns.
+//! A client subscribes to patterns and publishes to topics, in any order and without a name. Every refusal is a typed
+//! error. `docs/protocol.md` describes the frames, and [`tidewire_proto::topic`] the patterns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::room::SubscribeError;
 use crate::service::Context;
 use crate::service::{HandlerError, HandlerResult, Part, Service};
 
-/// A publish/subscribe server's service. Give every lane a clone.
+/// The service of a publish/subscribe server. Give every lane a clone.
 ///
-/// Over UDP with the codec of UVRPC, subscribers register for everything. The format has no message to publish through a
-/// server, so a call of a method publishes its parameters under the method's name.
+/// Over UDP with the UVRPC codec, subscribers register for all topics. The format has no message for publishing
+/// through a server, so a call of a method publishes its parameters under the method's name.
 ///
 /// ```
 /// use tidewire::{Client, PubSub, Server, TopicEvent};
@@ -45,26 +45,27 @@ type SubscribeHook = Arc<dyn Fn(&mut Context<'_>, &str) -> HandlerResult + Send 
 type PublishHook = Arc<dyn Fn(&mut Context<'_>, &str, &[u8]) -> HandlerResult + Send + Sync>;
 
 impl PubSub {
-    /// A service whose subscribers may choose any policy but [`Policy::Block`].
+    /// Creates a service whose subscribers may choose any policy except [`Policy::Block`].
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether subscribers may choose [`Policy::Block`] and so hold publishers, each for as long as
-    /// [`Limits::block_deadline`](crate::Limits::block_deadline). Default no: an unknown client could slow everybody down.
+    /// Sets whether subscribers may choose [`Policy::Block`]. Such a subscriber can block publishers, each time for
+    /// up to [`Limits::block_deadline`](crate::Limits::block_deadline). Default no, because any client could then
+    /// slow all publishers down.
     #[must_use]
     pub fn allow_blocking(mut self, allowed: bool) -> Self {
         self.blocking_allowed = allowed;
         self
     }
 
-    /// Calls `hook` with each pattern before a session subscribes to it. An error refuses the subscription; its code and text
-    /// are the subscriber's answer. It runs on the lane's thread and must not block, like a handler. Patterns and limits are
-    /// checked after it, so it may see a pattern that is none.
+    /// Sets a hook that is called with each pattern before a session subscribes to it. An error refuses the
+    /// subscription; its code and text go to the subscriber. The hook runs on the lane's thread and must not block.
+    /// Patterns and limits are checked after it, so it may see an invalid pattern.
     ///
-    /// A pattern with a wildcard covers every topic that it matches, also those that are published later: a hook that
-    /// protects topics must refuse the wildcards that cover them, as this one does.
+    /// A pattern with a wildcard covers every topic that it matches, including topics that are first published later.
+    /// A hook that protects topics must refuse the wildcards that cover them, as this one does.
     ///
     /// ```
     /// use tidewire::{Client, ErrorCode, HandlerError, PubSub, RequestError, Server};
@@ -89,9 +90,10 @@ impl PubSub {
         self
     }
 
-    /// Calls `hook` with topic and payload of each message that a session publishes, before anybody gets it. An error refuses
-    /// the message; its code and text go to the publisher. It runs as that of [`PubSub::on_subscribe`], and sees only what
-    /// would be published without it: to a valid topic, not too large, while there is memory for it.
+    /// Sets a hook that is called with the topic and the payload of each message before it is delivered. An error
+    /// refuses the message; its code and text go to the publisher. The hook runs on the lane's thread and must not
+    /// block. It sees only messages that would be published without it: the topic is valid, the message is not too
+    /// large, and the server has memory for it.
     #[must_use]
     pub fn on_publish(
         mut self,
@@ -103,7 +105,7 @@ impl PubSub {
 
     fn publish(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
         if let Some(hook) = &self.before_publish {
-            // What is refused anyway is not the hook's business.
+            // The hook is not called for messages that are refused anyway.
             let mut rooms = cx.core.rooms();
             rooms.check_publish(message.name, message.payload.len())?;
             hook(cx, message.name, message.payload)?;
@@ -121,7 +123,7 @@ impl PubSub {
             hook(cx, body.pattern)?;
         }
         if message.id == 0 {
-            // A registration, which comes again and again and is never answered.
+            // A registration is repeated periodically and gets no answer.
             return match cx.subscribe(body.pattern, body.policy) {
                 Ok(_) | Err(SubscribeError::AlreadySubscribed) => Ok(()),
                 Err(error) => Err(error.into()),
@@ -147,7 +149,7 @@ impl Service for PubSub {
                 self.publish(cx, &message)?;
                 cx.reply(&[])
             }
-            // Frames of one session are handled in order, so this answer says that all before it were.
+            // Frames of one session are handled in order, so this answer confirms all frames before it.
             Kind::Request if message.name.is_empty() && message.payload.is_empty() => cx.reply(&[]),
             // Every answer here is immediate, so there is nothing to cancel.
             Kind::Cancel => Ok(()),

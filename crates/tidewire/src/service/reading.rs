@@ -1,4 +1,4 @@
-//! A service that takes no more of a session for a while, from a handler or from another thread.
+//! Pausing and resuming the input of a session, from a handler or from another thread.
 
 use tidewire_proto::connection::PauseReason;
 
@@ -8,19 +8,21 @@ use crate::mailbox::LaneMessage;
 use crate::session::SessionId;
 
 impl Context<'_> {
-    /// Handles no further message of the session this call is about, and reads no more from it, until
-    /// [`Self::resume_reading`] or [`SessionHandle::resume_reading`]. Calls do not add up: one of these is enough.
+    /// Stops reading from the session of this call, and handles no further message of it, until
+    /// [`Self::resume_reading`] or [`SessionHandle::resume_reading`] is called. Pauses do not add up: a single resume
+    /// ends them.
     ///
-    /// The transport holds the peer back. Over UDP it cannot: datagrams that come meanwhile are dropped, and counted as
-    /// [`DatagramDrop::Paused`](crate::DatagramDrop::Paused). Pings go on, and a paused session is not idle: no silence ends
-    /// it. So nothing of the peer is noticed while it is paused, its end neither.
+    /// The transport applies back pressure to the peer. Over UDP it cannot: datagrams that arrive meanwhile are
+    /// dropped and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused). Pings go on, and the idle
+    /// timeout does not apply to a paused session. So while a session is paused, the lane does not notice the peer's
+    /// end.
     ///
     /// ```
     /// use tidewire::{Client, Context, Message, Server};
     ///
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
     ///     |cx: &mut Context<'_>, message: Message<'_>| {
-    ///         // Whoever has taken this message lets the session go on.
+    ///         // Another thread resumes the session.
     ///         cx.pause_reading();
     ///         cx.reply(message.payload)
     ///     }
@@ -43,9 +45,9 @@ impl Context<'_> {
         }
     }
 
-    /// Lets a session of this lane go on that [`Self::pause_reading`] or [`SessionHandle::pause_reading`] paused. Messages that
-    /// were read before come first, in this turn of the lane or the next. A session that is not paused, has ended or is of
-    /// another lane is left alone; a [`SessionHandle`] reaches those of other lanes.
+    /// Resumes a session of this lane that [`Self::pause_reading`] or [`SessionHandle::pause_reading`] paused.
+    /// Messages that were already read are handled first, in this turn of the lane or the next. The call does nothing
+    /// if the session is not paused, has ended, or is on another lane; a [`SessionHandle`] reaches other lanes.
     pub fn resume_reading(&mut self, id: SessionId) {
         if let Some(slot) = self.core.sessions.slot_of(id) {
             let sessions = &mut self.core.sessions;
@@ -55,8 +57,9 @@ impl Context<'_> {
 }
 
 impl SessionHandle {
-    /// As [`Context::pause_reading`], from any thread. The lane may handle messages until it learns of it. Of several calls of
-    /// this and [`Self::resume_reading`] the last one counts.
+    /// Pauses the session, as [`Context::pause_reading`] does, from any thread. The lane may handle further messages
+    /// until it sees the request. If this and [`Self::resume_reading`] are called several times, the last call
+    /// counts.
     ///
     /// # Errors
     /// [`NotOpen`] if the session is not open.
@@ -64,7 +67,7 @@ impl SessionHandle {
         self.set_reading(false)
     }
 
-    /// As [`Context::resume_reading`], from any thread.
+    /// Resumes the session, as [`Context::resume_reading`] does, from any thread.
     ///
     /// # Errors
     /// [`NotOpen`] if the session is not open.
@@ -77,7 +80,7 @@ impl SessionHandle {
             return Err(NotOpen);
         }
         if !self.session.wish_reading(reads) {
-            // The message that the lane has not taken yet will tell this wish.
+            // A message to the lane is already on its way, and the lane will read the latest wish.
             return Ok(());
         }
         self.post(LaneMessage::Reading {
@@ -87,15 +90,15 @@ impl SessionHandle {
 }
 
 impl Core {
-    /// Another thread wishes that a session is read, or is not.
+    /// Applies the latest wish of other threads to pause or resume a session.
     pub(crate) fn deliver_reading(&mut self, id: SessionId) {
         let Some(slot) = self.sessions.slot_of(id) else {
             return;
         };
-        let Some(session) = &self.sessions[slot].profile.shared else {
+        let Some(shared) = &self.sessions[slot].profile.shared else {
             return;
         };
-        if session.take_reading_wish() {
+        if shared.take_reading_wish() {
             self.sessions.resume_reading(slot, PauseReason::Service);
         } else {
             self.sessions.pause_reading(slot, PauseReason::Service);

@@ -1,9 +1,10 @@
-//! Replies at once.
+//! Immediate replies.
 //!
-//! Problem: asking the codec for the header of a small reply, and checking its limits, takes longer than writing it. Approach:
-//! most replies of a lane are of the same kind, channel and length, so the pattern of the last ones is kept, and the next
-//! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
-//! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
+//! Problem: asking the codec for the header of a small reply and checking its limits takes longer than writing it.
+//! Approach: most replies of a lane have the same kind, channel and length, so the lane keeps the template of the
+//! last ones. The next reply like them costs a few comparisons and a copy. A template is learned when two replies in
+//! a row are alike; if lengths vary, none is learned. Rejected: one template for each session, because every read
+//! would have to set up the same template again.
 
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Kind;
@@ -13,16 +14,16 @@ use crate::service::{HandlerError, HandlerResult};
 use crate::session::{Outbox, frame_pattern};
 
 impl Context<'_> {
-    /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
-    /// message on the same channel. Where replies are matched by their order, it waits for those that are deferred.
+    /// Answers the message being handled: a request with a reply of the same id, any other message with a one-way
+    /// message on the same channel. If replies are matched by their order, the reply waits for earlier deferred ones.
     ///
     /// # Errors
     /// The payload does not fit a frame of the codec.
-    // One call with everything in it that is frequent: compiled into every handler it would make those too long to be
-    // compiled into the lane's loop. What is rare is called last, so that this needs no frame of its own.
+    // This function is not inlined: inlined into every handler, it would make handlers too long to be inlined into
+    // the lane's loop. The rare cases are tail calls, so that it needs no stack frame.
     #[inline(never)]
     pub fn reply(&mut self, payload: &[u8]) -> HandlerResult {
-        if !self.is_alike() {
+        if !self.matches_template() {
             return self.reply_by_codec(payload);
         }
         let pattern = &self.core.replies.last_reply.pattern;
@@ -37,7 +38,7 @@ impl Context<'_> {
         self.reply_by_pattern(payload)
     }
 
-    /// Both sides have agreed on the largest frame.
+    /// Sets the largest frame, once both sides have agreed on it.
     pub(crate) fn set_frame_bytes_max(&mut self, bytes: usize) {
         self.frame_bytes_max = bytes;
         self.update_fast_reply_limit();
@@ -45,20 +46,21 @@ impl Context<'_> {
 
     /// Precomputes the largest reply that can take the fast path. Call it again when codec, order or frame limit change.
     pub(crate) fn update_fast_reply_limit(&mut self) {
-        // Where datagrams end is noted for each frame.
+        // The boundaries of datagrams are noted for each frame.
         let is_apart = self.keeps_order || self.core.sessions.outbox.current.packing.is_some();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }
 
-    /// Whether this reply is one of the last ones' pattern, if its payload is as long as theirs.
+    /// Whether this reply matches the template, if its payload has the same length.
     #[inline(always)]
-    fn is_alike(&self) -> bool {
+    fn matches_template(&self) -> bool {
         let (current, last) = (&self.current, &self.core.replies.last_reply);
-        // First what decides where nothing is kept.
+        // The first comparison already fails when there is no template.
         last.frame_bytes <= self.reply_bytes_max && current.origin == last.origin
     }
 
-    /// A larger reply, or the first one of a read, which finds no room, or one of another length, or with a longer header.
+    /// Appends a reply that is large, is the first of a read and needs a buffer, or has another length or a longer
+    /// header.
     #[inline(never)]
     fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
         if payload.len() == self.core.replies.last_reply.payload_bytes {
@@ -92,18 +94,18 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The codec has framed a reply with this payload, behind the first `before` bytes of the output.
+    /// Learns from a reply that the codec has framed behind the first `before` bytes of the output.
     #[cold]
     fn note_reply(&mut self, payload: &[u8], before: usize) {
         let (current, last) = (self.current, &mut self.core.replies.last_reply);
-        let was_alike = current.origin == last.origin && payload.len() == last.payload_bytes;
-        if was_alike && last.frame_bytes < usize::MAX {
-            // The pattern is known; only this session had no room, or takes smaller frames.
+        let is_repeated = current.origin == last.origin && payload.len() == last.payload_bytes;
+        if is_repeated && last.frame_bytes < usize::MAX {
+            // The template is already known; only this session had no room, or accepts smaller frames.
             return;
         }
         last.origin = current.origin;
         (last.payload_bytes, last.frame_bytes) = (payload.len(), usize::MAX);
-        if !was_alike {
+        if !is_repeated {
             return;
         }
         let (codec, answer) = (&self.core.config.codec, current.answer("", payload));
@@ -115,9 +117,9 @@ impl Context<'_> {
             .bytes
             .get(before..)
             .unwrap_or_default();
-        // Names that come back in replies differ from one to the next.
+        // Names in replies differ from one to the next.
         if codec.repeats_names() || codec.layout(frame, &answer).is_none() {
-            // A message that asked for nothing says nothing about replies.
+            // An answer to a one-way message says nothing about the layout of replies.
             if answer.kind == Kind::Reply || !codec.has_ids() {
                 last.without_layout_from = payload.len();
             }
@@ -141,7 +143,7 @@ mod tests {
     use tidewire_proto::codec::{AnyCodec, Codec};
     use tidewire_proto::message::Message;
 
-    /// Messages to answer, mostly like the one before, and the length of the answer.
+    /// Makes messages to answer, mostly like the one before, and the length of each answer.
     fn messages() -> Vec<(Current, usize)> {
         let mut random = fastrand::Rng::with_seed(7);
         let kinds = [Kind::Request, Kind::OneWay, Kind::Publish];
@@ -155,7 +157,7 @@ mod tests {
                     }
                     1 => current.origin = Origin::new(current.origin.kind(), random.u16(0..3)),
                     2 => length = random.usize(0..100),
-                    // Some of them are of few bits.
+                    // Some ids have few bits.
                     3 => current.id = random.u32(..) >> random.u32(0..32),
                     _ => current.id = current.id.wrapping_add(random.u32(0..2)),
                 }
@@ -164,7 +166,7 @@ mod tests {
             .collect()
     }
 
-    /// What a message of this kind leaves to answer.
+    /// Makes the current message for a message of this kind.
     fn asked(kind: Kind, channel: u16, id: u32) -> Current {
         Current::of(&Message::with_id(kind, channel, id, &[]))
     }
@@ -181,7 +183,7 @@ mod tests {
             });
             let mut expected = [Vec::new(), Vec::new()];
             let mut kept = 0;
-            // A context is that of a read, which has some messages.
+            // A context serves one read, which has several messages.
             for (read, messages) in messages().chunks(7).enumerate() {
                 let mut cx = lane.core.context(ids[read % 2]);
                 for &(mut current, length) in messages {
@@ -206,7 +208,8 @@ mod tests {
 
     #[test]
     fn replies_too_long_to_be_kept_say_nothing_about_shorter_ones() {
-        // Six bytes and the length: three more are a header of nine, of which eight are looked at.
+        // The header has six bytes and a length. A length of three bytes makes it nine bytes long, and templates
+        // cover eight.
         let codec = AnyCodec::by_name("length-field:size=0,header=010203040506").unwrap();
         let mut lane = lane(&Server::builder().codec(codec.clone()));
         let (slot, _far) = lane.open_session();

@@ -1,15 +1,15 @@
 //! Methods by name.
 //!
-//! A codec that carries names (`tw1`, `srmp-rpc`, `uvrpc`) says which method a request is for; the router brings it
-//! to the handler of that name and answers everything else with
-//! [`ErrorCode::NotFound`](tidewire_proto::body::ErrorCode::NotFound), so that a caller of a method that is not
-//! there never waits. Names compare as the codec says: byte for byte, or for `uvrpc` without regard to case.
+//! A codec that carries names (`tw1`, `srmp-rpc`, `uvrpc`) says which method a request is for, and the router passes
+//! it to the handler of that name. It answers all other requests with
+//! [`ErrorCode::NotFound`](tidewire_proto::body::ErrorCode::NotFound), so that the caller of a missing method does
+//! not wait. The codec says how names compare: byte for byte, or for `uvrpc` without regard to case.
 //!
-//! A method is a closure, or one of several that a value has under numbers ([`Methods`]), as a typed service does.
-//! Both are called the same way; the number of a closure is not looked at.
+//! A method is a closure, or one of several numbered methods of a value ([`Methods`]), such as a typed service. Both
+//! are called the same way; a closure ignores the number.
 //!
 //! Rejected: one table that is always in lower case (in the other codecs `Add` and `add` are two methods), and a
-//! closure per method of a value (they would have to share it behind a lock).
+//! closure for each method of a value (the closures would have to share the value behind a lock).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::service::{HandlerError, HandlerResult, Part, Service};
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 
-/// A service made of methods. One per lane, like every service.
+/// A service made of methods. Each lane has its own, as with every service.
 ///
 /// ```
 /// use tidewire::{Client, Router, Server};
@@ -41,23 +41,23 @@ use crate::transport::ConnectFailure;
 #[derive(Default)]
 pub struct Router {
     handlers: Vec<Handler>,
-    methods: Vec<Place>,
+    methods: Vec<MethodIndex>,
     exact: HashMap<Box<str>, usize>,
     lower: HashMap<Box<str>, usize>,
     otherwise: Option<Otherwise>,
-    /// Runs in front of every message.
+    /// The hook that runs before every message.
     before: Option<Before>,
     parts: Vec<Box<dyn Part>>,
-    /// Length of the longest name: a longer one need not be looked up.
+    /// Length of the longest name. A longer name is not looked up.
     name_bytes_max: usize,
     /// A received name in lower case.
     folded: String,
-    /// The name called last, as it came, and its method: most callers stay with one for a while.
-    recent: Option<(String, Place)>,
+    /// The name of the last call as received, and its method. Most callers repeat the same method for a while.
+    recent: Option<(String, MethodIndex)>,
 }
 
-/// Several methods that share one value, each under a number. The attribute `#[tidewire::service]` implements it.
-/// [`Router::mount`] takes them.
+/// Several methods that share one value. Each has a number. The attribute `#[tidewire::service]` implements this
+/// trait, and [`Router::mount`] accepts it.
 ///
 /// ```
 /// use tidewire::{Client, Context, HandlerResult, Message, Methods, Router, Server};
@@ -85,19 +85,19 @@ pub struct Router {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Methods: Send + 'static {
-    /// The names under which the methods are called. The number of a method is the index of its name.
+    /// Returns the names of the methods. The number of a method is the index of its name.
     fn names(&self) -> &'static [&'static str];
 
-    /// Calls the method of this number. As [`Service::on_message`] it runs on the lane's thread and must not block.
+    /// Calls the method with this number. It runs on the lane's thread and must not block.
     ///
     /// # Errors
-    /// The message is refused: counted and, if it was a request, answered with the error.
+    /// The message is refused: the error is counted and, if the message was a request, sent back.
     fn call(&mut self, number: usize, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
 }
 
-/// Where a method is: which handler, and which of its methods.
+/// The index of a method: its handler, and its number within that handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct MethodIndex {
     handler: usize,
     number: usize,
 }
@@ -109,14 +109,14 @@ type Before = Box<dyn FnMut(&mut Context<'_>, &Message<'_>) -> HandlerResult + S
 type Otherwise = Box<dyn FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
 
 impl Router {
-    /// A router without methods.
+    /// Creates a router without methods.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a method. Of two with the same name the later one counts; of two whose names differ in case only, the
-    /// earlier one, in codecs that do not tell them apart.
+    /// Adds a method. If two methods have the same name, the later one is called. If two names differ only in case, a
+    /// codec that ignores case calls the earlier one.
     #[must_use]
     pub fn on(
         mut self,
@@ -130,8 +130,8 @@ impl Router {
         self
     }
 
-    /// Adds the methods of a typed service, or of anything else that has [`Methods`]. Their names count as those of
-    /// [`Router::on`] do.
+    /// Adds the methods of a typed service, or of any other value that implements [`Methods`]. The same rules for
+    /// names apply as for [`Router::on`].
     #[must_use]
     pub fn mount(mut self, mut methods: impl Methods) -> Self {
         let names = methods.names();
@@ -142,8 +142,8 @@ impl Router {
         self
     }
 
-    /// Handles what names no method of this router, or none at all: messages of codecs without names, for example.
-    /// Without such a handler they are refused.
+    /// Sets the handler for messages that name no method of this router, or no method at all, such as messages of
+    /// codecs without names. Without this handler they are refused.
     #[must_use]
     pub fn otherwise(
         mut self,
@@ -153,9 +153,9 @@ impl Router {
         self
     }
 
-    /// Adds a part, such as [`Chat`](crate::Chat) or [`PubSub`](crate::PubSub), so that one server has methods, rooms and topics.
-    /// The order is: a method of that name, the first part that [takes](Part::takes) the message, then
-    /// [`Router::otherwise`].
+    /// Adds a part, such as [`Chat`](crate::Chat) or [`PubSub`](crate::PubSub), so that one server has methods, rooms
+    /// and topics. A message goes to the method of its name, then to the first part that [takes](Part::takes) it,
+    /// then to [`Router::otherwise`].
     ///
     /// ```
     /// use tidewire::{Chat, Client, Context, PubSub, Router, Server, TopicEvent};
@@ -184,8 +184,8 @@ impl Router {
         self
     }
 
-    /// Calls `hook` in front of every message that comes to this router, also of those for its parts. An error refuses the
-    /// message. A later hook runs after an earlier one.
+    /// Sets a hook that is called before every message of this router and its parts. An error refuses the message.
+    /// Several hooks run in the order in which they were added.
     ///
     /// ```
     /// use tidewire::{Client, ErrorCode, HandlerError, Router, Server};
@@ -223,42 +223,42 @@ impl Router {
         let handler_index = self.handlers.len();
         self.handlers.push(handler);
         for (number, name) in names.iter().enumerate() {
-            let place = Place {
+            let method = MethodIndex {
                 handler: handler_index,
                 number,
             };
             self.name_bytes_max = self.name_bytes_max.max(name.len());
             if let Some(index) = self.exact.get(*name) {
-                self.methods[*index] = place;
+                self.methods[*index] = method;
                 continue;
             }
             let index = self.methods.len();
-            self.methods.push(place);
+            self.methods.push(method);
             self.exact.insert((*name).into(), index);
             let lower = name.to_ascii_lowercase().into_boxed_str();
             self.lower.entry(lower).or_insert(index);
         }
     }
 
-    fn find(&mut self, name: &str, case: MethodCase) -> Option<Place> {
-        // An empty name is none, whatever was registered.
+    fn find(&mut self, name: &str, case: MethodCase) -> Option<MethodIndex> {
+        // An empty name matches no method, even if one was registered.
         if name.is_empty() || name.len() > self.name_bytes_max {
             return None;
         }
-        if let Some((recent, place)) = &self.recent
+        if let Some((recent, method)) = &self.recent
             && recent == name
         {
-            return Some(*place);
+            return Some(*method);
         }
-        let place = self.look_up(name, case)?;
-        let (recent, found) = self.recent.get_or_insert((String::new(), place));
+        let method = self.look_up(name, case)?;
+        let (recent, found) = self.recent.get_or_insert((String::new(), method));
         recent.clear();
         recent.push_str(name);
-        *found = place;
-        Some(place)
+        *found = method;
+        Some(method)
     }
 
-    fn look_up(&mut self, name: &str, case: MethodCase) -> Option<Place> {
+    fn look_up(&mut self, name: &str, case: MethodCase) -> Option<MethodIndex> {
         let found = match case {
             MethodCase::Exact => self.exact.get(name),
             MethodCase::Lower => {
@@ -278,7 +278,7 @@ impl Service for Router {
             hook(cx, &message)?;
         }
         let case = cx.codec().method_case();
-        if let Some(Place { handler, number }) = self.find(message.name, case) {
+        if let Some(MethodIndex { handler, number }) = self.find(message.name, case) {
             return self.handlers[handler](number, cx, message);
         }
         for part in &mut self.parts {
@@ -302,7 +302,7 @@ impl Service for Router {
             .for_each(|part| part.on_close(cx, reason));
     }
 
-    /// Every part is told, so parts of one router need tokens of their own.
+    /// Every part is called, so the parts of one router need distinct tokens.
     fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
         self.parts
             .iter_mut()
@@ -359,18 +359,18 @@ mod tests {
         }
     }
 
-    fn place(handler: usize, number: usize) -> Option<Place> {
-        Some(Place { handler, number })
+    fn method(handler: usize, number: usize) -> Option<MethodIndex> {
+        Some(MethodIndex { handler, number })
     }
 
     #[test]
     fn names_compare_as_the_codec_says() {
         let mut router = Router::new().on("Add", nothing).on("add", nothing);
-        assert_eq!(router.find("Add", MethodCase::Exact), place(0, 0));
-        assert_eq!(router.find("add", MethodCase::Exact), place(1, 0));
+        assert_eq!(router.find("Add", MethodCase::Exact), method(0, 0));
+        assert_eq!(router.find("add", MethodCase::Exact), method(1, 0));
         assert_eq!(router.find("ADD", MethodCase::Exact), None);
         for name in ["Add", "add", "ADD"] {
-            assert_eq!(router.find(name, MethodCase::Lower), place(0, 0), "{name}");
+            assert_eq!(router.find(name, MethodCase::Lower), method(0, 0), "{name}");
         }
         for name in ["", "ad", "adds"] {
             assert_eq!(router.find(name, MethodCase::Lower), None, "{name}");
@@ -380,8 +380,8 @@ mod tests {
     #[test]
     fn the_later_of_two_methods_with_one_name_counts() {
         let mut router = Router::new().on("add", nothing).on("add", nothing);
-        assert_eq!(router.find("add", MethodCase::Exact), place(1, 0));
-        assert_eq!(router.find("ADD", MethodCase::Lower), place(1, 0));
+        assert_eq!(router.find("add", MethodCase::Exact), method(1, 0));
+        assert_eq!(router.find("ADD", MethodCase::Lower), method(1, 0));
         assert_eq!(format!("{router:?}"), r#"Router { methods: ["add"], .. }"#);
     }
 
@@ -391,9 +391,9 @@ mod tests {
             .on("second", nothing)
             .mount(Pair)
             .on("third", nothing);
-        assert_eq!(router.find("first", MethodCase::Exact), place(1, 0));
-        assert_eq!(router.find("second", MethodCase::Exact), place(1, 1));
-        assert_eq!(router.find("Second", MethodCase::Lower), place(1, 1));
-        assert_eq!(router.find("third", MethodCase::Exact), place(2, 0));
+        assert_eq!(router.find("first", MethodCase::Exact), method(1, 0));
+        assert_eq!(router.find("second", MethodCase::Exact), method(1, 1));
+        assert_eq!(router.find("Second", MethodCase::Lower), method(1, 1));
+        assert_eq!(router.find("third", MethodCase::Exact), method(2, 0));
     }
 }

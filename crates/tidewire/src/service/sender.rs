@@ -1,14 +1,15 @@
-//! Many messages to one session.
+//! Sending many messages to one session.
 //!
-//! Problem: a message that is sent by itself costs several times what it takes to write its bytes: its session is found,
-//! its limits are checked, its codec is asked, and so is the list of sessions to flush. Approach: a sender finds the session
-//! and its limits once, and keeps the pattern of the last message's frame. One like it is a few comparisons
-//! and a copy; every other goes through the codec. Where output is sent as datagrams, this goes on until one is full; the
-//! message that does not fit begins the next. Rejected: a sender compiled for each codec into whoever sends, which had more to
-//! choose and to keep at hand for every message than this compares.
+//! Problem: sending a message costs several times what it takes to write its bytes. Its session is looked up, limits
+//! are checked, the codec frames it, and the session is put on the list of sessions to flush. Approach: a sender
+//! looks the session and its limits up once, and keeps the template of the last message's frame. A message like the
+//! last one costs a few comparisons and a copy; every other message goes through the codec. If the output is sent as
+//! datagrams, the same holds until a datagram is full; the next message begins another one. Rejected: a sender
+//! compiled for each codec into its callers, which had more branches and more live values for every message than this
+//! has comparisons.
 //!
-//! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
-//! length of the output would have to be stored and loaded again between any two messages.
+//! The address of a sender does not leave this file, so that the compiler may keep it in registers. In memory, the
+//! length of the output would be stored and loaded again between any two messages.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -29,34 +30,36 @@ use crate::transport::datagram::Packing;
 /// being handled, an output of 64 KiB or more is written when the sender is dropped. Such a session's output is also written
 /// whenever its queue is full. Messages are refused only if the queue stays full.
 ///
-/// To send much to many sessions, send each session a whole block in its turn, and not a little to all: a write of 16 KiB
-/// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] returns the bytes that wait.
+/// To send large amounts to many sessions, send each session a whole block at a time instead of a little to each: for
+/// each byte, a write of 16 KiB costs twice as much as one of 32 KiB or more. [`Context::queued_bytes`] returns the
+/// bytes that wait.
 #[derive(Debug)]
 pub struct SessionSender<'a> {
-    place: Place<'a>,
-    /// The bytes of the session's output, held here until the end; without capacity if there are none to hold, or no longer.
+    destination: Destination<'a>,
+    /// The bytes of the session's output, held here until the sender is dropped. Without capacity if there are none
+    /// or they were given back.
     output: Appender,
 }
 
-/// Where the messages go.
+/// The destination of the messages.
 #[derive(Debug)]
-struct Place<'a> {
+struct Destination<'a> {
     core: &'a mut Core,
     target: Target,
-    /// Where the datagrams of the output end, if it is sent as datagrams.
+    /// The boundaries of the datagrams in the output, if it is sent as datagrams.
     packing: Option<Box<Packing>>,
-    /// Largest frame that both sides take.
+    /// Largest frame that both sides accept.
     frame_bytes_max: usize,
-    /// Bytes of the output, with those that went already, above which messages are refused.
+    /// Messages are refused when the output has more bytes than this, including bytes that were already sent.
     full_above: usize,
 }
 
-/// Which output the messages go to.
+/// The output that messages are appended to.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    /// That of a session of this lane, by its slot.
+    /// The output of a session of this lane, by its slot.
     Local(usize),
-    /// None: each frame goes to another lane by itself.
+    /// No output: each frame is sent to another lane by itself.
     Remote(SessionId),
 }
 
@@ -72,7 +75,7 @@ impl<'a> SessionSender<'a> {
             (Target::Remote(id), Taken::NOTHING)
         };
         Ok(Self {
-            place: Place {
+            destination: Destination {
                 core,
                 target,
                 packing: taken.packing,
@@ -86,10 +89,10 @@ impl<'a> SessionSender<'a> {
     /// Sends a message.
     ///
     /// # Errors
-    /// The session's queue is full and stays so, the session has ended meanwhile, the codec cannot express the message, or its
-    /// frame is larger than what both sides agreed to take. A session on another lane may turn out to be gone or full later;
-    /// that is counted in `sends_refused`.
-    // Compiled into the loop of whoever sends, where most of the message is known.
+    /// The session's queue is full and stays so, the session has ended meanwhile, the codec cannot express the
+    /// message, or its frame is larger than both sides agreed to accept. A session on another lane may have ended or
+    /// be full when the message arrives; its lane counts that in `sends_refused`.
+    // Inlined into the caller's loop, where most fields of the message are known.
     #[inline(always)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         let is_sent = if message.name.is_empty() {
@@ -101,42 +104,42 @@ impl<'a> SessionSender<'a> {
         if is_sent {
             return Ok(());
         }
-        // The copies leave the message and the sender themselves in registers.
+        // The copies keep the message and the sender themselves in registers.
         let message = *message;
         let mut output = self.output.take();
-        let sent = self.place.lend().send_apart(&mut output, &message);
+        let sent = self.destination.lend().send_apart(&mut output, &message);
         self.go_on(output, sent)
     }
 
-    /// Appends the frame of a message with a name, if it is like the last one of the lane. Returns whether it is.
+    /// Appends the frame of a message with a name, if it matches the lane's last one. Returns whether it does.
     #[inline(always)]
     fn append_named(&mut self, message: &Message<'_>) -> bool {
-        let (place, output) = (&self.place, &mut self.output);
-        let repeated = &place.core.sessions.outbox.repeated;
-        place.packing.is_none()
-            && output.bytes().len() <= place.full_above
-            && repeated.is_within(place.frame_bytes_max)
+        let (destination, output) = (&self.destination, &mut self.output);
+        let repeated = &destination.core.sessions.outbox.repeated;
+        destination.packing.is_none()
+            && output.bytes().len() <= destination.full_above
+            && repeated.is_within(destination.frame_bytes_max)
             && repeated.is_like(message)
             && output.append_other(&repeated.pattern, message.id, message.payload)
     }
 
-    /// Whether the session's output takes another message. A full one is written for that, as it is by sending, but nothing
-    /// counts as refused. Whether the session is there at all, sending tells.
+    /// Whether the session's output accepts another message. A full output is written first, as a send does, but no
+    /// message counts as refused. It does not tell whether the session still exists; a send does.
     #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
-        if self.output.bytes().len() <= self.place.full_above {
+        if self.output.bytes().len() <= self.destination.full_above {
             return true;
         }
         let mut output = self.output.take();
-        let written = self.place.lend().write(&mut output);
+        let written = self.destination.lend().write(&mut output);
         self.go_on(output, written).is_ok()
     }
 
-    /// Takes over what a call left.
+    /// Stores the state that a call returned.
     #[inline(always)]
     fn go_on(&mut self, output: Appender, sent: Sent) -> Result<(), SendError> {
         self.output = output;
-        (self.place.packing, self.place.full_above) = (sent.packing, sent.full_above);
+        (self.destination.packing, self.destination.full_above) = (sent.packing, sent.full_above);
         sent.result
     }
 }
@@ -144,34 +147,34 @@ impl<'a> SessionSender<'a> {
 impl Drop for SessionSender<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.place.lend().give_back(self.output.take_bytes());
+        self.destination.lend().give_back(self.output.take_bytes());
     }
 }
 
-/// What a call leaves to the sender.
+/// The state that a call returns to the sender.
 struct Sent {
     packing: Option<Box<Packing>>,
     full_above: usize,
     result: Result<(), SendError>,
 }
 
-impl Place<'_> {
-    /// The same, for a call.
+impl Destination<'_> {
+    /// Returns this value for a call.
     #[inline(always)]
-    fn lend(&mut self) -> Place<'_> {
-        Place {
+    fn lend(&mut self) -> Destination<'_> {
+        Destination {
             core: self.core,
             packing: self.packing.take(),
             ..*self
         }
     }
 
-    /// Sends a message that is not like the last one, or has a longer header, or finds no room, or goes another way.
+    /// Sends a message that does not match the template, has a longer header, finds no room, or goes to another lane.
     #[inline(never)]
     fn send_apart(mut self, output: &mut Appender, message: &Message<'_>) -> Sent {
         let (key, id, payload) = (key_of(message), message.id, message.payload);
-        let is_alike = message.name.is_empty() && output.is_for(key, payload.len());
-        if is_alike
+        let matches_template = message.name.is_empty() && output.is_for(key, payload.len());
+        if matches_template
             && (self.packing.is_none() || self.begin_datagram(output))
             && output.append(key, id, payload)
         {
@@ -181,10 +184,10 @@ impl Place<'_> {
                 result: Ok(()),
             };
         }
-        self.send_by_codec(output, is_alike, message)
+        self.send_by_codec(output, matches_template, message)
     }
 
-    /// Ends the datagram that is full, if that is all that keeps a message like the last one from being appended.
+    /// Ends the current datagram if it is full and this is the only reason why a matching message cannot be appended.
     fn begin_datagram(&mut self, output: &mut Appender) -> bool {
         let length = output.bytes().len();
         if length > self.full_above {
@@ -196,11 +199,11 @@ impl Place<'_> {
             .is_some_and(|length_max| output.set_length_max(length_max.min(self.full_above)))
     }
 
-    /// Sends a message that the codec must frame, because no pattern is known for it, or there is no room.
+    /// Frames a message with the codec, because no template is known for it or there is no room.
     fn send_by_codec(
         mut self,
         output: &mut Appender,
-        is_alike: bool,
+        matches_template: bool,
         message: &Message<'_>,
     ) -> Sent {
         let mut bytes = output.take_bytes();
@@ -230,8 +233,8 @@ impl Place<'_> {
         let repeated = &mut core.sessions.outbox.repeated;
         let has_name = !message.name.is_empty();
         let before = bytes.len();
-        // A codec of one's own may panic, and a handler may go on after that: the bytes must not be lost, and a part of a frame
-        // must not stay.
+        // A custom codec may panic, and the handler may catch that and go on. The bytes must not be lost, and no
+        // partial frame may remain.
         let encoded = catch_unwind(AssertUnwindSafe(|| {
             encode_within(self.frame_bytes_max, &mut bytes, |out| match has_name {
                 true => repeated.encode(&config.codec, message, out),
@@ -249,7 +252,7 @@ impl Place<'_> {
         if let Err(EncodeError::PayloadTooLarge { .. }) = &encoded {
             counters.sends_too_large.add(1);
         }
-        // How far more of them may be appended without being noted.
+        // Bytes that the output may grow to before the boundaries of datagrams must be noted again.
         let length_max = match &mut self.packing {
             Some(packing) => {
                 let frame_bytes = bytes.len() - before;
@@ -259,9 +262,9 @@ impl Place<'_> {
             None => Some(usize::MAX),
         };
         match (&encoded, length_max) {
-            // The lane keeps the pattern of those.
+            // The lane keeps the templates of messages with names.
             (Ok(()), Some(length_max)) if !has_name => {
-                if !is_alike {
+                if !matches_template {
                     let frame = bytes.get(before..).unwrap_or_default();
                     learn(output, &config.codec, frame, message);
                 }
@@ -276,7 +279,7 @@ impl Place<'_> {
         }
     }
 
-    /// Has a full output written, and says whether it still is.
+    /// Writes a full output. The result tells whether it is still full.
     #[cold]
     #[inline(never)]
     fn write(mut self, output: &mut Appender) -> Sent {
@@ -290,7 +293,7 @@ impl Place<'_> {
         self.apart(output, bytes, result)
     }
 
-    /// What it leaves that no other message can follow without the codec.
+    /// Returns the state after which the next message must go through the codec.
     fn apart(self, output: &mut Appender, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
         *output = Appender::new(bytes);
         Sent {
@@ -300,7 +303,7 @@ impl Place<'_> {
         }
     }
 
-    /// Has a full output written. Returns it without capacity if the session ended of that.
+    /// Writes a full output. Returns bytes without capacity if that ended the session.
     #[cold]
     fn make_room(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         let Target::Local(slot) = self.target else {
@@ -319,7 +322,7 @@ impl Place<'_> {
         }
     }
 
-    /// The sender ends, unless it has given the bytes back already.
+    /// Returns the output to the session, unless this was done already.
     #[inline(never)]
     fn give_back(self, bytes: Vec<u8>) {
         if let Target::Local(slot) = self.target
@@ -331,13 +334,13 @@ impl Place<'_> {
     }
 }
 
-/// Has messages like this one, whose frame this is, appended without the codec.
+/// Learns the template of a frame, so that messages like this one are appended without the codec.
 fn learn(output: &mut Appender, codec: &AnyCodec, frame: &[u8], message: &Message<'_>) {
     let pattern = frame_pattern(codec, frame, message, true);
     output.set_pattern(pattern.as_ref(), key_of(message), message.payload.len());
 }
 
-/// Kind, flags and channel, which messages of one pattern agree in. No message has 0.
+/// Returns the kind, flags and channel, which are equal for all messages of one template. No message has 0.
 #[inline(always)]
 fn key_of(message: &Message<'_>) -> u32 {
     u32::from(message.kind as u8) | u32::from(message.flags) << 8 | u32::from(message.channel) << 16

@@ -1,4 +1,4 @@
-//! Senders send what messages by themselves would, and leave their sessions whole.
+//! Tests: a sender sends the same bytes as single sends, and leaves its session intact.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,10 +14,10 @@ use crate::server::Server;
 use crate::session::CloseReason;
 use tidewire_proto::connection::Phase;
 
-/// Their frames are less than a block in every codec.
+/// Few enough that their frames are less than a block in every codec.
 const MESSAGES: usize = 500;
 
-/// Messages of all shapes, many of which follow one that is alike, and some that no codec can express.
+/// Makes messages of all shapes. Many are like the one before, and some cannot be expressed by any codec.
 fn messages(payload: &[u8]) -> Vec<Message<'_>> {
     let mut random = fastrand::Rng::with_seed(5);
     let mut messages: Vec<Message<'_>> = Vec::new();
@@ -35,7 +35,7 @@ fn messages(payload: &[u8]) -> Vec<Message<'_>> {
                     kind: kinds[random.usize(0..4)],
                     flags: random.u8(0..3) << 2,
                     channel: random.u16(0..3),
-                    // Some of them are more than a sequence can be.
+                    // Some of these ids exceed an 8-bit id.
                     id: [random.u32(0..5), random.u32(250..260)][random.usize(0..2)],
                     name: ["", "", "method"][random.usize(0..3)],
                     payload: &payload[at..at + length],
@@ -103,7 +103,7 @@ fn limits_hold_message_by_message() {
     let results = sent.map(|message| sender.send(&message));
     drop(sender);
     drop(cx);
-    // The fourth small one passes the limit, and no other is taken behind it.
+    // The fourth small message exceeds the limit, and no message is accepted after it.
     let full = Err(SendError::QueueFull);
     let expected = [
         Ok(()),
@@ -129,7 +129,8 @@ fn limits_hold_message_by_message() {
     assert_eq!(nobody, SendError::NotOpen);
 }
 
-/// A sender held the output, so that nothing was written before it ended, and refused what was too much for the queue.
+/// Regression: a sender held the output, so nothing was written before it ended, and it refused messages beyond the
+/// queue.
 #[test]
 fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     const MESSAGES: usize = 500;
@@ -156,7 +157,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     }
     assert_eq!(arrived, MESSAGES * 32);
 
-    // A peer that takes nothing is another matter, and what went of its output does not count.
+    // A peer that reads nothing is still refused. Bytes of its output that were sent do not count.
     let session = &mut lane.core.sessions[slot];
     (session.output.bytes, session.output.sent) = (vec![0; 1_500], 600);
     session.connection.handle_blocked();
@@ -186,7 +187,7 @@ fn a_session_that_ends_while_its_queue_is_written_takes_no_more() {
     let message = Message::new(Kind::OneWay, 0, &[7; 124]);
     sender.send(&message).unwrap();
     let reason = CloseReason::SlowSubscriber;
-    sender.place.core.sessions.close(slot, reason);
+    sender.destination.core.sessions.close(slot, reason);
     for _ in 0..2 {
         assert_eq!(sender.send(&message), Err(SendError::NotOpen));
     }
@@ -223,7 +224,7 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
     send(&mut lane.core, BLOCK);
     assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
     assert!(lane.core.sessions[slot].output.is_empty());
-    // What the session ends with may still be to come.
+    // The session's last frames may still have to be written.
     lane.core.sessions[slot].connection.half_close();
     send(&mut lane.core, BLOCK);
     assert!(far.read(&mut bytes).is_err());
@@ -239,7 +240,7 @@ fn what_waits_for_a_session_can_be_asked_for_wherever_it_is() {
     let mut lane = lane(&Server::builder().limits(limits));
     let ids = [(); 2].map(|()| {
         let (slot, _far) = lane.open_session();
-        // Nothing is written, so that what is sent waits.
+        // The socket counts as full, so that messages wait.
         lane.core.sessions[slot].connection.handle_blocked();
         lane.core.sessions[slot].id
     });
@@ -287,7 +288,7 @@ fn frames_for_other_lanes_are_as_if_sent_one_by_one() {
     assert_eq!(batches, [&[] as &[u8]; 2]);
 }
 
-/// That of this session, or of none.
+/// Makes a context of this session, or of none.
 fn context(core: &mut Core, id: SessionId, is_current: bool) -> Context<'_> {
     match is_current {
         false => core.context_without_session(),
@@ -310,7 +311,7 @@ fn datagrams_are_those_of_messages_sent_one_by_one() {
         let [one_by_one, together] = [0, 1].map(|end| lane.core.sessions[ends[end].0].id);
         let (mut frames, mut delivered_bytes, mut left) = (Vec::new(), 0, &*messages(&payload));
         while !left.is_empty() {
-            // Senders that follow each other go on with the same output.
+            // Consecutive senders append to the same output.
             for is_current in [false, true] {
                 let count = random.usize(0..10).min(left.len());
                 let (some, rest) = left.split_at(count);
@@ -363,7 +364,7 @@ impl Codec for Panicking {
     }
 }
 
-/// The codec took along the bytes that waited for the session, which then ended.
+/// Regression: a panicking codec lost the bytes that waited for the session, and the session then ended.
 #[test]
 fn a_codec_that_panics_costs_a_sender_its_message_and_nothing_else() {
     let (whole, panics) = (&b"whole"[..], &b"panic"[..]);
@@ -394,7 +395,7 @@ fn a_codec_that_panics_costs_a_sender_its_message_and_nothing_else() {
     }
 }
 
-/// It had taken the output along, and was refused another message.
+/// A sender whose codec panicked has returned the output to the session, so it refuses further messages.
 #[test]
 fn a_sender_whose_codec_panicked_refuses_what_comes_then() {
     let codec = AnyCodec::custom(Panicking(Delimited::new()));

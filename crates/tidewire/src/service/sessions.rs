@@ -1,5 +1,4 @@
-//! Sessions from anywhere: finding one by its number, sending to it, closing it, and sending to groups of them, from
-//! handlers, workers and any other thread.
+//! Sessions from any thread: find one by its id, send to it, close it, and send to groups of them.
 //!
 //! ```text
 //!   any thread ── find ──▶ table, one lock per lane, touched at opening and closing
@@ -8,13 +7,13 @@
 //!                                      rings only a lane that sleeps
 //! ```
 //!
-//! A sent message takes the way of deferred answers: framed where it is sent, left in the lane's mailbox, appended by the
-//! lane. The mailbox is unbounded in type and bounded in fact, because every message takes room of its session first,
-//! and room comes back when the bytes have left the output. So `Ok` means that only the end of the connection can
-//! come between, and [`SendError::QueueFull`] is known at once.
+//! A sent message takes the same path as a deferred answer: the sender frames it, puts it into the lane's mailbox,
+//! and the lane appends it. The mailbox type has no bound, but its content has: every message first reserves room in
+//! its session, and the room is released when the bytes have left the output. So after `Ok` only the end of the
+//! connection can prevent delivery, and [`SendError::QueueFull`] is known at once.
 //!
-//! Rejected: a channel per session (its readiness would have to be polled by the lane), and refusing on the lane what
-//! finds a full output there, which the sender would never learn of.
+//! Rejected: a channel for each session (the lane would have to poll all channels), and refusing messages on the lane
+//! when an output is full (the sender would never learn of it).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +35,9 @@ use crate::session::{
 };
 use crate::transport::TransportKind;
 
-/// The open sessions of a server, for any thread; clones are handles to the same.
+/// The open sessions of a server, for any thread. Clones refer to the same sessions.
 ///
-/// From [`Server::sessions`](crate::Server::sessions) or [`Context::sessions`].
+/// [`Server::sessions`](crate::Server::sessions) and [`Context::sessions`] return it.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -68,7 +67,7 @@ pub struct Sessions {
     shared: Arc<Shared>,
 }
 
-/// One session, for any thread; clones are handles to the same. It does not keep the session open.
+/// One session, for any thread. Clones refer to the same session. A handle does not keep the session open.
 /// [`Sessions`] has an example.
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
@@ -76,7 +75,8 @@ pub struct SessionHandle {
     pub(super) session: Arc<SessionShared>,
 }
 
-/// The session has ended, or never was. An error of [`SessionHandle::close`] and others; [`Sessions`] has an example of a handle.
+/// The session has ended, or never existed. An error of [`SessionHandle::close`] and others; [`Sessions`] has an
+/// example of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the session is not open")]
 pub struct NotOpen;
@@ -86,21 +86,22 @@ impl Sessions {
         Self { shared }
     }
 
-    /// The session with this number, if it is open.
+    /// Returns the session with this id, if it is open.
     #[must_use]
     pub fn find(&self, id: SessionId) -> Option<SessionHandle> {
         let session = self.shared.sessions.find(id)?;
         Some(self.handle(session))
     }
 
-    /// All sessions that are open now, lane by lane: a snapshot, so that one of them may end while it is looked at.
+    /// Returns all sessions that are open now, lane by lane. The list is a snapshot: sessions in it may end at any
+    /// time.
     #[must_use]
     pub fn list(&self) -> Vec<SessionHandle> {
         let sessions = self.shared.sessions.list().into_iter();
         sessions.map(|session| self.handle(session)).collect()
     }
 
-    /// Sends a message to the session with this number, as [`SessionHandle::send`] does.
+    /// Sends a message to the session with this id, as [`SessionHandle::send`] does.
     ///
     /// # Errors
     /// See [`SendError`]. Nothing was sent.
@@ -108,7 +109,7 @@ impl Sessions {
         self.find(id).ok_or(SendError::NotOpen)?.send(message)
     }
 
-    /// Closes the session with this number, as [`SessionHandle::close`] does.
+    /// Closes the session with this id, as [`SessionHandle::close`] does.
     ///
     /// # Errors
     /// [`NotOpen`] if the session is not open.
@@ -116,12 +117,13 @@ impl Sessions {
         self.find(id).ok_or(NotOpen)?.close()
     }
 
-    /// Sends one message to every accepted session that `predicate` chooses, on all lanes. It is framed once, and
-    /// crosses to each lane once. The predicate runs on the lanes, with the sessions as they are when it comes there;
-    /// like a handler it must not block, and a panic in it ends the lane.
+    /// Sends one message to every accepted session that `predicate` selects, on all lanes. The message is framed once
+    /// and sent to each lane once. The predicate runs on the lanes when the message arrives there. It must not block,
+    /// and a panic in it ends the lane.
     ///
-    /// What one thread sends and broadcasts reaches a session in that order. How many sessions matched and how many of
-    /// them were too full is known when all lanes have seen it; see [`Broadcast`].
+    /// A session gets the sends and broadcasts of one thread in their order. The report says how many sessions
+    /// matched and how many of them had full queues; it is complete when all lanes have handled the message. See
+    /// [`Broadcast`].
     ///
     /// ```
     /// use tidewire::{Client, Context, Kind, Message};
@@ -141,9 +143,9 @@ impl Sessions {
     /// ```
     ///
     /// # Errors
-    /// The codec cannot express the message, or so many broadcasts are under way that there is no room for another
-    /// ([`SendError::QueueFull`], see
-    /// [`Limits::broadcast_bytes_max`](crate::Limits::broadcast_bytes_max)). Nothing was sent.
+    /// The codec cannot express the message, or the broadcasts in flight use all of
+    /// [`Limits::broadcast_bytes_max`](crate::Limits::broadcast_bytes_max) ([`SendError::QueueFull`]). Nothing was
+    /// sent.
     pub fn broadcast_where(
         &self,
         predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
@@ -163,80 +165,81 @@ impl Sessions {
 }
 
 impl SessionHandle {
-    /// The session's number.
+    /// Returns the session's id.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.session.id
     }
 
-    /// Whether something can still be sent to it.
+    /// Whether the session is still open for sends.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.session.is_open()
     }
 
-    /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
+    /// Returns the peer's address. Clients of a Unix socket and of the same process have none.
     #[must_use]
     pub fn peer(&self) -> Option<&Endpoint> {
         self.session.peer.as_ref()
     }
 
-    /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
+    /// Returns the process, user and group of a peer that connected through a Unix socket, as they were at that
+    /// moment.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
         self.session.credentials
     }
 
-    /// How its bytes travel.
+    /// Returns the kind of transport that carries the session.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.session.transport
     }
 
-    /// The index of its lane.
+    /// Returns the index of the session's lane.
     #[must_use]
     pub fn lane(&self) -> usize {
         self.session.id.lane()
     }
 
-    /// The codec it speaks.
+    /// Returns the session's codec.
     #[must_use]
     pub fn codec(&self) -> &AnyCodec {
         &self.shared.config.codec
     }
 
-    /// The number that the service attached to it with [`Context::set_tag`]; 0 at first.
+    /// Returns the number that the service attached with [`Context::set_tag`]; 0 at first.
     #[must_use]
     pub fn tag(&self) -> u64 {
         self.session.tag()
     }
 
-    /// Whether a lane of this server made the connection, rather than the peer.
+    /// Whether a lane of this server opened the connection, and not the peer.
     #[must_use]
     pub fn is_outgoing(&self) -> bool {
         self.session.outgoing
     }
 
-    /// When it opened, its handshake done: nanoseconds on the clock of [`Context::now_ns`].
+    /// Returns when the session's handshake was done, in nanoseconds on the clock of [`Context::now_ns`].
     #[must_use]
     pub fn opened_at_ns(&self) -> u64 {
         self.session.opened_ns
     }
 
-    /// How long ago it opened.
+    /// Returns the time since the session opened.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_nanos(now_ns().saturating_sub(self.session.opened_ns))
     }
 
-    /// Sends a message. With `Ok` it is on its way and follows what this thread sent before; only the end of the
-    /// session can come between, and then it is counted in
-    /// [`sends_undelivered`](crate::Metrics::sends_undelivered) unless its lane had taken it up already. Neighbours
-    /// share one write.
+    /// Sends a message. After `Ok` the message is on its way, behind all earlier ones of this thread. Only the end of
+    /// the session can prevent its delivery. It is then counted in
+    /// [`sends_undelivered`](crate::Metrics::sends_undelivered), unless its lane had already taken it. Consecutive
+    /// messages share one write.
     ///
     /// # Errors
     /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if more than
-    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes of other threads wait for its peer, and
+    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes from other threads wait for its peer, and
     /// [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
     pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
         let Self { shared, session } = self;
@@ -263,8 +266,9 @@ impl SessionHandle {
         self.post(message).map_err(|NotOpen| SendError::NotOpen)
     }
 
-    /// Closes the session after what was sent to it and answered before, as [`Context::close`] does. Its service sees [`CloseReason::Service`](crate::CloseReason::Service).
-    /// [`SessionHandle::close_with`] tells the peer why.
+    /// Closes the session after everything that was sent or answered before, as [`Context::close`] does. Its service
+    /// sees [`CloseReason::Service`](crate::CloseReason::Service). [`SessionHandle::close_with`] also sends the peer
+    /// a reason.
     ///
     /// # Errors
     /// [`NotOpen`] if the session is not open.
@@ -277,7 +281,7 @@ impl SessionHandle {
             return Err(NotOpen);
         }
         if !self.session.begin_close() {
-            // Somebody else asked for it already.
+            // Another thread has already requested the close.
             return Ok(());
         }
         let id = self.session.id;
@@ -292,19 +296,20 @@ impl SessionHandle {
 }
 
 impl Context<'_> {
-    /// The sessions of the whole server, to be kept or given to other threads.
+    /// Returns the sessions of the whole server. The value may be kept and given to other threads.
     #[must_use]
     pub fn sessions(&self) -> Sessions {
         Sessions::new(Arc::clone(&self.core.shared))
     }
 
-    /// As [`Sessions::broadcast_where`], with this lane's sessions served at once. On other lanes the message may
-    /// overtake what this handler sends there with [`Context::send_to`], or be overtaken.
+    /// Sends a broadcast, as [`Sessions::broadcast_where`] does. This lane's sessions get it at once. On other lanes
+    /// its order with [`Context::send_to`] of this handler is not defined.
     ///
-    /// Do not [wait](Broadcast::wait) for the report here; give it to another thread or await it elsewhere.
+    /// Do not [wait](Broadcast::wait) for the report here: it would block the lane. Pass it to another thread or
+    /// await it elsewhere.
     ///
     /// # Errors
-    /// As [`Sessions::broadcast_where`].
+    /// The errors of [`Sessions::broadcast_where`].
     pub fn broadcast_where(
         &mut self,
         predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
@@ -335,12 +340,12 @@ fn prepare_shares(
     prepare(&shared.config, under_way, lanes, predicate, message)
 }
 
-/// Leaves each lane its share.
+/// Posts each lane its share.
 fn post_shares(shared: &Shared, shares: Vec<(usize, Share)>) {
     let lanes = shared.lanes.all();
     for (lane, share) in shares {
         if let Some(lane) = lanes.get(lane) {
-            // A lane that has ended gives the share back, and dropping it tells.
+            // A lane that has ended returns the share, and dropping the share reports that.
             drop(lane.post(LaneMessage::Broadcast(share)));
         }
     }

@@ -1,4 +1,4 @@
-//! State that a service attaches to a session, by its type.
+//! State of a service for a session, found by its type.
 
 use std::any::Any;
 
@@ -6,12 +6,12 @@ use super::Context;
 use crate::session::Attached;
 
 impl Context<'_> {
-    /// Attaches a value to the session this call is about, and returns the one of the same type that it replaces. A session
-    /// has one state of each type, so parts of a service that are put together do not disturb each other.
+    /// Attaches a value to the session of this call. Returns the previous value of the same type. A session has one
+    /// value of each type, so parts of a service do not disturb each other.
     ///
-    /// The state is dropped when the session has ended, after [`Service::on_close`](crate::Service::on_close) saw it. Without
-    /// an open session, as in [`Service::on_turn`](crate::Service::on_turn) and in `on_close`, there is nothing to attach it
-    /// to: it is dropped at once. What it holds is not part of
+    /// The state is dropped when the session has ended, after [`Service::on_close`](crate::Service::on_close). In a
+    /// call without an open session, such as [`Service::on_turn`](crate::Service::on_turn) and `on_close`, the value
+    /// is dropped at once. Its memory does not count towards
     /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
     ///
     /// ```
@@ -50,22 +50,21 @@ impl Context<'_> {
         session.profile.attach().set_state(state)
     }
 
-    /// The state of this type, if [`Self::set_state`] attached one to the session this call is about. A state of another type
-    /// is not found.
+    /// Returns the state of this type, if [`Self::set_state`] attached one to the session of this call.
     #[must_use]
     pub fn state<T: Any>(&self) -> Option<&T> {
         let session = self.core.sessions.find(self.id)?;
         session.profile.attached.as_ref()?.state()
     }
 
-    /// As [`Self::state`], to change it. It borrows the context, so copy what a reply needs, or
+    /// Returns the state of this type for changes. It borrows the context, so copy the values that a reply needs, or
     /// [take](Self::take_state) the state and set it again.
     #[must_use]
     pub fn state_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.attached()?.state_mut()
     }
 
-    /// Takes the state of this type away from the session, if it has one.
+    /// Removes and returns the session's state of this type, if there is one.
     pub fn take_state<T: Any>(&mut self) -> Option<T> {
         self.attached()?.take_state()
     }

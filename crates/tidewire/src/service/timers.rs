@@ -1,4 +1,4 @@
-//! Timers of sessions and of lanes, set by handlers.
+//! Timers of sessions and lanes that handlers set.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::limits::nanoseconds;
 use crate::session::{SessionId, TimerError, TimerId};
 
 impl Context<'_> {
-    /// Has [`Service::on_timer`](crate::Service::on_timer) called once, with `token`, when `delay` has passed since
-    /// [`Self::now_ns`]. The timer belongs to the session this call is about and ends with it: `on_timer` is not called after
-    /// the session has ended. In a call without a session, as [`Service::on_turn`](crate::Service::on_turn), it belongs to the
-    /// lane.
+    /// Sets a timer: [`Service::on_timer`](crate::Service::on_timer) is called once, with `token`, when `delay` has
+    /// passed since [`Self::now_ns`]. The timer belongs to the session of this call and ends with it: `on_timer` is
+    /// not called after the session has ended. In a call without a session, such as
+    /// [`Service::on_turn`](crate::Service::on_turn), it belongs to the lane.
     ///
-    /// A timer never fires early, and up to 10 ms late, plus what the lane is busy with. Timers of the same 10 ms fire in any
-    /// order. The token tells the timers of a session apart and need not be unique.
+    /// A timer never fires early. It fires up to 10 ms late, plus the time for which the lane is busy. Timers of the
+    /// same 10 ms fire in any order. The token identifies a timer of its session and need not be unique.
     ///
     /// ```
     /// use std::time::Duration;
@@ -44,32 +44,34 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`TimerError::NotOpen`] if the session has ended, as in `on_close`; [`TimerError::TooMany`] if it has
-    /// [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) timers already.
+    /// [`TimerError::NotOpen`] if the session has ended, as in `on_close`; [`TimerError::TooMany`] if it already has
+    /// [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) timers.
     pub fn set_timer(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
         self.set_timer_at(self.at_ns(delay), token)
     }
 
-    /// As [`Self::set_timer`], for a time on the clock of [`Self::now_ns`]. One in the past fires in the next turn.
+    /// Sets a timer, as [`Self::set_timer`] does, for a time on the clock of [`Self::now_ns`]. A time in the past
+    /// fires in the next turn.
     ///
     /// # Errors
-    /// As those of [`Self::set_timer`].
+    /// The errors of [`Self::set_timer`].
     pub fn set_timer_at(&mut self, at_ns: u64, token: u64) -> Result<TimerId, TimerError> {
         self.insert_timer(self.id, at_ns, token)
     }
 
-    /// As [`Self::set_timer`], but the timer belongs to the lane, also in a call about a session:
-    /// [`Service::on_timer`](crate::Service::on_timer) is called without a session, until the lane ends.
+    /// Sets a timer, as [`Self::set_timer`] does, but for the lane, even in a call about a session.
+    /// [`Service::on_timer`](crate::Service::on_timer) is called without a session, and the timer lasts until the
+    /// lane ends.
     ///
     /// # Errors
-    /// [`TimerError::TooMany`] if the lane has [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max) such timers
-    /// already.
+    /// [`TimerError::TooMany`] if the lane already has
+    /// [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max) such timers.
     pub fn set_lane_timer(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
         self.insert_timer(SessionId::NONE, self.at_ns(delay), token)
     }
 
-    /// Stops a timer. Returns whether it was still waiting: with `true`, `on_timer` will not be called for it. With `false` it
-    /// has fired, its session has ended, it was cancelled before, or another lane set it.
+    /// Cancels a timer. Returns true if the timer was pending: `on_timer` is then not called for it. Returns false if
+    /// it has fired, its session has ended, it was cancelled before, or another lane set it.
     pub fn cancel_timer(&mut self, timer: TimerId) -> bool {
         timer.lane == self.lane() && self.core.sessions.cancel_service_timer(timer.key)
     }

@@ -1,8 +1,8 @@
-//! Streams of a codec that keeps a state for each connection.
+//! Streams of a codec that has a state for each connection.
 //!
-//! Whatever appends to an output (a handler, a room, another thread) appends frames for any connection. Just before they
-//! are written, the codec makes of each what this connection is sent. So the state sees each frame once and in the order
-//! of the wire, and a message that a policy drops was never numbered. Only lanes with such a codec come here.
+//! Handlers, rooms and other threads append frames that suit any connection. Just before the frames are written, the codec
+//! adapts each one to its connection. So the state sees each frame once, in the order of the wire, and a message that a
+//! policy drops never gets a number. Only lanes with such a codec use this module.
 
 use std::io::ErrorKind;
 
@@ -13,23 +13,23 @@ use super::write::{Wrote, account_own, attempt};
 use super::{LaneSessions, Session};
 use crate::transport::Transport;
 
-/// What a session has of its codec's state.
+/// The state of a session's codec, and the part of the output that is adapted.
 #[derive(Debug, Default)]
 pub(crate) struct Adapting {
     pub(crate) state: ConnectionState,
-    /// Bytes at the front of the unsent output that were adapted and did not go.
+    /// Bytes at the front of the unsent output that are adapted already.
     adapted_bytes: usize,
 }
 
 impl LaneSessions {
-    /// Writes what waits for a session, adapted to its connection. Returns whether everything went.
-    // Out of line, so that the write of every other codec stays as short as it was.
+    /// Writes a session's output and room messages, adapted to its connection. Returns whether everything was written.
+    // Out of line, to keep the write of all other codecs short.
     #[cold]
     #[inline(never)]
     pub(super) fn write_adapted(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         loop {
             self.announce_gaps(slot);
-            // A part at a time, so that policies still meet most of what waits.
+            // One part at a time, so that policies still apply to most of the waiting messages.
             self.pull_frames(slot);
             self.adapt_output(slot);
             let session = &mut self.slab[slot];
@@ -56,7 +56,7 @@ impl LaneSessions {
         }
     }
 
-    /// Has the codec adapt the frames that were appended since the last time.
+    /// Lets the codec adapt the frames that were appended since the last call.
     pub(super) fn adapt_output(&mut self, slot: usize) {
         let Self {
             slab,
@@ -78,7 +78,7 @@ impl LaneSessions {
         while !rest.is_empty() {
             let frame_bytes = match config.codec.decode(rest, usize::MAX) {
                 Ok(Decoded::Frame { consumed, .. }) if consumed > 0 => consumed.min(rest.len()),
-                // A frame that the codec writes and does not read is the last one that can be told apart.
+                // A frame that the codec writes but cannot read: its end is unknown, so the rest counts as one frame.
                 _ => rest.len(),
             };
             let (frame, behind) = rest.split_at(frame_bytes);

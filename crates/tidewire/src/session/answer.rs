@@ -1,4 +1,4 @@
-//! The answer to a request that was deferred, on its way to its lane.
+//! Deferred answers: the messages that bring them back to their lanes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,15 @@ use super::SessionId;
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     cancelled: AtomicBool,
-    /// The method that was called, for codecs whose replies repeat it.
+    /// The method's name, for codecs whose replies repeat it.
     pub(crate) name: String,
 }
 
-/// A deferred answer on its way to its lane.
+/// A deferred answer that returns to its lane.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) session: SessionId,
-    pub(crate) place: u64,
+    pub(crate) position: u64,
     pub(crate) token: Arc<Token>,
     pub(crate) content: Content,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) enum Content {
     Frame(Vec<u8>),
-    /// Nobody is to be told anything; only the place is given back.
+    /// No reply is wanted; only the entry is removed.
     Nothing,
-    /// The codec has no words for a refusal, and counts on the order of the replies: the session must end.
+    /// The codec cannot express a refusal, and its replies have an order. So the session must end.
     Inexpressible,
 }
 
@@ -53,7 +53,7 @@ impl Token {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Makes the token fit for another request.
+    /// Prepares the token for another request.
     pub(crate) fn reset(&mut self) {
         *self.cancelled.get_mut() = false;
         if self.name.capacity() > TOKEN_NAME_KEPT_BYTES {
@@ -63,7 +63,7 @@ impl Token {
     }
 }
 
-/// Emptied frames on their way back from lanes to those who answer. Touched once per deferred answer.
+/// Empty frames, returned by lanes for the threads that answer. Used once per deferred answer.
 #[derive(Debug)]
 pub(crate) struct SpareFrames {
     queue: ArrayQueue<Vec<u8>>,
@@ -77,7 +77,7 @@ impl SpareFrames {
     pub(crate) fn put(&self, mut frame: Vec<u8>) {
         if frame.capacity() > 0 && frame.capacity() <= SPARE_FRAME_BYTES_MAX {
             frame.clear();
-            // A full queue means that enough are kept; this one is freed.
+            // A full queue holds enough frames; this one is freed.
             let _ = self.queue.push(frame);
         }
     }
@@ -91,11 +91,11 @@ impl Default for SpareFrames {
     }
 }
 
-/// Frames kept for all lanes: at most 4 MiB.
+/// Largest number of frames kept for all lanes: at most 4 MiB.
 const SPARE_FRAMES_MAX: usize = 1024;
 
-/// Larger frames are not worth keeping.
+/// Largest frame that is kept.
 const SPARE_FRAME_BYTES_MAX: usize = 4096;
 
-/// Room for a method's name that a kept token may hold on to.
+/// Largest capacity of a method's name that a kept token keeps.
 const TOKEN_NAME_KEPT_BYTES: usize = 256;

@@ -1,11 +1,11 @@
-//! What only some sessions have: state and timers of the service, and a measured rate.
+//! Data that only some sessions have: state and timers of the service, and a measured rate.
 //!
-//! A session that has none of it pays for an empty pointer. States are told apart by their types, so that services which
-//! are put together keep theirs beside each other without knowing of each other. There are as many as the program has types
-//! for them, a handful, so they are looked for one by one.
+//! A session without such data pays for one empty pointer. A state is identified by its type, so combined services keep
+//! their states side by side without knowing each other. A program has only a handful of state types, so a linear search
+//! finds them.
 //!
-//! Rejected: a type parameter of the session, which would run through every part of the lane; and a table in the service
-//! with the session's number as its key, which each user would have to clean up.
+//! Rejected: a type parameter of the session, which would run through every part of the lane. Rejected too: a table in the
+//! service with the session's number as its key, which each user would have to clean up.
 
 use std::any::Any;
 
@@ -15,7 +15,7 @@ use super::meter::Meter;
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     states: Vec<Box<dyn Any + Send>>,
-    /// Indices of the session's timers among those of the lane.
+    /// Indices of the session's timers in the table of its lane.
     pub(super) timers: Vec<u32>,
     pub(super) meter: Meter,
     /// See [`Profile::is_upstream`](super::Profile::is_upstream).
@@ -32,7 +32,7 @@ impl Attached {
         states.find_map(|state| state.downcast_mut())
     }
 
-    /// Returns the state that it replaces.
+    /// Sets a state. Returns the state that it replaces.
     pub(crate) fn set_state<T: Any + Send>(&mut self, state: T) -> Option<T> {
         match self.state_mut() {
             Some(former) => Some(std::mem::replace(former, state)),

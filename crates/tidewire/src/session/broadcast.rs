@@ -1,11 +1,11 @@
-//! One message for all sessions that a predicate chooses.
+//! Broadcasts: one message for all sessions that a predicate selects.
 //!
-//! The message is framed once by whoever sends it. Each lane gets one message with the frame and the predicate, looks at
-//! its own sessions, and adds what came of it to the report; so the predicate sees sessions as they are, and no lane
-//! knows anything of another's. The sender may wait for the report, await it, or let it go.
+//! The sender frames the message once. Each lane gets the frame and the predicate, checks its own sessions, and adds its
+//! result to the report. So the predicate sees the current state of sessions, and no lane needs data of another. The sender
+//! may wait for the report, await it, or ignore it.
 //!
-//! Rejected: choosing on the sender's side, from the table of sessions, which would have to carry names and rooms of
-//! every session up to date for everybody and still could not tell whose output is full.
+//! Rejected: selecting on the sender's side, from the table of sessions. The table would have to hold current names and
+//! rooms of every session for all threads, and still could not tell which outputs are full.
 
 use std::any::Any;
 use std::fmt;
@@ -31,43 +31,43 @@ pub struct SessionView<'a> {
     session: &'a Session,
 }
 
-/// A broadcast under way, made by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an example.
+/// A broadcast that was started by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an example.
 /// [Wait](Self::wait) for its report, or await it. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Broadcast {
     tally: Arc<Tally>,
 }
 
-/// The outcome of a broadcast: every session that matched was served, or refused for one reason.
-/// Given by [`Broadcast::wait`]. [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) has an example.
+/// The outcome of a broadcast. Every session that matched is in one of the other counts. Returned by [`Broadcast::wait`].
+/// [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BroadcastReport {
-    /// Sessions that the predicate chose.
+    /// Sessions that the predicate selected.
     pub matched: u64,
-    /// Of these, sessions into whose output the message went.
+    /// Of these, sessions whose output got the message.
     pub queued: u64,
     /// Of these, sessions whose output was full; see [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max).
     pub full: u64,
-    /// Of these, sessions that take only smaller frames.
+    /// Of these, sessions that accept only smaller frames.
     pub too_large: u64,
-    /// Lanes that ended before the message came to them, as did their sessions.
+    /// Lanes that ended before they got the message, with all their sessions.
     pub lanes_ended: u64,
 }
 
-/// One lane's part of a broadcast. Dropped without having been delivered, it tells so.
+/// One lane's part of a broadcast. If it is dropped before delivery, it counts its lane as ended.
 #[derive(Debug)]
 pub(crate) struct Share {
     announcement: Arc<Announcement>,
     is_delivered: bool,
 }
 
-/// What the lanes share of a broadcast.
+/// The part of a broadcast that all lanes share.
 struct Announcement {
     frame: Vec<u8>,
     predicate: Predicate,
     tally: Arc<Tally>,
-    /// Bytes of all broadcasts under way, and how many of them are this one's.
+    /// Bytes of all unfinished broadcasts of the server; `cost_bytes` of them belong to this one.
     under_way: Arc<AtomicUsize>,
     cost_bytes: usize,
 }
@@ -124,7 +124,7 @@ impl SessionView<'_> {
         self.session.profile.shared.as_ref()?.credentials
     }
 
-    /// How its bytes travel.
+    /// The kind of its transport.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.session.stream.kind()
@@ -140,7 +140,7 @@ impl SessionView<'_> {
             .map(|member| &*member.name)
     }
 
-    /// The rooms it is in, by the alias that joining answered with.
+    /// Aliases of the rooms that it is in. Joining returned them.
     pub fn rooms(&self) -> impl Iterator<Item = u16> {
         let memberships = self.session.memberships.iter();
         memberships
@@ -173,8 +173,8 @@ impl Broadcast {
         (state.report, state.lanes_left == 0)
     }
 
-    /// Blocks until all lanes have seen the message. Not for handlers: a lane that waits for another one that waits for
-    /// it would wait for ever.
+    /// Blocks until all lanes have handled the message. Never call it on a lane: two lanes that wait for each other would
+    /// wait for ever.
     #[must_use]
     pub fn wait(&self) -> BroadcastReport {
         let mut state = self.tally.lock();
@@ -247,7 +247,7 @@ impl Tally {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One lane is done.
+    /// Adds one lane's result.
     fn add(&self, part: &BroadcastReport) {
         let mut state = self.lock();
         state.report.add(part);
@@ -262,7 +262,7 @@ impl Tally {
     }
 }
 
-/// Frames a message and makes a share of it for every lane.
+/// Frames a message and creates a share of it for every lane.
 pub(crate) fn prepare(
     config: &Config,
     under_way: &Arc<AtomicUsize>,
@@ -283,7 +283,7 @@ pub(crate) fn prepare(
         ..Tally::default()
     });
     let held = under_way.fetch_add(cost_bytes, Ordering::Relaxed);
-    // From here on the announcement gives the bytes back, also when there is no room for it.
+    // From here on, dropping the announcement releases the bytes, also if it is refused.
     let announcement = Arc::new(Announcement {
         frame,
         predicate,
@@ -291,7 +291,7 @@ pub(crate) fn prepare(
         under_way: Arc::clone(under_way),
         cost_bytes,
     });
-    // One alone is always let in, or one that is too large would never be sent.
+    // A single broadcast is always accepted, however large it is.
     if held > 0 && held + cost_bytes > config.limits.broadcast_bytes_max {
         return Err(SendError::QueueFull);
     }
@@ -308,7 +308,7 @@ pub(crate) fn prepare(
 }
 
 impl LaneSessions {
-    /// Serves the sessions of this lane that a broadcast is for.
+    /// Sends a broadcast to the matching sessions of this lane.
     pub(crate) fn deliver_broadcast(&mut self, share: Share) {
         let Self {
             slab,
@@ -351,5 +351,5 @@ impl LaneSessions {
     }
 }
 
-/// What a broadcast takes beside its frame, so that empty ones are bounded, too.
+/// Bytes that a broadcast counts beside its frame, so that empty ones are bounded, too.
 const BROADCAST_OVERHEAD_BYTES: usize = 256;

@@ -1,7 +1,7 @@
-//! Buffers lent to sessions while they hold output or an unfinished frame.
+//! A pool of buffers. A session has one while it holds output or an unfinished frame.
 //!
-//! An idle session holds none, so its memory is its table entry; a busy one gets back a buffer that is warm and
-//! already large enough, so the steady state allocates nothing.
+//! An idle session has no buffer, so its memory is its table entry. A busy session gets a buffer that is in the cache and
+//! large enough, so the steady state allocates nothing.
 
 /// A stack of empty buffers, bounded in number and bytes.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Default for BufferPool {
 }
 
 impl BufferPool {
-    /// An empty buffer, warm if there is one.
+    /// Takes an empty buffer, one that is in the cache if possible.
     #[inline]
     pub(crate) fn take(&mut self) -> Vec<u8> {
         match self.spare.pop() {
@@ -34,7 +34,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes a buffer back; frees it when enough are kept.
+    /// Puts a buffer back. Frees it when enough are kept.
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
@@ -49,13 +49,13 @@ impl BufferPool {
         self.spare.push(buffer);
     }
 
-    /// Memory of the buffers that nobody uses.
+    /// Memory of the buffers in the pool.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether buffers are kept. If not, those that are spare are freed now.
+    /// Sets whether buffers are kept. If not, the buffers in the pool are freed now.
     pub(crate) fn keep_spare(&mut self, keep: bool) {
         self.bytes_max = if keep { BYTES_MAX } else { 0 };
         if !keep {
@@ -64,10 +64,10 @@ impl BufferPool {
     }
 }
 
-/// Buffers kept: more sessions than this seldom hold output at the same moment of a turn.
+/// Largest number of buffers in the pool: more sessions than this seldom hold output at the same moment of a turn.
 const BUFFERS_MAX: usize = 256;
 
-/// Bytes kept: 8 MiB a lane at most.
+/// Largest number of bytes in the pool of a lane.
 const BYTES_MAX: usize = 8 << 20;
 
 #[cfg(test)]

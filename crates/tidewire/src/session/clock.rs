@@ -11,7 +11,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds of the monotonic clock.
+    /// Returns the time in nanoseconds on the monotonic clock.
     #[inline(always)]
     pub(crate) fn now_ns(&self) -> u64 {
         #[cfg(test)]
@@ -21,7 +21,7 @@ impl Clock {
         now_ns()
     }
 
-    /// From now on it shows this time.
+    /// Fixes the time.
     #[cfg(test)]
     pub(super) fn set(&mut self, now_ns: u64) {
         self.set_ns = Some(now_ns);

@@ -1,8 +1,8 @@
-//! From output and room logs to datagrams.
+//! Sending output and room logs as datagrams.
 //!
-//! What a session has waiting is packed into datagrams as it is appended ([`Packing`](crate::transport::datagram)), so
-//! sending is handing the kernel runs of equal size, one call each. The frames of rooms and topics are copied into the
-//! output first, because a run must lie in one piece.
+//! Frames are packed into datagrams as they are appended ([`Packing`](crate::transport::datagram)). So sending passes
+//! segment runs of equal datagrams to the kernel, with one call each. The frames of rooms and topics are copied into the
+//! output first, because a run must be contiguous.
 
 use std::io::ErrorKind;
 
@@ -14,7 +14,7 @@ use super::{CloseReason, LaneSessions, push_delivery};
 use crate::observe::DatagramDrop;
 use crate::transport::{Carrier, Transport};
 
-/// How sending ended.
+/// The result of sending.
 enum Sent {
     All,
     Blocked,
@@ -22,7 +22,7 @@ enum Sent {
 }
 
 impl LaneSessions {
-    /// Sends what waits for a session until it is all gone or the socket takes no more.
+    /// Sends a session's output and room messages until all are sent or the socket is full.
     pub(crate) fn flush_datagrams(&mut self, slot: usize) {
         loop {
             self.announce_gaps(slot);
@@ -43,7 +43,7 @@ impl LaneSessions {
         }
     }
 
-    /// Brings what rooms have for a session into its output, up to a bound.
+    /// Copies room messages of a session into its output, up to [`PULL_BYTES`].
     pub(super) fn pull_frames(&mut self, slot: usize) {
         let Self {
             slab,
@@ -83,7 +83,7 @@ impl LaneSessions {
                     (output.len() < PULL_BYTES).then(|| output.datagram_room())
                 });
             }
-            // Whole frames, so that nothing of one is left over.
+            // Only whole frames were copied, so there is no rest of a torn one.
             let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
             output.room_messages += advance.messages;
         }
@@ -103,7 +103,7 @@ impl LaneSessions {
         while let Some(run) = packing.run(output.sent) {
             let mut bytes = &output.bytes[output.sent..run.end];
             if let Some(budget) = peer.budget {
-                // As many of the run as may go; a smaller one at its end is a run of its own then.
+                // The budget may cover only a part of the run. A smaller datagram at its end then is a run of its own.
                 let affordable = budget - budget % run.segment_bytes as u64;
                 if affordable == 0 {
                     counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
@@ -148,7 +148,7 @@ impl LaneSessions {
         Sent::All
     }
 
-    /// What was in the output has gone.
+    /// Counts the room messages of an output that was sent.
     fn count_delivered(&mut self, slot: usize) {
         let delivered = std::mem::take(&mut self.slab[slot].output.room_messages);
         self.counters.room_delivered.add(delivered);
@@ -163,7 +163,7 @@ impl LaneSessions {
         }
     }
 
-    /// Asks for the shared socket of a session to be watched for room.
+    /// Lists the session as waiting for room in its shared socket.
     fn await_room(&mut self, slot: usize) {
         let peer = self.slab[slot].stream.datagram();
         let Some(port) = peer.and_then(|peer| peer.port) else {
@@ -172,13 +172,13 @@ impl LaneSessions {
         self.port_waiters.push((port, slot));
     }
 
-    /// Counts a datagram, or the rest of one, that does not go where it was to go.
+    /// Counts a datagram that is dropped, or the rest of one.
     #[cold]
     pub(crate) fn drop_datagram(&self, reason: DatagramDrop) {
         self.counters.datagrams_dropped[reason as usize].add(1);
     }
 
-    /// The server at the other end of a client's socket is not there, or no more.
+    /// Ends a session because its server is unreachable.
     pub(crate) fn handle_unreachable(&mut self, slot: usize, error: std::io::Error) {
         let session = &self.slab[slot];
         let (id, phase) = (session.id, session.connection.phase());
@@ -196,25 +196,25 @@ impl LaneSessions {
         self.close(slot, reason);
     }
 
-    /// Sends the last words of a session over UDP, and an empty datagram as its end. There is nobody to tell when the
-    /// peer is not there.
+    /// Sends a session's last frames over UDP, and an empty datagram as the end. It sends nothing if the peer is
+    /// unreachable.
     pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
         let session = &self.slab[slot];
         let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
-        // An address that never was validated did not ask, or goes on without noticing.
+        // An unvalidated address either sent no request, or continues without noticing.
         let is_untold = matches!(reason, CloseReason::Unvalidated | CloseReason::Evicted);
         let is_blocked = session.connection.outbound().is_blocked();
         if session.stream.datagram().is_none() || is_blocked || is_gone || is_untold {
             return;
         }
         if let Sent::All = self.send_output(slot) {
-            // If it cannot be said, the peer finds out by silence.
+            // If this fails, the peer ends the session after a silence.
             let _ = self.slab[slot].stream.shutdown_write();
         }
     }
 }
 
-/// How much is brought from rooms into an output at once: what the kernel takes in one piece.
+/// Bytes that are copied from rooms into an output at once: the largest piece that the kernel takes.
 const PULL_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Rooms and topics of a codec whose deliveries begin with a header of their subscriber.
+//! Rooms and topics of a codec whose deliveries have a header for each subscriber.
 //!
-//! The logs hold what all subscribers share; [`Deliveries`] copies it behind the headers for each write. Only lanes with
-//! such a codec write this way.
+//! The logs hold the part that all subscribers share. [`Deliveries`] copies it behind the headers for each write. Only lanes
+//! with such a codec write this way.
 
 use std::io::{ErrorKind, IoSlice};
 
@@ -15,7 +15,7 @@ use super::{LaneSessions, Membership, Output, Session};
 use crate::transport::Transport;
 
 impl Membership {
-    /// What a codec is told of it.
+    /// The description of it that a codec gets.
     pub(crate) fn subscription(&self) -> Subscription {
         Subscription {
             number: self.number,
@@ -24,7 +24,7 @@ impl Membership {
     }
 }
 
-/// Appends the frame of one subscriber that is in no log, behind its header if the codec has one.
+/// Appends a frame for one subscriber that is in no log, behind its header if the codec has one.
 #[cold]
 pub(crate) fn append_with_header(
     codec: &AnyCodec,
@@ -43,8 +43,8 @@ pub(crate) fn append_with_header(
 }
 
 impl LaneSessions {
-    /// Writes a session's output and what its rooms have for it behind its headers. Returns whether everything went.
-    // Out of line, so that the write of every other codec stays as short as it was.
+    /// Writes a session's output, and the messages of its rooms behind its headers. Returns whether everything was written.
+    // Out of line, to keep the write of all other codecs short.
     #[cold]
     #[inline(never)]
     pub(super) fn write_with_headers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
@@ -83,8 +83,8 @@ impl LaneSessions {
         }
     }
 
-    /// `written` bytes went: first of the session's own output, then of the deliveries that were gathered. A torn one counts
-    /// when its rest, which is in the output then, has left.
+    /// Accounts for `written` bytes: first of the session's own output, then of the gathered deliveries. A torn delivery
+    /// moves to the output, and counts when its rest is written.
     fn account_deliveries(&mut self, slot: usize, written: usize) {
         let Outbox {
             deliveries,
@@ -125,7 +125,7 @@ fn gather(deliveries: &mut Deliveries, session: &Session, logs: &Logs, codec: &A
     }
 }
 
-/// Copies a frame of a log to the output of one of its subscribers.
+/// Copies a frame of a log to the output of one subscriber.
 pub(crate) fn push_delivery(
     codec: &AnyCodec,
     subscription: Subscription,
@@ -146,7 +146,7 @@ mod tests {
     use crate::lane::lane;
     use crate::server::Server;
 
-    /// Sends payloads; deliveries begin with the number of the subscription.
+    /// A codec that sends bare payloads. Its deliveries begin with the number of the subscription.
     struct Numbered;
 
     impl Codec for Numbered {
@@ -178,9 +178,9 @@ mod tests {
         let topics = ["a", "b"];
         let mut expected = b"own".to_vec();
         for (topic, number) in topics.iter().zip([7_u32, 8]) {
-            for said in ["one ", "two"] {
+            for text in ["one ", "two"] {
                 expected.extend_from_slice(&number.to_le_bytes());
-                expected.extend_from_slice(said.as_bytes());
+                expected.extend_from_slice(text.as_bytes());
                 expected.extend_from_slice(topic.as_bytes());
             }
         }
@@ -194,10 +194,10 @@ mod tests {
                 cx.current.id = number;
                 cx.subscribe(topic, None).unwrap();
             }
-            for said in ["one ", "two"] {
+            for text in ["one ", "two"] {
                 for topic in topics {
                     core.rooms()
-                        .publish(id, topic, &[said.as_bytes(), topic.as_bytes()].concat())
+                        .publish(id, topic, &[text.as_bytes(), topic.as_bytes()].concat())
                         .unwrap();
                 }
             }
@@ -207,7 +207,7 @@ mod tests {
             gather(&mut deliveries, session, &core.sessions.outbox.logs, &codec);
             let mut stream = [b"own", deliveries.bytes()].concat();
             assert_eq!(stream, expected);
-            // The socket took this much of it.
+            // The socket accepts only the first `cut` bytes.
             stream.truncate(cut);
             core.sessions.outbox.deliveries = deliveries;
             core.sessions.account_deliveries(slot, cut);

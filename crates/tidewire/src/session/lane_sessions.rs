@@ -1,4 +1,4 @@
-//! The sessions of a lane, with what every one of them needs to be written, timed and ended.
+//! The sessions of a lane, with everything that writing, timing and ending them needs.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -26,19 +26,19 @@ pub(crate) struct LaneSessions {
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) reactor: Reactor,
     pub(crate) outbox: Outbox,
-    /// What the lane holds, and who gives way.
+    /// The memory account of the lane, and its relief.
     pub(crate) relief: Relief,
     pub(crate) slab: Slab<Session>,
     /// Sessions to remove at the end of the turn.
     pub(crate) closed: Vec<usize>,
-    /// Sessions whose reading goes on because their output drained.
+    /// Sessions that resume reading, because a reason for the pause has gone.
     pub(crate) resumed: Vec<usize>,
-    /// Sessions that read without being told. The end of a turn finishes what they still need.
+    /// In-process sessions that are read without poller events. The lane finishes their turn before it sleeps.
     pub(crate) awake: Vec<usize>,
     /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
     pub(crate) port_waiters: Vec<(usize, usize)>,
     pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
-    /// The part of session numbers that tells apart those that had the same slot.
+    /// The part of session numbers that distinguishes sessions of the same slot.
     pub(super) generation: u32,
 }
 
@@ -112,17 +112,17 @@ impl LaneSessions {
             .filter(|session| session.id == id)
     }
 
-    /// The codec that reads what a session's peer sends. What is written is framed by the server's codec for all.
+    /// The codec of a session's input. The server's one codec frames all output.
     pub(crate) fn input_codec(&self, slot: usize) -> &AnyCodec {
         let terms = self.slab[slot].profile.listener.as_ref();
         terms.map_or(&self.config.codec, |terms| terms.codec())
     }
 
-    /// A number for the next session in the free slot that the slab will give it.
+    /// Returns a number for the next session, in the free slot that the slab will use.
     pub(crate) fn next_id(&mut self, lane: usize) -> SessionId {
         self.generation = self.generation.wrapping_add(1);
         if self.generation == u32::MAX {
-            // The highest generation would make a session's number look like a room in a batch.
+            // The highest generation is reserved: in a batch such a session number would look like a room.
             self.generation = 0;
         }
         SessionId::new(lane, self.slab.vacant_key(), self.generation)
@@ -136,7 +136,7 @@ impl LaneSessions {
         }
     }
 
-    /// Changes a connection, and takes the session apart at the end of this turn if that closed it.
+    /// Changes a connection. If that closes it, the session is removed at the end of this turn.
     #[inline]
     pub(crate) fn change<T>(
         &mut self,
@@ -152,19 +152,20 @@ impl LaneSessions {
         result
     }
 
-    /// Ends a session at the end of this turn. What it still had to send is dropped and counted.
+    /// Ends a session at the end of this turn. Its unsent output is dropped and counted.
     pub(crate) fn close(&mut self, slot: usize, reason: CloseReason) {
         self.change(slot, |connection, _| connection.close(reason));
     }
 
-    /// Ends a session after what it has to send has been written. Nothing more is read from it.
+    /// Ends a session after its output has been written. It is not read any more.
     pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
         self.change(slot, |connection, _| connection.finish(reason));
         self.update_interest(slot);
         self.mark_dirty(slot);
     }
 
-    /// Ends a session because the service wants it to, after what is answered so far, and tells the peer why.
+    /// Ends a session on behalf of the service, after the answers given so far. Sends the peer the farewell, if there is
+    /// one.
     pub(crate) fn end_by_service(&mut self, slot: usize, farewell: Option<Box<Farewell>>) {
         self.keep_answered(slot);
         self.change(slot, |connection, rules| match farewell {
@@ -175,13 +176,13 @@ impl LaneSessions {
         self.mark_dirty(slot);
     }
 
-    /// Appends the frames that a connection itself has to send to its session's output.
+    /// Appends the connection's own control frames to the session's output, and lists the session for a flush.
     pub(crate) fn transmit(&mut self, slot: usize) {
         self.append_control(slot);
         self.mark_dirty(slot);
     }
 
-    /// The same for whoever writes the output itself.
+    /// Appends the connection's own control frames. The caller writes the output.
     pub(super) fn append_control(&mut self, slot: usize) {
         let Self {
             slab,
@@ -211,7 +212,7 @@ impl LaneSessions {
         }
     }
 
-    /// Tells the poller what the session now waits for, if that changed.
+    /// Updates the poller if the session waits for other events than before.
     pub(crate) fn update_interest(&mut self, slot: usize) {
         let session = &mut self.slab[slot];
         let wanted = session.wanted_interest();

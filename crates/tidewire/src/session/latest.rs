@@ -1,7 +1,7 @@
-//! The newest message of each topic, on its way to a subscriber by `conflate_by_topic` that was behind.
+//! Delivers the newest message of each topic to a slow subscriber with the policy `conflate_by_topic`.
 //!
-//! What it is told is copied to its output, a part at a time, so that what has not been copied is still replaced by newer
-//! messages. One notice before each part tells what was lost in it.
+//! Messages are copied to the output one part at a time, so newer messages can still replace the rest. Each part begins with
+//! a notice of the messages that were lost in it.
 
 use tidewire_proto::codec::Codec;
 use tidewire_proto::room::LatestPiece;
@@ -12,9 +12,8 @@ use super::{Membership, Output};
 use crate::config::Config;
 use crate::observe::{DropReason, LaneCounters};
 
-/// Brings a conflated subscriber up to the head of the log, and the next part of what it is told to the output if that has
-/// room.
-// Out of line, so that writes to everybody else stay as short as they were.
+/// Conflates a subscriber up to the head of the log, and appends the next part of its messages if the output has room.
+// Out of line, to keep writes to all other subscribers short.
 #[cold]
 #[inline(never)]
 pub(super) fn tell_latest(
@@ -51,5 +50,5 @@ pub(super) fn tell_latest(
     counters.room_dropped[DropReason::Replaced as usize].add(told.lost);
 }
 
-/// How much is brought to the output at once: what most sockets take in one write, and little enough to be new.
+/// Bytes that are copied to the output at once: as many as most sockets accept in one write, and few enough to be fresh.
 const PART_BYTES: usize = 64 * 1024;

@@ -1,5 +1,5 @@
-//! Sessions whose transport has layers: what the layers hold, their last records, and why they failed. A session without layers
-//! is only asked whether it has some, once for each flush.
+//! Sessions whose transport has layers: the bytes that the layers hold, their last records, and their errors. A session
+//! without layers costs one check for each flush.
 
 use std::io::{self, ErrorKind};
 
@@ -9,8 +9,8 @@ use super::{CloseReason, LaneSessions};
 use crate::transport::Transport;
 
 impl LaneSessions {
-    /// Writes what the layers of a session hold, when the session has nothing for them. Returns whether all of it went. Without
-    /// layers there is nothing.
+    /// Writes the bytes that a session's layers hold, when its output is empty. Returns whether all were written. Without
+    /// layers there are none.
     #[inline]
     pub(super) fn flush_layers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         match self.slab[slot].stream.pending_bytes() {
@@ -28,7 +28,7 @@ impl LaneSessions {
         }
     }
 
-    /// This side has ended: writes what its layers still have, and closes a session that only waits for that.
+    /// Writes the last bytes of the layers after this side has ended, and closes a session that only waits for that.
     pub(super) fn flush_last(&mut self, slot: usize) {
         match self.flush_layers(slot) {
             Ok(true) => self.change(slot, |connection, _| connection.handle_ended()),
@@ -39,7 +39,7 @@ impl LaneSessions {
     }
 }
 
-/// Why a session ends whose transport could not be read.
+/// Converts a read error into the reason of the session's end.
 pub(crate) fn close_reason(error: &io::Error) -> CloseReason {
     let cause = error.get_ref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<LayerError>());

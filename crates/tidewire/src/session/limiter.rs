@@ -1,4 +1,4 @@
-//! Counts sessions and registrations of the whole server against its limits, and what one address has of a table.
+//! Counts the sessions and registrations of the whole server against its limits, and the share of each address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,7 +9,7 @@ use tidewire_io::socket::SocketAddress;
 use crate::address::Endpoint;
 use crate::limits::Limits;
 
-/// How many sessions there are, in all and from each IP address. Asked once per connection.
+/// The number of sessions, in all and for each IP address. It is checked once per connection.
 #[derive(Debug)]
 pub(crate) struct SessionLimiter {
     sessions_max: usize,
@@ -27,23 +27,23 @@ struct State {
     registration_shares: Shares,
 }
 
-/// The limit that keeps an entry out of a table of the server.
+/// The limit that an entry would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableFull {
-    /// The address has its whole share.
+    /// The address has used up its share.
     Address,
     /// The table is full.
     Server,
 }
 
-/// How many entries of a table each address has. Entries without an address belong to nobody's share.
+/// The number of entries of each address in a table. Entries without an address have no share.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     by_address: HashMap<IpAddr, usize>,
 }
 
 impl Shares {
-    /// Whether `owner` may have another entry of a table that has `count` of at most `count_max`. The share is looked at
+    /// Checks whether `owner` may add an entry to a table that has `count` of at most `count_max`. The share is checked
     /// first, because its owner can make room in it.
     pub(crate) fn check(
         &self,
@@ -91,7 +91,7 @@ impl SessionLimiter {
         }
     }
 
-    /// Counts a session in, unless a limit says no.
+    /// Counts a new session, unless a limit is reached.
     pub(crate) fn enter(&self, peer: Option<&Endpoint>) -> bool {
         let owner = peer.and_then(counted_address);
         let mut state = self.lock();
@@ -104,14 +104,14 @@ impl SessionLimiter {
         checked.is_ok()
     }
 
-    /// Counts a session out.
+    /// Removes a session from the count.
     pub(crate) fn leave(&self, peer: Option<&Endpoint>) {
         let mut state = self.lock();
         state.sessions -= 1;
         state.session_shares.remove(peer.and_then(counted_address));
     }
 
-    /// Counts a subscriber's registration in, unless a limit says no.
+    /// Counts a subscriber's registration, unless a limit is reached.
     pub(crate) fn register(&self, owner: Option<IpAddr>) -> Result<(), TableFull> {
         let mut state = self.lock();
         let (shares, count) = (&state.registration_shares, state.registrations);
@@ -122,7 +122,7 @@ impl SessionLimiter {
         Ok(())
     }
 
-    /// Counts a registration out.
+    /// Removes a registration from the count.
     pub(crate) fn unregister(&self, owner: Option<IpAddr>) {
         let mut state = self.lock();
         state.registrations -= 1;
@@ -130,13 +130,13 @@ impl SessionLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while holding the lock leaves the counts consistent enough to go on serving others.
+        // Each change is complete before anything can panic, so the counts stay usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The address that a peer counts for: its IPv4 address, also wrapped up in IPv6, or the first 64 bits of its IPv6 address,
-/// because every IPv6 host has all the rest.
+/// The address that a peer counts for: its IPv4 address, also if mapped to IPv6, or the first 64 bits of its IPv6 address.
+/// One IPv6 host can use all addresses that share these bits.
 pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
     let (Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address)) = peer else {
         return None;
@@ -147,7 +147,7 @@ pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
     })
 }
 
-/// The part of an IPv6 address that names the network.
+/// The network part of an IPv6 address.
 const NETWORK_BITS: u128 = !(u64::MAX as u128);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The rate of what a session sends: measured, and reading paused until more may come.
+//! The rate limit of a session: it measures what the session sends, and pauses reading until more is allowed.
 
 use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::PauseReason;
@@ -7,17 +7,17 @@ use super::reactor::TimerKey;
 use super::{LaneSessions, SessionId};
 use crate::limits::{Bucket, Rate, WhenExceeded};
 
-/// What a session has used of the server's rate limit.
+/// The rate that a session has used up.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     bucket: Bucket,
-    /// Reading goes on when it fires.
+    /// Fires when reading may resume.
     timer: Option<WheelTimer>,
 }
 
 impl LaneSessions {
-    /// Whether a message of so many bytes is within the rate of its session. One that may only wait always is: it comes when
-    /// reading goes on, and not before.
+    /// Counts a message of this size. Returns false if the session has exceeded its rate and the message must be dropped or
+    /// refused. With the policy `Pause` it always returns true, because reading stops instead.
     pub(crate) fn meter(&mut self, slot: usize, rate: &Rate, bytes: usize) -> bool {
         let now_ns = self.reactor.now_ns;
         let meter = &mut self.slab[slot].profile.attach().meter;
@@ -28,7 +28,7 @@ impl LaneSessions {
         true
     }
 
-    /// Reads no more from a session that has used up its rate. Returns whether it has.
+    /// Pauses reading from a session that has used up its rate. Returns whether it has.
     pub(crate) fn pause_for_rate(&mut self, slot: usize, rate: &Rate) -> bool {
         let session = &mut self.slab[slot];
         let meter = &mut session.profile.attach().meter;
@@ -46,7 +46,7 @@ impl LaneSessions {
         true
     }
 
-    /// A session may send again.
+    /// Resumes reading from a session whose rate allows it again.
     pub(crate) fn resume_for_rate(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
         if let Some(attached) = &mut self.slab[slot].profile.attached {
@@ -55,7 +55,7 @@ impl LaneSessions {
         self.resume_reading(slot, PauseReason::Rate);
     }
 
-    /// Stops the timer of a session that is taken apart.
+    /// Stops the rate timer of a session that is being removed.
     pub(crate) fn end_meter(&mut self, slot: usize) {
         let attached = self.slab[slot].profile.attached.as_mut();
         if let Some(timer) = attached.and_then(|attached| attached.meter.timer.take()) {

@@ -1,4 +1,4 @@
-//! One connection: its identity, its buffers, and why it ended.
+//! Sessions: the identity, buffers and end of each connection, and the tables of a lane's sessions.
 
 mod adapt;
 mod answer;
@@ -49,7 +49,7 @@ pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, Shares, TableFull, counted_address};
 pub(crate) use outbox::Outbox;
 pub(crate) use output::Output;
-pub(crate) use pending::{NOWHERE, Place, Unanswered};
+pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
 pub(crate) use reactor::TimerKey;
 pub(crate) use relief::MEMBERSHIP_BYTES;
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
@@ -65,13 +65,13 @@ use crate::transport::{Carrier, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
-/// It names the lane and the place there, so that a message to it finds its way without a table.
+/// It contains the lane and the slot there, so a message finds its session without a table.
 /// [`Context::session`](crate::Context::session) and [`Sessions`](crate::Sessions) give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(u64);
 
 impl SessionId {
-    /// No session: what a context outside any session answers.
+    /// The number of no session. A context outside any session returns it.
     pub const NONE: Self = Self(u64::MAX);
 
     pub(crate) fn new(lane: usize, slot: usize, generation: u32) -> Self {
@@ -79,19 +79,19 @@ impl SessionId {
         Self(u64::from(generation) << 32 | lane << SLOT_BITS | (slot as u64 & SLOT_MASK))
     }
 
-    /// The session with this number, as printed or sent earlier.
+    /// Returns the session with this number, as printed or sent earlier.
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number, for logs and the wire.
+    /// Returns the number, for logs and the wire.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// How many sessions of its lane are newer, if that has counted to `generation`.
+    /// Returns how many sessions of its lane are newer, if that lane has counted to `generation`.
     pub(crate) fn age(self, generation: u32) -> u32 {
         generation.wrapping_sub((self.0 >> 32) as u32)
     }
@@ -111,65 +111,65 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// A place in a room, or a subscription.
+/// The membership of a session in a room, or its subscription.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) room: u16,
-    /// Memory it is charged for.
+    /// Bytes that the memory account holds for it.
     pub(crate) held_bytes: usize,
     /// Whether it is a subscription.
     pub(crate) is_topic: bool,
-    /// The id of the message that asked for it.
+    /// The id of the message that requested it.
     pub(crate) number: u32,
     /// Index into the room's list of members.
     pub(crate) index: usize,
     pub(crate) subscriber: Subscriber,
 }
 
-/// Name and number of a session that joined a room.
+/// The name and number that a session has in rooms.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) id: MemberId,
     pub(crate) name: Arc<str>,
 }
 
-/// A connection, with its buffers and what other parts of the lane know of it.
+/// A connection with its buffers and its state in other parts of the lane.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) stream: Carrier,
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
-    /// What its codec keeps of the connection.
+    /// The codec's state for the connection.
     pub(crate) adapting: Adapting,
     pub(crate) profile: Profile,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
     pub(crate) announced: bool,
-    /// While a message of the session is handled, it is the lane's [`Outbox`](outbox::Outbox) that has it.
+    /// The output. While a message of the session is handled, it is in the lane's [`Outbox`](outbox::Outbox).
     pub(crate) output: Output,
     pub(crate) memberships: Vec<Membership>,
     pub(crate) timer: Option<WheelTimer>,
     pub(crate) interest: Interest,
-    /// Requests whose answers are deferred; none until the first one.
+    /// Requests whose answers are deferred. `None` until the first one.
     pub(crate) unanswered: Option<Box<Unanswered>>,
-    /// Listed for the flush at the end of the turn.
+    /// Whether it is listed for the flush at the end of the turn.
     pub(crate) dirty: bool,
 }
 
-/// The identity of a session's peer, and how others find the session.
+/// The identity of a session's peer, and the data by which other parts find the session.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     pub(crate) peer: Option<Box<Endpoint>>,
-    /// The terms of its listener, if a socket's listener accepted it.
+    /// The terms of the listener that accepted it, if it has one.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
-    /// What few sessions have; none until one does.
+    /// Data that few sessions have. `None` until the session has some.
     pub(crate) attached: Option<Box<Attached>>,
     /// The number that the service attached.
     pub(crate) tag: u64,
-    /// The part of the session that other threads see; there is none before it opens.
+    /// The part of the session that other threads see. `None` before it opens.
     pub(crate) shared: Option<Arc<SessionShared>>,
-    /// Its name in rooms, from the first one that it joined.
+    /// Its name in rooms, set by the first join.
     pub(crate) member: Option<Box<Member>>,
-    /// The span from its beginning until it is open for messages.
+    /// The trace span from the session's beginning until it is open.
     pub(crate) connecting: Connecting,
 }
 
@@ -178,7 +178,7 @@ impl Profile {
         self.attached.get_or_insert_default()
     }
 
-    /// Whether the service asks the peer, and gets nothing of it but answers.
+    /// Whether the service sends requests to the peer, and accepts only answers from it.
     #[inline]
     pub(crate) fn is_upstream(&self) -> bool {
         let attached = self.attached.as_ref();
@@ -214,7 +214,7 @@ impl Session {
         }
     }
 
-    /// The address that what it opens counts for. What the server connected itself counts for none.
+    /// The address that the session's registrations count for. `None` for an outgoing connection.
     pub(crate) fn owner(&self) -> Option<IpAddr> {
         match self.connection.is_outgoing() {
             true => None,
@@ -222,18 +222,18 @@ impl Session {
         }
     }
 
-    /// Whether silence ends it soon: nothing is known of its UDP address, and nothing is owed to it.
-    pub(crate) fn is_unvalidated_and_owed_nothing(&self) -> bool {
+    /// Whether its UDP address is unvalidated and no replies are pending. Such a session ends after a short silence.
+    pub(crate) fn is_unvalidated_and_idle(&self) -> bool {
         self.stream.is_unvalidated() && self.unanswered_count() == 0
     }
 
-    /// Whether whole frames were left over and may be handled now.
+    /// Whether frames are left in the input and may be handled now.
     #[inline]
     pub(crate) fn may_read_on(&self) -> bool {
         self.connection.partial.has_frames() && self.connection.may_read()
     }
 
-    /// Gives other threads room for as much as has left the output.
+    /// Releases the reservations of other threads for bytes that have left the output.
     #[inline]
     pub(crate) fn release_outside(&mut self) {
         let outside_bytes = self.output.outside_bytes;
@@ -261,7 +261,7 @@ impl Traced for Session {
     }
 }
 
-/// An accepted connection whose handshake is over.
+/// An accepted connection that is open.
 #[cfg(test)]
 pub(crate) fn open_connection() -> Connection {
     use tidewire_proto::codec::{AnyCodec, Raw};
@@ -286,7 +286,7 @@ mod tests {
         assert_ne!(
             id,
             SessionId::new(63, 9_999_999, 78),
-            "the same place, used again"
+            "the same slot, reused"
         );
         assert_eq!(SessionId::from_number(id.number()), id);
     }

@@ -1,5 +1,5 @@
-//! The state that all outputs of a lane share: buffers, the list of outputs to flush, and the logs of rooms and topics. Each
-//! subscriber is written its part of a log.
+//! The state that all outputs of a lane share: buffers, the list of outputs to flush, and the logs of rooms and topics. A
+//! session is written the part of a log that it has not got yet.
 
 use std::hint::cold_path;
 use std::mem;
@@ -17,37 +17,37 @@ use crate::memory::{LaneMemory, Pressure};
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) buffers: BufferPool,
-    /// Emptied frames on their way back from lanes to those who answer later.
+    /// Empty frames for the threads that answer later, returned by the lanes.
     pub(crate) spare_frames: Arc<SpareFrames>,
-    /// Tokens of answered requests, to be used again.
+    /// Tokens of answered requests, for reuse.
     pub(crate) spare_tokens: Vec<Arc<Token>>,
     /// Sessions with output to write at the end of the turn.
     pub(super) dirty: Vec<usize>,
     pub(crate) logs: Logs,
-    /// The last frame with a name that a sender sent.
+    /// The last frame with a name that was sent through a sender.
     pub(crate) repeated: RepeatedFrame,
-    /// The output of the session whose messages are handled, within reach of every reply.
+    /// The output of the session whose messages are handled, so that replies find it fast.
     pub(crate) current: Output,
     /// The slot of that session, or [`NO_SLOT`].
     current_slot: usize,
-    /// Bytes that wait above which an output is full.
+    /// An output is full when more bytes than this wait in it.
     pub(super) queue_bytes_max: usize,
-    /// The way of streams' output to their transports, which the codec decides.
+    /// The way from streams' output to their transports. The codec decides it.
     pub(super) way: Way,
     /// Whether the codec's deliveries have headers.
     pub(super) has_headers: bool,
-    /// Deliveries with their headers, as one write offers them.
+    /// Deliveries with their headers, gathered for one write.
     pub(super) deliveries: Deliveries,
 }
 
-/// How output gets to the transport of a stream.
+/// The way from output to the transport of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As it is, gathered from output and logs.
+    /// Unchanged, gathered from output and logs.
     Plain,
-    /// What logs have is copied behind the header of the subscriber.
+    /// Log frames are copied behind the header of the subscriber.
     WithHeaders,
-    /// All of it is copied to the output, and adapted to the connection.
+    /// Everything is copied to the output and adapted to the connection.
     Adapted,
 }
 
@@ -85,7 +85,7 @@ impl Outbox {
 }
 
 impl LaneSessions {
-    /// Begins to handle messages of a session: until [`Self::leave`] its output is the current one.
+    /// Starts to handle messages of a session. Until [`Self::leave`] its output is the current one.
     #[inline]
     pub(crate) fn enter(&mut self, slot: usize) {
         debug_assert_eq!(self.outbox.current_slot, NO_SLOT, "one session at a time");
@@ -95,7 +95,7 @@ impl LaneSessions {
         }
     }
 
-    /// The session's messages are handled. What they led to is written at the end of the turn.
+    /// Ends the handling of a session's messages. Their output is written at the end of the turn.
     #[inline]
     pub(crate) fn leave(&mut self) {
         let slot = mem::replace(&mut self.outbox.current_slot, NO_SLOT);
@@ -107,7 +107,7 @@ impl LaneSessions {
         }
     }
 
-    /// Runs `work` while this session has its output, as every other session has.
+    /// Runs `work` while this session has its own output, as all other sessions do.
     pub(crate) fn with_output_in_place<T>(
         &mut self,
         slot: usize,
@@ -123,7 +123,6 @@ impl LaneSessions {
         result
     }
 
-    /// The output of a session.
     #[inline]
     pub(crate) fn output(&self, slot: usize) -> &Output {
         match slot == self.outbox.current_slot {
@@ -132,7 +131,7 @@ impl LaneSessions {
         }
     }
 
-    /// As [`Self::output`], to be changed.
+    /// Returns the output of a session to change it.
     #[inline]
     pub(crate) fn output_mut(&mut self, slot: usize) -> &mut Output {
         match slot == self.outbox.current_slot {
@@ -143,7 +142,7 @@ impl LaneSessions {
 }
 
 impl Outbox {
-    /// Whether the current output is full. The bytes that went already are looked at only if they could matter.
+    /// Whether the current output is full. The written part is considered only if it could matter.
     #[inline(always)]
     pub(crate) fn is_current_full(&self) -> bool {
         self.current.bytes.len() > self.queue_bytes_max && {
@@ -152,13 +151,14 @@ impl Outbox {
         }
     }
 
-    /// Whether messages of the session in this slot are handled.
+    /// Whether this slot's messages are being handled.
     #[inline]
     pub(super) fn is_current(&self, slot: usize) -> bool {
         slot == self.current_slot
     }
 
-    /// The output of the session in this slot, which is the current one or the session's `own`. The buffers come with it.
+    /// Returns the output of the session in this slot, and the buffers. The output is the current one or the session's
+    /// `own`.
     #[inline]
     pub(super) fn of<'a>(
         &'a mut self,
@@ -177,7 +177,7 @@ impl Outbox {
 #[derive(Debug, Default)]
 pub(crate) struct Logs(Vec<Option<Box<ChargedLog>>>);
 
-/// A log, and the part of its memory that is charged.
+/// A log, and the part of its memory that is charged to the account.
 #[derive(Debug, Default)]
 struct ChargedLog {
     log: RoomLog,
@@ -185,7 +185,7 @@ struct ChargedLog {
 }
 
 impl ChargedLog {
-    /// Charges what the log holds. While memory is short it keeps nothing to reuse.
+    /// Charges the memory that the log holds. Frees its spare memory while memory is short.
     #[inline]
     fn charge(&mut self, memory: &mut LaneMemory) {
         if memory.pressure() != Pressure::Normal {
@@ -208,7 +208,7 @@ impl Logs {
         Some(&mut self.0.get_mut(usize::from(alias))?.as_deref_mut()?.log)
     }
 
-    /// Charges a log for what it holds since it was appended to, or read from.
+    /// Charges a log after an append or a read.
     #[inline]
     pub(crate) fn charge(&mut self, alias: u16, memory: &mut LaneMemory) {
         if let Some(Some(log)) = self.0.get_mut(usize::from(alias)) {
@@ -216,14 +216,13 @@ impl Logs {
         }
     }
 
-    /// Charges all logs.
     pub(super) fn charge_all(&mut self, memory: &mut LaneMemory) {
         for log in self.0.iter_mut().flatten() {
             log.charge(memory);
         }
     }
 
-    /// Adds the log of a room, unless it has one.
+    /// Creates the log of a room, unless the room has one.
     pub(crate) fn open(&mut self, alias: u16, memory: &mut LaneMemory) {
         let index = usize::from(alias);
         if self.0.len() <= index {
@@ -235,7 +234,7 @@ impl Logs {
         });
     }
 
-    /// Drops the log of a room that has no subscriber any more.
+    /// Drops the log of a room without subscribers.
     pub(crate) fn close(&mut self, alias: u16, memory: &mut LaneMemory) {
         if let Some(log) = self.0.get_mut(usize::from(alias)).and_then(Option::take) {
             memory.resize(ROOM_BYTES + log.bytes, 0);
@@ -243,8 +242,8 @@ impl Logs {
     }
 }
 
-/// No session's messages are handled.
+/// The value of `current_slot` while no session's messages are handled.
 const NO_SLOT: usize = usize::MAX;
 
-/// Memory of a room, or of a pattern, on a lane beside its log, and of its part in the server's tables.
+/// Memory of a room, or of a pattern, beside its log: on a lane and in the server's tables.
 const ROOM_BYTES: usize = 1_024;

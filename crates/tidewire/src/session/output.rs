@@ -1,20 +1,20 @@
-//! Bytes that wait to be written to a session.
+//! The output buffer of a session.
 
 use tidewire_proto::codec::AnyCodec;
 
 use super::buffers::BufferPool;
 use crate::transport::datagram::Packing;
 
-/// Bytes waiting for the socket. `sent` of them already went.
+/// Bytes that wait for the socket. The first `sent` bytes are written already.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub(crate) bytes: Vec<u8>,
     pub(crate) sent: usize,
-    /// Where its datagrams end, if it is sent as datagrams.
+    /// The ends of its datagrams, if it is sent as datagrams.
     pub(crate) packing: Option<Box<Packing>>,
-    /// How many of the bytes came from other threads, or a little more; they took room for them in the shared session.
+    /// An upper bound on the bytes from other threads, which are reserved in the shared session.
     pub(crate) outside_bytes: usize,
-    /// Room messages inside `bytes`, torn or spilled; they count as delivered once it is empty.
+    /// Room messages inside `bytes`, torn or copied. They count as delivered once the output is empty.
     pub(crate) room_messages: u64,
 }
 
@@ -34,7 +34,7 @@ impl Output {
         &self.bytes[self.sent..]
     }
 
-    /// Whole frames were appended. Streams do not mind where they end.
+    /// Marks appended bytes as complete frames. Only datagrams need their ends.
     #[inline]
     pub(crate) fn handle_appended(&mut self, codec: &AnyCodec) {
         if let Some(packing) = &mut self.packing {
@@ -50,7 +50,7 @@ impl Output {
         }
     }
 
-    /// Bytes of whole frames that may be appended in one piece: those that the datagram at its end has room for.
+    /// Bytes of whole frames that fit into the last datagram. Unlimited for streams.
     #[inline]
     pub(crate) fn datagram_room(&self) -> usize {
         self.packing
@@ -58,7 +58,7 @@ impl Output {
             .map_or(usize::MAX, |packing| packing.room())
     }
 
-    /// Appends a whole frame, or several that go into the same datagram.
+    /// Appends a whole frame, or several that share a datagram.
     pub(crate) fn push_frame(&mut self, frame: &[u8]) {
         self.bytes.extend_from_slice(frame);
         if let Some(packing) = &mut self.packing {
@@ -66,7 +66,7 @@ impl Output {
         }
     }
 
-    /// Forgets what waits, and gives its buffer away.
+    /// Clears the output and returns its buffer.
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         self.sent = 0;
         if let Some(packing) = &mut self.packing {
@@ -75,7 +75,7 @@ impl Output {
         std::mem::take(&mut self.bytes)
     }
 
-    /// `count` more bytes went. Moves the rest to the front when that is cheap compared to what went.
+    /// Removes `count` written bytes. Moves the rest to the front when that is cheap compared to the written part.
     pub(crate) fn consume(&mut self, count: usize) {
         self.sent += count;
         if self.is_empty() {

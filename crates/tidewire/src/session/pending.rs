@@ -1,8 +1,8 @@
-//! Deferred answers on their way back into their sessions.
+//! Deferred answers: they come back from other threads into their sessions.
 //!
-//! Where replies carry ids, an answer goes out when it comes. Where they do not, the caller matches them by their
-//! order, so each session keeps a line of places: what is answered at once while an earlier request is still being
-//! worked on waits in that line, too. A session reads no more while its line is full.
+//! Where replies carry ids, an answer is sent when it comes. Otherwise the caller matches replies by their order, so each
+//! session has a queue of replies. A later request that is answered at once also waits in this queue, while an earlier
+//! request is unanswered. The session is not read while its queue is full.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,15 +20,16 @@ pub(crate) enum Unanswered {
     /// Replies carry ids.
     Unordered {
         entries: Slab<Entry>,
-        /// Ids whose replies are waited for. The peer chooses them, so a walk over all entries would be its to make long.
+        /// Ids of pending requests. The peer chooses them, and a hash set avoids a walk over all entries that the peer could
+        /// make long.
         live: HashSet<u32>,
     },
     /// Replies are matched by their order.
     Ordered {
-        places: VecDeque<Place>,
-        /// Number of the first place, counted over the life of the session.
+        queue: VecDeque<QueuedReply>,
+        /// The position of the first entry, counted over the life of the session.
         first: u64,
-        /// Memory of the answers among them.
+        /// Memory of the answers in the queue.
         bytes: usize,
     },
 }
@@ -40,12 +41,12 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug)]
-pub(crate) enum Place {
-    /// A token is out.
+pub(crate) enum QueuedReply {
+    /// A token is out: the answer comes later.
     Deferred(Arc<Token>),
-    /// Answered, behind one that is not.
+    /// Answered, but an earlier request is not.
     Answered(Vec<u8>),
-    /// Answered with what the codec has no words for.
+    /// Refused, and the codec cannot express refusals.
     Inexpressible,
 }
 
@@ -53,7 +54,7 @@ impl Unanswered {
     pub(crate) fn new(ordered: bool) -> Self {
         if ordered {
             Self::Ordered {
-                places: VecDeque::new(),
+                queue: VecDeque::new(),
                 first: 0,
                 bytes: 0,
             }
@@ -68,36 +69,36 @@ impl Unanswered {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Unordered { entries, .. } => entries.len(),
-            Self::Ordered { places, .. } => places.len(),
+            Self::Ordered { queue, .. } => queue.len(),
         }
     }
 
-    /// The place of a request that is answered later, or `None` if its id is that of another one.
+    /// Adds a request that is answered later and returns its position. `None` if another pending request has its id.
     pub(crate) fn push(&mut self, request_id: u32, token: Arc<Token>) -> Option<u64> {
         match self {
             Self::Unordered { entries, live } => {
-                // Nobody waits for the replies to those with id 0, so there may be many.
+                // Requests with id 0 expect no reply, so many may have it.
                 if request_id != 0 && !live.insert(request_id) {
                     return None;
                 }
                 Some(entries.insert(Entry { request_id, token }) as u64)
             }
-            Self::Ordered { places, first, .. } => {
-                places.push_back(Place::Deferred(token));
-                Some(*first + places.len() as u64 - 1)
+            Self::Ordered { queue, first, .. } => {
+                queue.push_back(QueuedReply::Deferred(token));
+                Some(*first + queue.len() as u64 - 1)
             }
         }
     }
 
-    /// Adds the place of a request that is answered already, if there is a line.
-    pub(crate) fn line_up(&mut self, place: Place) {
-        if let Self::Ordered { places, bytes, .. } = self {
-            *bytes += place.held_bytes();
-            places.push_back(place);
+    /// Adds a reply to the queue, if replies have an order.
+    pub(crate) fn queue_reply(&mut self, reply: QueuedReply) {
+        if let Self::Ordered { queue, bytes, .. } = self {
+            *bytes += reply.held_bytes();
+            queue.push_back(reply);
         }
     }
 
-    /// Memory of the answers that wait in line.
+    /// Memory of the answers in the queue.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             Self::Unordered { .. } => 0,
@@ -105,36 +106,36 @@ impl Unanswered {
         }
     }
 
-    /// Whether the session is not read until some are answered: there are many, or much waits in line.
+    /// Whether reading must pause until some requests are answered: there are too many, or the queue holds too many bytes.
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
         self.len() >= limits.deferred_per_session_max.max(1)
             || self.held_bytes() > limits.queue_bytes_max
     }
 
-    /// Whether the session ends when what was asked so far is answered.
+    /// Whether the session ends after the answers to earlier requests.
     fn is_ending(&self) -> bool {
         match self {
             Self::Unordered { .. } => false,
-            Self::Ordered { places, .. } => matches!(places.back(), Some(Place::Inexpressible)),
+            Self::Ordered { queue, .. } => matches!(queue.back(), Some(QueuedReply::Inexpressible)),
         }
     }
 
-    /// Gives up every request that is not answered, unless an answer waits behind it in line. Returns whether one does. The line
-    /// ends where the first one was given up, because the next answer would be taken for that one's.
+    /// Gives up the unanswered requests at the end of the queue. Returns whether answers remain in front of them. Then the
+    /// queue ends at the first request that was given up, because the caller would take the next answer for its answer.
     fn give_up_behind_answers(&mut self) -> bool {
         match self {
             Self::Unordered { .. } => false,
-            Self::Ordered { places, .. } => {
-                let before = places.len();
-                while let Some(Place::Deferred(token)) = places.back() {
+            Self::Ordered { queue, .. } => {
+                let before = queue.len();
+                while let Some(QueuedReply::Deferred(token)) = queue.back() {
                     token.cancel();
-                    places.pop_back();
+                    queue.pop_back();
                 }
-                if places.is_empty() {
+                if queue.is_empty() {
                     return false;
                 }
-                if places.len() < before {
-                    places.push_back(Place::Inexpressible);
+                if queue.len() < before {
+                    queue.push_back(QueuedReply::Inexpressible);
                 }
                 true
             }
@@ -147,9 +148,9 @@ impl Unanswered {
             Self::Unordered { entries, .. } => {
                 entries.iter().for_each(|(_, entry)| visit(&entry.token));
             }
-            Self::Ordered { places, .. } => {
-                for place in places {
-                    if let Place::Deferred(token) = place {
+            Self::Ordered { queue, .. } => {
+                for reply in queue {
+                    if let QueuedReply::Deferred(token) = reply {
                         visit(token);
                     }
                 }
@@ -158,7 +159,7 @@ impl Unanswered {
     }
 }
 
-impl Place {
+impl QueuedReply {
     fn held_bytes(&self) -> usize {
         match self {
             Self::Answered(frame) => frame.capacity(),
@@ -168,7 +169,7 @@ impl Place {
 }
 
 impl Session {
-    /// Requests that were read and are not answered yet.
+    /// Number of requests that were read and not answered yet.
     pub(crate) fn unanswered_count(&self) -> usize {
         self.unanswered
             .as_ref()
@@ -179,20 +180,20 @@ impl Session {
     pub(crate) fn must_keep_order(&self) -> bool {
         matches!(
             self.unanswered.as_deref(),
-            Some(Unanswered::Ordered { places, .. }) if !places.is_empty()
+            Some(Unanswered::Ordered { queue, .. }) if !queue.is_empty()
         )
     }
 }
 
 impl LaneSessions {
-    /// The caller of this request does not want the answer any more.
+    /// Cancels a request whose caller does not want the answer any more.
     pub(crate) fn cancel_request(&mut self, slot: usize, request_id: u32) {
         self.counters.requests_cancelled.add(1);
-        // A walk over at most `deferred_per_session_max` places, and only where a caller gave up.
+        // A walk over at most `deferred_per_session_max` entries, only when a caller gives up.
         if let Some(Unanswered::Unordered { entries, live }) =
             self.slab[slot].unanswered.as_deref_mut()
         {
-            // The caller has given the id up, so it may use it again.
+            // The caller has given the id up and may reuse it.
             live.remove(&request_id);
             entries
                 .iter()
@@ -201,17 +202,17 @@ impl LaneSessions {
         }
     }
 
-    /// Brings a deferred answer back into its session.
+    /// Delivers a deferred answer to its session.
     pub(crate) fn deliver_answer(&mut self, answer: Answer) {
         let Answer {
             session,
-            place,
+            position,
             token,
             content,
         } = answer;
         match self.slot_of(session) {
             Some(slot) => {
-                if self.resolve(slot, place, &token, content) {
+                if self.resolve(slot, position, &token, content) {
                     self.counters.deferred_answered.add(1);
                 } else {
                     self.counters.deferred_undelivered.add(1);
@@ -226,14 +227,20 @@ impl LaneSessions {
         self.keep_token(token);
     }
 
-    /// Brings an answer into its session's output or line. Returns whether it is on its way to the peer.
-    fn resolve(&mut self, slot: usize, place: u64, token: &Arc<Token>, content: Content) -> bool {
+    /// Puts an answer into its session's output or queue. Returns whether it will be sent to the peer.
+    fn resolve(
+        &mut self,
+        slot: usize,
+        position: u64,
+        token: &Arc<Token>,
+        content: Content,
+    ) -> bool {
         match self.slab[slot].unanswered.as_deref_mut() {
             Some(Unanswered::Unordered { entries, live }) => {
-                let known = usize::try_from(place)
+                let known = usize::try_from(position)
                     .ok()
                     .and_then(|key| entries.try_remove(key))
-                    // A cancelled request has given its id up.
+                    // A cancelled request has given up its id.
                     .filter(|_| !token.is_cancelled());
                 let Some(entry) = known else {
                     self.keep_frame(content);
@@ -246,53 +253,53 @@ impl LaneSessions {
                 true
             }
             Some(Unanswered::Ordered {
-                places,
+                queue,
                 first,
                 bytes,
             }) => {
-                let index = usize::try_from(place.wrapping_sub(*first)).ok();
-                let place = index.and_then(|index| places.get_mut(index));
-                // That of a cancelled request may be another one's by now.
-                let Some(waiting) = place.filter(|_| !token.is_cancelled()) else {
+                let index = usize::try_from(position.wrapping_sub(*first)).ok();
+                let entry = index.and_then(|index| queue.get_mut(index));
+                // The token of a cancelled request may have an index that another request uses now.
+                let Some(waiting) = entry.filter(|_| !token.is_cancelled()) else {
                     self.keep_frame(content);
                     return false;
                 };
                 *waiting = match content {
-                    Content::Frame(frame) => Place::Answered(frame),
-                    Content::Nothing => Place::Answered(Vec::new()),
-                    Content::Inexpressible => Place::Inexpressible,
+                    Content::Frame(frame) => QueuedReply::Answered(frame),
+                    Content::Nothing => QueuedReply::Answered(Vec::new()),
+                    Content::Inexpressible => QueuedReply::Inexpressible,
                 };
                 *bytes += waiting.held_bytes();
-                self.advance_line(slot);
+                self.send_ready(slot);
                 true
             }
             None => false,
         }
     }
 
-    /// Sends what stands answered at the front of a session's line.
-    fn advance_line(&mut self, slot: usize) {
+    /// Sends the answers at the front of a session's queue.
+    fn send_ready(&mut self, slot: usize) {
         loop {
             let Some(Unanswered::Ordered {
-                places,
+                queue,
                 first,
                 bytes,
             }) = self.slab[slot].unanswered.as_deref_mut()
             else {
                 return;
             };
-            match places.front() {
-                None | Some(Place::Deferred(_)) => return,
-                Some(Place::Answered(_) | Place::Inexpressible) => {}
+            match queue.front() {
+                None | Some(QueuedReply::Deferred(_)) => return,
+                Some(QueuedReply::Answered(_) | QueuedReply::Inexpressible) => {}
             }
             *first += 1;
-            match places.pop_front() {
-                Some(Place::Answered(frame)) => {
+            match queue.pop_front() {
+                Some(QueuedReply::Answered(frame)) => {
                     *bytes -= frame.capacity();
                     self.append(slot, frame);
                 }
                 _ => {
-                    // Answers behind the one that is missing would be taken for it.
+                    // The caller would take later answers for the missing one.
                     self.cancel_all(slot);
                     return self.finish(slot, CloseReason::Service);
                 }
@@ -300,7 +307,7 @@ impl LaneSessions {
         }
     }
 
-    /// Adds a frame to a session's output and keeps its buffer.
+    /// Appends a frame to a session's output and keeps its buffer for reuse.
     pub(crate) fn append(&mut self, slot: usize, frame: Vec<u8>) {
         let (output, buffers) = self.outbox.of(slot, &mut self.slab[slot].output);
         output.ensure_buffer(buffers);
@@ -310,7 +317,7 @@ impl LaneSessions {
         self.mark_dirty(slot);
     }
 
-    /// Something was answered: reading may go on, and an end that waited for it may come.
+    /// Resumes reading after an answer, and continues an end that waited for it.
     fn handle_answered(&mut self, slot: usize) {
         let session = &mut self.slab[slot];
         let waiting = session.unanswered_count();
@@ -325,7 +332,7 @@ impl LaneSessions {
         if waiting == 0 {
             self.mark_dirty(slot);
         }
-        // A peer that asks and does not take the answers is read no further, as after replies at once.
+        // A peer that does not take its answers is not read, as after immediate replies.
         let is_full = self.output(slot).len() > self.outbox.queue_bytes_max;
         let connection = &mut self.slab[slot].connection;
         if is_full && connection.inbound() != Inbound::Ended && !connection.is_closed() {
@@ -335,7 +342,7 @@ impl LaneSessions {
         }
     }
 
-    /// The session will end: requests that nobody has answered are given up, but those that answers wait for in line.
+    /// Prepares the end of a session: gives up its unanswered requests, except those in front of answers in the queue.
     pub(super) fn keep_answered(&mut self, slot: usize) {
         let unanswered = self.slab[slot].unanswered.as_deref_mut();
         if !unanswered.is_some_and(Unanswered::give_up_behind_answers) {
@@ -343,7 +350,7 @@ impl LaneSessions {
         }
     }
 
-    /// Tells the holders of a session's tokens that nobody waits for their answers.
+    /// Cancels all tokens of a session, so that their holders see that no answer is wanted.
     pub(crate) fn cancel_all(&mut self, slot: usize) {
         if let Some(unanswered) = self.slab[slot].unanswered.take() {
             unanswered.tokens(Token::cancel);
@@ -366,8 +373,8 @@ impl LaneSessions {
     }
 }
 
-/// The place of an answer that goes nowhere.
+/// A position for an answer that is not wanted.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 
-/// Tokens a lane keeps to use again: about 64 KiB.
+/// Largest number of tokens that a lane keeps for reuse: about 64 KiB.
 const SPARE_TOKENS_MAX: usize = 1024;

@@ -11,27 +11,27 @@ use super::{ServiceTimer, ServiceTimers, SessionId};
 pub(crate) struct Reactor {
     pub(crate) poller: Box<dyn Poller>,
     pub(crate) timers: TimerWheel<TimerKey>,
-    /// Those of the timers that the service set.
+    /// The timers that the service set.
     pub(crate) service_timers: ServiceTimers,
     pub(crate) clock: Clock,
-    /// The time when the clock was read last: at the beginning of a turn, and after each read of a socket.
+    /// The time of the last clock reading: at the beginning of a turn, and after each read of a socket.
     pub(crate) now_ns: u64,
 }
 
 /// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerKey {
-    /// Look at how long this session has been silent.
+    /// Checks how long this session has been silent.
     Session(SessionId),
-    /// Accept again.
+    /// Accepts again.
     Listener(usize),
-    /// Requests of the upstream with this number may have passed their deadlines.
+    /// Checks the request deadlines of the upstream with this number.
     Upstream(u64),
-    /// The slow subscribers of this room had their time.
+    /// Ends the waiting time for slow subscribers of this room.
     BlockedRoom(u16),
-    /// This session may send again.
+    /// Resumes reading of this session, whose rate allows it again.
     Rate(SessionId),
-    /// The service set it.
+    /// A timer that the service set.
     Service(ServiceTimer),
 }
 
@@ -48,13 +48,13 @@ impl Reactor {
         }
     }
 
-    /// Takes the time from the clock.
+    /// Reads the clock.
     #[inline]
     pub(crate) fn read_clock(&mut self) {
         self.now_ns = self.clock.now_ns();
     }
 
-    /// From now on it is this time.
+    /// Fixes the time.
     #[cfg(test)]
     pub(crate) fn set_time(&mut self, now_ns: u64) {
         self.clock.set(now_ns);
@@ -62,7 +62,7 @@ impl Reactor {
     }
 }
 
-/// Resolution of timeouts. They are seconds long, so 10 ms is exact enough and keeps the wheel small.
+/// Resolution of timeouts. They last seconds, so 10 ms is exact enough and keeps the wheel small.
 const TIMER_TICK_NS: u64 = 10_000_000;
 
 #[cfg(test)]
@@ -70,12 +70,12 @@ mod tests {
     use super::*;
     use crate::session::Session;
 
-    /// Every idle session has a timer, so what services add to the keys would be paid for by all. And a session of a power of
+    /// Every idle session has a timer, so larger keys would cost memory for each session. A session whose size is a power of
     /// two is found in the slab by a shift.
     #[test]
     fn what_services_keep_makes_no_session_and_no_timer_larger() {
         assert_eq!(size_of::<TimerKey>(), 16);
-        // Spans take more.
+        // The feature `trace` makes sessions larger.
         if !cfg!(feature = "trace") {
             assert_eq!(size_of::<Session>(), 512);
         }

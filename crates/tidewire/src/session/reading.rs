@@ -1,23 +1,23 @@
-//! Pausing what is read of a session, and going on.
+//! Pausing and resuming the reading of a session.
 
 use tidewire_proto::connection::PauseReason;
 
 use super::LaneSessions;
 
 impl LaneSessions {
-    /// Reads no more from a session, until this reason is gone.
+    /// Stops reading from a session until this reason is gone.
     pub(crate) fn pause_reading(&mut self, slot: usize, reason: PauseReason) {
         if self.slab[slot].connection.pause(reason) {
             self.update_interest(slot);
         }
     }
 
-    /// A reason not to read is gone, if there was one. What was read before is served in this turn or the next.
+    /// Removes a reason not to read, if it is set. Bytes that were read before are handled in this turn or the next.
     pub(crate) fn resume_reading(&mut self, slot: usize, reason: PauseReason) {
         let now_ns = self.reactor.now_ns;
         let connection = &mut self.slab[slot].connection;
         if connection.is_paused_by(reason) {
-            // Silence counts from now on.
+            // The time of silence starts now.
             connection.note_input(now_ns);
         }
         if connection.resume(reason) {
@@ -40,7 +40,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// The application is slow, and not the peer.
+    /// The pause comes from the application, so the peer is not blamed for it.
     #[test]
     fn a_session_that_the_service_paused_is_not_idle_and_its_half_frame_not_late() {
         let limits = Limits {
@@ -85,8 +85,11 @@ mod tests {
             lane.turn();
             lane.core.sessions.slot_of(id).is_some()
         };
-        assert!(is_open_at(&mut lane, 59), "silence counts from then on");
-        // A check that comes late lets the lane read once more.
+        assert!(
+            is_open_at(&mut lane, 59),
+            "the time of silence starts at the resume"
+        );
+        // A late timer check lets the lane read once more.
         let is_open = (60..65).map(|seconds| is_open_at(&mut lane, seconds));
         assert!(!is_open.last().unwrap());
     }

@@ -1,16 +1,17 @@
-//! What a lane holds, and who gives way when the server comes near its memory limit.
+//! The memory account of a lane, and its relief: which sessions lose memory when the server comes near its limit.
 //!
-//! Each part is charged where its memory changes hands and not per message: a log when a segment is taken or freed, an output
-//! and a partial frame when they are kept beyond a turn, sessions, rooms and subscriptions by a fixed size.
+//! Memory is charged where it changes owner, not per message: a log when a segment is taken or freed, an output and a
+//! partial frame when they are kept beyond a turn, and sessions, rooms and subscriptions by a fixed size.
 //!
-//! Under pressure a lane first frees what it only keeps to reuse. If that is not enough, sessions pay, until the lane has released
-//! its share of the excess. They are of three kinds: those that have not finished their handshake, those that have begun a long
-//! frame and not finished it, and those that do not take what they are sent. The kind that holds most pays first. Of
-//! the first two kinds the newest sessions go first, because a flood of them is newer than who was there before; of the third
-//! those that are furthest behind. A subscriber whose policy drops messages loses what it is behind, and stays.
+//! Under pressure a lane first frees memory that it only keeps for reuse. If that is not enough, it takes memory from
+//! sessions, until it has released its share of the excess. The sessions are of three kinds: unfinished handshakes, long
+//! partial frames, and sessions that do not take their output. The kind that holds most memory pays first. Of the first two
+//! kinds the newest sessions pay first, because a flood of them is newer than older clients. Of the third kind the sessions
+//! furthest behind pay first. A subscriber whose policy drops messages loses its waiting messages and stays.
 //!
-//! Rejected: closing whoever holds most, whatever it is (a single large upload would lose to ten thousand small ones that are the
-//! attack), and an order of the kinds that never changes (a stalled subscriber would cost all newcomers their handshake).
+//! Rejected: closing the session that holds most, whatever its kind. Then one large upload would lose to an attack by ten
+//! thousand small ones. Rejected too: a fixed order of the kinds. Then a stalled subscriber would cost all new clients their
+//! handshakes.
 
 use std::cmp::Reverse;
 
@@ -22,22 +23,23 @@ use super::{CloseReason, LaneSessions, Membership, Session, SessionId, Unanswere
 use crate::memory::{LaneMemory, Pressure};
 use crate::observe::{DropReason, QuietLog};
 
-/// What a lane remembers of its memory.
+/// The memory account of a lane, and the state of its relief.
 #[derive(Debug)]
 pub(crate) struct Relief {
     pub(crate) memory: LaneMemory,
-    /// Charged for each session, by slot: its output, its partial frame and the answers in its line, as they were kept last.
+    /// Bytes charged for each session, by slot: its output, its partial frame and its queued answers, when they were last
+    /// kept.
     kept_bytes: Vec<usize>,
-    /// Charged for what belongs to no session or room: spare buffers, and messages for and from other lanes.
+    /// Bytes charged for no single session or room: spare buffers, and messages to and from other lanes.
     common_bytes: usize,
-    /// A pass that did not release enough is not repeated before the lane holds this much, or it is this late.
+    /// A pass that did not release enough is repeated only when the lane holds this many bytes, or at `again_at_ns`.
     again_at_bytes: usize,
     again_at_ns: u64,
-    /// Something was done under pressure that ends with it: spare buffers are not kept, or sessions wait.
+    /// Whether a measure is active that ends with the pressure: spare buffers are not kept, or sessions wait.
     is_active: bool,
-    /// Sessions that are not read until the turn ends, because what they send makes memory grow.
+    /// Sessions that are not read until the turn ends, because their messages make memory grow.
     waiting: Vec<SessionId>,
-    /// When relief is logged.
+    /// Limits how often relief is logged.
     log: QuietLog,
 }
 
@@ -63,7 +65,7 @@ impl Relief {
         self.memory.resize(0, SESSION_BYTES);
     }
 
-    /// Gives back what a session was charged for that is taken apart.
+    /// Releases the charges of a session that is being removed.
     pub(crate) fn release_session(&mut self, slot: usize) {
         self.charge_kept_bytes(slot, 0);
         self.memory.resize(SESSION_BYTES, 0);
@@ -77,11 +79,11 @@ impl Relief {
     }
 }
 
-/// A kind of sessions that can give way.
+/// A kind of sessions that can release memory.
 #[derive(Default)]
 struct Payers {
     held_bytes: usize,
-    /// Slots, and what decides their order; the last one pays first.
+    /// Slots with their order. The last one pays first.
     slots: Vec<(Reverse<u64>, usize)>,
 }
 
@@ -93,8 +95,8 @@ impl Payers {
 }
 
 impl LaneSessions {
-    /// Charges what changed since the last turn, among it what waits for and from other lanes, and relieves the server if it must.
-    /// Returns the pressure that is left.
+    /// Charges the changes since the last turn, with messages to and from other lanes, and relieves the server if necessary.
+    /// Returns the remaining pressure.
     #[inline]
     pub(crate) fn settle_memory(&mut self, mail_bytes: usize) -> Pressure {
         self.charge_common(mail_bytes);
@@ -128,7 +130,7 @@ impl LaneSessions {
         pressure
     }
 
-    /// Charges what belongs to no session: spare buffers, and messages for and from other lanes.
+    /// Charges memory of no single session: spare buffers, and messages to and from other lanes.
     #[inline]
     pub(crate) fn charge_common(&mut self, mail_bytes: usize) {
         let common_bytes = self.outbox.buffers.held_bytes() + mail_bytes;
@@ -138,14 +140,14 @@ impl LaneSessions {
         self.relief.common_bytes = common_bytes;
     }
 
-    /// Charges a session for the buffers that it keeps.
+    /// Charges the buffers that a session keeps.
     #[inline]
     pub(crate) fn charge_buffers(&mut self, slot: usize) {
         let held = self.slab[slot].kept_bytes();
         self.relief.charge_kept_bytes(slot, held);
     }
 
-    /// Charges a session after a read that kept nothing.
+    /// Charges a session after a read or write that kept no bytes.
     #[inline]
     pub(crate) fn charge_kept_nothing(&mut self, slot: usize) {
         if self.relief.kept_bytes[slot] > 0 {
@@ -153,7 +155,7 @@ impl LaneSessions {
         }
     }
 
-    /// Charges a session that keeps what came for it, and has it, or others, give way if nothing may grow any more.
+    /// Charges the bytes that a session keeps, and starts relief if the limit is reached.
     pub(crate) fn charge_kept(&mut self, slot: usize) {
         self.charge_buffers(slot);
         if self.relief.memory.pressure() == Pressure::Full {
@@ -161,23 +163,23 @@ impl LaneSessions {
         }
     }
 
-    /// Charges a log for what it holds since it was appended to, or read from.
+    /// Charges a log after an append or a read.
     #[inline]
     pub(crate) fn charge_log(&mut self, alias: u16) {
         self.outbox.logs.charge(alias, &mut self.relief.memory);
     }
 
-    /// Adds the log of a room, unless it has one.
+    /// Creates the log of a room, unless the room has one.
     pub(crate) fn open_log(&mut self, alias: u16) {
         self.outbox.logs.open(alias, &mut self.relief.memory);
     }
 
-    /// Drops the log of a room that has no subscriber any more.
+    /// Drops the log of a room without subscribers.
     pub(crate) fn close_log(&mut self, alias: u16) {
         self.outbox.logs.close(alias, &mut self.relief.memory);
     }
 
-    /// Charges the rooms of a session whose place in their logs has changed.
+    /// Charges the rooms of a session whose positions in their logs have changed.
     pub(crate) fn charge_rooms_of(&mut self, slot: usize) {
         let Self {
             slab,
@@ -190,14 +192,14 @@ impl LaneSessions {
         }
     }
 
-    /// Whether the pressure was above normal when it was read last. If not, publishers need not ask anything else.
+    /// Whether the pressure was above normal when it was last read. If not, publishers need no other check.
     #[inline]
     pub(crate) fn is_short_of_memory(&self) -> bool {
         self.relief.memory.pressure() != Pressure::Normal
     }
 
-    /// Whether logs may grow for a message. At the memory limit they do not, if nobody gives way; the message is then counted as
-    /// refused.
+    /// Whether logs may grow for a message. At the memory limit they may not, unless relief succeeds. The message is then
+    /// counted as refused.
     #[cold]
     pub(crate) fn may_grow(&mut self) -> bool {
         if self.relief.memory.pressure() == Pressure::Full {
@@ -210,8 +212,8 @@ impl LaneSessions {
         may_grow
     }
 
-    /// Has a publisher wait for the end of the turn: only then is it known who is behind, and can give way. Returns whether it
-    /// must.
+    /// Pauses a publisher until the end of the turn: only then is it known which subscribers are behind and can release
+    /// memory. Returns whether it was paused.
     #[cold]
     pub(crate) fn wait_for_memory(&mut self, id: SessionId) -> bool {
         let Some(slot) = self.slot_of(id) else {
@@ -227,7 +229,7 @@ impl LaneSessions {
         true
     }
 
-    /// Releases this lane's share of what the server holds too much.
+    /// Releases this lane's share of the server's excess.
     #[cold]
     pub(crate) fn relieve(&mut self) {
         if self.relief.memory.settle() == Pressure::Normal {
@@ -245,7 +247,7 @@ impl LaneSessions {
         let mut closed = 0;
         for mut kind in payers.into_iter().rev() {
             kind.slots.sort_unstable();
-            // The entries of closed sessions are given back at the end of the turn.
+            // The entries of closed sessions are released at the end of the turn.
             while self.relief.memory.bytes() > goal + closed * SESSION_BYTES
                 && let Some((_, slot)) = kind.slots.pop()
             {
@@ -279,7 +281,7 @@ impl LaneSessions {
         }
     }
 
-    /// Frees what is only kept to be used again.
+    /// Frees memory that is only kept for reuse.
     fn release_spare(&mut self) {
         self.relief.is_active = true;
         self.outbox.buffers.keep_spare(false);
@@ -290,9 +292,9 @@ impl LaneSessions {
         }
     }
 
-    /// The sessions that can give way, by kind. Those that the server has connected itself are not among them.
+    /// Returns the sessions that can release memory, by kind. Outgoing connections are not among them.
     fn payers(&self) -> [Payers; 3] {
-        let [mut unopened, mut half_frames, mut behind] = [(); 3].map(|()| Payers::default());
+        let [mut handshakes, mut half_frames, mut behind] = [(); 3].map(|()| Payers::default());
         for (slot, session) in &self.slab {
             let connection = &session.connection;
             if connection.is_outgoing() || connection.is_closed() {
@@ -302,7 +304,7 @@ impl LaneSessions {
             let held = SESSION_BYTES + self.relief.kept_bytes[slot];
             let partial = &connection.partial;
             if matches!(connection.phase(), Phase::Securing | Phase::AwaitHello) {
-                unopened.add(slot, held, u64::from(age));
+                handshakes.add(slot, held, u64::from(age));
             } else if connection.outbound().is_blocked() {
                 let behind_bytes = self.bytes_behind(slot, session);
                 behind.add(slot, behind_bytes, u64::MAX - behind_bytes as u64);
@@ -310,10 +312,10 @@ impl LaneSessions {
                 half_frames.add(slot, held, u64::from(age));
             }
         }
-        [unopened, half_frames, behind]
+        [handshakes, half_frames, behind]
     }
 
-    /// How far a session is behind: what waits for it in its output and in its rooms.
+    /// Bytes that wait for a session in its output and in its rooms.
     fn bytes_behind(&self, slot: usize, session: &Session) -> usize {
         let logs = session.memberships.iter().map(|membership| {
             let log = self.outbox.logs.get(membership.room);
@@ -322,7 +324,7 @@ impl LaneSessions {
         self.relief.kept_bytes[slot] + logs.sum::<u64>() as usize
     }
 
-    /// Takes from a session what it makes the lane hold. Returns whether that closes it.
+    /// Takes memory from a session. Returns whether that closes it.
     fn make_pay(&mut self, slot: usize) -> bool {
         let Self {
             slab,
@@ -352,7 +354,7 @@ impl LaneSessions {
         if is_behind && may_stay {
             return false;
         }
-        // It is taken apart at the end of the turn; from now on its memory counts as released.
+        // The session is removed at the end of the turn. Its memory counts as released from now on.
         relief.charge_kept_bytes(slot, 0);
         drop(session.connection.partial.take());
         self.close(slot, CloseReason::MemoryLimit);
@@ -369,20 +371,20 @@ impl Session {
     }
 }
 
-/// Memory of a session beside its buffers and subscriptions: its entry, what other threads see of it, its timer, and its place in
-/// the tables of lane, server and poller.
+/// Memory of a session beside its buffers and subscriptions: its entry, the part that other threads see, its timer, and its
+/// entries in the tables of lane, server and poller.
 const SESSION_BYTES: usize = size_of::<Session>() + 512;
 
-/// Memory of a place in a room, or of a subscription.
+/// Memory of a membership or subscription.
 pub(crate) const MEMBERSHIP_BYTES: usize = size_of::<Membership>() + size_of::<usize>();
 
-/// A partial frame below this is not worth a connection: every peer that is being read may have one.
+/// Smallest partial frame that costs a session its connection: every peer that is being read may have a smaller one.
 const HALF_FRAME_BYTES_MIN: usize = 16 * 1024;
 
-/// How much more a lane must hold before it looks again for who can pay, if it found too few.
+/// Growth of a lane's memory after which it searches again, if the last search found too few sessions.
 const AGAIN_BYTES: usize = 256 * 1024;
 
-/// How much later it looks again.
+/// Time after which it searches again.
 const AGAIN_NS: u64 = 100_000_000;
 
 #[cfg(test)]

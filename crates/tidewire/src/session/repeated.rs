@@ -1,22 +1,22 @@
-//! Frames with a name, one like the other.
+//! Repeated frames with the same name, copied from a pattern.
 //!
-//! Problem: a message with a topic or a method's name has a header that is put together byte by byte, which costs three times
-//! what it takes to copy it. Approach: the frame that came twice in a row is kept as a pattern with its name; the next one
-//! like it is two comparisons and a copy. Names that alternate go through the codec, and pay for the comparison.
+//! Problem: the header of a message with a topic or a method's name is built byte by byte, which costs three times as much
+//! as copying it. Approach: when two frames in a row have the same name and form, the frame is kept as a pattern. The next
+//! such frame costs two comparisons and a copy. Names that alternate go through the codec, and cost one comparison more.
 
 use tidewire_io::append::FramePattern;
 use tidewire_proto::codec::{AnyCodec, Codec, FrameTemplate};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
-/// The last frame of a stream of messages, and the pattern of those like it.
+/// The last frame of a stream of messages, and the pattern for similar frames.
 #[derive(Debug)]
 pub(crate) struct RepeatedFrame {
     kind: Kind,
     channel: u16,
     name: String,
     payload_bytes: usize,
-    /// Bytes of a frame of the pattern. `usize::MAX` until a pattern was looked for.
+    /// Size of the pattern's frames. `usize::MAX` until a pattern was learned.
     frame_bytes: usize,
     pub(crate) pattern: FramePattern,
 }
@@ -35,7 +35,7 @@ impl Default for RepeatedFrame {
 }
 
 impl RepeatedFrame {
-    /// Appends the frame of a message, as the codec writes it.
+    /// Appends the frame of a message, with the same bytes as the codec writes.
     #[inline]
     pub(crate) fn encode(
         &mut self,
@@ -55,7 +55,7 @@ impl RepeatedFrame {
         self.frame_bytes <= frame_bytes_max
     }
 
-    /// Whether the pattern is that of messages of this kind, channel and name.
+    /// Whether the pattern fits the message: kind, channel, flags and name.
     #[inline(always)]
     pub(crate) fn is_like(&self, message: &Message<'_>) -> bool {
         self.kind == message.kind
@@ -91,15 +91,15 @@ impl RepeatedFrame {
     }
 }
 
-/// Whether two names are equal. Empty ones are not compared: their address may be that of no page, and a comparison of no
-/// bytes there, which the C library does with masked vectors, takes the processor some hundred cycles.
+/// Compares two names. Empty names skip the comparison: their pointer may point to no mapped page. The C library compares
+/// zero bytes there with masked vector loads, which costs some hundred cycles.
 #[inline(always)]
 fn is_same_name(one: &str, other: &str) -> bool {
     one.len() == other.len() && (one.is_empty() || one == other)
 }
 
-/// The pattern of frames like this one, which the codec has encoded the message to. Answers that are no replies all have the
-/// same id, 0; other ids vary.
+/// Learns the pattern of frames like this one, which the codec encoded from the message. Answers that are not replies all
+/// have the id 0, so their id does not vary.
 pub(crate) fn frame_pattern(
     codec: &AnyCodec,
     frame: &[u8],
@@ -120,7 +120,7 @@ pub(crate) fn frame_pattern(
 mod tests {
     use super::*;
 
-    /// Messages whose name, kind, channel, id and length change now and then.
+    /// Sends messages whose name, kind, channel, id and length change from time to time.
     #[test]
     fn every_frame_is_the_one_of_its_codec() {
         let payload: Vec<u8> = (0..100).collect();

@@ -1,10 +1,10 @@
-//! From a message to the output of its session.
+//! Appending messages to the output of a session.
 //!
-//! Problem: whoever sends message by message pays for finding the session, for the checks and for the way to the flush at
-//! the end of the turn, with every one of them. Approach: all of it is done on one look at the session, and a
-//! [`SessionSender`](crate::SessionSender) does it once for many messages. An output that holds a block is written at once
-//! and not at the end of the turn: more would leave the processor's cache before the kernel copies it. Not so that of the
-//! session whose message is being handled, which is the current one of the outbox: it is not read while its output is full.
+//! Problem: a sender of single messages pays for each of them: it finds the session, checks it and lists it for the flush.
+//! Approach: all of that takes one access to the session, and a [`SessionSender`](crate::SessionSender) does it once for
+//! many messages. An output that holds a block is written at once and not at the end of the turn: more bytes would leave the
+//! processor's cache before the kernel copies them. The current output, of the session whose message is being handled, is
+//! not written early: that session is not read while its output is full.
 
 use std::mem;
 
@@ -20,16 +20,16 @@ use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::transport::datagram::Packing;
 
-/// A message could not be enqueued. Nothing of it was sent.
-/// An error of [`Context::send_to`](crate::Context::send_to) and [`SessionHandle::send`](crate::SessionHandle::send).
-/// [`Context::with_sender`](crate::Context::with_sender) has an example.
+/// A message could not be queued. No part of it was sent. An error of [`Context::send_to`](crate::Context::send_to) and
+/// [`SessionHandle::send`](crate::SessionHandle::send). [`Context::with_sender`](crate::Context::with_sender) has an
+/// example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The session ended, or is not open yet.
+    /// The session has ended, or is not open yet.
     #[error("the session is not open")]
     NotOpen,
-    /// The receiver does not take what it was sent; its queue is full.
+    /// The receiver reads too slowly, and the session's output queue is full.
     #[error("the session's output queue is full")]
     QueueFull,
     /// The codec cannot express the message.
@@ -37,7 +37,7 @@ pub enum SendError {
     Encode(#[from] EncodeError),
 }
 
-/// Appends one frame, unless it is larger than its receiver takes: it would end the connection there.
+/// Appends one frame. Refuses a frame that is larger than the receiver accepts, because it would end the connection.
 #[inline(always)]
 pub(crate) fn encode_within(
     frame_bytes_max: usize,
@@ -60,18 +60,18 @@ pub(crate) fn encode_within(
 /// The output of a session while a [`SessionSender`](crate::SessionSender) works on it.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Without capacity there are none.
+    /// The output's bytes. A buffer without capacity means that there is no output.
     pub(crate) bytes: Vec<u8>,
-    /// Where their datagrams end, if they are sent as datagrams.
+    /// The ends of its datagrams, if it is sent as datagrams.
     pub(crate) packing: Option<Box<Packing>>,
-    /// Largest frame that both sides take.
+    /// Largest frame that both sides accept.
     pub(crate) frame_bytes_max: usize,
-    /// Bytes, with those that went already, above which the session takes no more.
+    /// The output is full above this length of `bytes`, written part included.
     pub(crate) full_above: usize,
 }
 
 impl Taken {
-    /// Of a session of another lane there is nothing.
+    /// The value for a session of another lane, which has no output here.
     pub(crate) const NOTHING: Self = Self {
         bytes: Vec::new(),
         packing: None,
@@ -81,7 +81,7 @@ impl Taken {
 }
 
 impl LaneSessions {
-    /// Appends frames to the output of the session whose messages are handled.
+    /// Appends frames to the current output.
     #[inline(always)]
     pub(crate) fn append_to_current(
         &mut self,
@@ -93,7 +93,7 @@ impl LaneSessions {
         append_frames(current, buffers, &self.config, &self.counters, encode)
     }
 
-    /// Appends the frame of a message with a name to the output of the session whose messages are handled.
+    /// Appends the frame of a message with a name to the current output.
     pub(crate) fn append_named_to_current(
         &mut self,
         frame_bytes_max: usize,
@@ -118,7 +118,7 @@ impl LaneSessions {
         )
     }
 
-    /// Appends frames that are within the limit to the output of a session of this lane.
+    /// Appends encoded frames, each within the limit, to the output of a session of this lane.
     pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
         self.with_output_in_place(id.slot(), |sessions| {
             sessions.append_to(id, |_, _, out| {
@@ -128,8 +128,8 @@ impl LaneSessions {
         })
     }
 
-    /// Appends what `encode` writes, which is told the largest frame that the session takes. Not for the session whose messages
-    /// are handled: see [`Self::with_output_in_place`].
+    /// Appends the frame that `encode` writes; its argument is the largest frame that the session accepts. It must not be
+    /// called for the session whose messages are handled: see [`Self::with_output_in_place`].
     #[inline(always)]
     pub(crate) fn append_to(
         &mut self,
@@ -143,14 +143,14 @@ impl LaneSessions {
             counters,
             ..
         } = self;
-        // The output stays where it is. Taken out and put back, its length would be read together with its neighbours just
-        // after it was written alone, and the processor would wait for that with every message.
+        // The output is changed in place. Moving it out and back would read its length together with its neighbours just
+        // after a store to the length alone, and the processor would stall for every message.
         let session = match slab.get_mut(id.slot()) {
             Some(session) if session.takes_from(id) => session,
             _ => return Err(self.refuse_to_send(SendError::NotOpen)),
         };
         let slot = id.slot();
-        debug_assert!(!outbox.is_current(slot), "its output is elsewhere");
+        debug_assert!(!outbox.is_current(slot), "the outbox has its output");
         let output = &mut session.output;
         if output.len() > outbox.queue_bytes_max {
             return Err(self.refuse_to_send(SendError::QueueFull));
@@ -175,8 +175,8 @@ impl LaneSessions {
         Ok(result?)
     }
 
-    /// Takes the output of a session of this lane for a sender, which always gives it back with [`Self::put_back_and_write`]. The session
-    /// whose messages are handled is not read while its output is full, so that its own messages need no refusal.
+    /// Takes the output of a session of this lane for a sender, which must return it with [`Self::put_back_and_write`]. The
+    /// current session is not read while its output is full, so its own messages are never refused.
     pub(crate) fn take_output(&mut self, id: SessionId) -> Result<Taken, SendError> {
         let slot = id.slot();
         let Self {
@@ -195,7 +195,7 @@ impl LaneSessions {
         let mut bytes = mem::take(&mut output.bytes);
         if bytes.capacity() == 0 {
             bytes = buffers.take();
-            // Only the first buffers of a lane have none.
+            // A buffer without capacity would mean that there is no output.
             bytes.reserve(1);
         }
         let full_above = match is_current {
@@ -212,7 +212,7 @@ impl LaneSessions {
         Ok(taken)
     }
 
-    /// Gives a session its output back.
+    /// Returns the output to its session.
     pub(crate) fn put_back(&mut self, slot: usize, bytes: Vec<u8>, packing: Option<Box<Packing>>) {
         let output = self.output_mut(slot);
         (output.bytes, output.packing) = (bytes, packing);
@@ -221,7 +221,7 @@ impl LaneSessions {
         }
     }
 
-    /// The same, and writes a block at once. Not that of the session whose messages are handled.
+    /// Returns the output to its session, and writes a full block at once. It must not be called for the current session.
     pub(crate) fn put_back_and_write(
         &mut self,
         slot: usize,
@@ -234,8 +234,8 @@ impl LaneSessions {
         }
     }
 
-    /// Writes a full output that a sender has, if it may be written, and gives it to the sender again. There is nothing to give
-    /// when the session ended of it.
+    /// Writes a sender's full output, if that is allowed, and takes it again for the sender. Returns `None` if the session
+    /// ended.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_room(
@@ -256,7 +256,7 @@ impl LaneSessions {
         }
     }
 
-    /// Counts a message that was not taken.
+    /// Counts a message that was refused.
     #[cold]
     pub(crate) fn refuse_to_send(&self, error: SendError) -> SendError {
         self.counters.sends_refused.add(1);
@@ -265,26 +265,26 @@ impl LaneSessions {
 }
 
 impl Session {
-    /// Whether it is this session, and not its successor, and takes messages.
+    /// Whether it is the session with this id, not its successor, and accepts messages.
     #[inline(always)]
     fn takes_from(&self, id: SessionId) -> bool {
         self.id == id && self.connection.may_send()
     }
 
-    /// Whether its output is worth a write of its own in the middle of a turn.
+    /// Whether its output is large enough to be written in the middle of a turn.
     #[inline(always)]
     fn holds_a_block(&self) -> bool {
         self.output.len() >= WRITE_BYTES && self.may_be_written()
     }
 
-    /// Whether its output may be written in the middle of a turn: what the session ends with may still be to come.
+    /// Whether its output may be written in the middle of a turn. Not if that could be its last write.
     #[inline(always)]
     fn may_be_written(&self) -> bool {
         self.connection.may_write_early()
     }
 }
 
-/// Appends the frames that `encode` writes to an output, which is lent a buffer if it has none.
+/// Appends the frames that `encode` writes to an output. The output gets a buffer if it has none.
 #[inline(always)]
 fn append_frames(
     output: &mut Output,
@@ -298,11 +298,11 @@ fn append_frames(
     if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
         counters.sends_too_large.add(1);
     }
-    // Before a frame that failed there may be others.
+    // There may be complete frames before one that failed.
     output.handle_appended(&config.codec);
     result
 }
 
-/// Bytes of output that are written at once: the calls to the kernel hardly cost less for larger ones, and two of them fit
-/// into the smallest second-level cache in use, with room for the kernel's copy.
+/// Bytes of output that are written at once. Calls to the kernel are hardly cheaper per byte for larger blocks. Two blocks
+/// of this size, and the kernel's copy, fit into the smallest second-level cache in use.
 const WRITE_BYTES: usize = 64 << 10;

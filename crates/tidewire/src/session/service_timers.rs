@@ -1,8 +1,8 @@
 //! The timers that services set, on the wheel of their lane.
 //!
-//! The wheel knows a timer by a place in this table, so that its entries stay as small as those of idle timeouts. A place is
-//! used again with another serial number. A timer that fires in the same moment in which it is cancelled, or in which its
-//! session ends, is found by neither and is not told to the service.
+//! The wheel identifies a timer by an index in this table, so that its entries stay as small as those of idle timeouts. A
+//! reused index gets another serial number. A timer may fire in the same moment in which it is cancelled or its session
+//! ends. Then the serial number no longer matches, and the service does not see it.
 
 use slab::Slab;
 use thiserror::Error;
@@ -11,8 +11,8 @@ use tidewire_io::timer::TimerId as WheelTimer;
 use super::reactor::TimerKey;
 use super::{LaneSessions, SessionId};
 
-/// One timer of a service. It stays harmless after the timer has fired or was cancelled. Only the lane that set the timer
-/// knows it. Given by [`Context::set_timer`](crate::Context::set_timer), which has an example.
+/// One timer of a service. The id stays harmless after the timer has fired or was cancelled. It is valid only on the lane
+/// that set the timer. [`Context::set_timer`](crate::Context::set_timer) returns it and has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     pub(crate) lane: usize,
@@ -23,12 +23,12 @@ pub struct TimerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimerError {
-    /// The session has ended, and its timers with it. [`Context::set_lane_timer`](crate::Context::set_lane_timer) sets one
-    /// that needs no session.
+    /// The session has ended, and its timers with it. Use [`Context::set_lane_timer`](crate::Context::set_lane_timer) for a
+    /// timer that needs no session.
     #[error("the session of the timer has ended; set a timer of the lane, which needs no session")]
     NotOpen,
-    /// The session, or the lane for timers without a session, has this many already. Cancel those that are not needed, or
-    /// raise [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) or
+    /// The session has this many timers already, or the lane has, for timers without a session. Cancel timers that are not
+    /// needed, or raise [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) or
     /// [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max).
     #[error(
         "{0} timers wait already, which is the limit; cancel those that are not needed, or raise the limit"
@@ -36,7 +36,7 @@ pub enum TimerError {
     TooMany(usize),
 }
 
-/// The place of a timer in the table of its lane.
+/// The key of a timer in the table of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ServiceTimer {
     index: u32,
@@ -48,7 +48,7 @@ pub(crate) struct ServiceTimer {
 pub(crate) struct ServiceTimers {
     waiting: Slab<Waiting>,
     serial: u32,
-    /// Those that belong to no session.
+    /// Number of timers without a session.
     without_session: usize,
 }
 
@@ -74,7 +74,7 @@ impl ServiceTimers {
 }
 
 impl LaneSessions {
-    /// Starts a timer of this session, or of the lane.
+    /// Starts a timer of this session, or of the lane if the session is [`SessionId::NONE`].
     pub(crate) fn set_service_timer(
         &mut self,
         session: SessionId,
@@ -116,7 +116,7 @@ impl LaneSessions {
         Ok(timer)
     }
 
-    /// Returns whether the timer was still waiting.
+    /// Cancels a timer. Returns whether it was still waiting.
     pub(crate) fn cancel_service_timer(&mut self, timer: ServiceTimer) -> bool {
         let Some(waiting) = self.reactor.service_timers.take(timer) else {
             return false;
@@ -126,7 +126,7 @@ impl LaneSessions {
         true
     }
 
-    /// A timer has fired. Returns its session and token, unless it was cancelled or its session has ended.
+    /// Handles a timer that has fired. Returns its session and token, unless it was cancelled or its session has ended.
     pub(crate) fn fire_service_timer(&mut self, timer: ServiceTimer) -> Option<(SessionId, u64)> {
         let waiting = self.reactor.service_timers.take(timer)?;
         self.forget_service_timer(waiting.session, timer);
@@ -135,7 +135,7 @@ impl LaneSessions {
         is_wanted.then_some((waiting.session, waiting.token))
     }
 
-    /// Stops all timers of a session that is taken apart.
+    /// Stops all timers of a session that is being removed.
     pub(crate) fn end_service_timers(&mut self, slot: usize) {
         let Some(attached) = &mut self.slab[slot].profile.attached else {
             return;

@@ -1,11 +1,11 @@
-//! The open sessions of a server, where any thread finds them.
+//! The open sessions of a server, in a table that every thread can read.
 //!
-//! A lane enters a session when it opens and removes it when it ends, so the lock of the lane's part of the table is
-//! taken twice in a session's life and never for a message. What a finder gets is a [`SessionShared`]: the facts that
-//! do not change, and a few atomics for those that do.
+//! A lane adds a session when it opens and removes it when it ends. So the lock of the lane's part of the table is taken
+//! twice in a session's life, and never for a message. A look-up returns a [`SessionShared`]: the constant facts about a
+//! session, and a few atomics for the changing ones.
 //!
-//! Rejected: asking the lane, which would make every look-up a wait that a handler may not do, and a concurrent map,
-//! which costs a dependency where a slot's index is all the key there is.
+//! Rejected: asking the lane, because then every look-up waits, which a handler must not do. Rejected too: a concurrent map,
+//! which is a dependency; an index by slot is enough.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ use crate::transport::TransportKind;
 /// The open sessions of all lanes.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
-    /// By lane, and then by the session's slot there.
+    /// Indexed by lane, then by the session's slot.
     lanes: Box<[Mutex<Slots>]>,
 }
 
 type Slots = Vec<Option<Arc<SessionShared>>>;
 
-/// What every thread may know of one session.
+/// The part of a session that every thread may see.
 #[derive(Debug)]
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
@@ -34,11 +34,11 @@ pub(crate) struct SessionShared {
     pub(crate) transport: TransportKind,
     pub(crate) outgoing: bool,
     pub(crate) opened_ns: u64,
-    /// Largest frame that both sides take.
+    /// Largest frame that both sides accept.
     pub(crate) frame_bytes_max: usize,
     is_open: AtomicBool,
     is_closing: AtomicBool,
-    /// Whether other threads wish the session to be read, and whether its lane is to look.
+    /// The last wish of other threads: [`READING_WISHED`] and [`READING_TOLD`].
     reading: AtomicU8,
     tag: AtomicU64,
     /// Bytes from other threads that have not left the session's output yet.
@@ -52,34 +52,34 @@ impl SessionTable {
         }
     }
 
-    pub(crate) fn enter(&self, session: Arc<SessionShared>) {
-        let slot = session.id.slot();
-        let Some(mut slots) = self.slots(session.id) else {
+    pub(crate) fn enter(&self, shared: Arc<SessionShared>) {
+        let slot = shared.id.slot();
+        let Some(mut slots) = self.slots(shared.id) else {
             return;
         };
         if slots.len() <= slot {
             slots.resize_with(slot + 1, || None);
         }
-        slots[slot] = Some(session);
+        slots[slot] = Some(shared);
     }
 
-    pub(crate) fn remove(&self, session: &SessionShared) {
-        session.set_closed();
-        if let Some(mut slots) = self.slots(session.id)
-            && let Some(place) = slots.get_mut(session.id.slot())
-            && place.as_ref().is_some_and(|found| found.id == session.id)
+    pub(crate) fn remove(&self, shared: &SessionShared) {
+        shared.set_closed();
+        if let Some(mut slots) = self.slots(shared.id)
+            && let Some(entry) = slots.get_mut(shared.id.slot())
+            && entry.as_ref().is_some_and(|found| found.id == shared.id)
         {
-            *place = None;
+            *entry = None;
         }
     }
 
     pub(crate) fn find(&self, id: SessionId) -> Option<Arc<SessionShared>> {
         let slots = self.slots(id)?;
-        let session = slots.get(id.slot())?.as_ref()?;
-        (session.id == id).then(|| Arc::clone(session))
+        let shared = slots.get(id.slot())?.as_ref()?;
+        (shared.id == id).then(|| Arc::clone(shared))
     }
 
-    /// All open sessions, lane by lane.
+    /// Lists all open sessions, lane by lane.
     pub(crate) fn list(&self) -> Vec<Arc<SessionShared>> {
         let mut sessions = Vec::new();
         for lane in &self.lanes {
@@ -115,23 +115,24 @@ impl SessionShared {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Nothing more can be sent.
+    /// Marks the session as closed to new messages.
     pub(crate) fn set_closed(&self) {
         self.is_open.store(false, Ordering::Release);
     }
 
-    /// Whether the caller is the first to ask for the session's end.
+    /// Starts to close the session. Returns whether this is the first call.
     pub(crate) fn begin_close(&self) -> bool {
         !self.is_closing.swap(true, Ordering::AcqRel)
     }
 
-    /// Keeps a wish for the lane. Returns whether the lane must be told of it: not if it has not looked since the last time.
+    /// Stores a wish for the lane. Returns whether a message to the lane is needed. It is not if an earlier message is still
+    /// unread.
     pub(crate) fn wish_reading(&self, reads: bool) -> bool {
         let wish = READING_TOLD | if reads { READING_WISHED } else { 0 };
         self.reading.swap(wish, Ordering::AcqRel) & READING_TOLD == 0
     }
 
-    /// The last wish: whether the session is to be read.
+    /// Takes the last wish: whether the session is to be read.
     pub(crate) fn take_reading_wish(&self) -> bool {
         self.reading.swap(0, Ordering::AcqRel) & READING_WISHED != 0
     }
@@ -144,8 +145,8 @@ impl SessionShared {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
-    /// Takes room for `bytes` among what waits for the session, unless more than `limit` waits already. Like the
-    /// output itself it lets one message above its limit in, or one of the limit's size would never find room.
+    /// Reserves `bytes` of the session's queue, unless more than `limit` bytes wait already. Like the output itself it
+    /// accepts one message beyond the limit, because otherwise a message as large as the limit would never fit.
     pub(crate) fn reserve(&self, bytes: usize, limit: usize) -> bool {
         let held = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let has_room = held <= limit;
@@ -155,20 +156,20 @@ impl SessionShared {
         has_room
     }
 
-    /// Gives room back.
+    /// Releases a reservation.
     pub(crate) fn release(&self, bytes: usize) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// The bit of [`SessionShared::reading`] for a wish that the session is read.
+/// The bit for a wish that the session is read.
 const READING_WISHED: u8 = 1 << 0;
 
-/// The bit for a message on its way to the lane.
+/// The bit for a message to the lane that is still unread.
 const READING_TOLD: u8 = 1 << 1;
 
 fn lock(lane: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
-    // Every change is a single store, so a panic elsewhere leaves nothing half done.
+    // Every change is a single store, so a panic leaves nothing half done.
     lane.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use tidewire_io::socket::Stream;
 
-    fn session(lane: usize, slot: usize, generation: u32) -> Arc<SessionShared> {
+    fn shared(lane: usize, slot: usize, generation: u32) -> Arc<SessionShared> {
         let (near, _far) = Stream::pair().unwrap();
         let id = SessionId::new(lane, slot, generation);
         let session = Session::new(near.into(), id, crate::session::open_connection());
@@ -187,12 +188,12 @@ mod tests {
     #[test]
     fn a_session_is_found_until_it_is_removed_and_never_by_a_former_number() {
         let table = SessionTable::new(2);
-        let (old, new) = (session(1, 5, 1), session(1, 5, 2));
+        let (old, new) = (shared(1, 5, 1), shared(1, 5, 2));
         table.enter(Arc::clone(&old));
         assert_eq!(table.find(old.id).map(|found| found.opened_ns), Some(7));
         table.enter(Arc::clone(&new));
         assert!(table.find(old.id).is_none());
-        // The former holder of the place goes late.
+        // The older session is removed after the newer one was added.
         table.remove(&old);
         assert_eq!(table.list().len(), 1);
         table.remove(&new);
@@ -202,24 +203,24 @@ mod tests {
 
     #[test]
     fn room_is_taken_up_to_the_limit_and_given_back() {
-        let session = session(0, 0, 1);
-        assert!(session.reserve(60, 100) && session.reserve(60, 100));
-        assert!(!session.reserve(1, 100), "120 bytes wait");
-        session.release(60);
-        assert!(session.reserve(60, 100));
-        assert!(session.begin_close() && !session.begin_close());
+        let shared = shared(0, 0, 1);
+        assert!(shared.reserve(60, 100) && shared.reserve(60, 100));
+        assert!(!shared.reserve(1, 100), "120 bytes wait");
+        shared.release(60);
+        assert!(shared.reserve(60, 100));
+        assert!(shared.begin_close() && !shared.begin_close());
     }
 
-    /// Threads that pause and resume a session without an end would fill the mailbox of a busy lane.
+    /// Without this, threads that pause and resume a session endlessly would fill the mailbox of a busy lane.
     #[test]
     fn one_message_tells_the_last_of_many_wishes() {
-        let session = session(0, 0, 1);
-        assert!(session.wish_reading(false));
+        let shared = shared(0, 0, 1);
+        assert!(shared.wish_reading(false));
         for reads in [true, false, true] {
-            assert!(!session.wish_reading(reads));
+            assert!(!shared.wish_reading(reads));
         }
-        assert!(session.take_reading_wish());
-        assert!(session.wish_reading(false));
-        assert!(!session.take_reading_wish());
+        assert!(shared.take_reading_wish());
+        assert!(shared.wish_reading(false));
+        assert!(!shared.take_reading_wish());
     }
 }

@@ -1,7 +1,7 @@
-//! Ends what stays silent: handshakes, half frames, idle sessions.
+//! Timeouts of silent sessions: handshakes, partial frames, idle sessions.
 //!
-//! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
-//! been silent and sleeps again for the rest. So timeouts cost nothing per message.
+//! A session has one timer, which does not move when bytes come. When it fires, it checks how long the session has been
+//! silent, and waits for the rest of the time. So timeouts cost nothing per message.
 
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::connection::Overdue;
@@ -12,9 +12,9 @@ use crate::transport::Transport;
 use crate::transport::inproc::InprocConnectError;
 
 impl LaneSessions {
-    /// Looks at a session again when the first of its limits can be reached.
+    /// Sets the timer to the earliest time at which the session can reach one of its limits.
     pub(crate) fn arm_timer(&mut self, slot: usize) {
-        let is_unvalidated = self.slab[slot].is_unvalidated_and_owed_nothing();
+        let is_unvalidated = self.slab[slot].is_unvalidated_and_idle();
         let session = &mut self.slab[slot];
         let deadline_ns = session.connection.poll_timeout(
             &self.config.rules,
@@ -35,7 +35,7 @@ impl LaneSessions {
         let Some(slot) = self.slot_of(id) else { return };
         self.slab[slot].timer = None;
         let now_ns = self.reactor.now_ns;
-        let is_unvalidated = self.slab[slot].is_unvalidated_and_owed_nothing();
+        let is_unvalidated = self.slab[slot].is_unvalidated_and_idle();
         let overdue = self.change(slot, |connection, rules| {
             connection.handle_timeout(rules, now_ns, is_unvalidated)
         });
@@ -57,24 +57,24 @@ impl LaneSessions {
         self.arm_timer(slot);
     }
 
-    /// How many sessions wait for something: output, answers, messages of rooms, or to be heard. It looks at all there is
-    /// to know of each, which is for the end of a drain.
-    pub(crate) fn count_owed(&self) -> u64 {
-        let mut owed = 0;
+    /// Counts the sessions that have work left: output, pending replies, messages of rooms, or unhandled frames. It inspects
+    /// every session, which is acceptable only at the end of a drain.
+    pub(crate) fn count_unfinished(&self) -> u64 {
+        let mut unfinished = 0;
         for (_, session) in &self.slab {
-            let is_owed = session.connection.outbound().is_blocked()
+            let is_unfinished = session.connection.outbound().is_blocked()
                 || !session.output.is_empty()
                 || session.stream.pending_bytes() > 0
                 || session.unanswered_count() > 0
                 || self.is_behind(session)
                 || self.holds_frames(session);
-            owed += u64::from(is_owed);
+            unfinished += u64::from(is_unfinished);
         }
-        owed
+        unfinished
     }
 
-    /// Whether one of its rooms or subscriptions has messages for it that no sweep has written. Once our side has ended,
-    /// what comes is dropped, and counted as that.
+    /// Whether one of its rooms or subscriptions has messages that were not written to it yet. False once this side has
+    /// ended, because then such messages are dropped and counted.
     fn is_behind(&self, session: &Session) -> bool {
         session.connection.reaches_peer()
             && session.memberships.iter().any(|membership| {
@@ -83,7 +83,7 @@ impl LaneSessions {
             })
     }
 
-    /// Whether it said something whole that was read, but not handled, because reading it paused.
+    /// Whether a whole frame was read from it but not handled, because reading is paused.
     fn holds_frames(&self, session: &Session) -> bool {
         let connection = &session.connection;
         connection.reaches_peer() && connection.partial.has_frames() && {

@@ -1,4 +1,4 @@
-//! From output and room logs to the socket: one gathered write for everything a session has waiting.
+//! Writing a session's output and room logs to the socket, in one gathered write.
 
 use std::io::{self, ErrorKind, IoSlice};
 
@@ -13,10 +13,10 @@ use crate::observe::trace::Moving;
 use crate::observe::{DropReason, LaneCounters};
 use crate::transport::{Carrier, Transport};
 
-/// What a write attempt came to.
+/// The result of a write attempt.
 pub(super) enum Wrote {
     Bytes(usize),
-    /// The layers of the stream accepted so many bytes, and hold some of them.
+    /// The layers of the stream accepted this many bytes, and still hold some of them.
     Held(usize),
     Blocked,
     Failed(ErrorKind),
@@ -36,13 +36,13 @@ impl LaneSessions {
                 }
             }
         }
-        // Flushing may close sessions but never makes others dirty, so the emptied list can be kept.
+        // Flushing may close sessions but never marks others dirty, so the emptied list can be reused.
         debug_assert!(self.outbox.dirty.is_empty());
         self.outbox.dirty = dirty;
     }
 
-    /// Writes what a session was given in the middle of a turn, unless that would be the last. Returns whether it is still
-    /// there.
+    /// Writes a session's output in the middle of a turn, unless that would be its last write. Returns whether the session
+    /// is still there.
     pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
         let session = &self.slab[slot];
         if session.connection.may_write_early() && !self.output(slot).is_empty() {
@@ -51,9 +51,9 @@ impl LaneSessions {
         !self.slab[slot].connection.is_closed()
     }
 
-    /// Writes the answers of a session whose messages were just handled while others of the turn still wait for theirs, if
-    /// they are worth a write: its peer then works on them meanwhile. With little, a write at the end of the turn is cheaper,
-    /// because more may come for the session from the others.
+    /// Writes a session's answers before other sessions of the turn are handled, if there are enough bytes for a write. The
+    /// peer can then work on them meanwhile. With few bytes, a write at the end of the turn is cheaper, because more may
+    /// come for the session.
     #[inline]
     pub(crate) fn flush_early(&mut self, slot: usize) {
         let Some(session) = self.slab.get(slot) else {
@@ -64,7 +64,7 @@ impl LaneSessions {
         }
     }
 
-    /// Writes what waits for a session until it is all gone or the socket takes no more.
+    /// Writes a session's output and room messages until all are written or the socket is full.
     pub(crate) fn flush(&mut self, slot: usize) {
         self.with_output_in_place(slot, |sessions| sessions.flush_in_place(slot));
     }
@@ -73,7 +73,7 @@ impl LaneSessions {
         let session = &self.slab[slot];
         match (session.connection.phase(), session.connection.outbound()) {
             (Phase::Connecting | Phase::Securing | Phase::Closed(_), _) => return,
-            // This side has ended, or the peer takes nothing: an answer cannot be delivered.
+            // This side has ended, or the peer has closed: the output cannot be delivered.
             (_, Outbound::HalfClosed | Outbound::Ending(_) | Outbound::Failed) => {
                 self.discard(slot);
                 if self.slab[slot].stream.has_layers() {
@@ -112,7 +112,7 @@ impl LaneSessions {
         }
     }
 
-    /// Returns whether everything went, and not only what the socket had room for.
+    /// Writes everything. Returns false if the socket is full.
     #[inline]
     fn write_all(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         loop {
@@ -138,8 +138,8 @@ impl LaneSessions {
         }
     }
 
-    /// The peer takes nothing any more. What it sent before it went may still wait to be read, and is, to its end: a
-    /// client that says good-bye and closes at once must be heard.
+    /// Handles a peer that takes no more bytes. Bytes that it sent before may still be unread, and they are read to their
+    /// end: a client may say good-bye and close at once.
     pub(super) fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
         let reset = matches!(
             kind,
@@ -153,8 +153,7 @@ impl LaneSessions {
         self.update_interest(slot);
     }
 
-    /// Reading goes on, unless a room holds the session or too many of its requests are unanswered: the output that
-    /// stopped it is gone.
+    /// Resumes reading after the output that paused it has gone, unless there is another reason to pause.
     fn unpause(&mut self, slot: usize) {
         let connection = &mut self.slab[slot].connection;
         if connection.resume(PauseReason::Output) {
@@ -162,7 +161,7 @@ impl LaneSessions {
         }
     }
 
-    /// Drops and counts what waits for a peer that takes no more, so that no room keeps it.
+    /// Drops and counts everything that waits for a peer that takes no more bytes, so that no room log keeps it.
     fn discard(&mut self, slot: usize) {
         let Self { slab, outbox, .. } = self;
         let Outbox { logs, buffers, .. } = outbox;
@@ -188,7 +187,7 @@ impl LaneSessions {
         self.unpause(slot);
     }
 
-    /// Losses come before what follows them, and what a conflated subscriber is told before the log.
+    /// Appends notices of lost messages before the messages that follow, and the latest messages of conflated subscribers.
     pub(super) fn announce_gaps(&mut self, slot: usize) {
         let Self {
             slab,
@@ -226,7 +225,7 @@ impl LaneSessions {
         }
     }
 
-    /// One write. Returns how many bytes were offered.
+    /// Writes once. Returns the number of offered bytes and the result.
     fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
         let session = &mut self.slab[slot];
         if !session.memberships.is_empty() {
@@ -243,8 +242,8 @@ impl LaneSessions {
         (offered, wrote)
     }
 
-    /// The same for a session in rooms: its output and their logs at once. Apart, because most sessions are in no room, and
-    /// making many empty slices is a sixth of what the lane does for a small write.
+    /// Writes the output and the room logs of a session in one call. It is a function of its own, because most sessions are
+    /// in no room, and creating many empty slices is a sixth of the cost of a small write.
     #[inline(never)]
     fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
         let session = &mut self.slab[slot];
@@ -254,7 +253,7 @@ impl LaneSessions {
             .unwrap_or((0, Wrote::Bytes(0)))
     }
 
-    /// `written` bytes went: first of the session's own output, then of its rooms in their order.
+    /// Accounts for `written` bytes: first of the session's own output, then of its rooms in their order.
     #[inline(always)]
     fn account(&mut self, slot: usize, written: usize) {
         let Self {
@@ -277,7 +276,7 @@ impl LaneSessions {
             let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
             rest -= part;
             if (part as u64) < behind {
-                // The rest of a torn frame goes there.
+                // The rest of a torn frame goes into the output.
                 session.output.ensure_buffer(buffers);
             }
             let advance = membership
@@ -285,7 +284,7 @@ impl LaneSessions {
                 .advance(log, part, &mut session.output.bytes);
             delivered += advance.messages;
             if advance.torn {
-                // It counts when its rest has left the output.
+                // The message counts when its rest has left the output.
                 delivered -= 1;
                 session.output.room_messages += 1;
             }
@@ -293,32 +292,32 @@ impl LaneSessions {
         counters.room_delivered.add(delivered);
     }
 
-    /// The socket is full: wait until it is writable.
+    /// Waits until the full socket is writable.
     pub(super) fn block(&mut self, slot: usize) {
         self.slab[slot].connection.handle_blocked();
         self.update_interest(slot);
     }
 
-    /// Everything went: give buffers back, resume reading, and end what was to end then.
+    /// Handles an empty output: gives the buffer back, resumes reading, and performs a pending end.
     pub(super) fn handle_flushed(&mut self, slot: usize) {
         self.pass_own(slot);
         let session = &mut self.slab[slot];
         if session.output.bytes.capacity() > 0 {
             self.outbox.buffers.put(session.output.take_buffer());
         }
-        let owes_answers = session.unanswered_count() > 0;
+        let has_pending = session.unanswered_count() > 0;
         let has_layers = session.stream.has_layers();
         self.unpause(slot);
         let now_ns = self.reactor.now_ns;
         let written = self.change(slot, |connection, rules| {
-            connection.handle_written(rules, owes_answers, has_layers, now_ns)
+            connection.handle_written(rules, has_pending, has_layers, now_ns)
         });
         match written {
             Written::GoOn => {}
             Written::Closed => return,
             Written::Transmit => {
                 self.append_control(slot);
-                // Nothing is left but these words, so it ends at the second look.
+                // Only these control frames are left, so the recursion ends after one step.
                 return self.flush_in_place(slot);
             }
             Written::ShutdownWrite => {
@@ -326,19 +325,19 @@ impl LaneSessions {
                 if let Some(shared) = &session.profile.shared {
                     shared.set_closed();
                 }
-                // If this fails the peer is gone already, and the next read says so.
+                // If this fails, the peer has gone, and the next read reports it.
                 let _ = session.stream.shutdown_write();
                 if session.stream.pending_bytes() == 0 {
                     self.change(slot, |connection, _| connection.handle_ended());
                 }
-                // How long the peer's end is waited for may have changed.
+                // The timeout for the peer's end may have changed.
                 self.arm_timer(slot);
             }
         }
         self.update_interest(slot);
     }
 
-    /// Steps over the session's own messages, so that they do not hold the log.
+    /// Skips the session's own messages, so that they do not hold the log.
     fn pass_own(&mut self, slot: usize) {
         let Self { slab, outbox, .. } = self;
         let session = &mut slab[slot];
@@ -352,7 +351,7 @@ impl LaneSessions {
         }
     }
 
-    /// Tells a peer why its session ends, if it can still be told. One attempt, never a wait.
+    /// Sends the peer the reason of the session's end, if that is possible. It makes one attempt and never waits.
     pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
         let session = &mut self.slab[slot];
         let keeps_order = session.must_keep_order();
@@ -366,29 +365,29 @@ impl LaneSessions {
         }
         let session = &mut self.slab[slot];
         if session.stream.preserves_boundaries() {
-            // Its end is said to it whatever the reason is, and what is queued goes before that.
+            // The end of such a transport is sent in any case, after the queued output.
             return;
         }
         if self.outbox.way == Way::Adapted {
             self.adapt_output(slot);
         }
         let session = &mut self.slab[slot];
-        // A failed write means the peer is gone, which is what we are about to make true.
+        // A failed write means that the peer has gone already.
         if is_told {
             let _ = session.stream.write(session.output.unsent());
         }
-        // Layers say the end whatever the reason is. Without it, the peer must take the end for a cut.
+        // Layers need an explicit end for every reason. Without it the peer must treat the end as a truncation.
         let _ = session.stream.shutdown_write();
     }
 
-    /// Room messages that a closing session will not get.
+    /// Counts room messages that a closing session will not get.
     pub(crate) fn count_undelivered(&mut self, messages: u64) {
         self.counters.room_dropped[DropReason::Closed as usize].add(messages);
     }
 }
 
-/// `written` bytes went, first of the session's own output. Returns how many of them were of rooms, and how many messages of
-/// rooms in the output were delivered by that.
+/// Accounts for written bytes of the session's own output. Returns the number of written bytes that belong to rooms, and the
+/// number of room messages that have now left the output.
 #[inline(always)]
 pub(super) fn account_own(
     session: &mut Session,
@@ -407,8 +406,8 @@ pub(super) fn account_own(
     (written - own, delivered)
 }
 
-/// Offers what waits for a session in one write. Does nothing if that has more slices than `COUNT`, but with [`SLICES_MAX`]:
-/// then as many go as that.
+/// Offers a session's output and room messages in one write. Returns `None` if that needs more than `COUNT` slices. With
+/// [`SLICES_MAX`] it writes the first slices instead.
 #[inline(always)]
 fn write_slices<const COUNT: usize>(
     session: &mut Session,
@@ -446,14 +445,14 @@ fn write_slices<const COUNT: usize>(
     }
     let wrote = match slices[..count] {
         [] => Wrote::Bytes(0),
-        // The plain call is the cheaper one.
+        // The plain call is cheaper.
         [whole] => attempt(stream, counters, |stream| stream.write(&whole)),
         ref pieces => attempt(stream, counters, |stream| stream.write_vectored(pieces)),
     };
     Some((offered, wrote))
 }
 
-/// Has a stream write, again when a signal came in between.
+/// Writes once, and retries on EINTR.
 #[inline(always)]
 pub(super) fn attempt(
     stream: &mut Carrier,
@@ -472,13 +471,13 @@ pub(super) fn attempt(
     }
 }
 
-/// Slices that most gathered writes do with: a sweep is one or two segments.
+/// Slices that most gathered writes need: a sweep has one or two segments.
 const SLICES_USUAL: usize = 3;
 
-/// Most slices of one gathered write: own messages in between cut a sweep up.
+/// Most slices of one gathered write. Own messages split a sweep into several slices.
 const SLICES_MAX: usize = 32;
 
-/// Bytes of answers that are written before the end of a turn.
+/// Bytes of answers that are worth a write before the end of a turn.
 const EARLY_BYTES: usize = 1024;
 
 #[cfg(test)]
@@ -507,8 +506,8 @@ mod tests {
         }
     }
 
-    /// Two members in turn, so that each one's own messages cut up what the other says: usual writes, many slices, and more
-    /// than one write takes.
+    /// Two members take turns, so each one's own messages split the other's into many slices. The test covers few slices,
+    /// many slices, and more than one write takes.
     #[test]
     fn what_own_messages_cut_up_is_written_whole_and_in_order() {
         let mut lane = lane(&Server::builder());
@@ -521,17 +520,17 @@ mod tests {
             cx.join("room", name, None).unwrap().room
         });
         assert_eq!(rooms[0], rooms[1]);
-        // That the other one came.
+        // Reads the presence message of the other member.
         core.sessions.flush(slots[0]);
         assert!(peers[0].read(&mut [0; 100]).unwrap() > 0);
         let before = core.counters.room_delivered.read();
-        let mut said = 0_u64;
+        let mut sent = 0_u64;
         for pieces in [1, SLICES_USUAL, SLICES_USUAL + 1, SLICES_MAX, 100] {
-            let first = said;
+            let first = sent;
             for _ in 0..pieces {
                 for id in ids {
-                    core.rooms().say(id, rooms[0], &said.to_le_bytes()).unwrap();
-                    said += 1;
+                    core.rooms().say(id, rooms[0], &sent.to_le_bytes()).unwrap();
+                    sent += 1;
                 }
             }
             for (number, peer) in peers.iter_mut().enumerate() {
@@ -539,8 +538,8 @@ mod tests {
                 core.sessions.flush(slots[number]);
                 let writes = core.counters.writes.read() - before;
                 assert_eq!(writes, pieces.div_ceil(SLICES_MAX) as u64);
-                // What the other one said.
-                let others = (first..said).filter(|&it| it % 2 != number as u64);
+                // The messages of the other member.
+                let others = (first..sent).filter(|&it| it % 2 != number as u64);
                 let mut bytes = vec![0; 1 << 16];
                 let count = peer.read(&mut bytes).unwrap();
                 let mut rest = &bytes[..count];
@@ -556,6 +555,6 @@ mod tests {
                 assert!(rest.is_empty(), "nothing of its own");
             }
         }
-        assert_eq!(core.counters.room_delivered.read() - before, said);
+        assert_eq!(core.counters.room_delivered.read() - before, sent);
     }
 }

@@ -1,4 +1,4 @@
-//! The server's side: arguments, answers given at once, answers given later.
+//! The server's side of typed calls: arguments, immediate answers, deferred answers.
 
 use std::fmt;
 
@@ -17,11 +17,11 @@ use crate::service::{HandlerError, HandlerResult};
 use crate::session::SendError;
 use crate::session::SessionId;
 
-/// The right and the duty to answer a typed call later, from any thread: a worker, a task, a timer. `R` is what the
-/// method answers with, as if it returned it; it may be a [`Result`].
+/// A handle to answer a typed call later, from any thread: a worker, a task, a timer. `R` is the type of the answer, as if
+/// the method returned it; it may be a [`Result`].
 ///
-/// A method takes it as its last parameter and returns nothing. Dropped without an answer, as by a worker that
-/// panicked, it answers with an error.
+/// A method takes it as its last parameter and returns nothing. If it is dropped without an answer, for example by a worker
+/// that panicked, the call is answered with an error.
 ///
 /// ```
 /// use tidewire::typed::DeferredReply;
@@ -54,22 +54,22 @@ pub struct DeferredReply<R> {
     reply: fn(&R, Deferred) -> Result<(), ReplyError>,
 }
 
-/// An answer could not be given. The caller is told that the server failed. An error of [`DeferredReply::send`];
-/// [`DeferredReply`] has an example.
+/// An answer could not be sent. The caller gets an internal error. An error of [`DeferredReply::send`]; [`DeferredReply`]
+/// has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplyError {
     /// The value cannot be encoded.
     #[error("the answer cannot be encoded")]
     Format(#[from] FormatError),
-    /// Its payload does not fit a frame of the codec.
+    /// The payload does not fit a frame of the codec.
     #[error("the answer cannot be sent")]
     Send(#[from] SendError),
 }
 
 impl<R> DeferredReply<R> {
-    /// Answers the call. With `Ok` the answer is on its way to the session's lane; if the session has ended by then,
-    /// that is counted in `deferred_undelivered`. If the caller wants no answer, there is none.
+    /// Answers the call. With `Ok` the answer is on its way to the session's lane. If the session has ended by then, the
+    /// answer is counted in `deferred_undelivered`. If the caller wants no answer, none is sent.
     ///
     /// # Errors
     /// [`ReplyError::Format`] if the answer cannot be encoded, and [`ReplyError::Send`] if it does not fit a frame of the codec.
@@ -84,16 +84,18 @@ impl<R> DeferredReply<R> {
         }
     }
 
-    /// Refuses the call for a reason that is not the method's: a code for programs, a text for people. The caller sees
-    /// [`CallError::Request`](super::CallError::Request), unless it is [`ErrorCode::NotFound`] or
-    /// [`ErrorCode::MalformedBody`]: these say that there is no such method, or that its arguments are bad.
+    /// Refuses the call, with a code for programs and a text for people. Use it for reasons that are not the method's own
+    /// error. The caller gets [`CallError::Request`](super::CallError::Request). Two codes differ: with
+    /// [`ErrorCode::NotFound`] or [`ErrorCode::MalformedBody`] the caller gets
+    /// [`CallError::MethodNotFound`](super::CallError::MethodNotFound) or
+    /// [`CallError::BadParameters`](super::CallError::BadParameters).
     pub fn refuse(self, code: ErrorCode, text: &str) {
         if let Some(deferred) = self.deferred {
             deferred.refuse(code, text);
         }
     }
 
-    /// Whether nobody wants the answer (any more): the caller gave up, its session ended, or it never asked for one.
+    /// Whether the answer is not wanted: the caller gave up, its session ended, or it asked for none.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.deferred.as_ref().is_none_or(Deferred::is_cancelled)
@@ -117,17 +119,17 @@ impl<R> fmt::Debug for DeferredReply<R> {
     }
 }
 
-/// Reads the arguments of a call.
+/// Decodes the arguments of a call.
 ///
 /// # Errors
-/// The payload is something else; the caller is told that its parameters are bad.
+/// The payload is not the arguments' tuple. The caller gets [`ErrorCode::MalformedBody`].
 pub fn arguments<F: Format, A: DeserializeOwned>(
     cx: &Context<'_>,
     message: Message<'_>,
 ) -> Result<A, HandlerError> {
     F::decode(message.payload).map_err(|error| {
         let session = cx.session();
-        // As text, which the log escapes: it may quote what the peer sent.
+        // Converted to text, which the log escapes: it may quote the peer's bytes.
         let error = error.to_string();
         tracing::debug!(%session, method = message.name, error, "arguments cannot be read");
         HandlerError::new(ErrorCode::MalformedBody, BAD_PARAMETERS)
@@ -137,14 +139,14 @@ pub fn arguments<F: Format, A: DeserializeOwned>(
 /// Answers a call at once.
 ///
 /// # Errors
-/// The answer cannot be encoded, or does not fit a frame of the codec; the caller is told.
+/// The answer cannot be encoded, or does not fit a frame of the codec. The caller gets an error.
 pub fn answer<F: Format, R: Serialize>(cx: &mut Context<'_>, outcome: &R) -> HandlerResult {
     if !wants_answer(cx) {
         return Ok(());
     }
     with_encoded::<F, _, _>(outcome, |payload| cx.reply(payload)).map_err(|error| {
         let (session, now_ns) = (cx.session(), cx.now_ns());
-        // A peer that finds such a call can repeat it as fast as it likes.
+        // A peer that finds such a call can repeat it endlessly, so the log is limited.
         if let Some(unlogged) = cx.core.failure_log.may_log(now_ns) {
             tracing::warn!(%session, unlogged, %error, "an answer cannot be encoded");
         }
@@ -152,7 +154,7 @@ pub fn answer<F: Format, R: Serialize>(cx: &mut Context<'_>, outcome: &R) -> Han
     })?
 }
 
-/// Takes the duty to answer a call out of its method.
+/// Defers the answer of a call to the returned handle.
 pub fn defer<F: Format, R: Serialize>(cx: &mut Context<'_>) -> DeferredReply<R> {
     DeferredReply {
         deferred: wants_answer(cx).then(|| cx.defer()),
@@ -160,12 +162,12 @@ pub fn defer<F: Format, R: Serialize>(cx: &mut Context<'_>) -> DeferredReply<R> 
     }
 }
 
-/// Answers a one-way call, if its caller sent it as a request and would otherwise wait for nothing.
+/// Answers a one-way call if its caller sent it as a request and waits for a reply.
 ///
 /// # Errors
-/// As [`answer`].
+/// Those of [`answer`].
 pub fn acknowledge<F: Format>(cx: &mut Context<'_>) -> HandlerResult {
-    // Without ids a one-way message looks like a request; that this method is never answered is agreed.
+    // Without ids a one-way message looks like a request. Both sides agree that this method has no answer.
     if cx.codec().has_ids() {
         answer::<F, ()>(cx, &())
     } else {
@@ -173,7 +175,7 @@ pub fn acknowledge<F: Format>(cx: &mut Context<'_>) -> HandlerResult {
     }
 }
 
-/// The refusal of a number that no method has.
+/// The refusal of an unknown method number.
 #[must_use]
 pub fn no_such_method() -> HandlerError {
     HandlerError::new(ErrorCode::NotFound, "no such method")
@@ -199,14 +201,14 @@ fn answer_later<F: Format, R: Serialize>(
     }
 }
 
-/// Whether the caller reads an answer: not if it sent a one-way message, or a request without an id in a codec that has
-/// ids. Without ids every message counts on its answer.
+/// Whether the caller expects an answer. With ids, it does for requests with an id other than 0. Without ids, every message
+/// is answered.
 fn wants_answer(cx: &Context<'_>) -> bool {
     !cx.codec().has_ids() || (cx.current.origin.kind() == Kind::Request && cx.current.id != 0)
 }
 
-/// What the caller reads when its arguments cannot be read.
+/// The error text for arguments that cannot be decoded.
 const BAD_PARAMETERS: &str = "the arguments are not those of this method";
 
-/// What the caller reads when its answer cannot be encoded.
+/// The error text for an answer that cannot be encoded.
 const NO_SPELLING: &str = "the answer cannot be encoded";

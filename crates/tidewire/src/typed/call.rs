@@ -1,4 +1,4 @@
-//! The client's side: a call with its choices, and its answer on the way.
+//! The client's side of typed calls: a call with its settings, and its pending answer.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,8 +14,8 @@ use super::{CallError, Format, FormatError};
 use crate::client::reply::{give_back, take_memory_to_write};
 use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
 
-/// A call of a typed method that was not sent yet. Await it, [`wait`](TypedCall::wait) for it, or
-/// [`send`](TypedCall::send) it and look for the answer later. The choices are those of [`Call`].
+/// A call of a typed method that is not sent yet. Await it, [`wait`](TypedCall::wait) for it, or [`send`](TypedCall::send)
+/// it and take the answer later. Its settings are those of [`Call`].
 #[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct TypedCall<'a, T, E = Infallible> {
     method: &'static str,
@@ -23,14 +23,14 @@ pub struct TypedCall<'a, T, E = Infallible> {
     decode: Decode<T, E>,
 }
 
-/// A typed call on its way to its answer: a future for any executor, with a blocking twin. Made by [`TypedCall::send`];
-/// [`CallError`] has an example.
+/// A typed call that was sent: a future for any executor, with a blocking twin. Made by [`TypedCall::send`]; [`CallError`]
+/// has an example.
 ///
-/// Dropped before its answer it is given up, and the server is told where the codec can say it.
+/// Dropping it before its answer abandons the call. The server gets a cancel if the codec can express one.
 #[must_use = "a request does nothing useful unless its answer is awaited"]
 pub struct TypedRequest<T, E = Infallible> {
     method: &'static str,
-    /// Taken when it is ready, if it could not even be encoded.
+    /// The error, if the call could not be encoded. It is taken when the future is ready.
     request: Result<Request, Option<FormatError>>,
     decode: Decode<T, E>,
 }
@@ -38,23 +38,23 @@ pub struct TypedRequest<T, E = Infallible> {
 type Decode<T, E> = fn(&[u8]) -> Result<Result<T, E>, FormatError>;
 
 impl<'a, T, E> TypedCall<'a, T, E> {
-    /// How long it may take, waiting and repetitions included. Default: that of the client.
+    /// Sets the longest time for the call, waits and repetitions included. Default: that of the client.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|call| call.timeout(timeout))
     }
 
-    /// Doing it twice is as good as doing it once; see [`Call::idempotent`].
+    /// Declares that the call may be processed twice; see [`Call::idempotent`].
     pub fn idempotent(self) -> Self {
         self.with(Call::idempotent)
     }
 
-    /// Sets the policy for the case that as many requests wait for their replies as allowed. Default:
+    /// Sets the policy for a full window: as many requests wait for their replies as allowed. Default:
     /// [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
     pub fn when_full(self, choice: WhenWindowFull) -> Self {
         self.with(|call| call.when_full(choice))
     }
 
-    /// Sends it; the answer is awaited or waited for.
+    /// Sends the call and returns a future of the answer.
     pub fn send(self) -> TypedRequest<T, E> {
         TypedRequest {
             method: self.method,
@@ -63,7 +63,7 @@ impl<'a, T, E> TypedCall<'a, T, E> {
         }
     }
 
-    /// Sends it and blocks until its answer. Never call it on a lane.
+    /// Sends the call and blocks until its answer. Never call it on a lane.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -78,7 +78,7 @@ impl<'a, T, E> TypedCall<'a, T, E> {
 }
 
 impl<T, E> TypedRequest<T, E> {
-    /// Blocks this thread until the answer came or the call failed. Never call it on a lane.
+    /// Blocks this thread until the answer comes or the call fails. Never call it on a lane.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -138,7 +138,7 @@ impl<T, E> fmt::Debug for TypedRequest<T, E> {
     }
 }
 
-/// Makes the call of a generated client's method.
+/// Creates the call of a generated client's method.
 pub fn call<'a, F: Format, T, E>(
     client: &'a Client,
     method: &'static str,
@@ -158,7 +158,7 @@ pub fn call<'a, F: Format, T, E>(
 /// Sends the message of a generated client's one-way method.
 ///
 /// # Errors
-/// The arguments cannot be encoded, or not be handed to the client's lane.
+/// The arguments cannot be encoded, or the message cannot be queued.
 pub fn send_one_way<F: Format>(
     client: &Client,
     method: &str,
@@ -171,20 +171,20 @@ pub fn send_one_way<F: Format>(
     Ok(sent?)
 }
 
-/// Reads the answer of a method that returns a [`Result`].
+/// Decodes the answer of a method that returns a [`Result`].
 ///
 /// # Errors
-/// The answer is none.
+/// The payload is no such answer.
 pub fn fallible<F: Format, T: DeserializeOwned, E: DeserializeOwned>(
     payload: &[u8],
 ) -> Result<Result<T, E>, FormatError> {
     F::decode(payload)
 }
 
-/// Reads the answer of a method that returns a plain value.
+/// Decodes the answer of a method that returns a plain value.
 ///
 /// # Errors
-/// The answer is none.
+/// The payload is no such answer.
 pub fn infallible<F: Format, T: DeserializeOwned>(
     payload: &[u8],
 ) -> Result<Result<T, Infallible>, FormatError> {
@@ -202,7 +202,7 @@ fn conclude<T, E>(
         .map_err(CallError::Failed)
 }
 
-/// The failure of a call that could not be encoded. Like that of a request, its result is given once.
+/// The error of a call that could not be encoded. Like the result of a request, it is returned once.
 fn unsent<E>(error: Option<FormatError>) -> CallError<E> {
     error.map_or(
         CallError::Request(crate::client::RequestError::Shutdown),

@@ -1,4 +1,4 @@
-//! Why a typed call has no result.
+//! Errors of typed calls.
 
 use std::convert::Infallible;
 
@@ -9,9 +9,9 @@ use super::FormatError;
 use crate::client::RequestError;
 use crate::mailbox::EnqueueError;
 
-/// A typed call has no result. `E` is the method's own error; of a method that has none it is [`Infallible`].
+/// A typed call has no result. `E` is the method's own error. For a method without one it is [`Infallible`].
 ///
-/// It is a [`std::error::Error`] if `E` is one.
+/// The type implements [`std::error::Error`] if `E` does.
 ///
 /// ```
 /// use tidewire::typed::CallError;
@@ -42,29 +42,29 @@ use crate::mailbox::EnqueueError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CallError<E = Infallible> {
-    /// The method ran, and answered with its own error.
+    /// The method ran and returned its own error.
     #[error("the method failed")]
     Failed(#[source] E),
-    /// The server has no such method, or only another version of it. Nothing ran there. Bring both sides to the same
-    /// version of the service.
+    /// The server has no such method, or only another version of it. No method ran. Use the same version of the service on
+    /// both sides.
     #[error("the server has no method `{method}`, or only another version of it")]
     MethodNotFound {
         /// The name that was called.
         method: &'static str,
     },
-    /// The server could not read the arguments. Nothing ran there. A type that both sides use is not the same in both.
+    /// The server could not decode the arguments. No method ran. A type of the service differs between the two sides.
     #[error("the server could not read the arguments of `{method}`")]
     BadParameters {
         /// The name that was called.
         method: &'static str,
     },
-    /// The arguments cannot be encoded; nothing was sent.
+    /// The arguments cannot be encoded. Nothing was sent.
     #[error("the arguments cannot be sent: {0}")]
     Arguments(#[source] FormatError),
-    /// The method ran, and its answer cannot be read. A type that both sides use is not the same in both.
+    /// The method ran, but its answer cannot be decoded. A type of the service differs between the two sides.
     #[error("the answer cannot be read: {0}")]
     MalformedAnswer(#[source] FormatError),
-    /// There was no answer, or a refusal for a reason that is not the method's: see [`RequestError`].
+    /// There was no answer, or a refusal that is not the method's own error: see [`RequestError`].
     #[error(transparent)]
     Request(RequestError),
 }
@@ -84,7 +84,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// The method's own error, if that is what it was.
+    /// Returns the method's own error, if this is one.
     #[must_use]
     pub fn into_failure(self) -> Option<E> {
         match self {

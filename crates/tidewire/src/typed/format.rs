@@ -1,4 +1,4 @@
-//! Values as payloads: the trait, and its default.
+//! Encoding of values as payloads: the trait, and its default.
 
 use std::cell::Cell;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// How the arguments and results of a typed service become payloads. Chosen in the trait, because both sides must
-/// agree: `#[tidewire::service(format = Json)]`.
+/// The encoding of arguments and results of a typed service. The service's trait chooses it, because both sides must agree:
+/// `#[tidewire::service(format = Json)]`.
 ///
-/// Arguments are encoded as a tuple, by position; `()` if there are none. A result is encoded as what the method
-/// returns, a [`Result`] included.
+/// Arguments are encoded as a tuple, by position; `()` if there are none. A result is encoded as the method's return value,
+/// including a [`Result`].
 ///
-/// JSON, for peers that have no Rust types, takes these lines:
+/// JSON, for peers without Rust types, takes these lines:
 ///
 /// ```
 /// use serde::{Serialize, de::DeserializeOwned};
@@ -38,26 +38,25 @@ use thiserror::Error;
 /// # Ok::<(), FormatError>(())
 /// ```
 pub trait Format: 'static {
-    /// Appends a value to `out`. What `out` holds after an error is not looked at.
+    /// Appends a value to `out`. After an error the content of `out` is ignored.
     ///
     /// # Errors
-    /// The format has no way to say it.
+    /// The format cannot express the value.
     fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError>;
 
-    /// Reads a value that fills the payload. It must accept nothing behind it: left over bytes mean that the two sides
-    /// do not speak of the same type.
+    /// Decodes a value that fills the whole payload. It must return an error if bytes are left over, because then the two
+    /// sides use different types.
     ///
     /// # Errors
-    /// The payload is not such a value. Unknown peers choose the payload, so this must never panic.
+    /// The payload is not such a value. Payloads come from untrusted peers, so this must never panic.
     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError>;
 }
 
-/// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself: change the
-/// version of a service when you change the fields of a type that it uses.
+/// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself. So
+/// change the version of a service when you change the fields of a type that it uses.
 ///
-/// Unknown peers choose what is decoded. A type that contains itself, as a tree does, is nested as deeply as they say, up
-/// to what fits a frame, and a list of values that take no bytes may have any length; bound the frames, or keep such
-/// types out of services.
+/// Untrusted peers choose what is decoded. A type that contains itself, such as a tree, can be nested as deeply as a frame
+/// allows. A list of values without bytes can have any length. So bound the frames, or keep such types out of services.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
@@ -65,16 +64,16 @@ pub struct Postcard;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The value cannot be said in this format.
+    /// The format cannot express the value.
     #[error("the value cannot be encoded")]
     Encode(#[source] Cause),
     /// The payload is not such a value.
     #[error("the payload is no such value")]
     Decode(#[source] Cause),
-    /// The payload goes on behind the value.
+    /// The payload has more bytes after the value.
     #[error("{bytes} bytes are left over behind the value")]
     LeftOver {
-        /// How many.
+        /// Number of bytes that are left over.
         bytes: usize,
     },
 }
@@ -82,12 +81,12 @@ pub enum FormatError {
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl FormatError {
-    /// A value that cannot be encoded, and why.
+    /// Wraps the cause of a value that cannot be encoded.
     pub fn encode(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Encode(cause.into())
     }
 
-    /// A payload that cannot be decoded, and why.
+    /// Wraps the cause of a payload that cannot be decoded.
     pub fn decode(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Decode(cause.into())
     }
@@ -108,7 +107,7 @@ impl Format for Postcard {
     }
 }
 
-/// Appends to a buffer that is kept. The flavours of Postcard itself take it, or go byte by byte.
+/// Appends to a borrowed buffer. Postcard's own flavours take the buffer by value, or work byte by byte.
 struct Append<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Append<'_> {
@@ -131,13 +130,13 @@ impl Flavor for Append<'_> {
     }
 }
 
-/// Lends an encoded value to `take`, in a buffer that the thread keeps, so that answering allocates nothing.
+/// Encodes a value into a buffer that the thread keeps, and passes it to `take`. So answering allocates nothing.
 pub(super) fn with_encoded<F: Format, T: Serialize + ?Sized, R>(
     value: &T,
     take: impl FnOnce(&[u8]) -> R,
 ) -> Result<R, FormatError> {
-    // Taken out, not borrowed: encoding runs code of the user's, which may come here again. A thread that is ending has
-    // no buffer any more.
+    // Taken out instead of borrowed, because encoding runs user code, which may call this again. A thread that is ending has
+    // no buffer.
     let mut buffer = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let result = F::encode(value, &mut buffer).map(|()| take(&buffer));
     if buffer.capacity() <= SCRATCH_BYTES_MAX {
@@ -151,7 +150,7 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The largest buffer that a thread keeps. Growing a larger one again costs little beside filling it.
+/// Largest buffer that a thread keeps. Growing a larger one again is cheap compared to filling it.
 const SCRATCH_BYTES_MAX: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -179,7 +178,7 @@ mod tests {
         );
     }
 
-    /// A value whose encoding encodes another one.
+    /// A value whose encoding encodes another value.
     struct Nested;
 
     impl Serialize for Nested {

@@ -1,31 +1,30 @@
 //! Typed services: a trait whose methods are called over the wire.
 //!
-//! Problem: a payload is bytes, and what they mean is agreed on in two programs that change separately. Approach: one
-//! trait is the agreement, and [`#[tidewire::service]`](macro@crate::service) makes both sides of it. The server's
-//! side is a set of [`Methods`](crate::Methods) for a [`Router`](crate::Router), so that typed and untyped methods,
-//! and several versions of one service, live in one server. The client's side is a thin wrapper of a
-//! [`Client`](crate::Client). Both work over every transport, and with every codec that carries names of methods.
+//! Problem: a payload is bytes, and their meaning is defined in two programs that change separately. Approach: one trait
+//! defines it, and [`#[tidewire::service]`](macro@crate::service) generates both sides from the trait. The server's side is
+//! a set of [`Methods`](crate::Methods) for a [`Router`](crate::Router), so one server can have typed and untyped methods,
+//! and several versions of a service. The client's side is a thin wrapper of a [`Client`](crate::Client). Both work over
+//! every transport, and with every codec that transmits names of methods.
 //!
-//! What is generated only calls the generic functions here, so that there is little of it, and little to compile.
+//! Generated code only calls the generic functions of this module, so it stays small and compiles fast.
 //!
-//! # What travels
+//! # On the wire
 //!
-//! - **The name** of a method is `service.method.vVERSION.FINGERPRINT`, all of it known at compile time. The
-//!   fingerprint is made of the argument names, the types as they are written, and the format. A changed signature is
-//!   therefore another method, and its callers get [`CallError::MethodNotFound`] instead of an answer to something
-//!   they did not ask. What the fingerprint cannot see is the inside of your own types and the meaning of it all:
-//!   change the version with these.
-//! - **The arguments** are a tuple, and **the answer** is what the method returns, each in the service's [`Format`].
-//! - **The method's own error** is part of the answer, not a refusal; so it stays typed whatever the codec, and the
-//!   client tells it from everything else: [`CallError::Failed`].
-//! - **Arguments that cannot be read** are refused as bad parameters and counted in
+//! - **The name** of a method is `service.method.vVERSION.FINGERPRINT`, all of it known at compile time. The fingerprint is
+//!   computed from the argument names, the types as they are written, and the format. So a changed signature is another
+//!   method, and old callers get [`CallError::MethodNotFound`] instead of a wrong answer. The fingerprint does not cover the
+//!   fields of your own types, nor their meaning: change the version when these change.
+//! - **The arguments** are a tuple, and **the answer** is the method's return value, each in the service's [`Format`].
+//! - **The method's own error** is part of the answer, not a refusal. So it stays typed with every codec, and the client
+//!   gets it as [`CallError::Failed`].
+//! - **Arguments that cannot be decoded** are refused as bad parameters and counted in
 //!   [`Metrics::refused`](crate::Metrics::refused).
 //!
-//! Rejected: the version alone in the name (whoever forgets to change it decodes garbage, because the default format
-//! does not describe itself), the fingerprint in the payload (other peers could not read it, and an old server would
-//! not know that it should), the method's error in an error frame (text of 255 bytes, in codes of the codec),
-//! arguments that borrow from the receive buffer (formats with escapes cannot lend them), and async methods on the
-//! server (a lane runs no tasks; a [`DeferredReply`] goes to whatever does).
+//! Rejected: only the version in the name, because a forgotten change would decode garbage: the default format does not
+//! describe itself. The fingerprint in the payload: other peers could not read it, and an old server would not check it. The
+//! method's error in an error frame: it has a code of the codec and a text of 255 bytes. Arguments that borrow from the
+//! receive buffer: formats with escapes cannot lend them. Async methods on the server: a lane runs no tasks, but a
+//! [`DeferredReply`] can be moved into one.
 
 mod answer;
 mod call;
@@ -37,7 +36,7 @@ pub use call::{TypedCall, TypedRequest};
 pub use error::CallError;
 pub use format::{Format, FormatError, Postcard};
 
-/// Functions that generated code calls. They are no part of the interface: they change with the macro.
+/// Functions that generated code calls. They are not part of the public interface, and change with the macro.
 #[doc(hidden)]
 pub mod generated {
     pub use super::answer::{acknowledge, answer, arguments, defer, no_such_method};

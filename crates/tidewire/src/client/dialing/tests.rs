@@ -9,7 +9,7 @@ use crate::Message;
 use crate::client::{Client, Connecting};
 use crate::service::Context;
 
-/// Connects to a host that stands for all of these.
+/// Starts to connect to a host whose name resolves to these endpoints.
 fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
     let address = endpoints[0].clone().into();
     let target = Target {
@@ -20,10 +20,10 @@ fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
     Connecting::new(Client::builder().start_to(target, false))
 }
 
-/// A port on which nobody listens, and will not as long as the listener lives that holds it.
+/// Returns a port without a listener. No other process can take it while the returned listener lives.
 fn dead_end() -> (TcpListener, Endpoint) {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The same port of another address of this machine.
+    // The listener holds the port number on one loopback address; the endpoint uses another one.
     let address = (
         std::net::Ipv4Addr::new(127, 0, 0, 99),
         holder.local_addr().unwrap().port(),
@@ -31,7 +31,8 @@ fn dead_end() -> (TcpListener, Endpoint) {
     (holder, std::net::SocketAddr::from(address).into())
 }
 
-/// A UDP port that nobody has is known by the kernel's word, too, and ended the search.
+/// Regression: the kernel reports a closed UDP port as refused, and the client stopped there instead of trying the next
+/// address.
 #[test]
 fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
     let server = crate::serve(
@@ -85,7 +86,7 @@ fn the_addresses_of_a_name_are_tried_in_order() {
     );
 }
 
-/// The addresses of a name were looked up once, so a server that moved was never found again.
+/// Regression: a name was resolved only once, so a client never found a server that had moved.
 #[test]
 fn a_host_is_looked_up_again_after_none_of_its_addresses_answered() {
     static FOUND: Mutex<Vec<Endpoint>> = Mutex::new(Vec::new());

@@ -1,8 +1,8 @@
-//! The events of one queue, and what happens to them at its bounds.
+//! The events of one queue, and the policies at its bounds.
 //!
-//! The policies differ in [`State::admit`] only: which event goes when there is no room. [`Conflation`] is the state of the
-//! one that knows topics: it exists from when the queue was full until it is empty, so that the others, and a queue that
-//! keeps up, pay nothing for it.
+//! The policies differ only in [`State::admit`], which drops an event when there is no room. [`Conflation`] is the state of
+//! the policy that knows topics. It exists from when the queue is full until it is empty. So other policies, and a queue
+//! that is not full, pay nothing for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,53 +10,53 @@ use std::task::Waker;
 
 use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 
-/// The policy of a client whose application does not take its events, when a queue of them is
-/// [full](crate::ClientBuilder::event_bytes_max). A [subscription](crate::Subscribe::when_events_full) may have one of its own.
+/// The policy for a queue of events that is [full](crate::ClientBuilder::event_bytes_max), because the application does not
+/// take them. A [subscription](crate::Subscribe::when_events_full) may have a policy of its own.
 /// [`Client::subscribe`](crate::Client::subscribe) has an example.
 ///
-/// Whatever is dropped is counted in [`Metrics::events_dropped`](crate::Metrics::events_dropped), and
-/// [`Event::Lost`](crate::Event::Lost) or [`TopicEvent::Lost`](crate::TopicEvent::Lost) says how many are missing, at the
-/// place where they are.
+/// Dropped events are counted in [`Metrics::events_dropped`](crate::Metrics::events_dropped). An
+/// [`Event::Lost`](crate::Event::Lost) or [`TopicEvent::Lost`](crate::TopicEvent::Lost) at their position has their number.
 ///
-/// | an application that | takes |
+/// | application | policy |
 /// |---|---|
-/// | wants news, and replies whatever happens | [`DropOldest`](Self::DropOldest) |
+/// | needs news, and replies in any case | [`DropOldest`](Self::DropOldest) |
 /// | shows the state of many topics | [`ConflateByTopic`](Self::ConflateByTopic) |
 /// | leaves the choice to the server's policy, or to `block` | [`PauseReading`](Self::PauseReading) |
 /// | keeps a record from a known beginning | [`DropNewest`](Self::DropNewest) |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenEventsFull {
-    /// The oldest event is dropped for each new one. The default: replies are read whatever happens to events, so a
-    /// thread may wait for one while nobody takes events.
+    /// The oldest event is dropped for each new one. This is the default: replies are always read, so a thread may wait for
+    /// a reply even if no thread takes events.
     #[default]
     DropOldest,
     /// New events are dropped until there is room.
     DropNewest,
-    /// A new message takes the place of the one of the same topic that waits; each counts as lost that was replaced. So a
-    /// reader that fell behind finds the latest value of every topic, in the order in which the topics came. If more topics
-    /// wait than the queue holds, the oldest event is dropped. The queue does so from when it is full until it is empty.
+    /// A new message replaces the waiting message of the same topic, and the replaced one counts as lost. So a reader that
+    /// fell behind finds the latest value of every topic, in the order in which the topics came. If more topics wait than
+    /// the queue holds, the oldest event is dropped. The queue conflates from when it is full until it is empty.
     ///
-    /// For subscriptions with wildcards. The client's own events have no topics: there it is [`DropOldest`](Self::DropOldest).
+    /// It is meant for subscriptions with wildcards. The client's own events have no topics: for them it acts as
+    /// [`DropOldest`](Self::DropOldest).
     ConflateByTopic,
-    /// The client reads nothing from its connection until half of the queue has been taken. So nothing is dropped here,
-    /// and the server's policy for slow subscribers decides: its gaps say what it dropped.
+    /// The client stops reading from its connection until half of the queue has been taken. So the client drops nothing, and
+    /// the server's policy for slow subscribers decides: its gaps say what it dropped.
     ///
-    /// Replies are not read either. A thread that waits for one while no thread takes events waits until the
-    /// [timeout](crate::ClientBuilder::request_timeout). Take the events of every queue that has this policy on threads or tasks
-    /// that do not wait for replies.
+    /// Replies are not read either. If a thread waits for a reply while no thread takes events, it waits until the
+    /// [timeout](crate::ClientBuilder::request_timeout). So take the events of every queue with this policy on threads or
+    /// tasks that do not wait for replies.
     ///
-    /// Events of the client itself, and messages that a peer left behind, cannot be held back: they take as
-    /// much room again, and then the oldest event is dropped. Over UDP the system drops what is not read, and nothing
-    /// says how much was for this client, so another policy is better there.
+    /// Some events cannot be held back: events of the client itself, and messages that were read before. They may use as
+    /// much room again, and then the oldest event is dropped. Over UDP the system drops datagrams that are not read, without
+    /// a count for this client. So another policy is better there.
     PauseReading,
 }
 
-/// The most that a queue holds, and what happens then.
+/// The bounds of a queue, and the policy at them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventBounds {
     pub(crate) events_max: usize,
-    /// Payloads and texts, and [`EVENT_OVERHEAD_BYTES`] for each event.
+    /// Counts payloads and texts, and [`EVENT_OVERHEAD_BYTES`] for each event.
     pub(crate) bytes_max: usize,
     pub(crate) when_full: WhenEventsFull,
 }
@@ -64,30 +64,31 @@ pub(crate) struct EventBounds {
 #[derive(Debug)]
 pub(super) struct State<E> {
     pub(super) events: VecDeque<E>,
-    /// As [`EventBounds::bytes_max`] counts them.
+    /// Counted as for [`EventBounds::bytes_max`].
     pub(super) bytes: usize,
-    /// Dropped and not told yet: before the first event, or behind the last one if new ones are dropped.
+    /// Number of dropped events that no event has reported yet. They were before the first event, or after the last one if
+    /// new ones are dropped.
     lost: u64,
-    /// Where the topics are, from when the queue was full until it is empty.
+    /// Positions of topics, from when the queue is full until it is empty.
     conflation: Option<Box<Conflation>>,
     pub(super) ended: bool,
-    /// It counts as full in [`Reading`](super::Reading).
+    /// Whether the queue counts as full in [`Reading`](super::Reading).
     pub(super) holds_reading: bool,
-    /// Threads blocked in [`EventQueue::next`](super::EventQueue::next): waking where nobody waits would be a system call per
-    /// event.
+    /// Number of threads blocked in [`EventQueue::next`](super::EventQueue::next). While it is 0, no notification is needed,
+    /// which saves a system call for each event.
     pub(super) waiting: usize,
-    /// Of the futures that wait for an event, each under its number.
+    /// Wakers of futures that wait for an event, each with its number.
     pub(super) wakers: Vec<(u64, Waker)>,
-    /// Of the futures that wait for the end.
+    /// Wakers of futures that wait for the end.
     pub(super) at_end: Vec<(u64, Waker)>,
     /// The number of the next future.
     next_number: u64,
 }
 
-/// Where the messages of topics are in a queue, so that a newer one takes the place of each.
+/// The positions of topics in a queue, so that a newer message can replace the one of the same topic.
 #[derive(Debug, Default)]
 struct Conflation {
-    /// The position of each topic's message, counted from the first event that was there.
+    /// The position of each topic's message, counted from the first event at the start of conflation.
     positions: HashMap<Arc<str>, u64>,
     /// Events that were taken from the front since then.
     taken: u64,
@@ -111,8 +112,8 @@ impl<E> Default for State<E> {
 }
 
 impl<E: Queued> State<E> {
-    /// Adds an event, and drops what the policy says if there is no room: an empty queue takes any. Returns how many were
-    /// dropped.
+    /// Adds an event. Drops events by the policy if there is no room, but an empty queue accepts any event. Returns the
+    /// number of dropped events.
     pub(super) fn admit(&mut self, event: E, bounds: &EventBounds) -> u64 {
         let EventBounds {
             events_max,
@@ -162,7 +163,8 @@ impl<E: Queued> State<E> {
             return dropped;
         };
         if event.missing() > 0 {
-            // A server that conflates, too, sends a gap before most messages: they would take the room of topics.
+            // A server that conflates too sends a gap before most messages. Gaps would use up the room of topics, so they
+            // are counted instead.
             return dropped + self.note_lost(&event);
         }
         let next = conflation.taken + self.events.len() as u64;
@@ -177,11 +179,11 @@ impl<E: Queued> State<E> {
                     conflation.positions.insert(Arc::clone(topic), next);
                 }
             },
-            // The connection ended, or is there again: what comes after that must not stand before it.
+            // The connection ended or came back. Later messages must not move before this event.
             None => conflation.positions.clear(),
         }
-        if let Some(place) = replaced {
-            let old = std::mem::replace(place, event);
+        if let Some(replaced) = replaced {
+            let old = std::mem::replace(replaced, event);
             self.bytes = self.bytes + bytes - bytes_of(&old);
             dropped += self.note_lost(&old);
         } else {
@@ -195,7 +197,8 @@ impl<E: Queued> State<E> {
             })
     }
 
-    /// Notes where the topics are, and drops all messages but the latest of each. Returns how many those are.
+    /// Records the positions of topics, and drops all messages but the latest of each. Returns the number of dropped
+    /// messages.
     fn begin_conflation(&mut self) -> u64 {
         let mut conflation = Conflation::default();
         let mut dropped = 0;
@@ -214,9 +217,9 @@ impl<E: Queued> State<E> {
             let position = conflation.positions.entry(Arc::clone(topic));
             let index = *position.or_insert(self.events.len() as u64) as usize;
             match self.events.get_mut(index) {
-                Some(place) => {
+                Some(replaced) => {
                     let bytes = bytes_of(&event);
-                    let old = std::mem::replace(place, event);
+                    let old = std::mem::replace(replaced, event);
                     self.bytes = self.bytes + bytes - bytes_of(&old);
                     dropped += self.note_lost(&old);
                 }
@@ -237,7 +240,8 @@ impl<E: Queued> State<E> {
         dropped
     }
 
-    /// Whether so many more events with so many bytes in all would exceed a bound. An empty queue has room for any.
+    /// Whether this many more events, with this many bytes in all, would exceed a bound. An empty queue has room for any
+    /// event.
     fn lacks_room(&self, events: usize, bytes: usize, bounds: &EventBounds) -> bool {
         !self.events.is_empty()
             && (self.events.len() + events > bounds.events_max
@@ -270,7 +274,8 @@ impl<E: Queued> State<E> {
         Some(event)
     }
 
-    /// Notes an event that is dropped. What it said to be missing stays missing. Returns how many more are so now.
+    /// Counts a dropped event as lost, together with the events that it reports as missing. Returns 1 if it was a real
+    /// event, else 0.
     fn note_lost(&mut self, event: &E) -> u64 {
         let missing = event.missing();
         self.lost += missing.max(1);
@@ -281,11 +286,11 @@ impl<E: Queued> State<E> {
         if self.lost > 0 && (self.events.is_empty() || when_full != WhenEventsFull::DropNewest) {
             return Some(E::lost(std::mem::take(&mut self.lost)));
         }
-        // Once ended, every further call learns it instead of waiting for ever.
+        // After the end every further call returns it, instead of blocking for ever.
         self.pop().or_else(|| self.ended.then(E::ended))
     }
 
-    /// Ends the queue and takes out what is in it.
+    /// Ends the queue and returns its events.
     pub(super) fn discard(&mut self) -> VecDeque<E> {
         self.ended = true;
         self.lost = 0;
@@ -296,14 +301,14 @@ impl<E: Queued> State<E> {
 }
 
 impl<E> State<E> {
-    /// The number of a future that begins to wait.
+    /// Returns a number for a future that begins to wait.
     pub(super) fn new_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
     }
 }
 
-/// The room of a queue that an event takes.
+/// The bytes of a queue that an event uses.
 fn bytes_of<E: Queued>(event: &E) -> usize {
     EVENT_OVERHEAD_BYTES + event.heap_bytes()
 }

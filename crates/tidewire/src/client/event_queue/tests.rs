@@ -35,7 +35,7 @@ fn message(number: u32, payload_bytes: usize) -> Event {
     )))
 }
 
-/// Takes everything: the numbers of the messages, and a minus before how many are missing at that place.
+/// Takes all events. A message becomes its number, and a loss becomes the negative count of missing events.
 fn taken(queue: &EventQueue<Event>) -> Vec<i64> {
     let next = || queue.next(Some(Duration::ZERO));
     std::iter::from_fn(next)
@@ -52,7 +52,7 @@ fn what_was_dropped_is_told_where_it_is_missing() {
     for (when_full, expected) in [
         (WhenEventsFull::DropOldest, vec![-3, 4, 5, 6]),
         (WhenEventsFull::DropNewest, vec![1, 2, 3, -3]),
-        // Whoever is not held back finds as much room again.
+        // A queue that pauses reading holds as much again.
         (WhenEventsFull::PauseReading, vec![1, 2, 3, 4, 5, 6]),
     ] {
         let queue = bounded(3, usize::MAX, when_full);
@@ -70,7 +70,7 @@ fn what_was_dropped_is_told_where_it_is_missing() {
     assert_eq!(taken(&queue), [3, -1, 5]);
 }
 
-/// Their number alone was bounded: 65,536 events of 12 KB were 820 MB.
+/// Regression: only the number of events was bounded, and 65,536 events of 12 KB took 820 MB.
 #[test]
 fn events_that_nobody_takes_are_bounded_in_bytes() {
     const BYTES_MAX: usize = 100_000;
@@ -110,7 +110,7 @@ fn an_empty_queue_takes_an_event_of_any_size() {
     }
 }
 
-/// The number of missing events was forgotten together with the event that told it.
+/// Regression: dropping an event that reports missing events lost its count.
 #[test]
 fn a_loss_that_is_dropped_stays_told() {
     let queue = bounded(2, usize::MAX, WhenEventsFull::DropOldest);
@@ -119,7 +119,7 @@ fn a_loss_that_is_dropped_stays_told() {
     assert_eq!(
         queue.reading.dropped(),
         1,
-        "message 1; the ten were not dropped here"
+        "only message 1: this queue did not drop the other ten"
     );
     assert_eq!(taken(&queue), [-11, 2, 3]);
 }
@@ -137,7 +137,7 @@ fn a_full_queue_holds_reading_until_half_of_it_was_taken() {
         assert!(queue.next(None).is_some());
         assert_eq!(is_held(), expected);
     }
-    // However a full queue goes, it holds nothing any more.
+    // A queue that is discarded or dropped no longer holds reading.
     for discards in [true, false] {
         let reading = Arc::clone(&queue.reading);
         let other = EventQueue::new(queue.bounds, Arc::clone(&reading));
@@ -160,7 +160,7 @@ fn the_end_is_told_to_everyone_who_asks() {
     assert_eq!(queue.next(None), Some(Event::Ended));
 }
 
-/// They waited for nobody as long as anything kept the queue: up to 65,536 of them.
+/// Regression: up to 65,536 events stayed in a discarded queue as long as it had a reference.
 #[test]
 fn nothing_is_held_that_nobody_will_take() {
     let queue = queue(EventBounds::default());
@@ -174,12 +174,12 @@ fn nothing_is_held_that_nobody_will_take() {
     assert_eq!(queue.next(None), Some(Event::Ended));
 }
 
-/// Only one of the threads that waited learnt of the end, and the others waited for ever.
+/// Regression: only one waiting thread got the end, and the others waited for ever.
 #[test]
 fn the_end_is_told_to_every_thread_that_waits() {
     const THREADS: usize = 3;
     let queue = Arc::new(queue(EventBounds::default()));
-    let (told, heard) = std::sync::mpsc::channel();
+    let (told, received) = std::sync::mpsc::channel();
     for _ in 0..THREADS {
         let (queue, told) = (Arc::clone(&queue), told.clone());
         std::thread::spawn(move || told.send(queue.next(None)));
@@ -189,12 +189,12 @@ fn the_end_is_told_to_every_thread_that_waits() {
     }
     queue.push(Event::Ended);
     for _ in 0..THREADS {
-        let event = heard.recv_timeout(Duration::from_secs(60));
+        let event = received.recv_timeout(Duration::from_secs(60));
         assert_eq!(event, Ok(Some(Event::Ended)), "one was not woken");
     }
 }
 
-/// The task that asked last took the place of those before it, which nobody woke any more.
+/// Regression: the last task to poll replaced the wakers of the others, which were never woken.
 #[test]
 fn every_task_that_waits_is_woken() {
     struct Count(AtomicUsize);
@@ -212,7 +212,7 @@ fn every_task_that_waits_is_woken() {
         (waker, Box::pin(NextEvent::new(&queue)))
     });
     for (waker, task) in &mut tasks {
-        // A future that was let go takes its waker with it.
+        // Dropping a future removes its waker.
         let mut dropped = Box::pin(NextEvent::new(&queue));
         let polled = dropped.as_mut().poll(&mut Context::from_waker(waker));
         assert_eq!(polled, Poll::Pending);
@@ -243,8 +243,8 @@ fn the_end_is_no_lost_event() {
     }
 }
 
-/// Whatever comes in whatever order, and however little room there is: each message is delivered or told as lost once, and no
-/// topic goes back.
+/// For random events and bounds, each message is delivered or reported as lost exactly once, and the values of a topic never
+/// go back.
 #[test]
 fn conflation_loses_nothing_untold() {
     let mut random = fastrand::Rng::with_seed(7);
@@ -309,7 +309,7 @@ fn conflation_loses_nothing_untold() {
     }
 }
 
-/// A value from after a connection's end took the place of one from before it.
+/// Regression: a value from after a reconnect replaced one from before it.
 #[test]
 fn nothing_is_conflated_across_the_end_of_a_connection() {
     let bounds = EventBounds {

@@ -1,4 +1,4 @@
-//! Subscriptions in every state, without a lane.
+//! Tests of subscriptions in every state, without a lane.
 
 use super::*;
 use crate::client::event_queue::EventBounds;
@@ -29,7 +29,10 @@ fn a_dropped_subscription_is_deaf_until_the_server_knows() {
     let step = listening.next_step();
     assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == key));
     listening.note_asked(key);
-    assert!(listening.handle_message(&deliver(5)), "it is nobody else's");
+    assert!(
+        listening.handle_message(&deliver(5)),
+        "the alias is still this entry's"
+    );
     assert_eq!(queue.next(Some(Duration::ZERO)), None);
     listening
         .handle_answer(key, Kind::Unsubscribe, Ok(5))
@@ -80,7 +83,7 @@ fn a_new_connection_asks_again_and_a_refusal_ends_it() {
     assert!(listening.entries.is_empty());
 }
 
-/// The server agreed after the client had stopped listening for it, and nobody ever unsubscribed.
+/// Regression: the server agreed after the client had stopped waiting, and the client never unsubscribed.
 #[test]
 fn one_that_the_server_agrees_to_too_late_is_unsubscribed_from() {
     let mut listening = Listening::default();
@@ -91,7 +94,7 @@ fn one_that_the_server_agrees_to_too_late_is_unsubscribed_from() {
     let first_again = listening.add("a.b".into(), None, new_queue());
     assert_ne!(
         first, again,
-        "it went with its connection, which the other one survives"
+        "the first one ended with its connection, the second one did not"
     );
     for key in [again, first_again] {
         listening.note_asked(key);
@@ -124,7 +127,7 @@ fn one_that_the_server_agrees_to_too_late_is_unsubscribed_from() {
     assert!(listening.entries.is_empty() && listening.by_alias.is_empty());
 }
 
-/// The server refused it, because it had agreed to the one that was given up.
+/// Regression: the server refused the second subscription, because it had agreed to the first one, which was given up.
 #[test]
 fn one_made_again_takes_over_what_the_server_agreed_to_before() {
     let refusal = || RequestError::Refused {
@@ -147,7 +150,10 @@ fn one_made_again_takes_over_what_the_server_agreed_to_before() {
     listening
         .handle_answer(given_up, Kind::Subscribe, Ok(5))
         .unwrap();
-    assert!(listening.next_step().is_none(), "nobody unsubscribes");
+    assert!(
+        listening.next_step().is_none(),
+        "the entry is kept for its successor"
+    );
     let told = listening.handle_answer(other, Kind::Subscribe, Err(refusal()));
     assert_eq!(told, Err(refusal()), "it has another policy");
     let told = listening.handle_answer(again, Kind::Subscribe, Err(refusal()));

@@ -1,4 +1,4 @@
-//! Requests in every state, without a lane.
+//! Tests of requests in every state, without a lane's thread.
 
 use tidewire_io::socket::Stream;
 
@@ -11,14 +11,14 @@ use crate::engine::Core;
 use crate::lane::lane;
 use crate::server::Server;
 
-/// A client without a lane, so that the test takes its turns.
+/// A client without a thread: the test runs its turns.
 struct Rig {
     link: Arc<Link>,
     pending: Pending,
 }
 
 impl Rig {
-    /// With an open session of this lane.
+    /// Creates a client with an open session of this lane.
     fn new(core: &Core, slot: usize, ids: RequestIds, pending_max: usize) -> Self {
         let table = RequestTable::new(1 << 20, false);
         let link = Arc::new(Link::new(table, EventBounds::default()));
@@ -27,14 +27,14 @@ impl Rig {
         Self { link, pending }
     }
 
-    /// A request that waits where the window is full.
+    /// Submits a request that waits if the window is full.
     fn ask(&self) -> SlotId {
         let mut head = RequestHead::due_at(u64::MAX);
         head.when_full = WhenWindowFull::Wait;
         self.link.table.submit(head, "", b"payload").unwrap()
     }
 
-    /// Does what was left for the lane.
+    /// Processes the submissions as the lane does.
     fn run(&mut self, core: &mut Core) {
         let mut cx = core.context_without_session();
         let mut batch = Submissions::default();
@@ -48,7 +48,7 @@ impl Rig {
         }
     }
 
-    /// Sends a block of what comes and all that waits, as far as there is room.
+    /// Sends a block of new requests, and the queued requests as far as there is room.
     fn send_both(&mut self, core: &mut Core, batch: &mut Submissions<Control>) {
         let mut cx = core.context_without_session();
         if batch.next().is_some() {
@@ -57,7 +57,7 @@ impl Rig {
         self.pending.send_queued(&mut cx);
     }
 
-    /// The rest of the turn.
+    /// Sends queued requests and completes the outcomes, as the lane does at the end of a turn.
     fn end_turn(&mut self, core: &mut Core) {
         let mut cx = core.context_without_session();
         self.pending.send_queued(&mut cx);
@@ -67,8 +67,8 @@ impl Rig {
 
 const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
 
-/// Each abandoned request was looked for among all others: dropping n of them cost the lane the square of that. The last
-/// first, which a search finds last.
+/// Regression: each abandoned request was searched for, and dropping n requests cost the lane n² steps. The test drops the
+/// last one first, which a search finds last.
 #[test]
 fn dropping_many_requests_takes_no_search_for_each() {
     const WINDOW: usize = 60;
@@ -92,12 +92,12 @@ fn dropping_many_requests_takes_no_search_for_each() {
         }
         rig.run(core);
         assert_eq!(rig.pending.sent.len(), 0, "{ids:?}");
-        // The queue was not walked yet.
+        // The queue is walked at the end of the turn.
         assert_eq!(rig.pending.queued.len(), REQUESTS - WINDOW, "{ids:?}");
         rig.end_turn(core);
         assert!(rig.pending.queued.is_empty(), "{ids:?}");
         assert_eq!(rig.pending.index.abandoned_count(), 0, "{ids:?}");
-        // Every one of them was answered for, so nobody is looked for any more and all slots are free.
+        // All requests are completed, so none counts as abandoned and all slots are free.
         let table = &rig.link.table;
         assert!(!slots.iter().any(|slot| table.is_abandoned(Some(*slot))));
         let again: Vec<SlotId> = (0..4 * REQUESTS + 64).map(|_| rig.ask()).collect();
@@ -105,7 +105,7 @@ fn dropping_many_requests_takes_no_search_for_each() {
     }
 }
 
-/// A server that goes away refuses what it had not begun.
+/// A server that goes away refuses requests that it has not processed.
 #[test]
 fn a_request_put_back_waits_for_the_next_connection_unless_it_is_abandoned() {
     let mut lane = lane(&Server::builder());
@@ -123,7 +123,7 @@ fn a_request_put_back_waits_for_the_next_connection_unless_it_is_abandoned() {
     let [once_id, other_id, abandoned_id] =
         [once, sent_again, abandoned].map(|slot| id_of(&rig, slot));
     rig.pending.session = None;
-    assert!(!rig.pending.put_back(once_id), "it is not marked");
+    assert!(!rig.pending.put_back(once_id), "it is not idempotent");
     assert!(rig.pending.put_back(other_id) && rig.pending.put_back(abandoned_id));
     assert_eq!((rig.pending.sent.len(), rig.pending.queued.len()), (1, 2));
     rig.link.table.abandon(abandoned);
@@ -138,7 +138,7 @@ fn a_request_put_back_waits_for_the_next_connection_unless_it_is_abandoned() {
     assert_eq!(again.unwrap().head.slot, Some(sent_again));
 }
 
-/// All that was asked for was appended before anything was written.
+/// Regression: all requests were appended before the first write.
 #[test]
 fn what_was_asked_for_is_written_block_by_block() {
     let mut lane = lane(&Server::builder());
@@ -196,7 +196,7 @@ fn requests_without_room_stay_where_they_are_until_there_is_some() {
     assert_eq!(received, LARGE_REQUESTS * (12 + LARGE_BYTES));
 }
 
-/// Each time that a request was tried it took an id, which nobody else had then, and counted as refused.
+/// Regression: each attempt to send a request took an id, which was then missing, and counted as refused.
 #[test]
 fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     const REQUESTS: usize = 4;
@@ -215,7 +215,7 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     }
     let mut batch = Submissions::default();
     rig.link.table.take(&mut batch);
-    // The first one fills the output in the middle of the block.
+    // The output is full after the first request of the block.
     core.sessions[session].connection.handle_blocked();
     for _ in 0..3 {
         rig.send_both(core, &mut batch);
@@ -238,7 +238,7 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     assert!(rig.pending.queued.is_empty() && rig.pending.completions.is_empty());
 }
 
-/// They were appended up to the limit of the queue before anything was written.
+/// Regression: queued requests were appended up to the queue's limit before the first write.
 #[test]
 fn what_waited_is_written_block_by_block() {
     const REQUESTS: usize = 4;
@@ -258,7 +258,7 @@ fn what_waited_is_written_block_by_block() {
     assert_eq!(drain(&mut peer), REQUESTS * (12 + LARGE_BYTES));
 }
 
-/// Requests that were hardly more than their names did not count.
+/// Regression: names did not count, so requests without payload never filled a block.
 #[test]
 fn names_fill_a_block_as_payloads_do() {
     const NAME: &str = "a.name.of.sixty.four.bytes.that.is.a.bit.long.for.a.method.name!";
@@ -286,7 +286,7 @@ fn names_fill_a_block_as_payloads_do() {
     assert_eq!(received, 2 * BLOCK * (12 + 1 + NAME.len()));
 }
 
-/// Requests of which two make a block, as many as no socket takes at once.
+/// Submits large requests: two fill a block, and all together are more than a socket takes at once.
 fn large_requests(core: &Core, session: usize) -> (Rig, Submissions<Control>) {
     let rig = Rig::new(core, session, RequestIds::Bits32, LARGE_REQUESTS);
     for _ in 0..LARGE_REQUESTS {
@@ -298,7 +298,7 @@ fn large_requests(core: &Core, session: usize) -> (Rig, Submissions<Control>) {
     (rig, batch)
 }
 
-/// Reads all there is.
+/// Reads all available bytes and returns their number.
 fn drain(peer: &mut Stream) -> usize {
     let (mut bytes, mut received) = (vec![0; 1 << 20], 0);
     while let Ok(count @ 1..) = peer.read(&mut bytes) {
@@ -310,7 +310,7 @@ fn drain(peer: &mut Stream) -> usize {
 const LARGE_BYTES: usize = BLOCK_BYTES / 2;
 const LARGE_REQUESTS: usize = 30;
 
-/// The word that a request was abandoned may come after its answer, when its slot is another's.
+/// Regression: an abandonment may arrive after the answer, when another request has the slot.
 #[test]
 fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
     for ids in WAYS {
@@ -323,14 +323,14 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
         let (id, _) = rig.pending.sent.iter().next().unwrap();
         let answered = rig.pending.take_answered(id).unwrap();
         assert_eq!(answered.slot, Some(first), "{ids:?}");
-        // The application abandons it just before the reply is there.
+        // The application abandons it just before the reply comes.
         rig.link.table.abandon(first);
         let completions = &mut rig.pending.completions;
         rig.link
             .table
             .reply(completions, answered.slot, 0, b"reply");
         rig.end_turn(core);
-        // Other slots have their turn before it is used again.
+        // The cursor visits all other slots before it reuses this one.
         let others = std::iter::from_fn(|| Some(rig.ask()).filter(|slot| *slot != first)).count();
         rig.run(core);
         rig.end_turn(core);
@@ -340,7 +340,7 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
         };
         assert_eq!(head.slot, Some(waiting), "{ids:?}");
         assert_eq!(rig.pending.queued.len(), others + 1, "{ids:?}");
-        // What was sent from the queue is not in it any more.
+        // A request sent from the queue is no longer in it.
         rig.pending.index.note_abandoned(waiting);
         assert_eq!(rig.pending.index.abandoned_count(), 0, "{ids:?}");
         for _ in 0..=others {
@@ -353,7 +353,7 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
     }
 }
 
-/// It was asked of the codec where answers came, and of the kind of ids where requests went.
+/// Regression: answers were matched by the codec, but requests were sent by the kind of their ids.
 #[test]
 fn answers_are_told_apart_in_the_way_that_requests_were_sent() {
     for ids in WAYS {
@@ -366,7 +366,7 @@ fn answers_are_told_apart_in_the_way_that_requests_were_sent() {
         assert_eq!(
             rig.pending.answered_id(&plain),
             None,
-            "{ids:?}: none is owed"
+            "{ids:?}: no reply is pending"
         );
         rig.ask();
         rig.run(core);

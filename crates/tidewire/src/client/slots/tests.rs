@@ -1,4 +1,4 @@
-//! Slots through all their states, and used again.
+//! Tests of slots in all states, and reused.
 
 use super::*;
 use crate::client::reply::SHORT_BYTES_MAX;
@@ -33,14 +33,14 @@ fn replies_of_all_lengths_come_out_as_they_went_in() {
     let id = slots.open(&mut cursor);
     assert!(!slots.reply(id, 3, &bytes), "there is no room");
     assert_eq!(slots.answer(id), Answer::Pending);
-    // The longest first, so that a shorter one has to hide what is left of it.
+    // The longest first: a shorter reply must hide the rest of it.
     for count in (0..=SHORT_BYTES_MAX).rev() {
         assert!(slots.reply(id, 3, &bytes[..count]));
         assert_eq!(fetch(&slots, id), reply(&bytes[..count]));
     }
 }
 
-/// Replies that are left for long keep their slots, and cost those who open others a few looks and some memory.
+/// Replies that are not fetched for long keep their slots. Opening other slots then takes a few more looks and some memory.
 #[test]
 fn slots_whose_replies_are_left_are_passed_over() {
     let (slots, mut cursor) = (All::default(), Cursor::default());
@@ -58,7 +58,7 @@ fn slots_whose_replies_are_left_are_passed_over() {
     for id in left {
         assert_eq!(fetch(&slots, id), reply(b"left"));
     }
-    // Those are used again, too.
+    // The freed slots are used again, too.
     for _ in 0..1_000 {
         let ids = [(); 200].map(|()| slots.open(&mut cursor));
         for id in ids {
@@ -69,7 +69,7 @@ fn slots_whose_replies_are_left_are_passed_over() {
     assert!(cursor.len() <= 4 * 200 + 64, "{}", cursor.len());
 }
 
-/// However many are held and freed, there are never more than a few times as many.
+/// The number of slots stays within a small factor of the requests that are open at once.
 #[test]
 fn slots_do_not_grow_beyond_what_is_held() {
     const HELD_MAX: usize = 1_000;

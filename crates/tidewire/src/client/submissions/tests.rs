@@ -1,4 +1,4 @@
-//! Lists of submissions, without threads.
+//! Tests of lists of submissions, without threads.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn a_message_that_is_not_whole_leaves_nothing_behind() {
     assert_eq!((batch.bytes.as_slice(), batch.messages()), (&b"abc"[..], 2));
 }
 
-/// What waits too long is taken out, and the bytes of the rest stay with it.
+/// Requests past their deadlines are removed, and the bytes of the others stay valid.
 #[test]
 fn what_is_due_is_passed_over() {
     let mut batch = Batch::default();
@@ -100,7 +100,7 @@ fn what_is_due_is_passed_over() {
     ));
     let (head, name, payload) = batch.request().unwrap();
     assert_eq!((head.slot, name, payload), (Some(ids[0]), "", &[30][..]));
-    // It was taken out, and was not passed.
+    // A request that was taken out but not passed can still expire.
     expired.clear();
     assert_eq!(batch.expire(u64::MAX, &mut expired), None);
     assert_eq!(expired, ids[..1]);
@@ -129,7 +129,7 @@ fn submissions_come_out_with_their_bytes() {
     let (_, name, payload) = batch.request().unwrap();
     assert_eq!((name, payload), ("na", &b"pay"[..]));
     batch.pass();
-    // What was passed does not fall due.
+    // A passed request does not expire.
     let mut expired = Vec::new();
     assert_eq!(batch.expire(1, &mut expired), Some(2));
     assert!(expired.is_empty() && batch.request().is_none());

@@ -1,6 +1,7 @@
-//! The table under a model checker: every interleaving of its threads, and every value that a weak load may see.
+//! The table under a model checker, which tries every interleaving of its threads and every value that a weak load may see.
 //!
-//! It is the table itself, over the primitives of `loom`. The negative controls break one of its rules each, and must fail.
+//! The tests run the table itself with the primitives of `loom`. Each negative control breaks one of its rules and must
+//! fail.
 
 use std::fmt::Debug;
 use std::ops::DerefMut;
@@ -16,7 +17,7 @@ use super::*;
 use crate::client::submissions::Nothing;
 use crate::client::sync::Payload;
 
-/// The primitives of the checker. Without `RELEASE` stores announce nothing; without `FENCE` a wake is not ordered.
+/// The checker's primitives. Without `RELEASE` all stores are relaxed. Without `FENCE` a wake has no fence.
 #[derive(Debug)]
 struct Modelled<const RELEASE: bool, const FENCE: bool>;
 
@@ -26,7 +27,7 @@ impl<const RELEASE: bool, const FENCE: bool> Primitives for Modelled<RELEASE, FE
     type Lock<T: Debug + Default> = ModelledLock<T>;
     type Waker = ModelledWaker<FENCE>;
 
-    /// So that slots are soon used again.
+    /// A small number, so that slots are soon reused.
     const SLOTS_MIN: usize = 1;
 }
 
@@ -51,7 +52,7 @@ impl<const RELEASE: bool> Word for ModelledWord<RELEASE> {
     }
 }
 
-/// Two words that are written and read one by one, so that a reply can be torn.
+/// Two words that are written and read one by one, so that a torn reply is possible.
 #[derive(Debug, Default)]
 struct ModelledPayload([AtomicU64; 2]);
 
@@ -85,31 +86,32 @@ impl<T: Debug + Default> Lock<T> for ModelledLock<T> {
     }
 }
 
-/// The event that a thread waits for. In the model no thread blocks: one that would sleep ends, and no wake for it is an error.
+/// The event that a thread waits for. Threads of the model do not block: a thread that would sleep ends, and the test fails
+/// if its flag is never set.
 #[derive(Debug, Default)]
-struct Bell(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Bell {
-    fn ring(&self) {
+impl WakeFlag {
+    fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    fn is_rung(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.set();
     }
 }
 
-/// The lane's waker, with the protocol of the real one.
+/// A lane's waker with the protocol of the real one.
 #[derive(Debug, Default)]
 struct ModelledWaker<const FENCE: bool> {
     is_sleeping: AtomicBool,
-    bell: Bell,
+    flag: WakeFlag,
 }
 
 impl<const FENCE: bool> ModelledWaker<FENCE> {
@@ -126,20 +128,20 @@ impl<const FENCE: bool> WakeLane for ModelledWaker<FENCE> {
         if self.is_sleeping.load(Ordering::Relaxed)
             && self.is_sleeping.swap(false, Ordering::AcqRel)
         {
-            self.bell.ring();
+            self.flag.set();
         }
     }
 }
 
-/// When the lane tells those who wait.
+/// The order of completing and replying.
 #[derive(Clone, Copy, PartialEq)]
 enum Complete {
     AfterReplies,
-    /// Against the rules.
+    /// Breaks the rules.
     BeforeReplies,
 }
 
-/// A turn of a lane that replies with what it was asked. Returns how many requests there were.
+/// Runs a turn of a lane that echoes its requests. Returns the number of requests.
 fn run_turn<P: Primitives>(table: &Table<P>, complete: Complete) -> usize {
     let (mut list, mut completions) = (Submissions::default(), Completions::default());
     let mut replied = 0;
@@ -161,23 +163,23 @@ fn run_turn<P: Primitives>(table: &Table<P>, complete: Complete) -> usize {
     replied
 }
 
-/// A request that a thread sleeps on, with its payload and what the thread is woken by.
-type Asleep = Option<(SlotId, &'static [u8], Arc<Bell>)>;
+/// A request that a thread sleeps on: slot, expected payload, and the flag that wakes the thread.
+type Asleep = Option<(SlotId, &'static [u8], Arc<WakeFlag>)>;
 
 fn submit<P: Primitives>(table: &Table<P>, payload: &[u8]) -> SlotId {
     let head = RequestHead::due_at(u64::MAX);
     table.submit(head, "", payload).unwrap()
 }
 
-/// Asks for the reply as a thread does that will sleep if there is none.
+/// Polls the reply as a thread does that is about to sleep.
 fn poll<P: Primitives>(table: &Table<P>, slot: SlotId, payload: &'static [u8]) -> Asleep {
-    let bell = Arc::new(Bell::default());
-    match table.poll(slot, Some(&Waker::from(Arc::clone(&bell)))) {
+    let flag = Arc::new(WakeFlag::default());
+    match table.poll(slot, Some(&Waker::from(Arc::clone(&flag)))) {
         Some(outcome) => {
             assert_is(&outcome, payload);
             None
         }
-        None => Some((slot, payload, bell)),
+        None => Some((slot, payload, flag)),
     }
 }
 
@@ -186,7 +188,7 @@ fn assert_is(outcome: &Outcome, payload: &[u8]) {
     assert_eq!(reply.payload(), payload, "the reply is another one");
 }
 
-/// Runs these threads, which submit so many requests, beside some turns of a lane, and what is left after them.
+/// Runs these threads, which submit `requests` in all, beside two turns of a lane, and checks that all replies arrive.
 fn check<const RELEASE: bool, const FENCE: bool>(
     requests: usize,
     complete: Complete,
@@ -207,15 +209,15 @@ fn check<const RELEASE: bool, const FENCE: bool>(
         ModelledWaker::<FENCE>::fence();
         let is_awake = table.is_occupied();
         let asleep: Vec<Asleep> = running.into_iter().map(|t| t.join().unwrap()).collect();
-        let is_awake = is_awake || waker.bell.is_rung();
+        let is_awake = is_awake || waker.flag.is_set();
         assert!(
             replied == requests || is_awake,
             "the lane sleeps on a request"
         );
         replied += run_turn(&table, complete);
         assert_eq!(replied, requests);
-        for (slot, payload, bell) in asleep.into_iter().flatten() {
-            assert!(bell.is_rung(), "a thread sleeps for ever");
+        for (slot, payload, flag) in asleep.into_iter().flatten() {
+            assert!(flag.is_set(), "a thread sleeps for ever");
             assert_is(&table.poll(slot, None).unwrap(), payload);
         }
         assert_eq!(table.abandoned.load(Ordering::Relaxed), 0);
@@ -233,26 +235,26 @@ fn other<P: Primitives>(table: &Table<P>) -> Asleep {
     poll(table, submit(table, payload), payload)
 }
 
-/// Its reply does not fit the slot.
+/// Sends a request whose reply does not fit the slot.
 fn long<P: Primitives>(table: &Table<P>) -> Asleep {
     let payload = b"a payload that is too long";
     poll(table, submit(table, payload), payload)
 }
 
-/// A second request that may have the slot of the first one, before the lane has completed the block.
+/// Sends a second request, which may reuse the slot of the first one before the lane has completed the block.
 fn one_then_another<P: Primitives>(table: &Table<P>) -> Asleep {
     let first = submit(table, b"first request");
     let reply = table.poll_reply(first);
     let second = poll(table, submit(table, b"second"), b"second");
     match reply {
         Some(reply) => assert_is(&Ok(reply), b"first request"),
-        // Given up, as by whoever waits for the second one only.
+        // Abandons the first one, as a caller does that waits only for the second.
         None => table.abandon(first),
     }
     second
 }
 
-/// One request that is abandoned, at any time of its life, and one that is not.
+/// Sends one request and abandons it, at any time of its life, and then one that it waits for.
 fn abandon_one<P: Primitives>(table: &Table<P>) -> Asleep {
     let slot = submit(table, b"in vain");
     table.abandon(slot);
@@ -281,16 +283,16 @@ fn the_end_wakes_whoever_waits() {
         let far = Arc::clone(&table);
         let running = thread::spawn(move || {
             let slot = far.submit(RequestHead::due_at(u64::MAX), "", b"").ok()?;
-            let bell = Arc::new(Bell::default());
-            let outcome = far.poll(slot, Some(&Waker::from(Arc::clone(&bell))));
-            Some((slot, bell, outcome))
+            let flag = Arc::new(WakeFlag::default());
+            let outcome = far.poll(slot, Some(&Waker::from(Arc::clone(&flag))));
+            Some((slot, flag, outcome))
         });
         table.end(&RequestError::Shutdown);
-        let Some((slot, bell, outcome)) = running.join().unwrap() else {
+        let Some((slot, flag, outcome)) = running.join().unwrap() else {
             return;
         };
         assert!(
-            outcome.is_some() || bell.is_rung(),
+            outcome.is_some() || flag.is_set(),
             "a thread sleeps for ever"
         );
         let outcome = outcome.or_else(|| table.poll(slot, None));

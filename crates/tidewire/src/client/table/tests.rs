@@ -1,4 +1,4 @@
-//! Submissions one way and completions the other, by one thread or several.
+//! Tests of submissions and completions, by one thread and by several.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -55,7 +55,7 @@ fn the_lane_takes_what_came_and_hears_of_what_comes_then() {
     ));
     assert!(batch.next().is_none());
     assert!(!table.is_occupied());
-    // A lane that has seen what it cannot take is woken for what comes then.
+    // A lane that has seen submissions it cannot take is woken for new ones.
     request(&table, 5);
     assert_eq!(table.expire(0, &mut Completions::default()), Some(5));
     assert!(table.is_occupied() && !table.has_news());
@@ -74,7 +74,7 @@ fn it_is_bounded_and_refuses_after_its_end() {
     assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
     let refused = table.submit_control(|_| Nothing);
     assert_eq!(refused, Err(EnqueueError::QueueFull));
-    // This always has a place.
+    // A control is never refused for lack of room.
     table.control(Nothing).unwrap();
     assert_eq!(table.end(&RequestError::Shutdown), 0);
     assert_eq!(table.control(Nothing), Err(EnqueueError::Ended));
@@ -86,7 +86,7 @@ fn it_is_bounded_and_refuses_after_its_end() {
     assert_eq!(message(&table, b"x"), Err(EnqueueError::Ended));
 }
 
-/// They were bounded in number only: 4,096 of 1 MiB each are 4 GiB.
+/// Regression: only the number of requests was bounded, and 4,096 requests of 1 MiB are 4 GiB.
 #[test]
 fn requests_are_bounded_in_bytes_too() {
     let table = Table::new(1_000, false);
@@ -94,12 +94,12 @@ fn requests_are_bounded_in_bytes_too() {
         let submitted = table.submit(RequestHead::due_at(1), "name", payload);
         submitted.map(drop)
     };
-    // A message takes none of their room, and they none of its.
+    // Messages and requests have separate bounds.
     message(&table, &[0; 1_000]).unwrap();
     ask(&[0; 995]).unwrap();
     ask(&[0; 10]).unwrap();
     assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
-    // What falls due behind a full output is in memory as long as the lane takes nothing.
+    // Requests that expire behind a full output still use memory, until the lane takes the list.
     let mut completions = Completions::default();
     assert_eq!(table.expire(1, &mut completions), None);
     assert!(!completions.is_empty());
@@ -111,7 +111,7 @@ fn requests_are_bounded_in_bytes_too() {
     message(&table, b"x").unwrap();
 }
 
-/// It was copied, and refused by the lane.
+/// Regression: such a request was copied, and then the lane refused it.
 #[test]
 fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
     let table = Table::new(1 << 20, false);
@@ -129,7 +129,7 @@ fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
         Err(EnqueueError::Encode(refused))
     );
     assert!(!table.is_occupied());
-    // The lane knows what the frame is beside its payload.
+    // Only the lane knows the size of the frame's header.
     assert!(ask("name", 100).is_ok() && table.is_occupied());
 }
 
@@ -196,7 +196,8 @@ fn an_abandoned_request_is_told_to_the_lane_once() {
     assert!(!table.is_abandoned(Some(open)));
 }
 
-/// A task's last reference may be its waker, and its requests go with it: they need the lock that the waker was under.
+/// Dropping a waker may drop the last reference to its task. The task's requests are dropped with it and need the table's
+/// lock.
 #[test]
 fn a_task_may_end_with_its_waker() {
     struct Task(Arc<Table>, SlotId);
@@ -217,7 +218,7 @@ fn a_task_may_end_with_its_waker() {
     let waker = Waker::from(Arc::new(Task(Arc::clone(&table), held)));
     assert_eq!(table.poll(awaited, Some(&waker)), None);
     drop(waker);
-    // Another task waits in its place.
+    // Another task replaces the waker.
     assert_eq!(table.poll(awaited, Some(Waker::noop())), None);
     assert!(table.is_abandoned(Some(held)));
 
@@ -231,15 +232,15 @@ fn a_task_may_end_with_its_waker() {
     assert!(table.is_abandoned(Some(other)));
 }
 
-/// Threads ask and fetch without the lock, and abandon every tenth request, while a lane answers: each gets its own
-/// answers, and every word of them.
+/// Threads submit, fetch without the lock, and abandon every tenth request, while a lane replies. Each thread gets its own
+/// replies, complete.
 #[test]
 fn answers_find_their_requests_from_many_threads() {
     const ROUNDS: usize = 100;
     const REQUESTS: usize = 100;
     let table = Table::new(1 << 20, false);
     let fetched_at_once = AtomicUsize::new(0);
-    // Up to all that a slot holds; each of its words says whose it is.
+    // Payloads of up to a full slot. Each word names thread, round and request.
     let payload = |thread: u16, round: usize, number: usize| {
         let word = (number | round << 8 | usize::from(thread) << 16) as u32;
         let words = std::iter::repeat_n([word, !word], SHORT_BYTES_MAX / 8);
@@ -279,7 +280,7 @@ fn answers_find_their_requests_from_many_threads() {
             scope.spawn(move || (0..ROUNDS).for_each(|round| ask(thread, round)))
         });
         let (mut batch, mut completions, mut taken) = (Batch::default(), Completions::default(), 0);
-        // One that finds what is not its own ends, too.
+        // A thread that finds a wrong reply also ends.
         while !threads.iter().all(|thread| thread.is_finished()) {
             table.take(&mut batch);
             while batch.next().is_some() {
@@ -299,12 +300,12 @@ fn answers_find_their_requests_from_many_threads() {
     assert!(fetched_at_once.into_inner() > 0, "all took the lock");
 }
 
-/// Commands were taken as long as there were any, so that a sender that never paused kept the lane from its socket and its
-/// deadlines, and whoever was refused from the answer.
+/// Regression: a turn took submissions as long as there were any. A sender that never paused kept the lane from its socket
+/// and its deadlines, and kept refused requests from their errors.
 #[test]
 fn a_sender_that_never_pauses_ends_no_turn_late() {
     const REQUESTS: usize = 10_000;
-    // With small requests their number is what ends a turn, with large ones their bytes.
+    // The number of small requests ends a turn, and the bytes of large ones.
     for (payload_bytes, turn_max) in [(0, 256), (10_000, 7)] {
         let table = Table::new(1_000_000, false);
         let payload = vec![7; payload_bytes];
@@ -324,7 +325,7 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
                 assert!(batch.request().is_some());
                 batch.pass();
                 in_turn += 1;
-                // Another one comes for each, before the lane looks again.
+                // A new request comes for each, before the lane looks again.
                 offer();
             }
             assert!(in_turn <= turn_max, "{in_turn} commands in a turn");
@@ -337,7 +338,8 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
     }
 }
 
-/// What was taken before, and could not be run, comes first; and a list is run to its end, however long it is.
+/// Submissions that were taken before and could not be processed come first. A list is processed to its end, however long it
+/// is.
 #[test]
 fn a_turn_begins_with_what_the_last_one_left() {
     let table = Table::new(1_000, false);
@@ -382,7 +384,7 @@ fn the_last_who_asked_is_woken() {
     assert_eq!(woken, [0, 1]);
 }
 
-/// A short reply may be fetched before its block is complete, and its slot be another request's by then.
+/// A short reply may be fetched before its block is complete, and another request may have its slot by then.
 #[test]
 fn the_block_of_an_earlier_request_takes_no_waker_of_the_next_one() {
     let table = Table::new(1_000, false);
@@ -501,7 +503,7 @@ fn a_reply_that_does_not_fit_is_in_the_memory_of_one_before_it() {
     let table = Table::new(1 << 20, false);
     let mut completions = Completions::default();
     let memory = Vec::with_capacity(1_000);
-    let place = memory.as_ptr();
+    let address = memory.as_ptr();
     give_back(memory);
     let mut is_reused = Vec::new();
     for _ in 0..3 {
@@ -511,12 +513,12 @@ fn a_reply_that_does_not_fit_is_in_the_memory_of_one_before_it() {
         table.complete(&mut completions);
         let reply = table.poll(slot, None).unwrap().unwrap();
         assert_eq!((reply.channel(), reply.payload()), (3, &[7; 500][..]));
-        is_reused.push(reply.payload().as_ptr() == place);
+        is_reused.push(reply.payload().as_ptr() == address);
     }
     assert_eq!(is_reused, [false, true, false]);
 }
 
-/// Each slot kept a piece of its own for good, and there are as many slots as requests were ever held at once.
+/// Regression: each slot kept a buffer for good, and there are as many slots as requests were ever open at once.
 #[test]
 fn memory_for_longer_replies_is_bounded_however_many_were_held() {
     const HELD: usize = 3 * PIECES_MAX;

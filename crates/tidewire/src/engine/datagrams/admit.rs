@@ -1,15 +1,16 @@
-//! Whom to make a session for.
+//! Decides which addresses get a session.
 //!
-//! Problem: the sender of a datagram may write any address into it. Sessions for addresses that nobody has would fill
-//! the server, and answers to addresses of others would make it a weapon. Approach, where the codec proves addresses:
-//! nothing is kept of an unvalidated address. Its hello is answered by a challenge, a ping of 16 bytes whose payload is
-//! computed from the address with a secret key; whoever returns it, with the hello again behind it, receives at that
-//! address and gets a session. With other codecs the first datagram that begins with a whole frame makes the session,
-//! and the address is sent no more bytes than it sent, unless the server was told to trust. What comes with an address of
-//! this server as its source is answered by nothing at all, or the server would answer itself for ever.
+//! Problem: the sender of a datagram can forge its source address. Sessions for forged addresses would fill the
+//! server, and answers to them would make the server an amplifier for attacks. Approach, if the codec validates
+//! addresses: the server keeps nothing for an unvalidated address. It answers a hello with a challenge, a ping of 16
+//! bytes whose payload is computed from the address with a secret key. A peer that returns the payload, followed by
+//! the hello again, has shown that it receives at that address, and gets a session. With other codecs the first
+//! datagram that begins with a whole frame makes the session, and the server sends the address no more bytes than it
+//! received from it, unless the server is configured to trust its peers. A datagram whose source is an address of
+//! this server gets no answer, because the server would answer itself for ever.
 //!
-//! Rejected: sessions for unvalidated addresses with a short life, since a flood would still fill the server at that rate; and
-//! the challenge as a frame of its own, since clients answer pings anyway.
+//! Rejected: short-lived sessions for unvalidated addresses, because a flood would still fill the server; and a
+//! special frame for the challenge, because clients already answer pings.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -28,11 +29,10 @@ use crate::observe::DatagramDrop;
 use crate::transport::datagram::DatagramPeer;
 use crate::transport::{Carrier, Transport};
 
-/// Makes and knows the payloads of challenges.
+/// Makes and verifies the payloads of challenges.
 ///
-/// The key is the system's, by way of the standard library's own keys against chosen collisions, and so is the hash
-/// (SipHash): who does not know the key cannot guess the payload for an address at which it does not receive. One for
-/// all lanes of a server.
+/// The key comes from the standard library's random keys for hash tables, and the hash is SipHash. Without the key, a
+/// peer cannot guess the payload for an address at which it does not receive. All lanes of a server share one key.
 #[derive(Debug, Default)]
 pub(crate) struct Cookies {
     key: RandomState,
@@ -43,7 +43,7 @@ impl Cookies {
         self.of_window(address, now_ns / WINDOW_NS)
     }
 
-    /// Whether the cookie was made for this address, in this window of time or the one before.
+    /// Whether the cookie was made for this address, in the current time window or the previous one.
     fn knows(&self, address: SocketAddr, now_ns: u64, cookie: &[u8]) -> bool {
         let window = now_ns / WINDOW_NS;
         [window, window.wrapping_sub(1)]
@@ -56,18 +56,18 @@ impl Cookies {
     }
 }
 
-/// The class of the first datagram of an address.
+/// The decision about the first datagram of an unvalidated address.
 enum First {
-    /// It may have a session.
+    /// The address may have a session.
     Welcome,
-    /// It must show first that it receives at its address.
+    /// The address must first show that it receives datagrams.
     Unproven,
-    /// It cannot begin a session.
+    /// The datagram cannot begin a session.
     Stray(DatagramDrop),
 }
 
 impl Core {
-    /// Looks at the first datagram of an address. Returns its session if it may have one.
+    /// Handles the first datagram of an address. Returns its session if it may have one.
     pub(crate) fn admit<C: Codec + ?Sized>(
         &mut self,
         port: usize,
@@ -78,7 +78,8 @@ impl Core {
             self.sessions.drop_datagram(DatagramDrop::OwnAddress);
             return None;
         }
-        // The end of a session that there is not is answered by nothing, or two servers would never come to rest.
+        // An empty datagram ends a session. Without a session it gets no answer, because two servers would otherwise
+        // answer each other for ever.
         if datagram.bytes.is_empty() {
             self.sessions
                 .drop_datagram(DatagramDrop::UnvalidatedAddress);
@@ -103,7 +104,7 @@ impl Core {
             }
             First::Stray(reason) => {
                 self.sessions.drop_datagram(reason);
-                // Whoever believes that it has a session learns that it has none. Failing to say so changes nothing.
+                // A peer that believes to have a session learns that it has none. A failure to send this is ignored.
                 let _ = peer.shutdown_write();
                 return None;
             }
@@ -137,7 +138,7 @@ impl Core {
         Some(slot)
     }
 
-    /// Whether the address is one that this server listens on.
+    /// Whether this server listens on the address.
     fn is_own(&self, peer: SocketAddr) -> bool {
         self.ports.all.iter().any(|port| {
             let own = port.socket.local_address();
@@ -184,7 +185,7 @@ impl Core {
         }
     }
 
-    /// Asks an address to show that it receives what is sent to it, in no more bytes than came from there.
+    /// Sends an address a challenge, in no more bytes than came from it.
     fn challenge(&mut self, peer: &mut DatagramPeer, bytes_max: usize) {
         let cookie = self
             .shared
@@ -192,7 +193,8 @@ impl Core {
             .make(peer.address, self.sessions.reactor.now_ns);
         let mut frame = self.sessions.outbox.buffers.take();
         let ping = Message::new(Kind::Ping, 0, &cookie);
-        // A codec that proves addresses has pings; a socket without room has none for the next one either.
+        // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
+        // peer asks again.
         let is_fair =
             self.config.codec.encode(&ping, &mut frame).is_ok() && frame.len() <= bytes_max;
         if is_fair && peer.write(&frame).is_ok() {
@@ -205,7 +207,7 @@ impl Core {
     }
 }
 
-/// The frame at the front, and its length.
+/// Returns the frame at the front, and its length.
 fn frame<'a, C: Codec + ?Sized>(codec: &C, bytes: &'a [u8]) -> Option<(Message<'a>, usize)> {
     match codec.decode(bytes, HELLO_BYTES_MAX) {
         Ok(Decoded::Frame { message, consumed }) => Some((message, consumed)),
@@ -213,7 +215,8 @@ fn frame<'a, C: Codec + ?Sized>(codec: &C, bytes: &'a [u8]) -> Option<(Message<'
     }
 }
 
-/// How long a challenge can be answered at least; up to twice as long at most. Several times the longest handshake.
+/// The time window of a challenge. A challenge can be answered for one to two windows, which is several times the
+/// longest handshake.
 const WINDOW_NS: u64 = 20_000_000_000;
 
 #[cfg(test)]

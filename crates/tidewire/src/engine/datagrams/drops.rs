@@ -1,70 +1,71 @@
-//! What the kernel threw away for want of room in a socket: counted by the kernel, asked for by the lane.
+//! Counts datagrams that the kernel dropped because a socket was full.
 //!
-//! The question is a system call, so it is asked [`DROPS_PAUSE_NS`] after something came and not after every batch, and a
-//! last time when the socket is given up; the count is then late, but complete. Rejected: the count that the kernel can
-//! write beside every datagram (`SO_RXQ_OVFL`), which says nothing of what was dropped behind the last one that came.
+//! Reading the kernel's counter is a system call. So a lane reads it [`DROPS_PAUSE_NS`] after a datagram has come,
+//! not after every batch, and a last time when the socket is closed. The count is late, but complete. Rejected: the
+//! count that the kernel can attach to every datagram (`SO_RXQ_OVFL`), because it misses the drops after the last
+//! datagram that came.
 
 use std::mem;
 
 use super::Core;
 use crate::session::SessionId;
 
-/// The sockets at which something came since drops were last counted.
+/// The sockets that received datagrams since their drops were last counted.
 #[derive(Debug, Default)]
 pub(crate) struct PlannedDrops {
-    sockets: Vec<Place>,
-    /// When they are due.
+    sockets: Vec<Socket>,
+    /// The time at which they are counted.
     at_ns: u64,
 }
 
-/// Whose socket it is.
+/// A socket: the lane's or a session's.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Socket {
     Port(usize),
     Session(SessionId),
 }
 
 impl PlannedDrops {
-    /// When the lane must be awake for them.
+    /// Returns when the lane must wake to count drops.
     #[inline]
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         (!self.sockets.is_empty()).then_some(self.at_ns)
     }
 
-    fn plan(&mut self, place: Place, now_ns: u64) {
+    fn plan(&mut self, socket: Socket, now_ns: u64) {
         if self.sockets.is_empty() {
             self.at_ns = now_ns.saturating_add(DROPS_PAUSE_NS);
         }
-        self.sockets.push(place);
+        self.sockets.push(socket);
     }
 }
 
 impl Core {
-    /// Has the drops of a shared socket, at which something came, counted before long.
+    /// Plans the count of drops of a shared socket that has received a datagram.
     pub(crate) fn plan_port_drops(&mut self, port: usize) {
         let drops = &mut self.ports.all[port].kernel_drops;
         if !mem::replace(&mut drops.is_planned, true) {
             self.ports
                 .planned_drops
-                .plan(Place::Port(port), self.sessions.reactor.now_ns);
+                .plan(Socket::Port(port), self.sessions.reactor.now_ns);
         }
     }
 
-    /// The same of a session's own socket.
+    /// Plans the count of drops of a session's own socket.
     pub(crate) fn plan_own_drops(&mut self, slot: usize) {
         let session = &mut self.sessions[slot];
         let Some(peer) = session.stream.datagram_mut() else {
             return;
         };
         if !mem::replace(&mut peer.kernel_drops.is_planned, true) {
-            let place = Place::Session(session.id);
+            let socket = Socket::Session(session.id);
             self.ports
                 .planned_drops
-                .plan(place, self.sessions.reactor.now_ns);
+                .plan(socket, self.sessions.reactor.now_ns);
         }
     }
 
-    /// Once a turn: counts what is due.
+    /// Counts the drops that are due. Called once a turn.
     #[inline]
     pub(crate) fn count_planned_drops(&mut self) {
         if self
@@ -77,13 +78,13 @@ impl Core {
         }
     }
 
-    /// At sockets of which something came since they were last counted; also the lane's last act at its shared ones.
+    /// Counts the drops of all planned sockets. A lane also calls it when it ends.
     pub(crate) fn count_drops(&mut self) {
         let mut sockets = mem::take(&mut self.ports.planned_drops.sockets);
-        for place in sockets.drain(..) {
-            match place {
-                Place::Port(port) => self.count_port_drops(port),
-                Place::Session(id) => {
+        for socket in sockets.drain(..) {
+            match socket {
+                Socket::Port(port) => self.count_port_drops(port),
+                Socket::Session(id) => {
                     if let Some(slot) = self.sessions.slot_of(id) {
                         self.count_own_drops(slot);
                     }
@@ -107,5 +108,5 @@ impl Core {
     }
 }
 
-/// How long after something came the kernel is asked: a hundred times a second at most.
+/// Delay of the count after a datagram, so that there are at most a hundred counts a second.
 const DROPS_PAUSE_NS: u64 = 10_000_000;

@@ -1,4 +1,4 @@
-//! Sessions over UDP: sockets that many peers share, and what arrives at them.
+//! Sessions over UDP: sockets that many peers share, and the datagrams that arrive at them.
 //!
 //! ```text
 //!   socket ─▶ batch of datagrams ─▶ the session of each peer ─▶ decode each by itself ─▶ service
@@ -7,17 +7,17 @@
 //!                     a hello is answered by a challenge; only its answer makes a session
 //! ```
 //!
-//! Every lane has a socket of its own on the port (`SO_REUSEPORT`), and the kernel gives each peer to one of them, until
-//! a lane ends and it deals them anew. Rejected: one socket on the first lane that hands datagrams on, which would copy every
-//! one of them and make that lane the limit of all. The price is that a handful of peers may all end on one lane.
+//! Every lane has its own socket on the port (`SO_REUSEPORT`). The kernel assigns each peer to one of them, and
+//! assigns anew when a lane ends. Rejected: one socket on the first lane, which would copy every datagram to another
+//! lane and limit the rate of all. The price is that a few peers may all be on one lane.
 //!
-//! A datagram is decoded by itself. What is wrong with one says nothing of the next, which anybody may have sent in
-//! the peer's name, so it is counted and the session goes on; only what a peer says in whole frames ends it. Nothing
-//! makes a sender wait: what comes for a session that may not be read now is dropped and counted.
+//! Each datagram is decoded separately. Any host may forge a datagram with the peer's address, so an error in one is
+//! counted and the session goes on; only valid frames of the peer end the session. UDP has no back pressure: a
+//! datagram for a paused session is dropped and counted.
 //!
-//! `admit` decides whom to make a session for, `unvalidated` keeps the addresses that proved nothing within bounds, `drops`
-//! counts what the kernel had no room for. The lane decodes (`lane/datagrams`), sessions send (`session/datagrams`), and the
-//! transport ends servers' answers to each other (`transport/datagram/loops`).
+//! `admit` decides which addresses get a session, `unvalidated` limits the addresses that are not validated, and
+//! `drops` counts the datagrams that the kernel dropped. The lane decodes (`lane/datagrams`), sessions send
+//! (`session/datagrams`), and the transport ends loops of answers between servers (`transport/datagram/loops`).
 
 mod admit;
 mod drops;
@@ -48,7 +48,7 @@ use crate::observe::DatagramDrop;
 pub(crate) struct Port {
     pub(crate) socket: Arc<DatagramSocket>,
     pub(crate) peers: HashMap<SocketAddr, usize>,
-    /// Sessions that wait for room in the socket.
+    /// Sessions that wait until the socket has room.
     blocked: Vec<usize>,
     kernel_drops: KernelDrops,
 }
@@ -58,12 +58,12 @@ pub(crate) struct Port {
 pub(crate) struct Ports {
     pub(crate) all: Vec<Port>,
     pub(crate) planned_drops: PlannedDrops,
-    /// UDP sessions of addresses that have proved nothing.
+    /// UDP sessions whose addresses are not validated.
     pub(crate) unvalidated: UnvalidatedSessions,
 }
 
 impl Core {
-    /// Has the shared sockets watched for room whose sessions found none.
+    /// Watches the shared sockets that had no room for a session's output.
     pub(crate) fn watch_port_waiters(&mut self) {
         while let Some((port, slot)) = self.sessions.port_waiters.pop() {
             self.ports.all[port].blocked.push(slot);
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// The shared socket has room again.
+    /// Flushes the sessions that waited for room in a shared socket.
     pub(crate) fn flush_blocked(&mut self, port: usize) {
         let mut blocked = std::mem::take(&mut self.ports.all[port].blocked);
         self.watch_port(port, Interest::READ);
@@ -127,7 +127,7 @@ impl Core {
         self.sessions.drop_datagram(DatagramDrop::Early);
     }
 
-    /// Whether the session takes a datagram now.
+    /// Whether the session accepts a datagram now. Counts the datagram as dropped if not.
     pub(crate) fn may_take(&self, slot: usize, datagram: &Datagram<'_>) -> bool {
         let session = &self.sessions[slot];
         let connection = &session.connection;
@@ -141,7 +141,7 @@ impl Core {
         false
     }
 
-    /// An address that has not proved itself may be sent as much as it sends.
+    /// Raises the budget of an unvalidated address: it may be sent as many bytes as it sends.
     #[inline]
     pub(crate) fn allow(&mut self, slot: usize, bytes: usize) {
         if let Some(peer) = self.sessions[slot].stream.datagram_mut()
@@ -161,7 +161,7 @@ impl Core {
         self.sessions[slot].connection.partial.keep_frames(kept);
     }
 
-    /// Reading of a session stops, unless sending its output is all it takes to go on.
+    /// Pauses the reading of a session until its output is sent.
     pub(crate) fn stop_datagrams(&mut self, slot: usize) {
         let connection = &mut self.sessions[slot].connection;
         if connection.is_closed() || connection.inbound() == Inbound::Ended {
@@ -175,7 +175,7 @@ impl Core {
         self.sessions.flush(slot);
     }
 
-    /// Takes note of the order of a peer's requests.
+    /// Counts requests of a peer that are missing or late.
     #[inline(always)]
     pub(crate) fn note_arrival<C: Codec + ?Sized>(
         &mut self,
@@ -208,7 +208,7 @@ impl Core {
         }
     }
 
-    /// A session over UDP is taken apart.
+    /// Forgets the peer of a UDP session that is being removed.
     pub(crate) fn forget_peer(&mut self, slot: usize) {
         self.set_standing(slot, Standing::Validated);
         let Some(peer) = self.sessions[slot].stream.datagram() else {
@@ -223,17 +223,17 @@ impl Core {
         }
     }
 
-    /// The shared socket of the port with this token, if it is one.
+    /// Returns the shared socket with this token, if there is one.
     pub(crate) fn port_of(&self, token: Token) -> Option<usize> {
         let port = (usize::MAX - 1 - PORT_FIRST).checked_sub(token.0)?;
         (port < self.ports.all.len()).then_some(port)
     }
 }
 
-/// The poller token of a shared socket: below those of the listeners, above every session's.
+/// Returns the poller token of a shared socket. It is below those of the listeners and above every session's.
 fn port_token(port: usize) -> Token {
     Token(usize::MAX - 1 - PORT_FIRST - port)
 }
 
-/// How many listeners there may be before the ports in the numbering of tokens.
+/// Number of tokens that are reserved for listeners above those of the ports.
 const PORT_FIRST: usize = 512;

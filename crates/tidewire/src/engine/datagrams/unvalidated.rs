@@ -1,15 +1,17 @@
-//! Addresses of which nobody knows whether they receive what is sent to them.
+//! Addresses that are not validated: the server does not know whether they receive what it sends.
 //!
-//! Problem: without a handshake the first datagram of an address makes a session, and anybody may write any address into
-//! it. 65,536 forged ones would take every place of a server for as long as a session may be silent. Approach: such a
-//! session is *unvalidated* at first. There are few places for those, each ends after seconds of silence, and the oldest
-//! one makes room when there is none; so a newcomer is always served, and an address that comes again begins anew. An
-//! address that is heard again after [`unvalidated_timeout`](crate::Limits::unvalidated_timeout), and was never silent for
-//! that long, is *established* and an ordinary session. That is no proof, because a forger can go on; so established
-//! addresses have at most half of the places, and the others stay unvalidated.
+//! Problem: without a handshake the first datagram of an address makes a session, and the sender can forge the
+//! address. 65,536 forged addresses would take every slot of a server until the idle timeout. Approach: such a
+//! session is *unvalidated* at first. There are few slots for unvalidated sessions, each of them ends after seconds
+//! of silence, and a new one replaces the oldest when all slots are taken. So a new peer is always served, and an
+//! address whose session was replaced starts again with its next datagram. An address that is still heard after
+//! [`unvalidated_timeout`](crate::Limits::unvalidated_timeout), and was never silent for that long, becomes
+//! *established*, and its session is an ordinary one. That is no proof, because a forger can continue; so established
+//! addresses have at most half of the slots, and the others stay unvalidated.
 //!
-//! Neither is told of its end: to an address that did not ask it would be noise, and a peer that goes on needs no new
-//! beginning. Rejected: a challenge, because these codecs have no frame that every peer answers.
+//! The server does not notify an unvalidated address of the end of its session: the notice would be unsolicited
+//! traffic to a forged address, and a real peer needs none to continue. Rejected: a challenge, because these codecs
+//! have no frame that every peer answers.
 
 use crate::transport::datagram::Standing;
 use std::collections::VecDeque;
@@ -21,7 +23,7 @@ use crate::session::{CloseReason, SessionId};
 /// The lane's sessions of addresses that are not validated.
 #[derive(Debug, Default)]
 pub(crate) struct UnvalidatedSessions {
-    /// The oldest first. Some have ended or are established, and are skipped.
+    /// The sessions, oldest first. Entries that have ended or are established are skipped.
     queue: VecDeque<SessionId>,
     unvalidated: usize,
     established: usize,
@@ -54,7 +56,7 @@ impl Core {
         }
     }
 
-    /// The session's address is not validated.
+    /// Marks the session's address as unvalidated.
     pub(crate) fn note_unvalidated(&mut self, slot: usize) {
         let since_ns = self.sessions.reactor.now_ns;
         self.set_standing(slot, Standing::Unvalidated { since_ns });
@@ -65,7 +67,7 @@ impl Core {
         self.sessions.arm_timer(slot);
     }
 
-    /// An unvalidated address was heard again after its time.
+    /// Establishes an unvalidated address that was heard again after its time, if there is a slot.
     #[cold]
     pub(crate) fn establish(&mut self, slot: usize) {
         let established_max = self.config.limits.sessions_max / 2 / self.lane_count();
@@ -77,7 +79,7 @@ impl Core {
         self.set_standing(slot, standing);
     }
 
-    /// Keeps the counts right.
+    /// Sets the standing of a session's address and updates the counts.
     pub(crate) fn set_standing(&mut self, slot: usize, standing: Standing) {
         let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
             return;
@@ -90,7 +92,7 @@ impl Core {
         counts.established += usize::from(standing == Standing::Established);
     }
 
-    /// Whether it is time to decide on an address that is heard now.
+    /// Whether an unvalidated address has lasted long enough to be established.
     #[inline]
     pub(crate) fn may_be_established(&self, standing: Standing) -> bool {
         let Standing::Unvalidated { since_ns } = standing else {
@@ -105,7 +107,7 @@ impl Core {
     }
 }
 
-/// How many ended sessions the queue may hold beside the others before it is cleaned.
+/// Ended sessions that the queue may hold in addition to the others before it is cleaned.
 const QUEUE_SLACK: usize = 64;
 
 #[cfg(test)]
@@ -155,7 +157,7 @@ mod tests {
             }
             slot
         };
-        // Half of the places are for established addresses.
+        // Half of the slots are for established addresses.
         let slots = [1, 2, 3].map(&mut admit);
         let standings = slots.map(|slot| {
             let peer = lane.core.sessions[slot].stream.datagram().unwrap();

@@ -1,4 +1,4 @@
-//! Asking an upstream, from within a handler.
+//! Requests to an upstream from within a handler.
 
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -10,20 +10,21 @@ use super::{Upstream, UpstreamError};
 use crate::service::{Context, HandlerError, HandlerResult};
 
 impl Context<'_> {
-    /// Asks `upstream`, and calls `answer` with its reply on this lane. The context of that call is about the session that this
-    /// one is about, with no message being handled. To answer a request by it, take [`Context::defer`] along.
+    /// Sends a request to `upstream`, and calls `answer` with the reply on this lane. The context of that call has
+    /// the same session as this one, and no message being handled. To answer a request with the reply, move the token
+    /// of [`Context::defer`] into `answer`.
     ///
-    /// `answer` is called once: with the reply's payload, or with why there is none. It is not called when this returns an
-    /// error, and not when the session that asks has ended by then; the request is then taken back. Without a session, as in
-    /// [`Service::on_turn`](crate::Service::on_turn), it always is. Putting it into a box is all that is allocated once tables
-    /// have grown.
+    /// `answer` is called once: with the reply's payload, or with the error. It is not called if this method returns
+    /// an error, or if the session of this call ends before the reply comes; the request is then cancelled. In a call
+    /// without a session, such as [`Service::on_turn`](crate::Service::on_turn), it is always called. Once tables
+    /// have grown, the box of the closure is the only allocation.
     ///
-    /// An empty `method` asks without a name.
+    /// An empty `method` sends a request without a name.
     ///
     /// ```
     /// use tidewire::{Context, HandlerResult, Message, Upstream, UpstreamError};
     ///
-    /// /// Answers what two backends say, one behind the other.
+    /// /// Answers with the concatenated replies of two backends.
     /// fn both(cx: &mut Context<'_>, message: Message<'_>, one: &Upstream, two: &Upstream) -> HandlerResult {
     ///     let (deferred, two) = (cx.defer(), two.clone());
     ///     let question = message.payload.to_vec();
@@ -66,12 +67,12 @@ impl Context<'_> {
         .map_err(|(error, _)| error)
     }
 
-    /// Answers the request being handled by what `upstream` replies to it: the same method and payload go there, and the reply
-    /// or the refusal comes back. If the upstream cannot be asked, or does not answer, the request is refused; see
-    /// [`UpstreamError`].
+    /// Forwards the request being handled to `upstream`: the same method and payload are sent there, and the reply or
+    /// the refusal is returned to the caller. If the upstream cannot be reached, or does not answer, the request is
+    /// refused; see [`UpstreamError`].
     ///
     /// # Errors
-    /// `message` is no request.
+    /// `message` is not a request.
     pub fn forward(&mut self, upstream: &Upstream, message: &Message<'_>) -> HandlerResult {
         if self.codec().has_ids() && message.kind != Kind::Request {
             let text = "only requests are forwarded";

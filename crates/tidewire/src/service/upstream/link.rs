@@ -1,4 +1,4 @@
-//! The connection of one lane to one upstream, and the requests that wait for it.
+//! The connection of one lane to one upstream, and its pending requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::limits::nanoseconds;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
 
-/// What is called with an answer.
+/// The callback for an answer.
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
 
-/// What is done with an answer.
+/// The action for an answer.
 pub(super) enum Then {
-    /// It answers a request of the session that asked.
+    /// Answers a deferred request of the session that asked.
     Reply(Deferred),
     Call(Callback),
 }
@@ -33,7 +33,7 @@ impl fmt::Debug for Then {
     }
 }
 
-/// A request, sent or not.
+/// A request, sent or still waiting.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) asker: SessionId,
@@ -63,19 +63,19 @@ enum State {
     Open(SessionId),
 }
 
-/// See the module.
+/// The connection to one upstream; see the module.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) upstream: Upstream,
     state: State,
     sent: Correlator<Asked>,
-    /// In the order in which they came.
+    /// Requests that wait to be sent, oldest first.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     timer: Option<TimerId>,
-    /// Attempts to connect that failed since the last one that did not.
+    /// Failed attempts to connect since the last success.
     attempts: u32,
-    /// No attempt is made before this.
+    /// Earliest time of the next attempt.
     retry_ns: u64,
 }
 
@@ -100,22 +100,22 @@ impl Link {
         }
     }
 
-    /// Whether an answer may still come, without ids that is for any message.
+    /// Whether a sent request has no answer yet. If the codec has no ids, any message may be that answer.
     pub(super) fn awaits_answer(&self) -> bool {
         self.sent.pending_replies() > 0
     }
 
-    /// Whether nobody waits for it.
+    /// Whether no request is pending.
     pub(super) fn is_idle(&self) -> bool {
         self.sent.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether nobody else has the upstream, and nobody waits for it.
+    /// Whether this is the last reference to the upstream and no request is pending.
     pub(super) fn is_forgotten(&self) -> bool {
         std::sync::Arc::strong_count(&self.upstream.0) == 1 && self.is_idle()
     }
 
-    /// Sends a request, or has it wait for the connection.
+    /// Sends a request, or queues it until the connection is open.
     pub(super) fn submit(
         &mut self,
         core: &mut Core,
@@ -164,7 +164,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a request now. Without an error in the outcome there is no room for it at the moment.
+    /// Sends a request now. An outcome without an error means that there is no room at the moment.
     fn send(
         &mut self,
         core: &mut Core,
@@ -197,7 +197,7 @@ impl Link {
         }
     }
 
-    /// Sends what waits, as far as there is room. Returns those that cannot be sent at all.
+    /// Sends the waiting requests for which there is room. Returns those that failed.
     pub(super) fn send_waiting(&mut self, core: &mut Core) -> Vec<(UpstreamError, Asked)> {
         let mut failed = Vec::new();
         let State::Open(id) = self.state else {
@@ -231,13 +231,13 @@ impl Link {
         failed
     }
 
-    /// Starts a connection if that may be tried now. Returns whether one is being made.
+    /// Starts a connection if an attempt is allowed now. Returns whether a connection is in progress.
     fn connect(&mut self, core: &mut Core) -> bool {
         if core.sessions.reactor.now_ns < self.retry_ns {
             return false;
         }
         loop {
-            // Each address of the host once before the first pause.
+            // Each address of the host is tried once before the first pause.
             let endpoints = &self.upstream.0.endpoints;
             let endpoint = &endpoints[self.attempts as usize % endpoints.len()];
             match core.connect(endpoint, 0, false) {
@@ -258,7 +258,7 @@ impl Link {
         }
     }
 
-    /// An attempt failed. Returns whether another address may be tried at once.
+    /// Notes a failed attempt. Returns whether another address may be tried at once.
     fn note_failure(&mut self, core: &Core) -> bool {
         self.attempts = self.attempts.saturating_add(1);
         let endpoints = self.upstream.0.endpoints.len() as u32;
@@ -279,7 +279,7 @@ impl Link {
         self.retry_ns = 0;
     }
 
-    /// The connection ended, or was not made. Returns whom to tell what.
+    /// Handles the end of the connection, or a failed attempt. Returns the failed requests with their errors.
     pub(super) fn handle_end(
         &mut self,
         core: &mut Core,
@@ -307,8 +307,7 @@ impl Link {
         self.sent.answer(number)
     }
 
-    /// Takes back the requests for which `is_over` says so: those that were sent, whose answers may still come, and those that
-    /// were not.
+    /// Removes the requests for which `is_over` is true, sent or not. For a sent one the upstream gets a cancel.
     pub(super) fn give_up(
         &mut self,
         core: &mut Core,
@@ -326,7 +325,7 @@ impl Link {
                 let Core {
                     sessions, exchange, ..
                 } = &mut *core;
-                // A codec without cancel, or an upstream that takes nothing, answers in vain.
+                // A failure is ignored: the codec may have no cancel, or the upstream's queue may be full.
                 let _ = sessions.with_output_in_place(id.slot(), |sessions| {
                     exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out))
                 });
@@ -345,7 +344,7 @@ impl Link {
         over
     }
 
-    /// Has the timer fire at a deadline, unless it fires before.
+    /// Arms the timer for a deadline, unless it is already armed.
     fn arm_timer(&mut self, core: &mut Core, deadline_ns: u64) {
         if self.timer.is_none() {
             let key = TimerKey::Upstream(self.upstream.0.number);
@@ -353,7 +352,8 @@ impl Link {
         }
     }
 
-    /// The timer fired. It is armed again for the next deadline; all requests have the same time, so none has an earlier one.
+    /// Handles the timer and arms it for the earliest deadline. All requests have the same timeout, so no new request
+    /// has an earlier one.
     pub(super) fn handle_timer(&mut self, core: &mut Core) {
         self.timer = None;
         let sent = self.sent.iter().map(|(_, asked)| asked);
@@ -370,7 +370,7 @@ impl Link {
         }
     }
 
-    /// Counts bytes that wait, or wait no more, here and in the account of the server's memory.
+    /// Adds or subtracts waiting bytes, here and in the memory account of the server.
     fn charge(&mut self, core: &mut Core, bytes: usize, more: bool) {
         let before = self.waiting_bytes;
         self.waiting_bytes = match more {
@@ -382,7 +382,7 @@ impl Link {
     }
 }
 
-/// Whether the other side takes no new requests any more.
+/// Whether the peer accepts no new requests.
 fn is_going(core: &Core, id: SessionId) -> bool {
     let session = core.sessions.find(id);
     session.is_some_and(|session| session.connection.is_peer_going())

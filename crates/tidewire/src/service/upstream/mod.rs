@@ -1,20 +1,23 @@
-//! Other servers that handlers ask.
+//! Upstreams: other servers that handlers send requests to.
 //!
-//! Problem: a gateway answers most requests by asking somebody else, and must not block its lane meanwhile. Approach: each
-//! lane has a connection of its own to an upstream, made by its first request. So a request and its answer stay on one thread,
-//! and need no lock. Requests wait for their answers in a table that matches them as the codec does, with deadlines.
+//! Problem: a gateway answers most requests by asking another server, and must not block its lane meanwhile.
+//! Approach: each lane has its own connection to an upstream, opened by its first request. So a request and its
+//! answer stay on one thread and need no lock. A table matches requests and answers as the codec does, with
+//! deadlines.
 //!
 //! - **While a connection is made**, requests wait for it, at most until their deadline.
-//! - **While the upstream is down**, which is from a failed attempt until the next one is allowed, requests fail at once:
-//!   waiting for what is known to be down would only fill tables. The first request after that pause makes the next attempt.
-//! - **When the connection ends**, requests that were sent fail, because nobody knows if they had their effect.
-//! - **When the session that asked ends**, its requests are taken back, and the upstream is told if the codec can.
+//! - **While the upstream is down**, from a failed attempt until the next one is allowed, requests fail at once:
+//!   waiting for an upstream that is known to be down would only fill tables. The first request after the pause makes
+//!   the next attempt.
+//! - **When the connection ends**, requests that were sent fail, because their effect is unknown.
+//! - **When the session that asked ends**, its requests are dropped, and the upstream gets a cancel if the codec has
+//!   one.
 //!
-//! Rejected: a client with a lane of its own for each upstream, whose answers cross threads twice; repeating requests
-//! on the next connection, which only the asker can decide; and a codec for each upstream. A lane frames, reads, paces and
-//! traces all sessions by one codec, in some thirty places, and its frame templates are of that codec: a choice for each
-//! session would be paid for by every message. Where codecs differ, bytes must be rewritten anyway, and a client beside the
-//! server does that at the price of two thread crossings.
+//! Rejected: a client with its own lane for each upstream, because its answers cross threads twice; repeating
+//! requests on the next connection, because only the caller can decide that; and a codec for each upstream. A lane
+//! frames, reads, limits and traces all sessions with one codec, in some thirty places, and its frame templates are
+//! of that codec: a choice for each session would slow every message down. If codecs differ, bytes must be rewritten
+//! anyway, and a client beside the server does that for two thread crossings.
 
 mod ask;
 mod link;
@@ -38,12 +41,13 @@ pub(crate) use table::{
 use crate::address::{Address, AddressError, Endpoint};
 use crate::session::CloseReason;
 
-/// Another server that handlers ask, by [`Context::request`](crate::Context::request) and
-/// [`Context::forward`](crate::Context::forward). It speaks the codec of the server that asks, because a lane has one codec for all
-/// its connections. An [`AsyncService`](crate::AsyncService) can ask a server with another codec, by a client of its own: see below.
+/// Another server that handlers send requests to, by [`Context::request`](crate::Context::request) and
+/// [`Context::forward`](crate::Context::forward). It must speak the codec of this server, because a lane has one
+/// codec for all its connections. An [`AsyncService`](crate::AsyncService) can ask a server with another codec
+/// through its own client: see below.
 ///
-/// Nothing is connected before the first request of a lane. A clone is the same upstream; every lane that uses it has a
-/// connection of its own.
+/// The first request of a lane opens its connection. A clone is the same upstream, and every lane that uses it has
+/// its own connection.
 ///
 /// ```
 /// use tidewire::{Client, Context, Message, Server, Upstream};
@@ -62,7 +66,7 @@ use crate::session::CloseReason;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// People with a line client in front, `tw1` behind:
+/// A server for line clients, in front of a server that speaks `tw1`:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -96,7 +100,7 @@ use crate::session::CloseReason;
 pub struct Upstream(Arc<Target>);
 
 struct Target {
-    /// Told apart by this; addresses may be equal.
+    /// The identity of the upstream; two upstreams may have the same address.
     number: u64,
     address: Address,
     endpoints: Vec<Endpoint>,
@@ -110,58 +114,59 @@ struct Terms {
     pause_max: Duration,
 }
 
-/// A text is no address of an upstream. An error of [`Upstream::new`]; [`Upstream`] has an example.
+/// The text is not the address of an upstream. An error of [`Upstream::new`]; [`Upstream`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UpstreamAddressError {
     /// The text is not an address, or its host is unknown.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Datagrams may be lost, and nobody would repeat a request. Use `tcp://`, `ipc://` or `inproc://`.
+    /// Datagrams may be lost, and requests are not repeated. Use `tcp://`, `ipc://` or `inproc://`.
     #[error("an upstream cannot be asked over udp://; use tcp://, ipc:// or inproc://")]
     Datagrams,
 }
 
-/// Why an upstream did not answer a request. As a [`HandlerError`](crate::HandlerError) it is a refusal by the upstream's own code and text, or
-/// [`ErrorCode::LimitReached`] or [`ErrorCode::Internal`] with a text.
+/// The reason why an upstream did not answer a request. As a [`HandlerError`](crate::HandlerError) it has the
+/// upstream's own code and text if the upstream refused; otherwise [`ErrorCode::LimitReached`],
+/// [`ErrorCode::Draining`] or [`ErrorCode::Internal`], and a text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
-    /// The upstream refused the request. Whether to try again depends on the code.
+    /// The upstream refused the request. The code tells whether a retry makes sense.
     #[error("{}", escaped(text.as_bytes()))]
     Refused {
-        /// Why, for programs.
+        /// The code, for programs.
         code: ErrorCode,
-        /// Why, for people.
+        /// The text, for people.
         text: String,
     },
-    /// No answer within the [timeout](Upstream::timeout). The request may have had its effect.
+    /// No answer came within the [timeout](Upstream::timeout). The request may have had its effect.
     #[error("the upstream did not answer in time")]
     TimedOut,
-    /// The connection ended before the answer. The request may have had its effect.
+    /// The connection ended before the answer came. The request may have had its effect.
     #[error("the connection to the upstream ended before the answer: {0}")]
     Closed(CloseReason),
     /// The upstream cannot be reached, and the next attempt is not due yet. Nothing was sent.
     #[error("the upstream is down")]
     Down,
-    /// As many requests as [allowed](Upstream::in_flight_max) wait for their answers on this lane, or more bytes than
-    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) wait to be sent. Nothing was sent.
+    /// This lane already has [as many](Upstream::in_flight_max) pending requests as allowed, or more than
+    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes wait to be sent. Nothing was sent.
     #[error("too many requests wait for the upstream")]
     TooMany,
     /// The codec cannot express the request. Nothing was sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The server that asks is shutting down. Nothing was sent.
+    /// This server is shutting down. Nothing was sent.
     #[error("the server is shutting down")]
     ShuttingDown,
 }
 
 impl Upstream {
-    /// The upstream at this address, with the default terms. Resolves the host's name, which blocks; do it where the service is
-    /// made and not in a handler.
+    /// Creates an upstream at this address, with the default settings. Resolving the host's name blocks, so call it
+    /// where the service is made and not in a handler.
     ///
     /// # Errors
-    /// See [`UpstreamAddressError`]. Whether somebody listens there shows with the first request.
+    /// See [`UpstreamAddressError`]. Whether a server listens there is known only after the first request.
     pub fn new(address: &str) -> Result<Self, UpstreamAddressError> {
         let address: Address = address.parse()?;
         if address.is_udp() {
@@ -180,27 +185,29 @@ impl Upstream {
         })))
     }
 
-    /// How long a request may take, the connection it may wait for included. Default 5 s; exact to some 10 ms.
+    /// Sets the longest time of a request, including the wait for the connection. Default 5 s, with a precision of
+    /// about 10 ms.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|terms| terms.timeout = timeout)
     }
 
-    /// How many requests may wait for their answers on each lane. Default 1,024, and at least 1. A codec whose ids have 8 bits
-    /// has 255 on their way at once; the others wait to be sent.
+    /// Sets how many requests may be pending on each lane. Default 1,024, and at least 1. A codec with 8-bit ids has
+    /// at most 255 requests in flight; the others wait to be sent.
     #[must_use]
     pub fn in_flight_max(self, requests: usize) -> Self {
         self.with(|terms| terms.in_flight_max = requests.max(1))
     }
 
-    /// The longest pause between two attempts to connect. The first is 100 ms, or this if it is less, each next one twice as
-    /// long, with a random part of up to a half. Default 5 s.
+    /// Sets the longest pause between two attempts to connect. The first pause is 100 ms, or this value if it is
+    /// shorter. Each further pause is twice as long, with a random part of up to a half. Default 5 s.
     #[must_use]
     pub fn pause_max(self, pause: Duration) -> Self {
         self.with(|terms| terms.pause_max = pause)
     }
 
-    /// The same upstream on other terms. Whoever has a clone keeps the ones from before, and counts as another upstream.
+    /// Returns the upstream with other settings. Existing clones keep the old settings, and are then another
+    /// upstream.
     fn with(self, change: impl FnOnce(&mut Terms)) -> Self {
         let mut target = Arc::unwrap_or_clone(self.0);
         change(&mut target.terms);
@@ -209,7 +216,7 @@ impl Upstream {
 }
 
 impl Clone for Target {
-    /// Another upstream at the same address.
+    /// Creates another upstream at the same address.
     fn clone(&self) -> Self {
         let (address, endpoints) = (self.address.clone(), self.endpoints.clone());
         Self {
@@ -232,7 +239,7 @@ impl fmt::Debug for Upstream {
 }
 
 impl UpstreamError {
-    /// What whoever asked for the request is told.
+    /// Calls `tell` with the code and the text for the caller of the request.
     pub(super) fn with_words<T>(&self, tell: impl FnOnce(ErrorCode, &str) -> T) -> T {
         match self {
             Self::Refused { code, text } => tell(*code, text),
@@ -248,12 +255,12 @@ fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How long a request may take: longer than a healthy server needs, shorter than a person waits.
+/// Default timeout of a request: longer than a healthy server needs, and shorter than a person waits.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Requests of one lane on their way: at 1 ms each they are a million a second.
+/// Default of pending requests of one lane. At 1 ms each they make a million requests a second.
 const IN_FLIGHT_MAX: usize = 1024;
 
-/// Pauses between attempts to connect.
+/// Shortest and longest pause between attempts to connect.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

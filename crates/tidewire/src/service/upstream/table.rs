@@ -1,4 +1,4 @@
-//! The upstreams of a lane: what handlers ask them, and what becomes of it.
+//! The upstreams of a lane, their requests, and the answers to these.
 
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -11,15 +11,15 @@ use crate::limits::nanoseconds;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
 
-/// See the module. The lane's core keeps it.
+/// The upstreams of a lane; see the module. The lane's core keeps this value.
 #[derive(Debug, Default)]
 struct Upstreams {
-    /// A few; a search is a comparison of numbers.
+    /// The connections. There are few, so a search is a few comparisons of numbers.
     links: Vec<Link>,
     answers: Vec<Answer>,
 }
 
-/// An answer for a callback, which is called when no other session's message is being handled.
+/// An answer for a callback. The callback runs when no message of another session is being handled.
 struct Answer {
     asker: SessionId,
     call: Callback,
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Answer {
     }
 }
 
-/// Sends a request of `asker`, or has it wait for a connection.
+/// Sends a request of `asker`, or queues it until a connection is open.
 pub(super) fn submit(
     core: &mut Core,
     upstream: &Upstream,
@@ -58,7 +58,7 @@ pub(super) fn submit(
     result
 }
 
-/// Runs `work` on the upstreams and the lane, if there are any.
+/// Runs `work` on the upstreams and the lane, if the lane has upstreams.
 fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
     if let Some(mut upstreams) = core.upstreams.take::<Upstreams>() {
         work(&mut upstreams, core);
@@ -87,7 +87,7 @@ impl Upstreams {
         Some(&mut self.links[index])
     }
 
-    /// Forgets upstreams that nobody can ask any more, and ends their connections.
+    /// Removes upstreams that no service refers to any more, and ends their connections.
     fn forget_unused(&mut self, core: &mut Core) {
         self.links.retain_mut(|link| {
             if !link.is_forgotten() {
@@ -109,7 +109,7 @@ impl Upstreams {
         }
     }
 
-    /// Answers the request that waits for it, or leaves that for [`run_answers`].
+    /// Passes the result to the deferred answer, or queues it for [`run_answers`].
     fn answer(&mut self, asked: Asked, result: Result<&[u8], UpstreamError>) {
         match (asked.then, result) {
             (Then::Reply(deferred), Ok(payload)) => {
@@ -170,7 +170,7 @@ impl Service for UpstreamSessions {
                 return;
             }
             let Some(asked) = link.take_answered(message.id) else {
-                // That of a request given up, whose place is free now.
+                // The answer is for a request that was given up. Its slot is now free.
                 core.counters.replies_unmatched.add(1);
                 let failed = link.send_waiting(core);
                 return upstreams.fail_all(core, failed);
@@ -185,7 +185,7 @@ impl Service for UpstreamSessions {
     }
 }
 
-/// What a refusal says.
+/// Decodes a refusal of the upstream.
 fn refusal(cx: &Context<'_>, message: &Message<'_>) -> UpstreamError {
     let Ok(body) = cx.codec().decode_error(message) else {
         let (code, text) = (ErrorCode::Internal, "the upstream's refusal is malformed");
@@ -200,7 +200,7 @@ fn refusal(cx: &Context<'_>, message: &Message<'_>) -> UpstreamError {
     UpstreamError::Refused { code, text }
 }
 
-/// Ends the connections of a lane that drains and has nothing to ask any more: an upstream would not end them.
+/// Ends the idle connections of a lane that drains, because the upstream would not end them.
 pub(crate) fn end_idle_upstreams(core: &mut Core) {
     if !core.ending.server_ends {
         return;
@@ -215,7 +215,7 @@ pub(crate) fn end_idle_upstreams(core: &mut Core) {
     });
 }
 
-/// A session with an upstream ended, or did not come about.
+/// Handles the end of a session with an upstream, or a failed attempt to connect.
 pub(crate) fn handle_upstream_end(core: &mut Core, id: SessionId, reason: CloseReason) {
     with(core, |upstreams, core| {
         if let Some(link) = upstreams.of_session(id) {
@@ -226,7 +226,7 @@ pub(crate) fn handle_upstream_end(core: &mut Core, id: SessionId, reason: CloseR
     });
 }
 
-/// Requests of an upstream may have passed their deadlines.
+/// Fails the requests of an upstream whose deadlines have passed.
 pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
     with(core, |upstreams, core| {
         let found = upstreams.position(|link| link.upstream.0.number == number);
@@ -245,7 +245,7 @@ pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
     end_idle_upstreams(core);
 }
 
-/// A session ended: what it asked is taken back.
+/// Cancels the requests of a session that has ended.
 #[inline]
 pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
     if core.upstreams.is_empty() {
@@ -254,7 +254,7 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
     with(core, |upstreams, core| {
         let mut failed = Vec::new();
         for link in &mut upstreams.links {
-            // Dropping what was to be done answers nobody: the session is gone.
+            // The answers are dropped, because the session has ended.
             let over = link.give_up(core, |asked| asked.asker == id);
             core.counters.upstream_cancelled.add(over.len() as u64);
             if !over.is_empty() {
@@ -266,13 +266,13 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
     end_idle_upstreams(core);
 }
 
-/// Calls what waits for answers that have come. No session's message may be handled meanwhile.
+/// Calls the callbacks whose answers have come. Call it only while no message of a session is being handled.
 #[inline]
 pub(crate) fn run_answers(core: &mut Core) {
     if core.upstreams.is_empty() {
         return;
     }
-    // Those that the calls bring about are called as well.
+    // A callback may make further answers, which are handled as well.
     loop {
         let mut answers = Vec::new();
         with(core, |upstreams, _| {
@@ -292,7 +292,7 @@ impl Answer {
         let mut context = match core.sessions.find(self.asker) {
             Some(session) if !session.connection.is_closed() => core.context(self.asker),
             _ if self.asker == SessionId::NONE => core.context_without_session(),
-            // It ended in this turn.
+            // The session ended in this turn.
             _ => return,
         };
         let result = self.result.as_deref().map_err(Clone::clone);

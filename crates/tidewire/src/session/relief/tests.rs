@@ -37,7 +37,7 @@ fn stall<S: Service>(lane: &mut Lane<S>, topic: &str, policy: Policy) -> (usize,
     (slot, far)
 }
 
-/// Publishes this much, from nobody.
+/// Publishes this many bytes without a session.
 fn publish<S: Service>(lane: &mut Lane<S>, topic: &str, bytes: usize) {
     const PIECE: usize = 32 * 1024 - 64;
     for _ in 0..bytes.div_ceil(PIECE) {
@@ -93,7 +93,7 @@ fn a_subscriber_whose_policy_drops_loses_messages_and_stays() {
     }
 }
 
-/// The table of the newest of each topic is counted, and goes with the last subscriber that pays.
+/// The table of the latest messages is charged, and it is freed with the last subscriber that pays.
 #[test]
 fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
     let mut lane = small_lane();
@@ -105,7 +105,7 @@ fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
         reactor.set_time(reactor.now_ns + 1_000_000_000);
         lane.core.rooms().sweep_due();
     }
-    // Of each megabyte one message lives.
+    // Of each mebibyte one message stays.
     let held = lane.core.sessions.relief.memory.bytes() - before;
     assert!((8 * 32 * 1024..4 * SIXTEENTH).contains(&held), "{held}");
     let mut number = 0;
@@ -178,7 +178,7 @@ fn at_the_limit_logs_and_subscriptions_do_not_grow_and_then_they_do_again() {
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
     lane.core.rooms().subscribe(id, "a", None).unwrap();
-    // Held by what cannot give way.
+    // Memory that relief cannot release.
     let memory = &mut lane.core.sessions.relief.memory;
     memory.resize(0, 16 * SIXTEENTH);
     let refused = lane.core.rooms().publish(id, "a", b"news");
@@ -209,7 +209,7 @@ fn a_publisher_waits_for_the_end_of_the_turn_while_memory_is_short() {
     lane.core.sessions.relief.memory.resize(13 * SIXTEENTH, 0);
 }
 
-/// Relief in the middle of a turn ended the pressure, and the end of the turn found nothing to do.
+/// Regression: relief in the middle of a turn ended the pressure, and then the end of the turn did not keep buffers again.
 #[test]
 fn buffers_are_kept_again_when_the_pressure_ended_within_a_turn() {
     let mut lane = small_lane();
@@ -235,7 +235,7 @@ fn newcomers_are_told_and_counted_while_memory_is_short() {
         peer: None,
         listener: None,
     };
-    lane.core.place(arrival, &mut Vec::new());
+    lane.core.assign(arrival, &mut Vec::new());
     assert!(lane.core.sessions.is_empty());
     let counters = &lane.core.counters;
     assert_eq!(counters.memory_refused_sessions.read(), 1);
@@ -247,7 +247,7 @@ fn newcomers_are_told_and_counted_while_memory_is_short() {
     lane.core.sessions.relief.memory.resize(12 * SIXTEENTH, 0);
 }
 
-/// Up to 1,024 replies of any size waited behind one that was deferred, a gigabyte for one session.
+/// Regression: up to 1,024 replies of any size waited behind a deferred one, a gigabyte for one session.
 #[test]
 fn replies_that_wait_in_line_are_bounded_in_bytes() {
     let limits = Limits {
@@ -273,7 +273,7 @@ fn replies_that_wait_in_line_are_bounded_in_bytes() {
     first.reply(b"at last").unwrap();
     lane.turn();
     assert_eq!(lane.core.sessions[slot].unanswered_count(), 0);
-    // It is read on when its peer has taken them.
+    // Reading resumes when its peer has taken the replies.
     let mut buffer = vec![0; 1 << 20];
     while !lane.core.sessions[slot].connection.may_read() {
         assert!(far.read(&mut buffer).unwrap() > 0);
@@ -283,7 +283,7 @@ fn replies_that_wait_in_line_are_bounded_in_bytes() {
     }
 }
 
-/// Whatever was charged is given back: a difference would add up over the life of a server.
+/// All charges are released again: a difference would add up over the life of a server.
 #[test]
 fn nothing_stays_charged_when_all_sessions_are_gone() {
     let mut lane = small_lane();
@@ -297,7 +297,7 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
         let (slot, id, _) = sessions[random.usize(..sessions.len())];
         let topic = ["a", "b", "c"][random.usize(..3)];
         let policy = Policy::ALL[random.usize(..4)];
-        // Each may be refused: the session is closed, or subscribed already.
+        // Each call may be refused: the session is closed, or subscribed already.
         match random.u8(..10) {
             0 => drop(lane.core.rooms().subscribe(id, topic, Some(policy))),
             1 => drop(lane.core.rooms().join(id, topic, &slot.to_string(), None)),
