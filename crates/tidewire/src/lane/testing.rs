@@ -5,6 +5,7 @@ use std::thread;
 
 use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 use tidewire_io::poller::{PollerChoice, open};
+use tidewire_io::ring::RingStream;
 use tidewire_io::socket::Stream;
 
 use super::{Lane, Spin};
@@ -84,6 +85,12 @@ impl<S> Lane<S> {
     /// Opens a session. Returns its slot and the peer's end.
     pub(crate) fn open_session(&mut self) -> (usize, Stream) {
         let (near, far) = Stream::pair().unwrap();
+        (self.open_over(near.into()), far)
+    }
+
+    /// Opens a session within the process. Returns its slot and the peer's end.
+    pub(crate) fn open_inproc_session(&mut self) -> (usize, RingStream) {
+        let (near, far) = RingStream::pair(64 * 1024).unwrap();
         (self.open_over(near.into()), far)
     }
 

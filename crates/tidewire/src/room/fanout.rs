@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 
 use tidewire_proto::error::EncodeError;
 
-use super::rooms::LaneRooms;
+use super::rooms::{LaneRooms, Room};
 use crate::mailbox::BatchEntry;
 use crate::observe::DropReason;
 use crate::session::Outbox;
+use crate::transport::Transport;
 
 impl LaneRooms<'_> {
     /// Handles an entry of a batch from another lane.
@@ -87,7 +88,8 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Runs the sweeps of logs that grew before they are due, if at least this many bytes wait in them.
+    /// Runs the sweeps of logs that grew before they are due, if at least this many bytes wait in them. If a sweep makes system
+    /// calls, enough bytes to be worth them must wait.
     #[cold]
     pub(crate) fn sweep_grown(&mut self, waiting_min: u64) {
         while let Some(alias) = self.table.grown.pop() {
@@ -95,10 +97,18 @@ impl LaneRooms<'_> {
                 continue;
             };
             let waiting = self.log_end(alias) - room.swept;
-            if waiting >= waiting_min && room.coalescer.due_ns().is_some() {
+            let is_worth_it = waiting >= EARLY_SWEEP_BYTES
+                || (waiting >= waiting_min && self.is_in_process(room));
+            if is_worth_it && room.coalescer.due_ns().is_some() {
                 self.sweep(alias);
             }
         }
+    }
+
+    /// Returns whether a sweep of this room makes no system call. Members over sockets are mostly among the first ones.
+    fn is_in_process(&self, room: &Room) -> bool {
+        let mut members = room.members.iter();
+        members.all(|slot| self.sessions[*slot].stream.step_bytes() < usize::MAX)
     }
 
     /// Returns the number of bytes ever appended to the log of a room.
@@ -284,5 +294,44 @@ mod tests {
         }
         let delivered = core.counters.room_delivered.read();
         assert_eq!(delivered, core.counters.room_offered.read());
+    }
+
+    /// Each message that a publisher within the process sent became a system call for each member over a socket.
+    #[test]
+    fn a_sweep_worth_no_system_call_runs_early_only_where_it_makes_none() {
+        for is_in_process in [false, true] {
+            let mut lane = lane(&Server::builder());
+            let (writer, _near) = lane.open_inproc_session();
+            let (local, mut end) = lane.open_inproc_session();
+            let remote = (!is_in_process).then(|| lane.open_session());
+            let core = &mut lane.core;
+            let ids = [
+                Some(writer),
+                Some(local),
+                remote.as_ref().map(|(slot, _)| *slot),
+            ];
+            let mut alias = 0;
+            for (id, name) in ids.into_iter().flatten().zip(["writer", "local", "remote"]) {
+                let id = core.sessions[id].id;
+                alias = core.context(id).join("room", name, None).unwrap().room;
+            }
+            core.sessions.flush_dirty();
+            core.rooms().sweep_all();
+            let mut bytes = vec![0; 64 * 1024];
+            while end.read(&mut bytes).is_ok() {}
+            let writer = core.sessions[writer].id;
+            for _ in 0..4 {
+                core.rooms().say(writer, alias, &[7; 1000]).unwrap();
+            }
+            core.sweep_early(GROWTH_STEP_BYTES);
+            assert_eq!(end.read(&mut bytes).is_ok(), is_in_process);
+            for _ in 0..16 {
+                core.rooms().say(writer, alias, &[7; 1000]).unwrap();
+            }
+            core.sweep_early(GROWTH_STEP_BYTES);
+            assert!(end.read(&mut bytes).is_ok(), "it is worth its writes");
+            let delivered = core.counters.room_delivered.read();
+            assert_eq!(delivered, core.counters.room_offered.read());
+        }
     }
 }
