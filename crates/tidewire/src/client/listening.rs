@@ -147,7 +147,7 @@ impl Listening {
         if kind == Kind::Unsubscribe {
             // Whatever the server replies, the subscription is over.
             if let Some(alias) = entry.alias {
-                self.by_alias.remove(&alias);
+                self.remove_alias(alias, key);
             }
             self.remove(key);
             return result;
@@ -190,13 +190,21 @@ impl Listening {
         };
         let entry = &mut self.entries[key];
         if let Some(former) = entry.alias.replace(alias) {
-            self.by_alias.remove(&former);
+            self.remove_alias(former, key);
         }
         self.by_alias.insert(alias, key);
+        let entry = &mut self.entries[key];
         if std::mem::replace(&mut entry.was_agreed, true) {
             entry.tell(TopicEvent::Resumed);
         }
         self.unsubscribe_if_unwanted(key);
+    }
+
+    /// Removes the alias of a subscription. Over UDP another one may have got it before the answer about this one came.
+    fn remove_alias(&mut self, alias: u16, key: usize) {
+        if self.by_alias.get(&alias) == Some(&key) {
+            self.by_alias.remove(&alias);
+        }
     }
 
     /// Finds the entry of the same subscription made again, if this one was given up. The server refuses the second one

@@ -164,3 +164,19 @@ fn one_made_again_takes_over_what_the_server_agreed_to_before() {
     let step = listening.next_step();
     assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == again));
 }
+
+/// Over UDP the server's agreement to the next one may come before its answer to the unsubscription.
+#[test]
+fn an_answer_to_an_unsubscription_leaves_the_next_subscription_its_channel() {
+    let mut listening = Listening::default();
+    let (former, queue) = agreed(&mut listening, 5);
+    listening.give_up(&queue);
+    assert!(listening.next_step().is_some());
+    listening.note_asked(former);
+    let (_, queue) = agreed(&mut listening, 5);
+    listening
+        .handle_answer(former, Kind::Unsubscribe, Ok(0))
+        .unwrap();
+    assert!(listening.handle_message(&deliver(5)));
+    assert!(matches!(queue.next(None), Some(TopicEvent::Message(_))));
+}
