@@ -9,7 +9,8 @@
 //! the lock of the [table](super::table) decides which side sees the other.
 //!
 //! A request that waits for its reply like this still counts as pending. So a server that never replies uses up the
-//! connection's window, but no unbounded memory.
+//! connection's window, but no unbounded memory. Over UDP the reply may be lost, so the client stops waiting for it after ten
+//! minutes.
 //!
 //! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
 
@@ -50,7 +51,16 @@ impl Effect {
 
     /// The key of the subscription's entry.
     pub(crate) fn subscription(self) -> Option<usize> {
-        (self.0.get() as usize).checked_sub(2)
+        ((self.0.get() & !GIVEN_UP) as usize).checked_sub(2)
+    }
+
+    /// The effect of a request that its caller gave up, whose answer is listened for.
+    pub(super) fn given_up(self) -> Self {
+        Self(self.0 | GIVEN_UP)
+    }
+
+    pub(super) fn is_given_up(self) -> bool {
+        self.0.get() & GIVEN_UP != 0
     }
 }
 
@@ -108,3 +118,6 @@ fn undo_kind(kind: Kind) -> Option<Kind> {
         _ => None,
     }
 }
+
+/// The bit of an [`Effect`] whose caller gave up.
+const GIVEN_UP: u32 = 1 << 31;

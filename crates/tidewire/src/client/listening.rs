@@ -243,6 +243,15 @@ impl Listening {
         entry.queue = None;
     }
 
+    /// Stops waiting for the reply to a request about a subscription that was given up. If the server agreed to the
+    /// subscription, it is asked to unsubscribe again.
+    pub(super) fn handle_no_answer(&mut self, key: usize) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.is_asked = false;
+            self.due.push(key);
+        }
+    }
+
     /// Passes a published message to every subscription that matches. It is used with codecs whose subscribers register.
     pub(super) fn handle_broadcast(&self, message: &Message<'_>) {
         for (_, entry) in &self.entries {
@@ -410,12 +419,11 @@ impl ClientService {
         while self.pending.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
-            // No deadline while reading may be paused, because the reply may be there unread. None for an unsubscribe
-            // either: messages come until the server confirms it, so the entry must stay.
-            let has_deadline = matches!(step, Step::Subscribe { .. }) && !self.may_hold_reading();
-            let deadline_ns = match has_deadline {
-                true => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),
-                false => u64::MAX,
+            // No deadline while reading may be paused, because the reply may be there unread.
+            let is_untimed = matches!(step, Step::Subscribe { .. }) && self.may_hold_reading();
+            let deadline_ns = match is_untimed {
+                true => u64::MAX,
+                false => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),
             };
             let asked = self.ask(cx, key, &step, deadline_ns, None);
             if let Err(error) = asked {

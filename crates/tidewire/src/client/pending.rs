@@ -378,10 +378,13 @@ impl Pending {
                 next_ns = next_ns.min(deadline_ns);
             }
         }
+        // Requests that are given up here may have a later deadline.
+        self.due_ns = None;
         for id in expired.drain(..) {
             self.give_up(cx, id, RequestError::TimedOut);
         }
         self.expired = expired;
+        next_ns = next_ns.min(self.due_ns.unwrap_or(u64::MAX));
         let (completions, index) = (&mut self.completions, &mut self.index);
         self.queued.retain(|Kept { head, .. }| {
             let is_due = head.deadline_ns <= now_ns;
@@ -398,14 +401,16 @@ impl Pending {
     }
 
     /// Stops waiting for a reply, and sends a cancel if the codec can express it. A request with an [effect](super::effect)
-    /// stays pending without a slot, so that its reply can be undone.
+    /// stays pending without a slot until a later deadline, so that its reply can be undone.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
         if let Some(Sent { head, kept }) = self.sent.find_mut(id)
-            && head.effect.is_some()
+            && let Some(effect) = head.effect.filter(|effect| !effect.is_given_up())
         {
-            head.deadline_ns = u64::MAX;
+            let deadline_ns = now_ns().saturating_add(nanoseconds(LATE_ANSWER_TIMEOUT));
+            (head.effect, head.deadline_ns) = (Some(effect.given_up()), deadline_ns);
             *kept = None;
-            return self.completions.fail(head.slot.take(), error);
+            self.completions.fail(head.slot.take(), error);
+            return self.note_deadline(deadline_ns);
         }
         let Some(Sent { head, .. }) = self.sent.give_up(id) else {
             return;
@@ -506,6 +511,9 @@ const BLOCK_BYTES: usize = 64 << 10;
 
 /// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Timeout for the reply to a request with an effect after its caller gave up. It is longer than any server takes that replies.
+const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Resolution of request deadlines.
 const DEADLINE_TICK_NS: u64 = 1_000_000;

@@ -9,7 +9,6 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
 use super::disconnected::Disconnected;
-use super::effect::Effect;
 use super::error::{ConnectError, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
@@ -335,8 +334,13 @@ impl Service for ClientService {
             pending, listening, ..
         } = self;
         pending.expire(cx, now_ns, |head| {
-            if let Some(key) = head.effect.and_then(Effect::subscription) {
-                listening.handle_timeout(key);
+            let Some((effect, key)) = head.effect.and_then(|it| Some((it, it.subscription()?)))
+            else {
+                return;
+            };
+            match effect.is_given_up() {
+                true => listening.handle_no_answer(key),
+                false => listening.handle_timeout(key),
             }
         });
         self.pending.send_queued(cx);

@@ -165,6 +165,30 @@ fn one_made_again_takes_over_what_the_server_agreed_to_before() {
     assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == again));
 }
 
+/// Over UDP the answer may be lost.
+#[test]
+fn one_whose_answer_never_comes_is_forgotten_or_asked_about_again() {
+    let mut listening = Listening::default();
+    let never_agreed = listening.add("a.b".into(), None, new_queue());
+    listening.note_asked(never_agreed);
+    listening.handle_timeout(never_agreed);
+    assert!(listening.next_step().is_none());
+    listening.handle_no_answer(never_agreed);
+    assert!(listening.next_step().is_none());
+    assert!(listening.entries.is_empty());
+
+    let (key, queue) = agreed(&mut listening, 5);
+    listening.give_up(&queue);
+    for _ in 0..3 {
+        let step = listening.next_step();
+        assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == key));
+        listening.note_asked(key);
+        listening.handle_timeout(key);
+        assert!(listening.next_step().is_none());
+        listening.handle_no_answer(key);
+    }
+}
+
 /// Over UDP the server's agreement to the next one may come before its answer to the unsubscription.
 #[test]
 fn an_answer_to_an_unsubscription_leaves_the_next_subscription_its_channel() {

@@ -4,6 +4,7 @@ use tidewire_io::socket::Stream;
 
 use super::*;
 use crate::Limits;
+use crate::client::effect::Effect;
 use crate::client::event_queue::EventBounds;
 use crate::client::submissions::Submission;
 use crate::client::table::RequestTable;
@@ -399,4 +400,37 @@ fn room_in_the_queue_is_free_as_soon_as_a_request_is_abandoned() {
     assert!(rig.pending.completions.is_empty(), "none is refused");
     rig.end_turn(core);
     assert_eq!(rig.pending.queued.len(), QUEUED_MAX);
+}
+
+/// Over UDP the answer may be lost. Each such call took a place of the window for as long as the client lived.
+#[test]
+fn a_call_with_an_effect_that_is_never_answered_leaves_its_place_in_the_end() {
+    for is_dropped in [false, true] {
+        let mut lane = lane(&Server::builder());
+        let (session, _peer) = lane.open_session();
+        let core = &mut lane.core;
+        let mut rig = Rig::new(core, session, RequestIds::Bits32, 1);
+        let mut head = RequestHead::due_at(now_ns() + if is_dropped { 1 << 40 } else { 0 });
+        (head.kind, head.effect) = (Kind::Join, Effect::of(Kind::Join));
+        let slot = rig.link.table.submit(head, "", b"body").unwrap();
+        rig.run(core);
+        if is_dropped {
+            rig.link.table.abandon(slot);
+            rig.run(core);
+        }
+        let mut cx = core.context_without_session();
+        rig.pending.expire(&mut cx, now_ns(), |_| ());
+        assert_eq!(rig.pending.sent.len(), 1, "its answer is listened for");
+        let due_ns = rig.pending.next_deadline_ns().unwrap_or(u64::MAX);
+        assert!(due_ns > now_ns() + nanoseconds(LATE_ANSWER_TIMEOUT) / 2);
+        let mut told = 0;
+        rig.pending.expire(&mut cx, due_ns, |_| told += 1);
+        assert_eq!((rig.pending.sent.len(), told), (0, 1), "{is_dropped}");
+        assert_eq!(rig.pending.next_deadline_ns(), None);
+        rig.link.table.complete(&mut rig.pending.completions);
+        if !is_dropped {
+            let outcome = rig.link.table.poll(slot, None).unwrap();
+            assert_eq!(*outcome.unwrap_err(), RequestError::TimedOut);
+        }
+    }
 }
