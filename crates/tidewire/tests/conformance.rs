@@ -1,4 +1,4 @@
-//! The conformance suite of the test kit in every cell: transport × poller × codec.
+//! Runs the conformance suite of the test kit in every cell: transport × poller × codec.
 
 use tidewire_testkit::conformance::{
     BEHAVIOURS, CodecKind, LAYERED, Setup, Transport, cells, matrix,
@@ -48,7 +48,7 @@ const SHARED_SERVER: [&str; 7] = [
     "rooms_reach_every_codec",
 ];
 
-/// Rooms of the chat service, as people and programs can enter them.
+/// Behaviours of the chat service's rooms, for people and programs.
 const CHAT: [&str; 6] = [
     "everyone_but_the_sender_hears",
     "names_are_unique_and_may_be_retried",
@@ -58,7 +58,7 @@ const CHAT: [&str; 6] = [
     "rooms_span_three_lanes",
 ];
 
-/// Rooms and topics as only the native protocol has them.
+/// Behaviours of rooms and topics that only the native protocol has.
 const NATIVE: [&str; 7] = [
     "stalled_subscribers_hear_the_newest_of_each_topic",
     "subscriptions_are_made_again_after_a_restart",
@@ -69,7 +69,7 @@ const NATIVE: [&str; 7] = [
     "cancelled_requests_are_not_answered",
 ];
 
-/// Behaviours that a peer must be waited for or frames cut in pieces for.
+/// Behaviours that wait for a peer or cut frames into pieces.
 const STREAMS_ONLY: [&str; 9] = [
     "stalled_subscribers_hear_the_newest_of_each_topic",
     "a_server_with_its_hands_full_reads_no_more",
@@ -82,13 +82,13 @@ const STREAMS_ONLY: [&str; 9] = [
     "a_session_above_its_rate_waits",
 ];
 
-/// Behaviours with a peer that writes many frames at once, which over UDP are one datagram.
+/// Behaviours with a peer that writes many frames at once. Over UDP these are one datagram.
 const WRITTEN_AT_ONCE: [&str; 2] = [
     "half_closed_clients_get_their_answers",
     "draining_answers_what_was_accepted",
 ];
 
-/// What a cell must run, said a second time and in another way, so that nothing can drop out unseen.
+/// The behaviours that a cell must run. They are computed a second time, in another way, so that none is left out unnoticed.
 fn expected(setup: &Setup) -> Vec<&'static str> {
     const REFUSALS: &str = "refusals_find_their_requests";
     const WILDCARDS: &str = "wildcards_reach_subscribers";
@@ -115,7 +115,7 @@ fn expected(setup: &Setup) -> Vec<&'static str> {
     }
     if setup.transport == Transport::Udp {
         names.retain(|name| !STREAMS_ONLY.contains(name));
-        // Without ids there are no requests over UDP, and they are what most of it is made of.
+        // Without ids there are no requests over UDP, and most behaviours need requests.
         match setup.codec {
             CodecKind::Lines => names.retain(|name| CHAT.contains(name)),
             CodecKind::LengthField | CodecKind::Delimited | CodecKind::Raw => names.clear(),

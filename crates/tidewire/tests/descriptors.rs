@@ -1,6 +1,7 @@
-//! Out of descriptors: accepting fails, is counted and says how to raise the limit; the server survives and serves on.
+//! A process without free descriptors: accepting fails, is counted, and the log says how to raise the limit. The server
+//! survives and continues.
 //!
-//! The only test of its process, because the limit is the process's.
+//! It is the only test of its process, because the limit belongs to the process.
 
 use tidewire::{AnyCodec, Context, Message, Server};
 use tidewire_testkit::logs::Logs;
@@ -14,7 +15,7 @@ fn a_server_without_descriptors_says_so_and_serves_again_when_some_are_free() {
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
     let mut early = server.peer();
     descriptors::lower_limit(200).unwrap();
-    // One is left for the client's own side; the server finds none for its side.
+    // One descriptor is left for the client's side. The server finds none for its side.
     let held = descriptors::exhaust(1);
     let wire = Wire::connect(server.address()).unwrap();
     let metrics = server.wait_for("accepting fails", |metrics| metrics.accept_errors > 0);
@@ -23,12 +24,12 @@ fn a_server_without_descriptors_says_so_and_serves_again_when_some_are_free() {
     for part in ["no descriptor is left", "ulimit -n", "limit 200"] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
-    // Whoever is connected is served as if nothing had happened.
+    // Connected peers are served as before.
     for _ in 0..10 {
         early.ask(b"still there?");
         assert_eq!(early.answer().payload, b"still there?");
     }
-    // It neither spins nor gives up: it tries again after a pause.
+    // The server does not spin and does not give up: it tries again after a pause.
     server.wait_for("accepting is tried again", |later| {
         later.accept_errors > metrics.accept_errors
     });

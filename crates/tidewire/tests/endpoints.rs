@@ -20,7 +20,7 @@ fn serve(address: &str, options: SocketOptions) -> Result<Server, ServeError> {
         .start(|_| echo)
 }
 
-/// Asks something through `address`, and stops the server.
+/// Sends a request through `address`, and stops the server.
 fn ask(server: Server, address: &str, options: SocketOptions) {
     let client = Client::builder()
         .socket_options(options)
@@ -35,7 +35,7 @@ fn ask(server: Server, address: &str, options: SocketOptions) {
     assert_eq!(stopped.metrics.sessions_opened, 1);
 }
 
-/// The port that a server got in place of 0.
+/// Returns the port that a server got in place of 0.
 fn port_of(server: &Server) -> String {
     let address = server.to_string();
     let (_, port) = address.rsplit_once(':').unwrap();
@@ -141,7 +141,7 @@ fn a_socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let address = format!("ipc://{}", path.display());
-    // As a killed server leaves it: bound, closed, not unlinked.
+    // The state that a killed server leaves: bound, closed, not unlinked.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let server = serve(&address, plain()).unwrap();
     match serve(&address, plain()) {
@@ -160,7 +160,7 @@ fn a_socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_refused() {
         b"unharmed"
     );
     client.close().wait();
-    // The second server's question whether somebody listens was a connection, too.
+    // The second server probed for a listener, which was a connection, too.
     assert_conserved(&server.shutdown(DEADLINE));
     assert!(!path.exists());
 }
@@ -183,7 +183,7 @@ fn an_abstract_name_needs_no_file() {
     }
 }
 
-/// Lanes that look for work before they sleep do all that others do.
+/// Lanes that look for work before they sleep behave as all others.
 #[test]
 fn lanes_may_spin_before_they_sleep() {
     let directory = tempfile::tempdir().unwrap();
@@ -211,12 +211,12 @@ fn lanes_may_spin_before_they_sleep() {
         }
         let stopped = server.shutdown(DEADLINE);
         assert_conserved(&stopped);
-        // Hello and 500 requests of each.
+        // A hello and 500 requests from each.
         assert!(stopped.metrics.frames_in >= 2 * 501);
     }
 }
 
-/// Left to itself, a lane looks for work only where that costs nothing but its own time.
+/// By default a lane looks for work only where that costs nothing but its own time.
 #[test]
 fn lanes_look_for_work_by_themselves_only_within_the_process() {
     let directory = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn lanes_look_for_work_by_themselves_only_within_the_process() {
             assert_eq!(answer.payload(), number.to_le_bytes());
         }
         if looks {
-            // While there was a next request before the lane had nothing to do, there was nothing to look for.
+            // If the next request always comes before the lane is idle, the lane has no reason to look.
             wait_until("the lane looks for more", || {
                 (server.metrics().spins > 0).then_some(())
             });

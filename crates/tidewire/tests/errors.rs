@@ -1,4 +1,4 @@
-//! What an error says where a program prints it: what failed, why, and what to do.
+//! Error texts as a program prints them: what failed, why, and what to do.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ fn echo(cx: &mut Context<'_>, message: Message<'_>) -> tidewire::HandlerResult {
     cx.reply(message.payload)
 }
 
-/// Says its text by itself, and no cause says it again.
+/// Checks an error's text, and that no cause repeats it.
 fn says(error: &(dyn Error + 'static), expected: &str) {
     assert_eq!(error.to_string(), expected);
     let mut cause = error.source();
@@ -27,11 +27,11 @@ fn says(error: &(dyn Error + 'static), expected: &str) {
     }
 }
 
-/// It said "cannot connect", and only its cause said to what, and why.
+/// Regression: the text was "cannot connect", and only its cause had the address and the reason.
 #[test]
 fn a_connection_that_is_refused_says_to_whom_and_why() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The same port of another address of this machine, where nobody listens.
+    // The same port on another loopback address, without a listener.
     let address = format!("tcp://127.0.0.99:{}", holder.local_addr().unwrap().port());
     let error = Client::connect(&address).wait().unwrap_err();
     let expected =

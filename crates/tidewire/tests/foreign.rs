@@ -21,7 +21,7 @@ fn refuse(_cx: &mut Context<'_>, _message: Message<'_>) -> HandlerResult {
 
 type Handler = fn(&mut Context<'_>, Message<'_>) -> HandlerResult;
 
-/// Everything a server answers to `sent`, up to its end of the stream.
+/// Returns all bytes that a server answers to `sent`, up to its end of the stream.
 fn exchange(codec: &str, handler: Handler, sent: &[u8]) -> Vec<u8> {
     let server = Server::builder()
         .listen("tcp://127.0.0.1:0")
@@ -56,11 +56,11 @@ fn length_field_answers_come_in_order() {
     assert_eq!(exchange("length-field", echo, sent), sent);
     let sent = b"\x00\x00\x00\x01\x00\x00\x00\x02hi";
     let netbox = "length-field:size=-4,header=00000001";
-    // The constant header stands before the length.
+    // The constant header is before the length.
     assert_eq!(exchange(netbox, echo, sent), sent);
 }
 
-/// Every refusal used to go out in the native protocol's layout, which no foreign peer can read.
+/// Regression: every refusal was sent in the native protocol's layout, which a foreign peer cannot read.
 #[test]
 fn a_refusal_has_the_layout_of_its_codec() {
     let received = exchange("srmp", refuse, b"\x01\x07\x02\x00hi");
@@ -84,7 +84,7 @@ fn a_refusal_that_cannot_be_said_ends_a_session_that_matches_by_order() {
     assert!(received.is_empty(), "{received:02x?}");
 }
 
-/// A call of `echo` with "hi", as the original sends it over Unix sockets, and the answer. Over TCP a length stands in front.
+/// A call of `echo` with "hi", as the original sends it over Unix sockets, and the answer. Over TCP a length precedes it.
 const UVRPC_REQUEST: &[u8] =
     b"\x04\0\0\0\xDC\xFF\xFF\xFF\x01\0\0\0\x08\0\0\0\x10\0\0\0\x04\0\0\0echo\0\0\0\0\
     \x02\0\0\0hi\0\0\x0C\0\x10\0\0\0\x04\0\x08\0\x0C\0";
@@ -96,7 +96,7 @@ fn with_length(frame: &[u8]) -> Vec<u8> {
     [&(frame.len() as u32).to_be_bytes(), frame].concat()
 }
 
-/// Sends, and reads as much as is expected.
+/// Sends, and reads the expected number of bytes.
 fn ask(stream: &mut (impl Read + Write), sent: &[u8], expected: &[u8]) {
     stream.write_all(sent).unwrap();
     let mut received = vec![0; expected.len()];
@@ -112,8 +112,8 @@ fn uvrpc_server(codec: &str, addresses: &[&str]) -> Server {
     builder.lanes(2).start(|_| echo as Handler).unwrap()
 }
 
-/// The codec said for all addresses whether a length stands in front of frames, and the original has one over TCP and none
-/// over Unix sockets.
+/// Regression: the codec set for all addresses whether a length precedes each frame. The original sends a length over TCP
+/// and none over Unix sockets.
 #[test]
 fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
             let (sent, expected) = (with_length(UVRPC_REQUEST), with_length(UVRPC_ANSWER));
             ask(&mut over_tcp, &sent.repeat(count), &expected.repeat(count));
         }
-        // Framed once for both.
+        // Both formats get the broadcast, which is framed once.
         let notice = Message::new(Kind::Deliver, 0, b"hi");
         let broadcast = server.sessions().broadcast_where(|_| true, &notice);
         assert_eq!(broadcast.unwrap().wait().queued, 2);
@@ -177,7 +177,7 @@ fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
     assert!(matches!(refused, Err(ServeError::Framing { codec: "tw1" })));
 }
 
-/// Nothing said why such a peer was refused.
+/// Regression: the log did not say why such a peer was refused.
 #[test]
 fn a_peer_that_frames_in_the_other_way_is_warned_of_once() {
     let logs = Logs::capture();
@@ -189,12 +189,12 @@ fn a_peer_that_frames_in_the_other_way_is_warned_of_once() {
     ] {
         let address = server.addresses()[endpoint].to_string();
         let is_hint = |line: &&str| line.contains(&address) && line.contains("WARN");
-        // The first one is something else.
+        // The first input is another protocol.
         for sent in [&b"GET / HTTP/1.1\r\n\r\n"[..], &sent, &sent] {
             let mut stream = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
             stream.write_all(sent).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
-            // The end, or a reset where bytes were left.
+            // The end, or a reset if bytes were unread.
             let _ = stream.read_to_end(&mut Vec::new());
         }
         let text = logs.text();
@@ -206,7 +206,7 @@ fn a_peer_that_frames_in_the_other_way_is_warned_of_once() {
     assert_eq!(stopped.metrics.sessions_closed(), 6);
 }
 
-/// The original sends its frames over Unix sockets with nothing between them.
+/// Over Unix sockets the original sends its frames without any length.
 #[test]
 fn unframed_uvrpc_calls_over_a_unix_socket_are_answered_each() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a lane says of its own costs: system calls and allocations, in its metrics.
+//! The costs of a lane in its metrics: system calls and allocations.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tidewire_testkit::{Peer, TestServer};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Takes 1,000 bytes for every message.
+/// An echo that allocates 1,000 bytes for every message.
 fn wasteful_echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     let mut copy = Vec::with_capacity(1_000);
     copy.extend_from_slice(message.payload);
@@ -33,13 +33,13 @@ fn a_lane_counts_its_system_calls_and_allocations() {
     });
     let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| wasteful_echo);
     let mut peer = server.peer();
-    // What sessions need is there after a few.
+    // The first requests allocate all that the session needs.
     ask(&mut peer, 10);
     let before = server.metrics();
     ask(&mut peer, ROUNDS);
     let after = server.metrics();
     let grown = |count: fn(&Metrics) -> u64| count(&after) - count(&before);
-    // A turn is counted at its end, which the answer may overtake.
+    // A turn is counted at its end, possibly after its answer arrived.
     let answered = ROUNDS - 1..=ROUNDS + 1;
     let allocations = grown(|metrics| metrics.allocations);
     assert!(answered.contains(&allocations), "{allocations}");
@@ -48,7 +48,7 @@ fn a_lane_counts_its_system_calls_and_allocations() {
         answered.contains(&(bytes / 1_000)) && bytes % 1_000 == 0,
         "{bytes}"
     );
-    // Each was waited for, read and answered. A peer that is stopped in between may make it one wait more.
+    // Each request costs a wait, a read and a write. If the peer is stopped in between, there may be one more wait.
     let calls = grown(|metrics| metrics.system_calls);
     assert!(
         (3 * answered.start()..=5 * ROUNDS).contains(&calls),

@@ -1,4 +1,4 @@
-//! What the library logs does not grow with the messages: a line for each is written at level `trace` only.
+//! The library's log does not grow with the number of messages: only level `trace` writes a line for each.
 //!
 //! A process has one log, so this is a test program of its own with one test.
 #![allow(
@@ -11,7 +11,7 @@ use tidewire::{Client, Context, HandlerError, Kind, Message};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::logs::Logs;
 
-/// Sends requests that are answered, requests that are refused, and messages too large to be framed.
+/// Sends requests that are answered, requests that are refused, and messages that are too large.
 fn talk(rounds: usize) {
     let server = tidewire::serve(
         "tcp://127.0.0.1:0",
@@ -48,7 +48,7 @@ fn lines_do_not_grow_with_messages_above_trace() {
     let lines = |rounds: usize| -> usize {
         let before = logs.text().len();
         talk(rounds);
-        // The lines of a thread that has ended are in the queue; one of ours behind them marks their end.
+        // The lines of an ended thread are in the queue. A line of this thread after them marks their end.
         let mark = format!("{rounds} rounds are over");
         tracing::error!("{mark}");
         loop {

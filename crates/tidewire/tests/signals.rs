@@ -14,10 +14,10 @@ use std::time::Duration;
 use tidewire::{Client, Context, Endpoint, Message, Server};
 use tidewire_io::socket::SocketAddress;
 
-/// Set for the process that is the server.
+/// The environment variable that is set for the server's process.
 const IS_SERVER: &str = "TIDEWIRE_TEST_SIGNALS";
 
-/// Not a test of its own: what the child process of the others does.
+/// Not a test of its own: the child process of the others runs it.
 #[test]
 fn the_server_of_a_child_process() {
     let Ok(kind) = std::env::var(IS_SERVER) else {
@@ -51,7 +51,7 @@ fn the_server_of_a_child_process() {
                 kept.push(deferred);
                 continue;
             }
-            // The drain has begun when nobody listens any more.
+            // The drain has begun when connecting fails.
             while TcpStream::connect(address).is_ok() {
                 std::thread::yield_now();
             }
@@ -82,7 +82,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// The rest of the line that begins so, which may stand behind what the test harness prints.
+    /// Returns the rest of the next line with this beginning. The test harness may have printed text before it.
     fn line(&mut self, beginning: &str) -> String {
         loop {
             let line = self.lines.next().expect("the line comes").unwrap();
@@ -124,7 +124,7 @@ fn a_second_signal_ends_it_at_once() {
     let request = client.request(b"keep").send();
     process.line("kept");
     process.signal("-TERM");
-    // The drain waits for an answer that never comes; whoever sees it has seen the first signal.
+    // The drain waits for an answer that never comes. A refused request shows that the first signal has arrived.
     while client.request(b"new work").wait().is_ok() {}
     process.signal("-TERM");
     assert!(request.wait().is_err());

@@ -1,4 +1,4 @@
-//! The shortest ways through the library.
+//! The shortest uses of the library.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! With the feature `trace`: the spans of connections over TCP, as a subscriber sees them.
+//! Spans of connections over TCP with the feature `trace`, as a subscriber sees them.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,7 +18,7 @@ use tracing_subscriber::layer::{Context as LayerContext, Layer};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 
-/// A span that has begun.
+/// A recorded span.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     name: &'static str,
@@ -38,7 +38,7 @@ impl Seen {
     }
 }
 
-/// Keeps every span of the process in the order they began.
+/// Records every span of the process in the order of their beginnings.
 struct Collector;
 
 static SPANS: Mutex<Vec<(u64, Seen)>> = Mutex::new(Vec::new());
@@ -68,7 +68,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     }
 }
 
-/// The subscriber uses a number again when its span has ended, so the last one that has it is meant.
+/// Changes the last span with this id: the subscriber reuses the id of an ended span.
 fn with_open(id: &Id, change: impl FnOnce(&mut Seen)) {
     let mut spans = SPANS.lock().unwrap();
     let found = spans
@@ -97,7 +97,7 @@ fn collect() {
     STARTED.get_or_init(|| tracing_subscriber::registry().with(Collector).init());
 }
 
-/// The spans of sessions with this peer, all of which must have ended.
+/// Returns the spans of sessions with this peer. All of them must have ended.
 fn spans_with(peer: &str) -> Vec<Seen> {
     let spans = SPANS.lock().unwrap();
     let found: Vec<Seen> = spans
@@ -126,7 +126,7 @@ fn serve(codec: &str) -> TestServer {
     TestServer::over_tcp(Server::builder(), &codec, |_| echo)
 }
 
-/// The address from which a wire connects, as spans show it.
+/// Returns the local address of a wire, as spans show it.
 fn local_address(peer: &Peer) -> String {
     match peer.wire() {
         Wire::Tcp(stream) => format!("tcp://{}", stream.local_addr().unwrap()),
@@ -176,7 +176,7 @@ fn a_client_leaves_them_too() {
     assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
     let address = server.url();
     client.close().wait();
-    // Its own counters: the server may say good-bye to a client that has gone.
+    // The client's own counters, because the server may send a farewell to a client that has gone.
     let metrics = client.metrics();
     server.stop();
 
@@ -196,7 +196,7 @@ fn a_session_that_never_opens_connects_and_closes() {
     let address = format!("tcp://{}", stream.local_addr().unwrap());
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
-    // The go-away, or a reset if it was too late for that: either is the end.
+    // The go-away, or a reset if it came too late. Both are the end.
     let _ = stream.read_to_end(&mut Vec::new());
     drop(stream);
     let metrics = server.stop();
@@ -208,7 +208,7 @@ fn a_session_that_never_opens_connects_and_closes() {
     assert!(spans.iter().all(|seen| seen.name != "handle"));
 }
 
-/// Without a handshake a session is open when it is accepted; messages that come together are handled in one batch.
+/// Without a handshake a session is open when it is accepted. Messages that arrive together are handled in one batch.
 #[test]
 fn messages_that_come_together_are_received_together() {
     let server = serve("length-field");

@@ -1,4 +1,4 @@
-//! What a typed call allocates on its lane: nothing but what the values themselves need.
+//! Allocations of a typed call on its lane: only those that the values themselves need.
 
 #![cfg(feature = "typed")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -38,7 +38,7 @@ impl Frugal for Sums {
     }
 }
 
-/// A router whose lane is counted.
+/// Counts the allocations of the lane that runs the router.
 struct Counted(Router);
 
 impl Service for Counted {
@@ -51,17 +51,16 @@ impl Service for Counted {
     }
 }
 
-/// The counters are the process's.
+/// Serialises the tests, because the counters belong to the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls a method in rounds of `BATCH`. Returns how many allocations the rounds after the warm-up made, of
-/// [`CALLS`] calls.
+/// Calls a method in rounds of `BATCH`. Returns the number of allocations after the warm-up, for [`CALLS`] calls.
 fn allocations(codec: &str, method: usize, arguments: &[u8], answer: &[u8]) -> u64 {
     let codec = AnyCodec::by_name(codec).unwrap();
-    // On a very busy machine a test may take longer than a heartbeat, and a ping is not what is counted.
+    // On a very busy machine a test may take longer than a heartbeat, and a ping would be counted.
     let limits = Limits {
         heartbeat: Duration::ZERO,
         idle_timeout: Duration::MAX,
@@ -104,7 +103,7 @@ fn a_call_of_plain_values_allocates_nothing() {
     }
 }
 
-/// What is left is the queue's blocks, one for 31 answers.
+/// The remaining allocations are the queue's blocks, one for 31 answers.
 #[test]
 fn a_deferred_answer_of_plain_values_allocates_a_block_for_dozens() {
     let _alone = alone();
@@ -112,7 +111,7 @@ fn a_deferred_answer_of_plain_values_allocates_a_block_for_dozens() {
     assert!(allocations <= CALLS / 30, "{allocations}");
 }
 
-/// The counter sees what the values need: the text, once, and not its answer.
+/// The counter sees the allocation for the text, once, and none for its answer.
 #[test]
 fn a_text_is_allocated_once() {
     let _alone = alone();

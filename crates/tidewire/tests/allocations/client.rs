@@ -1,4 +1,4 @@
-//! Requests of the threaded client.
+//! Allocations of the threaded client, per request.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use tidewire_io::allocation::{mark_this_thread, marked_allocations};
 
 use crate::{alone, echo, without_pings};
 
-/// Both sides of a client, with many requests on their way and with one at a time.
+/// Measures both sides of a client, with many pending requests and with one at a time.
 #[test]
 fn a_client_allocates_nothing_per_request() {
     const WARM_UP: usize = 1_000;
@@ -21,7 +21,7 @@ fn a_client_allocates_nothing_per_request() {
         .unwrap();
     let mut waiting: VecDeque<Request> = VecDeque::with_capacity(100);
     mark_this_thread();
-    // Replies that fit the slots where they wait, and others.
+    // Replies that fit the slots, and larger ones.
     for (in_flight, payload_bytes) in [(100, 32), (1, 32), (100, 500), (1, 500)] {
         let payload = &[7; 500][..payload_bytes];
         let mut exchange = |rounds: usize| {
@@ -44,8 +44,8 @@ fn a_client_allocates_nothing_per_request() {
         exchange(WARM_UP);
         let before = (marked_allocations(), client.metrics().allocations);
         exchange(REQUESTS);
-        // The lists of commands and answers double until they hold all that comes at once: dozens at most, and none per
-        // request.
+        // The lists of requests and replies double until they hold a whole block. That is dozens of allocations at most, and
+        // none per request.
         let application = marked_allocations() - before.0;
         let lane = client.metrics().allocations - before.1;
         assert!(
@@ -53,7 +53,7 @@ fn a_client_allocates_nothing_per_request() {
             "{application} and {lane} with {in_flight} of {payload_bytes} bytes in flight"
         );
     }
-    // And the hello.
+    // The hello is a frame too.
     assert_eq!(
         server.metrics().frames_in,
         1 + 4 * (WARM_UP + REQUESTS) as u64

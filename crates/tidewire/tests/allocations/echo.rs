@@ -1,4 +1,4 @@
-//! Echoes over every transport, answered at once or later.
+//! Allocations of echoes over every transport, answered at once and later.
 
 use std::io::{Read, Write};
 
@@ -17,8 +17,8 @@ fn wasteful_echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(&copy)
 }
 
-/// Echoes rounds of `batch` requests on each of several connections. Returns how many messages and allocations the
-/// rounds after the warm-up made.
+/// Echoes rounds of `batch` requests on each of several connections. Returns the number of messages and of allocations after
+/// the warm-up.
 fn echo_rounds<S: Service + Clone>(service: &S, batch: usize, rounds: usize) -> (usize, u64) {
     let server = TestServer::over_tcp(Server::builder().limits(without_pings()), &tw1(), |_| {
         Counted(service.clone())
@@ -37,7 +37,8 @@ fn echo_rounds_on(server: TestServer, batch: usize, rounds: usize) -> (usize, u6
             (peer.into_wire(), frames)
         })
         .collect();
-    // The most buffers are in use when all sessions are ready in the same turn, which chance may bring about late.
+    // Most buffers are in use when all sessions are ready in the same turn. Left to chance, that might happen only after the
+    // warm-up.
     let mut holder = server.peer();
     for _ in 0..3 {
         while_held(&mut holder, || write_all(&mut wires));
@@ -64,7 +65,7 @@ fn write_all(wires: &mut [(Wire, Vec<u8>)]) {
 fn read_all(wires: &mut [(Wire, Vec<u8>)]) {
     let mut replies = Vec::new();
     for (wire, frames) in wires {
-        // A reply is as long as its request and ends in the same payload.
+        // A reply is as long as its request and ends with the same payload.
         replies.resize(frames.len(), 0);
         wire.read_exact(&mut replies).unwrap();
         assert!(replies.ends_with(&frames[frames.len() - 32..]));
@@ -107,8 +108,8 @@ fn echo_over_udp_allocates_nothing() {
     }
 }
 
-/// Tokens, frames and the lists of the mailbox are used again; the queue of answers allocated a block for 31 of them. A list
-/// still grows in a turn that is longer than all before.
+/// Regression: the queue of answers allocated a block for 31 of them. Tokens, frames and the lists of the mailbox are
+/// reused. A list still grows in a turn that is longer than all before.
 #[test]
 fn deferred_answers_allocate_nothing_per_message() {
     let _alone = alone();
@@ -117,7 +118,7 @@ fn deferred_answers_allocate_nothing_per_message() {
     assert!(allocations <= 8, "{allocations}");
 }
 
-/// The negative control: the counter sees a service that allocates once per message.
+/// Negative control: the counter sees a service that allocates once per message.
 #[test]
 fn the_counter_sees_an_allocating_service() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Rooms and topics: what is said once and heard by many.
+//! Allocations of rooms and topics: one sender, many receivers.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use tidewire_testkit::{Peer, TestServer, Wire, wait_until};
 
 use crate::{Counted, alone, tw1, without_pings};
 
-/// Says `chunks` of messages to a room whose members read on threads of their own, never further ahead of them than
-/// a chunk. Returns how many messages were delivered and how many allocations that made, after a warm-up.
+/// Sends `chunks` of messages to a room. Its members read on their own threads, at most one chunk behind. Returns the number
+/// of delivered messages and of allocations after the warm-up.
 fn fan_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
     let builder = Server::builder().lanes(lanes).limits(without_pings());
     let server = TestServer::over_tcp(builder, &tw1(), |_| Counted(Chat::new()));
@@ -48,8 +48,8 @@ fn fan_out_on(server: TestServer, chunk: usize, chunks: usize) -> (usize, u64) {
     (READERS * chunk * chunks, allocations)
 }
 
-/// Publishes to a topic whose subscribers each came by an exact pattern and by a wildcard; the publisher is none of
-/// them. Returns what [`fan_out`] returns.
+/// Publishes to a topic. Some subscribers use an exact pattern, some a wildcard; the publisher is not one of them. Returns
+/// the same numbers as [`fan_out`].
 fn publish_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
     const TOPIC: &str = "load.test";
     let builder = Server::builder().lanes(lanes).limits(without_pings());
@@ -85,20 +85,20 @@ fn publish_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
     (READERS * chunk * chunks, allocations)
 }
 
-/// One that speaks and many that listen, each on a thread of its own.
+/// One publisher and many readers, each on its own thread.
 struct Spread {
     server: TestServer,
     publisher: Peer,
-    /// One message of the publisher.
+    /// An encoded message of the publisher.
     frame: Vec<u8>,
     peers: Vec<Peer>,
-    /// What becomes of it at each peer.
+    /// Size of the frame that each reader receives.
     frame_bytes: usize,
 }
 
 impl Spread {
-    /// Sends chunks of messages, never further ahead of the readers than a chunk. Returns the counters at the end, how
-    /// many messages there were with the warm-up, and how many allocations they made after it.
+    /// Sends chunks of messages, at most one chunk ahead of the readers. Returns the counters at the end, the number of
+    /// messages including the warm-up, and the number of allocations after it.
     fn measure(self, chunk: usize, chunks: usize) -> (Metrics, u64, u64) {
         let Self {
             server,
@@ -108,7 +108,7 @@ impl Spread {
             frame_bytes,
         } = self;
         let messages = chunk * chunks;
-        // Enough to fill several segments of the log, so that those in use are as large as they get.
+        // Enough messages to fill several segments of the log, so that the segments reach their largest size.
         let warm_up = 1_000;
         let mut heard = Vec::new();
         let mut threads = Vec::new();
@@ -165,7 +165,7 @@ fn fan_out_allocates_nothing_per_message() {
 #[test]
 fn fan_out_over_lanes_allocates_nothing_per_message() {
     let _alone = alone();
-    // One at a time, so that the number of batches on their way between the lanes is the same from the start.
+    // One message at a time, so that the number of batches between the lanes is constant from the start.
     assert_eq!(fan_out(2, 1, 500), (10_000, 0));
 }
 
@@ -189,5 +189,5 @@ fn publishing_over_lanes_allocates_nothing_per_message() {
     assert_eq!(publish_out(2, 1, 500), (10_000, 0));
 }
 
-/// Members of a room that is spoken to.
+/// Number of members of the room.
 const READERS: usize = 20;

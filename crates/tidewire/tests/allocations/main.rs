@@ -1,6 +1,6 @@
-//! What a lane allocates: nothing per message in the steady state, little per idle session.
+//! Allocations of a lane: none per message in the steady state, few per idle session.
 //!
-//! Only the lanes' own threads are counted, and only one test runs at a time, since the counters are the process's.
+//! Only the lanes' own threads are counted. Only one test runs at a time, because the counters belong to the process.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -21,7 +21,7 @@ use tidewire_testkit::{Peer, wait_until};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// A service whose lane is counted.
+/// Counts the allocations of the lane that runs the inner service.
 #[derive(Clone)]
 struct Counted<S>(S);
 
@@ -45,7 +45,7 @@ impl<S: Service> Service for Counted<S> {
     }
 }
 
-/// On a very busy machine a test may take longer than a heartbeat, and a ping is not what is counted.
+/// Turns pings off: on a very busy machine a test may take longer than a heartbeat, and a ping would be counted.
 fn without_pings() -> Limits {
     Limits {
         heartbeat: Duration::ZERO,
@@ -59,12 +59,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that stops its lane for as long as the test holds [`GATE`].
+/// A request that blocks its lane while the test holds [`GATE`].
 const HOLD: &[u8] = b"hold";
 static GATE: Mutex<()> = Mutex::new(());
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
-/// Stops the lane while `work` runs, so that it finds everything that `work` did at once.
+/// Blocks the lane while `work` runs, so that the lane finds all input of `work` at once.
 fn while_held(holder: &mut Peer, work: impl FnOnce()) {
     let gate = GATE.lock().unwrap_or_else(PoisonError::into_inner);
     holder.ask(HOLD);

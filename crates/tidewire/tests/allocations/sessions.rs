@@ -1,4 +1,4 @@
-//! What sessions hold while they are idle, and give back when they end.
+//! Memory of sessions: held while they are idle, released when they end.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -9,8 +9,7 @@ use tidewire_testkit::{Peer, TestServer, Wire};
 
 use crate::{Counted, alone, echo, tw1, without_pings};
 
-/// Measured with the clients in a process of their own, which is this test again: neither their memory nor their
-/// descriptors count.
+/// The clients run in another process, which is this test again. So their memory and descriptors do not count.
 #[test]
 fn an_idle_session_costs_at_most_4_kib() {
     const SESSIONS: u64 = 10_000;
@@ -35,7 +34,7 @@ fn an_idle_session_costs_at_most_4_kib() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // The first sessions bring what the lane keeps for all of them.
+    // The first sessions allocate the memory that all sessions of the lane share.
     let welcomed = |count: u64| {
         server.wait_for("the sessions are open", |metrics| {
             metrics.frames_in >= count
@@ -58,7 +57,7 @@ fn an_idle_session_costs_at_most_4_kib() {
     assert!(each <= LIMIT_BYTES, "{report}");
 }
 
-/// The other process: opens sessions and holds them until its input ends.
+/// Runs in the other process: opens sessions and holds them until its input ends.
 fn hold_sessions(address: &str, count: usize) {
     let path = address.strip_prefix("ipc://").unwrap();
     let address = std::path::PathBuf::from(path).into();
@@ -91,7 +90,7 @@ fn sessions_give_their_memory_back() {
     for number in 5..25 {
         round(number);
     }
-    // Whatever is kept is kept once, not per session: a leak of a hundred bytes each would be 100,000.
+    // Memory is kept once for all sessions, not per session. A leak of a hundred bytes per session would be 100,000 bytes.
     let grown = bytes_held() - before;
     assert!(grown < 50_000, "{grown} bytes more after 1,000 sessions");
     server.stop();

@@ -1,4 +1,4 @@
-//! An executor of a few lines: one thread, any number of tasks, each polled only when it was woken.
+//! A small executor: one thread, any number of tasks, each polled only after a wake.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Wake, Waker};
 
-/// The tasks to poll.
+/// The queue of tasks to poll.
 #[derive(Default)]
 struct Ready {
     tasks: Mutex<VecDeque<usize>>,
@@ -25,7 +25,7 @@ impl Wake for Task {
     }
 }
 
-/// Runs all tasks on this thread until each is done. Returns how often they were polled.
+/// Runs all tasks on this thread until each is done. Returns the number of polls.
 pub(crate) fn run<'a>(
     tasks: impl IntoIterator<Item = Pin<Box<dyn Future<Output = ()> + 'a>>>,
 ) -> usize {

@@ -10,7 +10,7 @@ use tidewire::{
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{TestServer, wait_until};
 
-/// Holds a server's lane in a hook, once, until the test lets it go on.
+/// Blocks a server's lane in a hook, once, until the test opens the gate.
 #[derive(Clone)]
 struct Gate {
     was_held: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Gate {
     }
 }
 
-/// A publish/subscribe server that answers the first subscription late, and takes one pattern at a time.
+/// A publish/subscribe server that answers the first subscription late, and allows one pattern at a time.
 fn pubsub(gate: &Gate) -> TestServer {
     let limits = Limits {
         topics_max: 1,
@@ -48,7 +48,7 @@ fn pubsub(gate: &Gate) -> TestServer {
     })
 }
 
-/// A chat that answers the first join late.
+/// A chat server that answers the first join late.
 fn chat(gate: &Gate) -> TestServer {
     let gate = gate.clone();
     TestServer::over_tcp(Server::builder(), &tw1(), move |_| {
@@ -63,7 +63,7 @@ fn hasty(server: &TestServer) -> Client {
     builder.connect(&server.url()).wait().unwrap()
 }
 
-/// Waits until nobody is subscribed to anything: the server takes one pattern at a time.
+/// Waits until there are no subscriptions: the server allows one pattern at a time.
 fn wait_until_unsubscribed(server: &TestServer) {
     let other = Client::connect(&server.url()).wait().unwrap();
     let taken = wait_until("the pattern is free", || {
@@ -73,7 +73,7 @@ fn wait_until_unsubscribed(server: &TestServer) {
     other.close().wait();
 }
 
-/// Waits until nobody but this new client is in the lobby.
+/// Waits until this new client is the only member of the lobby.
 fn wait_until_alone(server: &TestServer) {
     let other = Client::connect(&server.url()).wait().unwrap();
     let room = other.join("lobby", "other").wait().unwrap().room;
@@ -83,7 +83,7 @@ fn wait_until_alone(server: &TestServer) {
     other.close().wait();
 }
 
-/// It stayed subscribed at the server for as long as the connection lived.
+/// Regression: the client stayed subscribed at the server as long as the connection lived.
 #[test]
 fn a_subscription_that_timed_out_is_unsubscribed_from_when_the_server_agrees() {
     let (gate, open) = Gate::new();
@@ -102,7 +102,7 @@ fn a_subscription_that_timed_out_is_unsubscribed_from_when_the_server_agrees() {
     server.stop();
 }
 
-/// The server refused it as one that it had already.
+/// Regression: the server refused it as a duplicate.
 #[test]
 fn a_subscription_that_timed_out_can_be_made_again() {
     let (gate, open) = Gate::new();
@@ -130,7 +130,7 @@ fn a_subscription_that_timed_out_can_be_made_again() {
     server.stop();
 }
 
-/// The server refused the second one of two that were made one after the other, the first of which was dropped.
+/// Regression: the first of two subscriptions was dropped, and the server refused the second one.
 #[test]
 fn a_subscription_dropped_while_it_is_made_can_be_made_again_at_once() {
     let (gate, open) = Gate::new();
@@ -147,7 +147,7 @@ fn a_subscription_dropped_while_it_is_made_can_be_made_again_at_once() {
     server.stop();
 }
 
-/// The client was a member of a room that it had no number for.
+/// Regression: the client was a member of a room without knowing its number.
 #[test]
 fn a_join_that_timed_out_is_left_when_the_server_agrees() {
     let (gate, open) = Gate::new();
@@ -157,7 +157,7 @@ fn a_join_that_timed_out_is_left_when_the_server_agrees() {
     assert_eq!(timed_out, RequestError::TimedOut);
     open.send(()).unwrap();
     wait_until_alone(&server);
-    // The name is free again, for this client, too.
+    // The name is free again, also for this client.
     let joined = wait_until("it joins again", || {
         match client.join("lobby", "ada").wait() {
             Ok(joined) => Some(joined),
@@ -174,7 +174,7 @@ fn a_join_that_timed_out_is_left_when_the_server_agrees() {
     server.stop();
 }
 
-/// Whether the answer comes later, comes meanwhile, or is there.
+/// The answer may come after the drop, during it, or before it.
 #[test]
 fn a_join_that_is_dropped_is_left() {
     let (gate, open) = Gate::new();
@@ -188,11 +188,11 @@ fn a_join_that_is_dropped_is_left() {
     }
     wait_until_alone(&server);
     let unseen = client.join("lobby", "ada");
-    // Answers come in order, so that of the join is there.
+    // Answers come in order, so the answer to the join is there.
     assert!(client.list(99).wait().is_err(), "there is no such room");
     drop(unseen);
     wait_until_alone(&server);
-    // What was left is left once: this one stays.
+    // The room is left only once: this membership stays.
     let room = client.join("lobby", "ada").wait().unwrap().room;
     assert_eq!(client.list(room).wait().unwrap().len(), 1);
     client.close().wait();

@@ -1,4 +1,4 @@
-//! Clients that connect at their first use, and what they say of a server that is not there.
+//! Clients that connect at their first use, and their errors if the server is not there.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tidewire_testkit::{DEADLINE, TestServer};
 
 use super::executor::run_one;
 
-/// An address at which nobody listens, and will not as long as the listener lives that holds its port.
+/// Returns an address without a listener. No other process can take its port while the returned listener lives.
 fn dead_end() -> (TcpListener, String) {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = holder.local_addr().unwrap().port();
@@ -62,7 +62,7 @@ fn the_first_request_to_a_dead_address_fails_with_the_cause() {
     assert_eq!(client.next_event().wait(), Event::Ended);
 }
 
-/// An attempt that failed at once, within a turn of the lane, was taken for that of the next request.
+/// Regression: an attempt that failed within a turn of the lane was used for the next request, too.
 #[test]
 fn a_request_after_a_failure_is_an_attempt_of_its_own() {
     let directory = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn a_request_after_a_failure_is_an_attempt_of_its_own() {
     }
 }
 
-/// A server that accepts and says nothing must not hold a request for longer than its deadline.
+/// A server that accepts and sends nothing must not delay a request beyond its deadline.
 #[test]
 fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -95,7 +95,7 @@ fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
         .unwrap();
     let request = client.request(b"?").timeout(Duration::from_millis(20));
     assert_eq!(request.wait(), Err(RequestError::TimedOut));
-    // Closing does not wait for the attempt, nor does what was asked for last.
+    // Closing does not wait for the attempt, nor for the last request.
     let request = client
         .request(b"?")
         .timeout(Duration::from_secs(3600))
@@ -112,7 +112,7 @@ fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
     assert!(request.wait().is_err(), "a dropped client waited");
 }
 
-/// It was lost, however soon the server would have been there.
+/// Regression: such messages were lost, even if the server appeared soon.
 #[test]
 fn closing_a_client_that_connects_waits_for_the_messages_it_took() {
     const ROUNDS: usize = 20;
@@ -139,7 +139,7 @@ fn closing_a_client_that_connects_waits_for_the_messages_it_took() {
     assert_eq!(delivered.load(Ordering::Relaxed), 3 * ROUNDS);
 }
 
-/// Whether the server refuses the connection or says nothing until the close may take no longer.
+/// The server refuses the connection, or sends nothing until the close times out.
 #[test]
 fn closing_a_client_that_cannot_connect_tells_how_many_messages_are_lost() {
     let (_held, dead) = dead_end();
@@ -205,7 +205,8 @@ fn a_lazy_client_connects_again_at_its_next_use() {
     drop(server);
 }
 
-/// With pauses to wait for, what may be repeated waits for the server, and all else is told at once why there is none.
+/// While a client waits between attempts, requests that may be repeated wait for the server. All other requests fail at once
+/// with the reason.
 #[test]
 fn a_lazy_client_that_reconnects_goes_on_trying() {
     let (held, address) = dead_end();

@@ -1,4 +1,4 @@
-//! The client as a program uses it: futures and their blocking twins, streams, and connections made at their first use.
+//! The client's public interface: futures and their blocking twins, streams, and connections made at the first use.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

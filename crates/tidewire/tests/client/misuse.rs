@@ -1,4 +1,4 @@
-//! What a client makes of a program that errs.
+//! A client in programs with errors.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use tidewire::{Client, Deferred, Message, RequestError, Server};
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{TestServer, wait_until};
 
-/// A task that owns the last client and lets go of it where it is woken: on the lane of that client.
+/// A task that owns the last client and drops it when it is woken, on the lane of that client.
 struct LastOwner {
     client: Mutex<Option<Client>>,
     dropped_by: mpsc::Sender<String>,
@@ -25,7 +25,7 @@ impl Wake for LastOwner {
     }
 }
 
-/// It waited for its own thread.
+/// Regression: the client's lane joined its own thread and never ended.
 #[test]
 fn a_client_dropped_inside_its_own_callback_ends() {
     let waiting: Arc<Mutex<Vec<Deferred>>> = Arc::default();
@@ -56,7 +56,7 @@ fn a_client_dropped_inside_its_own_callback_ends() {
     deferred.next().unwrap().reply(b"now").unwrap();
     let thread = drops.recv().unwrap();
     assert!(thread.starts_with("tidewire-lane"), "{thread}");
-    // What came before the end stays, and what waited is told of it.
+    // Replies from before the end stay, and pending requests fail.
     let reply = answered.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(reply.is_ready());
     let ended = unanswered.wait().unwrap_err();

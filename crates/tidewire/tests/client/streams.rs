@@ -18,12 +18,12 @@ fn server() -> TestServer {
     TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new())
 }
 
-/// The next item of a stream, as `StreamExt::next` of the usual crates.
+/// Returns the next item of a stream, as `StreamExt::next` of the usual crates does.
 async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
     poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
 }
 
-/// Each client needed a thread that took its events.
+/// Regression: each client needed a thread of its own for its events.
 #[test]
 fn one_thread_serves_many_clients() {
     let server = server();
@@ -89,7 +89,7 @@ fn a_stream_polled_after_its_end_has_ended() {
         }
         assert!(heard.is_terminated() && events.is_terminated());
     });
-    // The other ways of taking events say so, too, and do not wait.
+    // The other ways of taking events report the end, too, and do not block.
     assert_eq!(heard.next_event().wait(), TopicEvent::Ended);
     assert_eq!(client.next_event().wait(), Event::Ended);
     assert_eq!(run_one(heard.next_event()), TopicEvent::Ended);
@@ -103,7 +103,7 @@ fn a_future_of_an_event_that_is_dropped_loses_none() {
     let mut heard = client.subscribe("a").wait().unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     for round in 0..MESSAGES {
-        // Both ways are asked in vain and given up, with the message on its way.
+        // Both ways poll without success and are dropped while the message is on its way.
         client.publish("a", &[round]).unwrap();
         let mut event = match pin!(heard.next_event()).poll(&mut cx) {
             Poll::Ready(event) => Some(event),

@@ -1,4 +1,4 @@
-//! Every call that takes time is a future and has a blocking twin; what becomes of one that is dropped.
+//! Every call that takes time is a future and has a blocking twin. The tests also drop such futures early.
 
 use tidewire::{Chat, Client, Event, Kind, PubSub, RequestError, Router, Server, TopicEvent};
 use tidewire_testkit::fixtures::tw1;
@@ -22,7 +22,7 @@ fn every_call_is_a_future_and_blocks() {
         assert!(matches!(unknown, RequestError::Refused { .. }), "{unknown}");
         [ada, bob]
     });
-    // And back.
+    // The other direction.
     let room = ada.join("lobby", "ada").wait().unwrap().room;
     ada.whisper(room, "bob", b"psst").wait().unwrap();
     assert_eq!(ada.list(room).wait().unwrap().len(), 2);
@@ -32,7 +32,7 @@ fn every_call_is_a_future_and_blocks() {
     for client in [ada, bob] {
         assert_eq!(client.request(b"").wait(), Err(RequestError::Shutdown));
         assert!(client.try_send(b"").is_err());
-        // Closing what has ended is done at once.
+        // Closing a client that has ended returns at once.
         client.close().wait();
     }
     chat.stop();
@@ -53,7 +53,7 @@ fn a_call_takes_method_kind_and_channel() {
     server.stop();
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
     let client = Client::connect(&server.url()).wait().unwrap();
-    // What `subscribe` says, in a frame of one's own: no policy, and the pattern behind its length.
+    // The body of a subscription, in a frame that the application builds: no policy, then the pattern after its length.
     let body = tidewire_proto::body::SubscribeBody {
         policy: None,
         pattern: "a",
@@ -74,7 +74,7 @@ fn a_call_takes_method_kind_and_channel() {
     server.stop();
 }
 
-/// The server agreed when nobody waited any more, and sent messages that nobody could unsubscribe from.
+/// Regression: the server agreed after the drop and sent messages that the client could not unsubscribe from.
 #[test]
 fn a_subscription_given_up_while_it_is_made_is_unsubscribed_from() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
@@ -82,7 +82,7 @@ fn a_subscription_given_up_while_it_is_made_is_unsubscribed_from() {
     for _ in 0..20 {
         drop(client.subscribe("a.b").send());
     }
-    // A second subscription to a pattern is refused as long as there is one.
+    // The server refuses a second subscription to the same pattern.
     let again = wait_until("they are gone", || client.subscribe("a.b").wait().ok());
     client.publish("a.b", b"once").unwrap();
     client.publish("a.b", b"twice").unwrap();

@@ -1,4 +1,4 @@
-//! What the other side makes of the words.
+//! Clients that get a go-away with a reason.
 
 use std::sync::mpsc;
 
@@ -11,7 +11,7 @@ use tidewire_testkit::{DEADLINE, TestServer};
 
 use crate::{event, persistent};
 
-/// Keeps what it should answer.
+/// A server that keeps its requests unanswered.
 fn keeper() -> (TestServer, mpsc::Receiver<Deferred>) {
     let (sender, taken) = mpsc::channel();
     let server = TestServer::over_tcp(Server::builder(), &tw1(), move |_| {
@@ -37,7 +37,7 @@ impl Service for Doorkeeper {
     }
 }
 
-/// A kick was undone a tenth of a second later.
+/// Regression: a removed client came back a tenth of a second later.
 #[test]
 fn a_kicked_client_stays_away() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
@@ -80,7 +80,7 @@ fn a_client_comes_back_after_any_other_code() {
     server.stop();
 }
 
-/// A server that kicks whoever comes back is asked once more, and no further.
+/// The client connects to such a server once more, and never again.
 #[test]
 fn a_client_that_is_turned_away_for_good_while_it_reconnects_stays_away() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
@@ -97,7 +97,7 @@ fn a_client_that_is_turned_away_for_good_while_it_reconnects_stays_away() {
     drop(directory);
 }
 
-/// Those that are idempotent, too: there is no next connection for them.
+/// Idempotent requests fail as well, because no connection follows.
 #[test]
 fn requests_that_wait_learn_why_the_server_closed() {
     let (server, taken) = keeper();
@@ -121,8 +121,8 @@ fn requests_that_wait_learn_why_the_server_closed() {
     assert_eq!(server.stop().sessions_opened, 1);
 }
 
-/// The server does not read what crosses its words, so its system resets the connection, which was taken for an accident: the
-/// kicked client came back.
+/// Regression: the server did not read messages that crossed its go-away, so its system reset the connection. The client
+/// took that for an accident and reconnected.
 #[test]
 fn a_kick_lasts_for_a_client_whose_messages_cross_it() {
     for _ in 0..20 {

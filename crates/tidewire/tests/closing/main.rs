@@ -1,4 +1,4 @@
-//! Sessions that one side closes with words for the other.
+//! Sessions that one side closes with a reason for the other.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -16,13 +16,13 @@ const SOON: Backoff = Backoff {
     max: Duration::from_millis(20),
 };
 
-/// A client that reconnects, if it may.
+/// A client that reconnects unless the server forbids it.
 fn persistent(server: &TestServer) -> Client {
     let builder = Client::builder().reconnect(SOON);
     builder.connect(&server.url()).wait().unwrap()
 }
 
-/// The next event that `find` wants.
+/// Returns the next event that `find` accepts.
 fn event<T>(client: &Client, find: impl Fn(Event) -> Option<T>) -> T {
     loop {
         let event = client.next_event().wait_for(DEADLINE);

@@ -1,4 +1,4 @@
-//! Servers that refuse a connection before it is open, for good.
+//! Servers that refuse a connection for good before it is open.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use tidewire_testkit::{DEADLINE, Peer, TestServer, Wire};
 
 use crate::{event, persistent};
 
-/// Answers the next hello with a go-away, and sees the client off.
+/// Answers the next hello with a go-away, and reads until the client closes.
 fn refuse_one(listener: &TcpListener, code: GoAwayCode) {
     let (stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -38,7 +38,7 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, RequestError>) {
     }
 }
 
-/// The client ended without a word, and what waited was told that the client was shut down.
+/// Regression: the client ended without an event, and pending requests failed with the error that the client was shut down.
 #[test]
 fn a_lazy_client_that_is_refused_for_good_tells_why() {
     for code in [GoAwayCode::Removed, GoAwayCode::Other(4_500)] {
@@ -65,7 +65,7 @@ fn a_lazy_client_that_is_refused_for_good_tells_why() {
     }
 }
 
-/// As above, for a client that had been connected before.
+/// The same for a client that was connected before.
 #[test]
 fn a_client_that_is_refused_for_good_while_it_reconnects_tells_why() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);

@@ -1,4 +1,4 @@
-//! When a service may close, and what comes before the close.
+//! Services that close sessions: when they may, and which replies come before the end.
 
 use std::sync::mpsc;
 
@@ -10,7 +10,7 @@ use tidewire_proto::body::GoAwayBody;
 use tidewire_testkit::fixtures::{codec, tw1};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-/// The answers and the last words of a session whose service defers, replies and closes within a few requests.
+/// Returns the replies and the farewell of a session whose service defers, replies and closes within a few requests.
 fn said(name: &str, close: fn(&mut Context<'_>)) -> Vec<Vec<u8>> {
     let (sender, taken) = mpsc::channel::<Option<Deferred>>();
     let server = TestServer::over_tcp(Server::builder(), &codec(name), move |_| {
@@ -41,7 +41,7 @@ fn said(name: &str, close: fn(&mut Context<'_>)) -> Vec<Vec<u8>> {
     payloads
 }
 
-/// Both answers were lost: the close did not wait for the line of answers.
+/// Regression: both answers were lost, because the close did not wait for queued answers.
 #[test]
 fn a_reply_and_a_close_behind_a_deferred_answer_are_delivered() {
     for name in ["length-field", "delimited", "lines"] {
@@ -49,13 +49,13 @@ fn a_reply_and_a_close_behind_a_deferred_answer_are_delivered() {
         assert_eq!(answers, [b"later", &b"now"[..]], "{name}");
     }
     for name in ["tw1", "srmp", "srmp-rpc", "uvrpc"] {
-        // Nothing waits for the first one, so it is given up.
+        // No answer is queued behind the first request, so it is given up.
         let answers = said(name, |cx| cx.close());
         assert_eq!(answers, [b"now"], "{name}");
     }
 }
 
-/// The words come last, and the first close counts.
+/// The farewell is the last frame, and only the first close has an effect.
 #[test]
 fn the_first_words_of_two_are_the_last() {
     let mut frames = said("tw1", |cx| {
@@ -69,7 +69,7 @@ fn the_first_words_of_two_are_the_last() {
     assert_eq!(frames, [b"now"]);
 }
 
-/// Without ids it came in the place of the answer to the request that the close had given up.
+/// Regression: without ids the reply was taken for the answer to a request that the close had given up.
 #[test]
 fn a_reply_after_the_close_is_not_taken_for_an_earlier_one() {
     for (name, expected) in [("tw1", &["now"][..]), ("length-field", &[]), ("lines", &[])] {
@@ -95,7 +95,7 @@ fn a_reply_after_the_close_is_not_taken_for_an_earlier_one() {
     }
 }
 
-/// The late answer to a request that a close had given up stood in the place of another reply.
+/// Regression: the late answer to a request that a close had given up replaced another reply.
 #[test]
 fn a_late_answer_to_a_request_given_up_takes_no_place_in_line() {
     let (sender, taken) = mpsc::channel::<Deferred>();
@@ -119,7 +119,7 @@ fn a_late_answer_to_a_request_given_up_takes_no_place_in_line() {
     }
     let [first, given_up] = [(); 2].map(|()| taken.recv_timeout(DEADLINE).unwrap());
     wait_until("it is given up", || given_up.is_cancelled().then_some(()));
-    // Both are answered on this thread, so in this order.
+    // This thread sends both answers, so they arrive in this order.
     given_up.reply(b"given up").unwrap();
     first.reply(b"first").unwrap();
     assert_eq!(texts(peer.drain()), ["first", "second"]);
@@ -136,7 +136,7 @@ fn texts(messages: Vec<OwnedMessage>) -> Vec<String> {
         .collect()
 }
 
-/// A text of any length is cut at a character.
+/// A text of any length is cut at a character boundary.
 #[test]
 fn long_words_are_cut() {
     let mut frames = said("tw1", |cx| {
@@ -147,7 +147,7 @@ fn long_words_are_cut() {
     assert_eq!(body.text, "é".repeat(127));
 }
 
-/// Closes itself and its neighbour once more while it ends.
+/// Closes itself and its neighbour again while it ends.
 struct Stubborn {
     neighbour: mpsc::Sender<tidewire::SessionId>,
     sessions: Vec<tidewire::SessionId>,

@@ -1,4 +1,4 @@
-//! Hooks of a chat, announcements and removed members.
+//! Hooks of a chat, announcements, and removed members.
 
 use std::borrow::Cow;
 use std::sync::mpsc;
@@ -81,7 +81,7 @@ fn hooks_refuse_and_change_what_comes_over_lines() {
     server.stop();
 }
 
-/// The hook was not told of members whom a handler took out of a room.
+/// Regression: the hook did not run for members whom a handler removed from a room.
 #[test]
 fn the_hook_is_told_once_for_each_way_of_leaving() {
     for lanes in 1..=3 {
@@ -110,11 +110,11 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
         let join = |client: &Client, name| client.join("lobby", name).wait().unwrap().room;
         join(&ada, "ada");
         let garden = ada.join("garden", "").wait().unwrap().room;
-        // By the member's own wish.
+        // The member leaves by itself.
         ada.leave(garden).wait().unwrap();
         expect("ada left garden");
         assert!(ada.leave(garden).wait().is_err(), "she is not there");
-        // By a handler, on its own lane and on another, and before the member can come again.
+        // A handler removes the member, on its own lane and on another one, before the member can join again.
         join(&bob, "bob");
         for name in ["ada", "bob"] {
             call("remove", name.as_bytes()).unwrap();
@@ -124,7 +124,7 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
         let lobby = join(&ada, "");
         ada.say(lobby, b"/leave").unwrap();
         expect("ada left other");
-        // Closed by a handler, closed by the member, lost, and with the server.
+        // The session ends: closed by a handler, closed by the member, lost, and with the server.
         call("close", b"ada").unwrap();
         expect("ada left lobby");
         join(&bob, "");
@@ -141,7 +141,7 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
     }
 }
 
-/// The hook saw, and could act on, what was refused behind it.
+/// Regression: the hook ran for messages that were then refused.
 #[test]
 fn the_hook_sees_only_what_will_be_said() {
     let limits = Limits {
@@ -178,7 +178,7 @@ fn the_hook_sees_only_what_will_be_said() {
     assert_eq!(seen.try_recv().ok(), None);
 }
 
-/// Methods by which a moderator speaks as the room and removes members.
+/// Adds methods with which a moderator sends as the room and removes members.
 fn with_moderator(chat: Chat) -> Router {
     let text = |payload: &[u8]| String::from_utf8_lossy(payload).into_owned();
     Router::new()
@@ -197,7 +197,7 @@ fn with_moderator(chat: Chat) -> Router {
         .with(chat)
 }
 
-/// Members and moderator on as many lanes as there may be.
+/// A server whose members and moderator are spread over all lanes.
 fn moderated_server(lanes: usize) -> (TestServer, Client, [Client; 3]) {
     let builder = Server::builder().lanes(lanes);
     let server = TestServer::over_tcp(builder, &tw1(), |_| with_moderator(Chat::new()));
@@ -247,7 +247,7 @@ fn a_removed_member_is_told_and_may_come_again() {
         assert!(call("remove", b"nobody").is_err());
         for (client, name) in members.iter().zip(["ada", "bob"]) {
             call("remove", name.as_bytes()).unwrap();
-            // Who is removed hears of it as the others do.
+            // The removed member gets the event as the others do.
             for client in [client, &members[2]] {
                 loop {
                     let presence = message(client, Kind::Presence);
@@ -299,7 +299,7 @@ fn a_closed_member_stays_away() {
 #[test]
 fn an_announcement_is_a_notice_over_lines_and_a_removed_member_says_nothing_more() {
     let server = TestServer::over_tcp(Server::builder(), &lines(), |_| {
-        // The last words of the first member are the moderator's commands.
+        // The first member's messages are the moderator's commands.
         Chat::new().on_say(|cx, message| {
             match &*message.payload {
                 b"/announce" => cx.announce(message.room, b"\x1b[2Jcleared")?,

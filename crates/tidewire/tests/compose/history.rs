@@ -1,4 +1,4 @@
-//! What was said before somebody joined: once, in order, without a gap, on any lane.
+//! Messages from before a join: each arrives once, in order, without a gap, on any lane.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ fn the_last_messages_come_before_live_ones_with_their_authors_names() {
             ada.say(room, &[number]).unwrap();
         }
         ada.list(room).wait().unwrap();
-        // The author is gone, and the room with its last member.
+        // The author has left, so the room is gone with its last member.
         ada.close().wait();
         server.wait_for("ada is gone", |metrics| metrics.sessions_closed() == 1);
         let [bob, eve] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
@@ -66,8 +66,8 @@ fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
     server.stop();
 }
 
-/// Every message of the history made room for one that was too large for it, which was then not kept either. On other lanes
-/// its number was that of the next message.
+/// Regression: all messages of the history were dropped for one that was too large, which was then not kept either. On other
+/// lanes it had the number of the next message.
 #[test]
 fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
     for lanes in 1..=3 {
@@ -79,7 +79,7 @@ fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
         let service = move |_| {
             let chat = Chat::new().history(limits);
             chat.on_say(|cx, message| match &*message.payload {
-                // The room itself says what exceeds the limit.
+                // The room itself sends a message beyond the limit.
                 b"announce" => {
                     cx.announce(message.room, &[b'a'; 500])?;
                     message.payload = b"it is announced".into();
@@ -138,7 +138,7 @@ fn lines_have_a_history_too() {
     server.stop();
 }
 
-/// Members of all lanes talk while others join: each newcomer hears all that each speaker says, from the history or live.
+/// Members of all lanes send while others join. Each new member gets all messages of each sender, from the history or live.
 #[test]
 fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
     const MESSAGES: u32 = 400;
@@ -167,7 +167,7 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
                     for count in 0..MESSAGES {
                         speaker.say(room, &words(number, count)).unwrap();
                         if count % 8 == 0 {
-                            // Not all at once, or everybody would join before or after.
+                            // A pause, so that not all others join before or after the messages.
                             speaker.list(room).wait().unwrap();
                         }
                     }
@@ -189,7 +189,7 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
     }
 }
 
-/// Many join at once on all lanes, and each is told once what was said in a former run.
+/// Many members join at once on all lanes, and each gets the messages of a former run once.
 #[test]
 fn a_room_begins_with_what_a_former_run_kept() {
     for lanes in 1..=3 {
@@ -239,7 +239,7 @@ fn words(speaker: usize, count: u32) -> Vec<u8> {
     payload
 }
 
-/// Hears every speaker to the end.
+/// Reads all messages of every sender.
 fn check_rows(newcomer: &Client, speakers: usize, messages: u32) {
     let mut next: HashMap<u8, u32> = HashMap::new();
     let mut ended = 0;

@@ -1,4 +1,4 @@
-//! Services that share a server, with their hooks, and what a chat does beyond passing messages on.
+//! Services that share a server, with their hooks, and chat functions beyond sending messages.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -9,7 +9,7 @@ mod parts;
 use tidewire::{Client, Event, Kind, OwnedMessage};
 use tidewire_testkit::DEADLINE;
 
-/// The next message of this kind.
+/// Returns the next message of this kind.
 fn message(client: &Client, kind: Kind) -> OwnedMessage {
     loop {
         match client.next_event().wait_for(DEADLINE) {

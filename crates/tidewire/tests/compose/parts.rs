@@ -50,7 +50,7 @@ fn one_server_has_methods_rooms_and_topics() {
     };
     assert_eq!(today.payload, b"rain");
     ada.flush().wait().unwrap();
-    // A request for a room that the session is not in, without a name, is nobody's.
+    // No part handles a request without a name for a room that the session is not in.
     assert_eq!(refused(bob.request_on(room + 1_000)), ErrorCode::NotFound);
     ada.close().wait();
     bob.close().wait();
@@ -79,7 +79,7 @@ fn lines_reach_the_chat_of_a_composed_server() {
     server.stop();
 }
 
-/// Over UVRPC a name is a method if there is one, and else a topic.
+/// Over UVRPC a name is a method if there is one, otherwise a topic.
 #[test]
 fn methods_come_before_topics_where_both_are_names() {
     let builder = Server::builder().trust_datagram_peers(true);
@@ -160,7 +160,7 @@ fn topics_are_authorized() {
     assert_eq!((metrics.published, metrics.refused), (1, 3));
 }
 
-/// The hook saw, and could act on, what was refused behind it.
+/// Regression: the hook ran for messages that were then refused.
 #[test]
 fn the_hook_sees_only_what_will_be_published() {
     let limits = Limits {
@@ -184,7 +184,7 @@ fn the_hook_sees_only_what_will_be_published() {
     assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["good"]);
 }
 
-/// Every part is told who comes and goes, and only one takes a message.
+/// Every part sees sessions open and close, and only one part takes a message.
 #[test]
 fn parts_are_told_of_sessions_and_take_messages_in_order() {
     struct Counter {

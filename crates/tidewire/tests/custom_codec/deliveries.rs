@@ -1,4 +1,5 @@
-//! Deliveries that begin with the number of their subscription, while the log holds what all subscribers share.
+//! A codec whose deliveries begin with the number of their subscription, while the log holds the part that all subscribers
+//! share.
 
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Limits, Message, OwnedMessage, Policy,
@@ -10,8 +11,8 @@ use tidewire_proto::codec::{
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer};
 
-/// The length of kind and payload (u16), an id or the number of the subscription (u32), the kind, the payload. Deliveries
-/// share the last two.
+/// The frame: the length of kind and payload (u16), an id or the number of the subscription (u32), the kind, the payload.
+/// Deliveries share the last two.
 struct Topical;
 
 const KINDS: [Kind; 9] = [
@@ -90,7 +91,7 @@ impl Codec for Topical {
         let mut shared = Vec::new();
         push_shared(Kind::Deliver, message.payload, &mut shared)?;
         if message.private {
-            // It is for one member, and so in no log.
+            // The message is for one member, so it is in no log.
             push_header(PRIVATE, &shared, out);
         }
         out.extend_from_slice(&shared);
@@ -120,7 +121,7 @@ impl Codec for Topical {
 
 const PRIVATE: u32 = u32::MAX;
 
-/// Subscribes to a pattern by a policy, publishes to a topic, enters a room, and says there.
+/// Subscribes to a pattern with a policy, publishes to a topic, joins a room, and sends to it.
 fn serve(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     let text = String::from_utf8_lossy(message.payload);
     let (first, second) = text.split_once(' ').unwrap_or((&text, ""));
@@ -155,7 +156,7 @@ fn subscribe(peer: &mut Peer, number: u32, subscription: &str) {
     assert_eq!(peer.answer().id, number);
 }
 
-/// Publishes, and returns when the server has handled it.
+/// Publishes, and returns when the server has handled all.
 fn publish(peer: &mut Peer, payloads: &[Vec<u8>]) {
     for payload in payloads {
         peer.send(&Message::new(Kind::Publish, 0, payload));
@@ -164,7 +165,7 @@ fn publish(peer: &mut Peer, payloads: &[Vec<u8>]) {
     assert_eq!(peer.answer().payload, b"handled?");
 }
 
-/// Messages for a topic, of lengths from 10 to 300 bytes.
+/// Returns messages for a topic, from 10 to 300 bytes long.
 fn news(topic: &str, numbers: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     let text = |number: usize| format!("{topic} {number:07} {}", "x".repeat(number * 7 % 290));
     numbers.map(|number| text(number).into_bytes()).collect()
@@ -185,7 +186,7 @@ fn the_contract_knows_headers_of_deliveries() {
     }
 }
 
-/// Two subscribers of one pattern, one of which has a second pattern, over every kind of transport.
+/// Two subscribers of one pattern, one of them with a second pattern, over every kind of transport.
 #[test]
 fn each_subscriber_hears_its_own_number_in_front_of_what_is_shared() {
     const ROUNDS: usize = 20;
@@ -232,7 +233,7 @@ fn each_subscriber_hears_its_own_number_in_front_of_what_is_shared() {
     }
 }
 
-/// The slow one reads nothing until messages were dropped; the fast one hears all.
+/// The slow subscriber reads nothing until messages were dropped. The fast one receives all.
 #[test]
 fn a_slow_subscriber_hears_its_number_in_what_is_left_and_in_gaps() {
     let limits = Limits {
@@ -277,7 +278,7 @@ fn a_slow_subscriber_hears_its_number_in_what_is_left_and_in_gaps() {
     }
 }
 
-/// The socket's buffer is full many times over, so that writes end wherever it ends.
+/// The messages fill the socket's buffer many times, so writes end at any byte.
 #[test]
 fn what_waits_behind_a_full_socket_arrives_whole_and_in_order() {
     const MESSAGES: usize = 10_000;

@@ -1,4 +1,4 @@
-//! A codec of the user's own in a lane: what it is asked, and that it is asked no more than needed.
+//! Custom codecs in a lane: the calls that they get, and that they get no more than needed.
 
 mod deliveries;
 mod questions;
@@ -14,7 +14,7 @@ use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::echo;
 
-/// Frames that end with a delimiter, and a count of the bytes that were looked at for the first time.
+/// Frames that end with a delimiter. The codec counts the bytes that it reads for the first time.
 #[derive(Default)]
 struct Counting {
     codec: Delimited,
@@ -54,7 +54,7 @@ impl Codec for Counting {
     }
 }
 
-/// A long frame in small pieces used to be searched from its start whenever a piece came.
+/// Regression: a long frame in small pieces was searched from its start for every piece.
 #[test]
 fn an_unfinished_frame_is_searched_once_however_it_comes() {
     let looked_at = Arc::new(AtomicUsize::new(0));
@@ -64,7 +64,7 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
     });
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
     let mut peer = server.peer();
-    // Short ones first, then one that outgrows the lane's buffer and moves into the session's own.
+    // Short frames first, then one that outgrows the lane's buffer and moves into the session's own.
     let payloads = [
         vec![b'a'; 10],
         vec![b'b'; 40],
@@ -79,13 +79,13 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
     for piece in stream.chunks(1_777) {
         peer.write(piece);
         written += piece.len() as u64;
-        // The next piece follows only when this one was read, so that the lane really meets them one by one.
+        // The next piece follows when this one was read, so that the lane gets them one by one.
         server.wait_for("the piece is read", |metrics| metrics.bytes_in == written);
     }
     server.wait_for("all are handled", |metrics| {
         metrics.frames_in == payloads.len() as u64
     });
-    // Before the peer looks at the answers with the same codec.
+    // Checked before the peer decodes the answers with the same codec.
     assert_eq!(looked_at.load(Ordering::Relaxed), stream.len());
     for payload in &payloads {
         assert!(peer.answer().payload == *payload);
@@ -98,7 +98,7 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
     assert_eq!(metrics.bytes_in, metrics.bytes_out);
 }
 
-/// Takes every frame, except that what grows is an error the first time it is looked at.
+/// Accepts every frame. An unfinished frame that grows is an error, but only the first time.
 #[derive(Default)]
 struct Fickle(Delimited);
 
@@ -125,7 +125,7 @@ impl Codec for Fickle {
     }
 }
 
-/// The lane asked again for the error, found none, and kept what came for as long as more came.
+/// Regression: the lane called the codec again for the error, found none, and kept all input as long as more came.
 #[test]
 fn a_codec_that_takes_back_an_error_costs_its_session() {
     let codec = AnyCodec::custom(Fickle::default());
@@ -140,14 +140,14 @@ fn a_codec_that_takes_back_an_error_costs_its_session() {
     assert_eq!((metrics.closed_by("decode"), metrics.frames_in), (1, 0));
 }
 
-/// Tells the layout of a frame.
+/// Returns the layout of a frame.
 type Layout = fn(&[u8]) -> Option<FrameLayout>;
 
-/// A header of eight bytes in front of the payload: length, kind, nothing, and id.
+/// A codec with a header of eight bytes in front of the payload: length, kind, a zero byte, and id.
 struct Numbered {
-    /// Calls of `decode` and `encode`.
+    /// Number of calls of `decode` and `encode`.
     calls: Arc<AtomicUsize>,
-    /// Its word on the layout of its frames.
+    /// The layout that it reports for its frames.
     layout: Layout,
 }
 
@@ -225,7 +225,7 @@ impl Codec for Numbered {
     }
 }
 
-/// Asks all of `payloads` in one write, and checks the answers. Returns how often the lane called the codec.
+/// Sends all `payloads` in one write, and checks the answers. Returns how often the lane called the codec.
 fn asked_at_once(layout: Layout, payloads: &[Vec<u8>]) -> usize {
     let numbered = Numbered::new(layout);
     let calls = Arc::clone(&numbered.calls);
@@ -264,7 +264,7 @@ fn a_codec_that_tells_its_layout_is_asked_for_the_first_frames_only() {
 
     let alike = vec![b"0123456789abcdef".to_vec(); 1_000];
     assert!(asked_at_once(|_| None, &alike) >= 2_000);
-    // A read that ends within a frame costs a call for that, and two for the next two.
+    // A read that ends within a frame costs one call for that frame, and two for the next two.
     let calls = asked_at_once(Numbered::honest, &alike);
     assert!(calls < 200, "{calls} calls");
 
@@ -274,7 +274,7 @@ fn a_codec_that_tells_its_layout_is_asked_for_the_first_frames_only() {
     asked_at_once(Numbered::honest, &mixed);
 }
 
-/// The template of such answers put the id of the message into each.
+/// Regression: the template of such answers put the message's id into each.
 #[test]
 fn an_answer_to_a_message_that_asked_nothing_has_no_id() {
     let codec = AnyCodec::custom(Numbered::new(Numbered::honest));
@@ -295,8 +295,8 @@ fn an_answer_to_a_message_that_asked_nothing_has_no_id() {
     );
 }
 
-/// Layouts that are wrong, most of them in a way that no frame can have.
-#[expect(clippy::reversed_empty_ranges, reason = "what a codec may say")]
+/// Wrong layouts. Most of them cannot belong to any frame.
+#[expect(clippy::reversed_empty_ranges, reason = "a codec may report it")]
 const LIES: [Layout; 10] = [
     |frame| Some(FrameLayout::new(0..frame.len() - 8)),
     |frame| Some(FrameLayout::new(8..frame.len()).with_id(1)),
@@ -310,7 +310,7 @@ const LIES: [Layout; 10] = [
     |frame| Some(FrameLayout::new(8..frame.len()).with_ignored(usize::MAX..0)),
 ];
 
-/// By a wrong layout a lane reads and writes wrong messages, and no byte outside of their frames.
+/// With a wrong layout a lane reads and writes wrong messages, but no byte outside their frames.
 #[test]
 fn a_codec_that_lies_about_its_layout_harms_nothing_but_its_own_frames() {
     for (number, layout) in LIES.into_iter().enumerate() {
@@ -325,7 +325,7 @@ fn a_codec_that_lies_about_its_layout_harms_nothing_but_its_own_frames() {
                 .collect();
             peer.write(&requests);
             peer.finish_writing();
-            // Whatever the answers are, the session ends.
+            // The session ends, whatever the answers are.
             let mut wire = peer.into_wire();
             let mut answers = Vec::new();
             wire.read_to_end(&mut answers).expect("an end");
@@ -341,7 +341,7 @@ fn a_codec_that_lies_about_its_layout_is_found_by_the_contract() {
     let message = Message::with_id(Kind::Request, 0, 7, b"0123456789abcdef");
     for (number, layout) in LIES.into_iter().enumerate() {
         let found = contract::check_every_cut(&Numbered::new(layout), &[message, message]);
-        // A layout that no frame can have is not believed in the first place.
+        // A layout that no frame can have is rejected at once.
         let is_believed = number < 4;
         assert_eq!(found.is_err(), is_believed, "lie {number}: {found:?}");
     }

@@ -1,4 +1,4 @@
-//! Codecs whose answers about their format no built-in one gives.
+//! Custom codecs that differ from all built-in ones in the properties of their format.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tidewire_testkit::{Peer, TestServer, hello_frame};
 
 use crate::echo;
 
-/// The frames of the native protocol.
+/// The frames of the native protocol, with two changed properties.
 struct Native {
     begins_with_hello: bool,
     has_pings: bool,
@@ -68,7 +68,7 @@ fn a_codec_without_a_hello_may_have_pings_and_a_go_away() {
     assert_eq!(stopping.join().unwrap().sessions_opened, 1);
 }
 
-/// Without a challenge, a hello with a forged source would have opened a session that is sent as much as it likes.
+/// Regression: without a challenge, a hello with a forged source opened a session without a limit on what it is sent.
 #[test]
 fn an_address_that_no_challenge_proves_is_sent_no_more_than_came_from_there() {
     let codec = AnyCodec::custom(Native {
@@ -91,7 +91,7 @@ fn an_address_that_no_challenge_proves_is_sent_no_more_than_came_from_there() {
         metrics.datagrams_dropped_by(DatagramDrop::OverBudget) > 0
     });
     assert!(metrics.bytes_out <= sent as u64, "{metrics:#?}");
-    // The end of the session.
+    // An empty datagram ends the session.
     socket.send(&[]).unwrap();
     server.stop();
 }

@@ -1,4 +1,4 @@
-//! A codec that numbers every frame of a connection, in both directions, and ends one in which a number is missing.
+//! A codec that numbers every frame of a connection, in both directions, and ends the connection if a number is missing.
 
 use std::thread;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tidewire_proto::codec::{
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{TestServer, XorLayer, layers_of};
 
-/// A number of four bytes, then a frame of the native protocol.
+/// Frames: a number of four bytes, then a frame of the native protocol.
 #[derive(Clone, Copy)]
 struct Sequenced {
-    /// The number of a delivery is the header of its subscriber.
+    /// Whether the number of a delivery is in the header of its subscriber.
     has_headers: bool,
 }
 
@@ -31,7 +31,7 @@ struct Sequences {
 
 const NUMBER_BYTES: usize = 4;
 
-/// Writes a frame with the number that is first on a connection.
+/// Writes a frame with the first number of a connection.
 fn numbered(
     out: &mut Vec<u8>,
     encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
@@ -45,7 +45,7 @@ fn numbered(
     result
 }
 
-/// The number and the frame at the front.
+/// Returns the number and the frame at the front of the input.
 fn split(input: &[u8], limit: usize) -> Result<(u32, Decoded<'_>), DecodeError> {
     let Some((number, frame)) = input.split_first_chunk::<NUMBER_BYTES>() else {
         return Ok((0, Decoded::Incomplete { frame_bytes: 0 }));
@@ -163,7 +163,7 @@ fn the_contract_knows_codecs_with_a_state() {
     assert_eq!(contract::check_every_cut(&PLAIN, &messages), Ok(()));
 }
 
-/// Answers at once, later, and by a sender; publishes what it is asked to.
+/// Answers at once, later, and with a sender. Publishes the payloads of requests.
 #[derive(Default)]
 struct Everything(PubSub);
 
@@ -173,7 +173,7 @@ impl Service for Everything {
             (Kind::Request, b"later") => {
                 let deferred = cx.defer();
                 thread::spawn(move || {
-                    // The session is there until the answer has come.
+                    // The session is open until the answer has come.
                     let _ = deferred.reply(b"later");
                 });
                 Ok(())
@@ -198,7 +198,7 @@ impl Service for Everything {
     }
 }
 
-/// Every way in which a frame gets into an output; a number that is missing, doubled or late ends the connection.
+/// Uses every way by which a frame gets into an output. A missing, doubled or late number ends the connection.
 #[test]
 fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
     let codec = AnyCodec::custom(PLAIN);
@@ -226,7 +226,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
         for round in 0..50_u32 {
             let payload = round.to_le_bytes();
             for client in &clients {
-                // Alike, so that a lane would write them by a template.
+                // Equal requests, for which a lane would use a template.
                 let requests = [(); 50].map(|()| client.request(&payload).send());
                 let later = [(); 5].map(|()| client.request(b"later").send());
                 let by_sender = client.request(b"by sender").send();
@@ -272,7 +272,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
     }
 }
 
-/// What a policy drops is never numbered, and a write that ends inside a frame goes on behind it.
+/// Messages that a policy drops get no number, and a write that ends inside a frame continues after it.
 #[test]
 fn a_slow_subscriber_misses_messages_and_no_number() {
     let codec = AnyCodec::custom(WITH_HEADERS);
@@ -311,7 +311,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
                 publisher.flush().wait().unwrap();
             }
         }
-        // The peer of the tests keeps no state, so it looks at the numbers itself.
+        // The test peer keeps no codec state, so this code checks the numbers itself.
         let mut wire = slow.into_wire();
         let (mut state, mut input) = (ConnectionState::default(), Vec::new());
         let (mut passed, mut lost) = (0, 0);
@@ -344,7 +344,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
     }
 }
 
-/// The farewell of a session that is closed at once is written apart from everything else.
+/// The farewell of a session that is closed at once is written apart from all other output.
 #[test]
 fn the_last_words_of_a_server_have_their_number_too() {
     let codec = AnyCodec::custom(PLAIN);
@@ -352,7 +352,7 @@ fn the_last_words_of_a_server_have_their_number_too() {
     let mut peer = server.peer();
     peer.ask(b"the first");
     assert_eq!(peer.answer().payload, b"the first");
-    // It has the number of the first one again.
+    // This request reuses the number of the first one.
     peer.ask(b"the second");
     let mut rest = Vec::new();
     let mut wire = peer.into_wire();
@@ -365,7 +365,7 @@ fn the_last_words_of_a_server_have_their_number_too() {
     assert_eq!(server.stop().closed_by("decode"), 1);
 }
 
-/// What is told by the newest of each topic is copied into the output, and numbered there like everything else.
+/// The latest messages of topics are copied into the output and numbered there as everything else.
 #[test]
 fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers() {
     const TOPICS: u64 = 50;
@@ -382,7 +382,7 @@ fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers(
         slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
         let publisher = Client::builder().codec(codec.clone());
         let publisher = publisher.connect(&server.url()).wait().unwrap();
-        // More than the buffers of both ends take, however much they grow.
+        // More bytes than the buffers of both ends take, however much they grow.
         let published = 20_000_u64;
         for number in 0..published {
             let topic = format!("md.{}", number % TOPICS);

@@ -9,9 +9,9 @@ use tidewire::{
 use tidewire_proto::codec::uvrpc::{BroadcastMessage, REGISTRATION};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::{arrived, codec, limited, new_socket, port_of, received};
+use crate::{arrived, codec, limited, port_of, received, unknown_peer};
 
-/// Takes registrations, and publishes what it is called with under the name of the method.
+/// Takes registrations, and publishes each request's payload under the name of its method.
 struct Publisher(PubSub);
 
 impl Service for Publisher {
@@ -42,7 +42,10 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
     const MESSAGES: u64 = 50;
     for lanes in [1, 2] {
         let server = serve(Server::builder().lanes(lanes));
-        let subscribers = [new_socket(port_of(&server)), new_socket(port_of(&server))];
+        let subscribers = [
+            unknown_peer(port_of(&server)),
+            unknown_peer(port_of(&server)),
+        ];
         for _ in 0..3 {
             for socket in &subscribers {
                 socket.send(REGISTRATION).unwrap();
@@ -54,7 +57,7 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
         let publisher = client(&server);
         publisher.request(b"hi").method("t").wait().unwrap();
         for socket in &subscribers {
-            // The example of the format's description.
+            // The example of the format's specification.
             let vector = "04000000E4FFFFFF080000000C000000010000007400000002000000686900000800\
                           0C0004000800";
             let hex: String = received(socket)
@@ -125,7 +128,7 @@ fn a_client_picks_its_topics_and_registers_again_with_a_new_connection() {
         topics(&all, 4),
         ["sensor.1", "news", "sensor.1.raw", "sensor.2"]
     );
-    // A subscription that is dropped hears no more, the other one does.
+    // A dropped subscription gets no more messages; the other one does.
     drop(sensors);
     publisher
         .request(b"sensor.3")
@@ -147,7 +150,7 @@ fn registrations_are_capped_expire_and_need_trust() {
         limits.registrations_max = REGISTRATIONS;
         limits.idle_timeout_without_heartbeat = Duration::from_millis(300);
     }));
-    let sockets: Vec<_> = (0..PEERS).map(|_| new_socket(port_of(&server))).collect();
+    let sockets: Vec<_> = (0..PEERS).map(|_| unknown_peer(port_of(&server))).collect();
     for socket in &sockets {
         socket.send(REGISTRATION).unwrap();
     }
@@ -155,10 +158,10 @@ fn registrations_are_capped_expire_and_need_trust() {
         metrics.registrations + metrics.registrations_refused == PEERS as u64
     });
     assert_eq!(metrics.registrations, REGISTRATIONS as u64);
-    // The silent ones make room.
-    let late = new_socket(port_of(&server));
+    // Registrations of silent subscribers expire and make room.
+    let late = unknown_peer(port_of(&server));
     let mut decided = PEERS as u64;
-    // One at a time: as many as a busy lane leaves lying about fill its socket, and what is published then is lost.
+    // One at a time: unread registrations would fill the socket of a busy lane, and publications would then be lost.
     wait_until("a place is free", || {
         late.send(REGISTRATION).unwrap();
         decided += 1;
@@ -175,7 +178,7 @@ fn registrations_are_capped_expire_and_need_trust() {
     server.stop();
 
     let strict = TestServer::over_udp(Server::builder(), &codec("uvrpc"), |_| PubSub::new());
-    let socket = new_socket(port_of(&strict));
+    let socket = unknown_peer(port_of(&strict));
     socket.send(REGISTRATION).unwrap();
     strict.wait_for("it is refused", |metrics| {
         metrics.registrations_refused == 1

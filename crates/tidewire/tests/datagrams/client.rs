@@ -1,4 +1,4 @@
-//! Clients over UDP: hellos that get lost, servers that are not there or go.
+//! Clients over UDP: lost hellos, and servers that are not there or go away.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn a_hello_is_repeated_until_the_welcome_comes_and_duplicates_do_no_harm() {
         };
         assert_eq!(payloads(&tw1, &answer)[0], b"cookie42");
         assert_eq!(payloads(&tw1, &answer).len(), 2, "and the hello again");
-        // Something overtakes the welcome, which then comes three times.
+        // A message overtakes the welcome, which then comes three times.
         let early = frame(&tw1, &Message::new(Kind::OneWay, 0, b"early"));
         socket.send_to(&early, client).unwrap();
         for _ in 0..3 {
@@ -171,7 +171,7 @@ fn a_client_finds_its_server_again_that_forgot_it() {
     tidewire_testkit::assert_conserved(&again.shutdown(DEADLINE));
 }
 
-/// A reply that is lost would give its request the next one, and that one's request the one behind it.
+/// After a lost reply, each request would get the reply of the next one.
 #[test]
 fn requests_are_refused_where_a_lost_reply_would_shift_the_others() {
     for name in ["length-field", "delimited", "lines", "raw"] {
@@ -195,7 +195,7 @@ fn requests_are_refused_where_a_lost_reply_would_shift_the_others() {
             ),
             "{name}"
         );
-        // What needs no matching goes: the echo comes as a message.
+        // Messages that need no matching are sent: the echo comes as a message.
         let Some(Event::Message(message)) = client.next_event().wait_for(DEADLINE) else {
             panic!("{name}: no echo");
         };

@@ -1,4 +1,4 @@
-//! Datagrams with the address of somebody else as their source, where the codec proves no addresses.
+//! Datagrams with a forged source address, where the codec does not validate addresses.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,21 +9,22 @@ use tidewire::{DatagramDrop, Endpoint, Server};
 use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::{arrived, codec, echo, limited, new_socket, one_way, payloads, port_of, received};
+use crate::{arrived, codec, echo, limited, one_way, payloads, port_of, received, unknown_peer};
 
-/// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that goes there.
+/// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that is sent to that port.
 fn forger(source: SocketAddr) -> UdpSocket {
     let mut options = DatagramOptions::default();
     options.reuse_port = true;
     let socket = DatagramSocket::bind(&source, &options).unwrap();
     let socket = UdpSocket::from(socket.as_fd().try_clone_to_owned().unwrap());
-    // The system gives it what comes from there only.
+    // A connected socket receives only from its peer.
     let elsewhere = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(elsewhere.local_addr().unwrap()).unwrap();
     socket
 }
 
-/// An echo server answered itself for ever, with all of a core, after one datagram with its own address as the source.
+/// Regression: after one datagram with its own address as the source, an echo server answered itself for ever and used a
+/// whole core.
 #[test]
 fn a_server_never_answers_itself() {
     for name in ["raw", "delimited", "length-field", "lines", "srmp", "uvrpc"] {
@@ -50,7 +51,7 @@ fn a_server_never_answers_itself() {
             }
         }
         let metrics = server.wait_for("all are dropped", |metrics| {
-            // A lane counts what it drops before what came.
+            // A lane counts dropped datagrams before received ones.
             metrics.datagrams_dropped_by(DatagramDrop::OwnAddress) == forged
                 && metrics.datagrams_in == forged
         });
@@ -59,15 +60,15 @@ fn a_server_never_answers_itself() {
             (forged, 0),
             "{name}"
         );
-        // Others are served.
-        let honest = new_socket(bound);
+        // Other peers are served.
+        let honest = unknown_peer(bound);
         honest.send(&one_way(&codec, b"hello")).unwrap();
         assert_eq!(payloads(&codec, &received(&honest)), [b"hello"], "{name}");
         assert_eq!(server.stop().sessions_opened, 1);
     }
 }
 
-/// Two echo servers answered each other for ever after one forged datagram.
+/// Regression: two echo servers answered each other for ever after one forged datagram.
 #[test]
 fn two_servers_that_answer_each_other_come_to_rest() {
     const FORGED: u64 = 20;
@@ -79,7 +80,7 @@ fn two_servers_that_answer_each_other_come_to_rest() {
         let payload = format!("forged {}", number % 5);
         socket.send_to(payload.as_bytes(), port_of(&one)).unwrap();
     }
-    // Counters are read one after another, so they agree only when nothing moves any more.
+    // Counters are read one after another, so they agree only when no datagram moves any more.
     let first = wait_until("all that went round is dropped", || {
         let (first, second) = (one.metrics(), two.metrics());
         let ended = [&first, &second]
@@ -87,7 +88,7 @@ fn two_servers_that_answer_each_other_come_to_rest() {
         let lost = first.kernel_drops + second.kernel_drops;
         let received = first.datagrams_in + second.datagrams_in;
         let is_conserved = received + lost == first.datagrams_out + second.datagrams_out + FORGED;
-        // Each was dropped once.
+        // Each forged datagram was dropped once.
         (ended[0] + ended[1] == FORGED && is_conserved).then_some(first)
     });
     assert!(first.datagrams_out > FORGED, "it did go round: {first:#?}");
@@ -101,10 +102,10 @@ fn a_client_with_many_under_way_loses_nothing_to_the_loop_breaker() {
     const ROUNDS: usize = 400;
     let codec = codec("raw");
     let server = TestServer::over_udp(Server::builder(), &codec, |_| echo);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     for round in 0..ROUNDS {
         for number in 0..UNDER_WAY {
-            // Long alike, and new at its end only.
+            // Equal but for the end.
             let payload = format!(
                 "a message like all others, number {:08}",
                 round * UNDER_WAY + number
@@ -119,7 +120,8 @@ fn a_client_with_many_under_way_loses_nothing_to_the_loop_breaker() {
     assert_eq!(metrics.datagrams_dropped_by(DatagramDrop::Loop), 0);
 }
 
-/// 65,536 forged addresses took all places for as long as a session may be silent, and newcomers were refused.
+/// Regression: 65,536 forged addresses used up all sessions for as long as a session may be silent, and new peers were
+/// refused.
 #[test]
 fn forged_addresses_lock_no_newcomer_out() {
     const PLACES: usize = 8;
@@ -131,7 +133,7 @@ fn forged_addresses_lock_no_newcomer_out() {
     });
     let server = TestServer::over_udp(builder, &codec, |_| echo);
     let sockets: Vec<_> = (0..ADDRESSES)
-        .map(|_| new_socket(port_of(&server)))
+        .map(|_| unknown_peer(port_of(&server)))
         .collect();
     for socket in &sockets {
         socket.send(b"hello").unwrap();
@@ -144,7 +146,7 @@ fn forged_addresses_lock_no_newcomer_out() {
         (metrics.sessions_refused, metrics.sessions_opened),
         (0, ADDRESSES as u64)
     );
-    // One of those begins anew, without having been told of anything.
+    // A peer whose session was evicted begins a new one, without any notice.
     sockets[0].send(b"again").unwrap();
     assert_eq!(received(&sockets[0]), b"again");
     assert_eq!(server.stop().sessions_opened, ADDRESSES as u64 + 1);
@@ -155,7 +157,7 @@ fn an_address_that_falls_silent_at_once_is_forgotten_without_a_word() {
     let codec = codec("delimited");
     let builder = limited(|limits| limits.unvalidated_timeout = Duration::from_millis(50));
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     for round in 1..=2 {
         socket.send(&one_way(&codec, b"hello")).unwrap();
         assert_eq!(payloads(&codec, &received(&socket)), [b"hello"]);

@@ -1,4 +1,4 @@
-//! Frames and datagrams: several in one, none cut, and what makes no sense.
+//! Frames and datagrams: several frames in one datagram, cut frames, and garbage.
 
 use tidewire::{
     Chat, Context, DatagramDrop, HandlerError, HandlerResult, Kind, Message, SendError, Server,
@@ -7,14 +7,14 @@ use tidewire_proto::error::EncodeError;
 use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{
-    arrived, codec, echo, frame, limited, new_socket, one_way, payloads, port_of, received,
+    arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, unknown_peer,
 };
 
 #[test]
 fn several_requests_in_a_datagram_are_answered_in_one() {
     let codec = codec("length-field");
     let server = TestServer::over_udp(Server::builder(), &codec, |_| echo);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     let expected: Vec<Vec<u8>> = (0..30).map(|size| vec![b'a' + size; size.into()]).collect();
     let datagram: Vec<u8> = expected
         .iter()
@@ -32,10 +32,10 @@ fn a_full_output_is_sent_before_the_rest_of_a_datagram_is_read_and_nothing_is_ov
     const DATAGRAMS: u32 = 8;
     const FRAMES: u32 = 12;
     let codec = codec("length-field");
-    // Each reply fills the output, and those of a round fit the receive buffer of the usual systems.
+    // Each reply fills the output. The replies of a round fit the usual receive buffer.
     let builder = limited(|limits| limits.queue_bytes_max = 10);
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     for round in 0..100_u32 {
         for datagram in 0..DATAGRAMS {
             let frames: Vec<u8> = (0..FRAMES)
@@ -70,13 +70,13 @@ fn frames_that_only_a_datagram_ends_travel_alone() {
     };
     let builder = Server::builder().trust_datagram_peers(true);
     let server = TestServer::over_udp(builder, &raw, |_| answer_thrice);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     socket.send(b"one message").unwrap();
     for _ in 0..3 {
         assert_eq!(received(&socket), b"one message");
     }
     let metrics = server.stop();
-    // The three are of one size, so that they went in one piece where the kernel can.
+    // The three datagrams have one size, so the kernel can take them in one call.
     assert!(metrics.writes <= 3 && metrics.datagrams_out == 3);
 }
 
@@ -145,7 +145,7 @@ fn what_makes_no_sense_is_counted_and_the_session_goes_on() {
     socket.send(second).unwrap();
     socket.send(&[&whole[..], &[0xFF; 40]].concat()).unwrap();
     assert_eq!(peer.answer().payload, b"whole");
-    // Larger than any frame, so that it is not even looked at.
+    // Larger than any frame, so it is dropped without decoding.
     socket.send(&whole.repeat(200)).unwrap();
     socket.send(&whole).unwrap();
     assert_eq!(peer.answer().payload, b"whole");
@@ -179,7 +179,7 @@ fn a_frame_that_no_datagram_holds_is_refused_where_it_is_sent() {
     };
     let builder = Server::builder().trust_datagram_peers(true);
     let server = TestServer::over_udp(builder, &codec, |_| largest);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     socket.send(&one_way(&codec, b"x")).unwrap();
     let reply = received(&socket);
     assert_eq!(reply.len(), 65_507);
@@ -215,7 +215,7 @@ fn nothing_is_sent_to_a_peer_that_asked_for_nothing() {
     let server = TestServer::over_udp(Server::builder(), &codec, |_| {
         |_: &mut Context<'_>, _: Message<'_>| Ok(())
     });
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     socket.send(&one_way(&codec, b"no answer")).unwrap();
     wait_until("it is taken", || {
         (server.metrics().frames_in == 1).then_some(())

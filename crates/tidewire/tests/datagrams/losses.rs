@@ -1,4 +1,4 @@
-//! Datagrams that do not arrive: every one of them is in some counter.
+//! Datagrams that do not arrive: each is counted.
 
 use std::sync::mpsc;
 
@@ -7,7 +7,7 @@ use tidewire_io::datagram::DatagramOptions;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_testkit::{DEADLINE, TestServer};
 
-use crate::{codec, echo, frame, new_socket, one_way, port_of, received};
+use crate::{codec, echo, frame, one_way, port_of, received, unknown_peer};
 
 #[test]
 fn a_burst_into_a_small_buffer_is_delivered_or_counted() {
@@ -23,14 +23,14 @@ fn a_burst_into_a_small_buffer_is_delivered_or_counted() {
         let (started, goes_on) = (started.clone(), std::sync::Arc::clone(&goes_on));
         move |_: &mut Context<'_>, message: Message<'_>| {
             if message.payload == b"stop" {
-                // The lane does nothing while the burst comes.
+                // The lane is blocked while the burst comes.
                 started.send(()).unwrap();
                 goes_on.lock().unwrap().recv_timeout(DEADLINE).unwrap();
             }
             Ok(())
         }
     });
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     socket.send(&one_way(&codec, b"stop")).unwrap();
     is_started.recv_timeout(DEADLINE).unwrap();
     for _ in 1..OFFERED {
@@ -48,8 +48,8 @@ fn a_burst_into_a_small_buffer_is_delivered_or_counted() {
 fn missing_and_late_requests_are_seen_by_their_sequences() {
     let srmp = codec("srmp");
     let server = TestServer::over_udp(Server::builder(), &srmp, |_| echo);
-    let socket = new_socket(port_of(&server));
-    // 3 and 6 are lost, 4 is overtaken by 5, 7 comes twice.
+    let socket = unknown_peer(port_of(&server));
+    // Numbers 3 and 6 are lost, 5 overtakes 4, 7 comes twice.
     for sequence in [1, 2, 5, 4, 7, 7, 8] {
         let request = Message::with_id(Kind::Request, 0, sequence, b"?");
         socket.send(&frame(&srmp, &request)).unwrap();

@@ -1,5 +1,5 @@
-//! What only UDP can do to a server: unvalidated addresses, forged addresses, losses, datagrams that make no sense. Each is
-//! counted and bounded, and nobody else notices.
+//! Faults that only UDP has: unknown peers, forged addresses, losses, malformed datagrams. Each is counted and bounded, and
+//! other peers are not affected.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -23,7 +23,7 @@ fn codec(name: &str) -> AnyCodec {
     AnyCodec::by_name(name).unwrap().for_datagrams()
 }
 
-/// Where a server listens.
+/// Returns the address of a server.
 fn port_of(server: &TestServer) -> SocketAddr {
     let Endpoint::Udp(address) = server.address() else {
         panic!("not over UDP: {}", server.url());
@@ -31,15 +31,15 @@ fn port_of(server: &TestServer) -> SocketAddr {
     *address
 }
 
-/// A socket that has said nothing yet to this address, and says nothing by itself.
-fn new_socket(server: SocketAddr) -> UdpSocket {
+/// Returns a socket that has sent nothing to this address.
+fn unknown_peer(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     socket
 }
 
-/// The next datagram.
+/// Waits for the next datagram.
 fn received(socket: &UdpSocket) -> Vec<u8> {
     let mut buffer = vec![0; 65_536];
     let length = socket.recv(&mut buffer).expect("a datagram in time");
@@ -47,7 +47,7 @@ fn received(socket: &UdpSocket) -> Vec<u8> {
     buffer
 }
 
-/// What has arrived already, without waiting.
+/// Returns the datagrams that have arrived, without waiting.
 fn arrived(socket: &UdpSocket) -> Vec<Vec<u8>> {
     socket.set_nonblocking(true).unwrap();
     let mut buffer = vec![0; 65_536];
@@ -70,12 +70,12 @@ fn frame(codec: &AnyCodec, message: &Message<'_>) -> Vec<u8> {
     frame
 }
 
-/// A one-way message, which is a request to codecs without ids.
+/// Encodes a one-way message. Codecs without ids take it for a request.
 fn one_way(codec: &AnyCodec, payload: &[u8]) -> Vec<u8> {
     frame(codec, &Message::new(Kind::OneWay, 0, payload))
 }
 
-/// The payloads of the frames of one datagram, which must be whole.
+/// Decodes the payloads of the frames of one datagram, which must be complete.
 fn payloads(codec: &AnyCodec, mut datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     while !datagram.is_empty() {

@@ -1,11 +1,11 @@
-//! How sessions begin and end.
+//! Beginning and end of sessions.
 
 use std::time::Duration;
 
 use tidewire::{Chat, Client, DatagramDrop, Event, ServeError, Server};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::{codec, echo, limited, new_socket, one_way, payloads, port_of, received};
+use crate::{codec, echo, limited, one_way, payloads, port_of, received, unknown_peer};
 
 #[test]
 fn an_empty_datagram_ends_a_session_and_silence_does_too() {
@@ -14,7 +14,10 @@ fn an_empty_datagram_ends_a_session_and_silence_does_too() {
         limits.idle_timeout_without_heartbeat = Duration::from_millis(50);
     });
     let server = TestServer::over_udp(builder, &raw, |_| echo);
-    let (polite, silent) = (new_socket(port_of(&server)), new_socket(port_of(&server)));
+    let (polite, silent) = (
+        unknown_peer(port_of(&server)),
+        unknown_peer(port_of(&server)),
+    );
     for socket in [&polite, &silent] {
         socket.send(b"hello").unwrap();
         assert_eq!(received(socket), b"hello");
@@ -24,7 +27,7 @@ fn an_empty_datagram_ends_a_session_and_silence_does_too() {
         assert_eq!(received(socket), b"", "each is told of its end");
     }
     let metrics = server.wait_for("both end", |metrics| metrics.sessions_closed() == 2);
-    // The polite one may have been silent for too long before it was read.
+    // The other one may have been silent for too long before its end was read.
     assert!(metrics.closed_by("idle_timeout") >= 1, "{metrics:#?}");
     // The next datagram begins another session.
     silent.send(b"again").unwrap();
@@ -40,7 +43,10 @@ fn being_sent_something_does_not_keep_a_silent_subscriber() {
         limits.idle_timeout_without_heartbeat = Duration::from_millis(200);
     });
     let server = TestServer::over_udp(builder.trust_datagram_peers(true), &lines, |_| Chat::new());
-    let (talker, listener) = (new_socket(port_of(&server)), new_socket(port_of(&server)));
+    let (talker, listener) = (
+        unknown_peer(port_of(&server)),
+        unknown_peer(port_of(&server)),
+    );
     talker.send(b"ada\n").unwrap();
     listener.send(b"bob\n").unwrap();
     wait_until("the listener expires", || {
@@ -83,7 +89,7 @@ fn every_lane_has_its_share_of_the_port_and_all_are_served() {
         let reply = client.request(text.as_bytes()).wait().unwrap();
         assert_eq!(reply.payload(), text.as_bytes());
     }
-    // A port that is shared within a server is not shared with another one.
+    // A port that the lanes of a server share is not shared with another server.
     let taken = Server::builder()
         .lanes(2)
         .listen(&address)
@@ -150,7 +156,7 @@ fn a_codec_that_frames_datagrams_otherwise_is_not_mixed() {
         matches!(refused, ServeError::MixedFraming { codec: "uvrpc" }),
         "{refused:?}"
     );
-    // One whose frames are the same may be.
+    // A codec with the same frames is allowed.
     let server = Server::builder()
         .listen("udp://127.0.0.1:0")
         .unwrap()
@@ -168,7 +174,7 @@ fn a_codec_that_frames_datagrams_otherwise_is_not_mixed() {
 
 #[test]
 fn what_comes_for_a_session_that_is_held_back_is_counted() {
-    // Each request stops the session until it is answered, which is never.
+    // Each request pauses the session until it is answered, which never happens.
     let codec = codec("length-field");
     let builder = limited(|limits| limits.deferred_per_session_max = 1);
     let (tokens, held) = std::sync::mpsc::channel();
@@ -180,7 +186,7 @@ fn what_comes_for_a_session_that_is_held_back_is_counted() {
             Ok(())
         }
     });
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     let mut datagram = one_way(&codec, b"one");
     datagram.extend(one_way(&codec, b"two"));
     socket.send(&datagram).unwrap();
@@ -189,7 +195,7 @@ fn what_comes_for_a_session_that_is_held_back_is_counted() {
     server.wait_for("it is dropped", |metrics| {
         metrics.datagrams_dropped_by(DatagramDrop::Paused) == 1
     });
-    // The rest of the first datagram was accepted, and is handled when it may be.
+    // The rest of the first datagram was accepted, and is handled after the answers.
     for expected in [b"one", b"two"] {
         let (token, payload) = held.recv_timeout(DEADLINE).unwrap();
         assert_eq!(payload, expected);

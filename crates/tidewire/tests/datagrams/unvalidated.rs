@@ -1,11 +1,11 @@
-//! Datagrams of addresses without a session, and what an unvalidated address is sent.
+//! Datagrams of peers without a session, and the limit on what an unvalidated address is sent.
 
 use tidewire::{CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
 
 use crate::{
-    arrived, codec, echo, frame, limited, new_socket, one_way, payloads, port_of, received,
+    arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, unknown_peer,
 };
 
 #[test]
@@ -22,12 +22,12 @@ fn datagrams_of_unvalidated_addresses_make_no_session_and_are_answered_by_nothin
         b"\n",
         &[0xFF; 4],
     ];
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     for stray in strays {
         socket.send(stray).unwrap();
         assert_eq!(received(&socket), b"", "an end");
     }
-    // Neither an end nor what is too small for a challenge is answered at all.
+    // An end is not answered, and neither is a datagram that is too small for a challenge.
     socket.send(&[]).unwrap();
     socket.send(&tiny_hello).unwrap();
     bystander.ask(b"unharmed");
@@ -49,12 +49,12 @@ fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_
     let tw1 = codec("tw1");
     let builder = limited(|limits| limits.sessions_max = 1);
     let server = TestServer::over_udp(builder, &tw1, |_| echo);
-    let socket = new_socket(port_of(&server));
+    let socket = unknown_peer(port_of(&server));
     let (mut sent, mut got) = (0, 0);
     for number in 0..HELLOS {
         let mut datagram = hello_frame();
         if number % 2 == 1 {
-            // A guess.
+            // A guessed cookie.
             datagram = challenge_answer(&(number as u64).to_le_bytes());
         }
         sent += socket.send(&datagram).unwrap();
@@ -63,7 +63,7 @@ fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_
         got += challenge.len();
         assert!(got <= sent, "{got} bytes for {sent}");
     }
-    // The one place is still free.
+    // The one session is still free.
     let mut peer = server.peer();
     peer.ask(b"in");
     assert_eq!(peer.answer().payload, b"in");
@@ -77,13 +77,16 @@ fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_
 fn a_cookie_is_of_no_use_to_another_address() {
     let tw1 = codec("tw1");
     let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
-    let (honest, thief) = (new_socket(port_of(&server)), new_socket(port_of(&server)));
+    let (honest, thief) = (
+        unknown_peer(port_of(&server)),
+        unknown_peer(port_of(&server)),
+    );
     honest.send(&hello_frame()).unwrap();
     let cookie = payloads(&tw1, &received(&honest)).remove(0);
     thief.send(&challenge_answer(&cookie)).unwrap();
     let own = payloads(&tw1, &received(&thief)).remove(0);
     assert_ne!(own, cookie, "a challenge of its own instead of a welcome");
-    // However often the answer comes, there is one session.
+    // There is one session, however often the answer comes.
     for _ in 0..3 {
         honest.send(&challenge_answer(&cookie)).unwrap();
         let welcome = received(&honest);
@@ -95,7 +98,7 @@ fn a_cookie_is_of_no_use_to_another_address() {
     assert_eq!(metrics.closed_by("peer_closed"), 1);
 }
 
-/// Answers with twenty times what it was asked.
+/// Answers with twenty times the request.
 fn amplify(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(&message.payload.repeat(20))
 }
@@ -107,7 +110,7 @@ fn replies_beyond_what_an_unproven_address_sent_are_dropped_and_counted() {
     for is_trusted in [false, true] {
         let builder = Server::builder().trust_datagram_peers(is_trusted);
         let server = TestServer::over_udp(builder, &codec, |_| amplify);
-        let socket = new_socket(port_of(&server));
+        let socket = unknown_peer(port_of(&server));
         let mut sent = 0;
         for _ in 0..REQUESTS {
             sent += socket.send(b"fifteen letters").unwrap();
@@ -136,7 +139,7 @@ fn what_is_sent_unasked_goes_to_proven_or_trusted_addresses_only() {
     for is_trusted in [false, true] {
         let builder = Server::builder().trust_datagram_peers(is_trusted);
         let server = TestServer::over_udp(builder, &lines, |_| tidewire::Chat::new());
-        let socket = new_socket(port_of(&server));
+        let socket = unknown_peer(port_of(&server));
         socket
             .send(b"ada_who_has_a_very_long_name_indeed\n")
             .unwrap();
@@ -144,7 +147,7 @@ fn what_is_sent_unasked_goes_to_proven_or_trusted_addresses_only() {
             let text = String::from_utf8(received(&socket)).unwrap();
             assert!(text.contains("Welcome"), "{text}");
         } else {
-            // The refusal to let it in is itself too long to be sent.
+            // The refusal itself is too long to be sent.
             server.wait_for("the refusal is dropped", |metrics| {
                 metrics.datagrams_dropped_by(DatagramDrop::OverBudget) == 1
             });
@@ -161,7 +164,7 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
     let codec = codec("length-field");
     let builder = limited(|limits| limits.sessions_per_address_max = SESSIONS);
     let server = TestServer::over_udp(builder, &codec, |_| echo);
-    let sockets: Vec<_> = (0..PEERS).map(|_| new_socket(port_of(&server))).collect();
+    let sockets: Vec<_> = (0..PEERS).map(|_| unknown_peer(port_of(&server))).collect();
     let (mut served, mut refused) = (Vec::new(), 0);
     for socket in &sockets {
         socket.send(&one_way(&codec, b"hello")).unwrap();
@@ -174,12 +177,12 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
         }
     }
     assert_eq!((served.len(), refused), (SESSIONS, PEERS - SESSIONS));
-    // Places come back.
+    // An ended session makes room for another.
     served[0].send(&[]).unwrap();
     server.wait_for("a place is free", |metrics| {
         metrics.closed_by(CloseReason::PeerClosed.name()) == 1
     });
-    let late = new_socket(port_of(&server));
+    let late = unknown_peer(port_of(&server));
     late.send(&one_way(&codec, b"at last")).unwrap();
     assert_eq!(payloads(&codec, &received(&late)), [b"at last"]);
     let metrics = server.stop();

@@ -15,20 +15,20 @@ use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved, wait_until}
 
 use crate::{echo, limited, tw1};
 
-/// Lanes reach the deadline of a drain one after another. What a lane had for one that had ended was lost, confirmed and
-/// not counted.
+/// Regression: lanes reach the deadline of a drain one after another. Messages for a lane that had ended were lost, although
+/// they were confirmed, and were not counted.
 fn publications_between_lanes_are_accounted_for(lanes: usize, drain: Duration) {
     let builder = limited(|limits| {
         limits.lag_bytes_max = u64::MAX;
         limits.lag_messages_max = u64::MAX;
     });
     let server = TestServer::over_tcp(builder.lanes(lanes), &tw1(), |_| PubSub::new());
-    // Connections go to the lanes in turn, so each lane has one subscriber and one publisher.
+    // Connections are assigned to the lanes in turn, so each lane has one subscriber and one publisher.
     let mut peers: Vec<Peer> = (0..lanes).map(|_| subscriber(&server)).collect();
     let mut publishers: Vec<Peer> = (0..lanes).map(|_| server.peer()).collect();
     let metrics = thread::scope(|scope| {
         for peer in &mut peers {
-            // It does not care for the go-away, but reads to the end.
+            // The peer ignores the go-away and reads to the end.
             scope.spawn(|| while peer.receive().is_some() {});
         }
         for peer in &mut publishers {
@@ -41,7 +41,7 @@ fn publications_between_lanes_are_accounted_for(lanes: usize, drain: Duration) {
         assert_conserved(&stopped);
         stopped.metrics
     });
-    // What a lane that has ended is sent counts once, and every lane has one subscriber.
+    // A message for a lane that has ended counts once, and every lane has one subscriber.
     assert_eq!(
         metrics.published * lanes as u64,
         metrics.room_offered + metrics.mail_undelivered,
@@ -67,7 +67,7 @@ fn subscriber(server: &TestServer) -> Peer {
     peer
 }
 
-/// Publishes in blocks, each confirmed, until the server is gone, whatever it says.
+/// Publishes in blocks, each confirmed, until the connection ends, whatever the replies are.
 fn publish_to_the_end(peer: &mut Peer) {
     let mut block = Vec::new();
     for _ in 0..50 {
@@ -111,8 +111,8 @@ fn confirmed_publications_are_not_lost_between_four_lanes_at_the_drain_deadline(
     publications_between_lanes_are_accounted_for(4, Duration::from_millis(50));
 }
 
-/// Sends what is new to a server that has said go-away, each piece with its id or without one, and returns the errors that
-/// come back. Then the peer ends its side.
+/// Sends new frames to a server that has sent a go-away, each with its id or without one. Returns the errors that come back.
+/// Then the peer ends its side.
 fn refused_after_go_away(
     server: TestServer,
     mut peer: Peer,
@@ -148,7 +148,8 @@ fn refused_after_go_away(
 
 const REFUSED: Option<ErrorCode> = Some(ErrorCode::Draining);
 
-/// docs/protocol.md said that new requests are refused after go-away; all of them were answered until the deadline.
+/// Regression: docs/protocol.md said that new requests are refused after a go-away, but all of them were answered until the
+/// deadline.
 #[test]
 fn an_echo_refuses_what_is_new_after_go_away() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
@@ -188,7 +189,7 @@ fn publications_and_subscriptions_are_refused_after_go_away() {
     let new = [
         Message::new(Kind::Publish, 0, b"new").with_name("news"),
         Message::with_id(Kind::Subscribe, 0, 7, &body),
-        // Whether everything was passed on can no longer be said.
+        // The server can no longer confirm that everything was passed on.
         Message::with_id(Kind::Request, 0, 8, &[]),
         Message::with_id(Kind::Unsubscribe, 1, 9, &[]),
     ];
@@ -227,7 +228,7 @@ fn what_is_said_is_refused_after_go_away() {
     );
 }
 
-/// Where no frame says go-away the end of the server's stream does, and what comes then is not done in silence.
+/// In codecs without a go-away the end of the server's stream says it. Input after that is not handled silently.
 #[test]
 fn what_comes_after_the_end_of_a_servers_stream_is_not_handled() {
     for codec in ["raw", "delimited", "length-field", "srmp", "lines"] {
@@ -263,7 +264,8 @@ fn holding(held: mpsc::Sender<Deferred>) -> impl Service + Clone {
     }
 }
 
-/// It sent them to the server that goes away, which answers none, or failed those that may wait for the next connection.
+/// Regression: the client sent new requests to the server that goes away, which does not answer them. Or it failed requests
+/// that may wait for the next connection.
 #[test]
 fn a_client_sends_nothing_new_after_go_away() {
     let (held, is_held) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! Bytes that are not what was agreed.
+//! Bytes that violate the protocol.
 
 use tidewire::{AnyCodec, Chat, Client, ConnectError, Kind, Message, Server};
 use tidewire_proto::body::GoAwayCode;
@@ -15,11 +15,11 @@ fn garbage_instead_of_a_hello_ends_the_session_and_nothing_else() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bytes = vec![0; random.usize(1..5000)];
         random.fill(&mut bytes);
-        let mut unknown = Peer::silent(server.wire(), &tw1());
-        // The server may end it before all is written.
-        let _ = unknown.try_write(&bytes);
-        let _ = unknown.wire().finish_writing();
-        unknown.drain();
+        let mut peer = Peer::silent(server.wire(), &tw1());
+        // The server may end the connection before all bytes are written.
+        let _ = peer.try_write(&bytes);
+        let _ = peer.wire().finish_writing();
+        peer.drain();
         bystander.ask(b"still there?");
         assert_eq!(bystander.answer().payload, b"still there?", "seed {seed}");
     }
@@ -32,7 +32,7 @@ fn garbage_instead_of_a_hello_ends_the_session_and_nothing_else() {
 #[test]
 fn garbage_after_the_hello_is_a_counted_protocol_error() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
-    // Unknown kind, length below the header, length without the id.
+    // An unknown kind, a length below the header, and a length without the id.
     for (count, bytes) in [
         &[4, 0, 0, 0, 20, 0, 0, 0][..],
         &[3, 0, 0, 0, 7, 0, 0, 0],
@@ -61,7 +61,7 @@ fn a_frame_over_the_limit_is_refused_before_its_payload_comes() {
     let most = vec![b'x'; 4096 - 12];
     peer.ask(&most);
     assert_eq!(peer.answer().payload, most, "a frame of exactly the limit");
-    // 4,097 bytes with the length field; only the header is ever sent.
+    // A frame of 4,097 bytes with the length field. Only the header is sent.
     peer.write(&[0xFD, 0x0F, 0, 0, Kind::OneWay as u8, 0, 0, 0]);
     assert_eq!(last_words(&peer.drain()), Some(GoAwayCode::ProtocolError));
     drop(peer);
@@ -168,7 +168,8 @@ fn a_native_client_of_a_lines_server_is_told_which_flag_to_look_at() {
     server.stop();
 }
 
-/// `curl` and `redis-cli` hung at a port of srmp: their first bytes were taken for a long frame that never came.
+/// Regression: `curl` and `redis-cli` hung at a port of srmp, because their first bytes were taken for the beginning of a
+/// long frame.
 #[test]
 fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
     for name in ["srmp", "srmp-rpc"] {

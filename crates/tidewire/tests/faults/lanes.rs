@@ -1,4 +1,4 @@
-//! A lane that dies: its clients learn it, the others go on, and nothing waits for it.
+//! A lane that panics: its clients get an end, the other lanes continue, and nothing waits for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -86,8 +86,8 @@ fn a_service_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
     assert_eq!(metrics.room_in_flight(), 0);
 }
 
-/// Lets lane `victim` of two panic with members of one room on both, and says much more than the queue between lanes
-/// would hold.
+/// Panics lane `victim` of two while both lanes have members of one room, and then sends much more than the queue between
+/// lanes holds.
 fn one_of_two_dies(victim: u8) {
     const MESSAGES: usize = 3000;
     let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| Fragile);
@@ -112,10 +112,10 @@ fn one_of_two_dies(victim: u8) {
     for number in 0..MESSAGES {
         let text = number.to_string();
         alive[0].send(&Message::new(Kind::OneWay, 0, text.as_bytes()));
-        // One at a time, so that each is a batch of its own to the lane that is gone.
+        // One at a time, so that each is a batch of its own for the dead lane.
         assert_eq!(delivered(&mut alive[1]), text.as_bytes());
     }
-    // The lane that accepts is alive or has a successor, and gives new connections to the living only.
+    // The accepting lane is alive or has a successor, and assigns new connections only to living lanes.
     for _ in 0..4 {
         assert_eq!(lane_of(&mut server.peer()), 1 - victim);
     }
@@ -175,14 +175,13 @@ fn a_dead_lane_does_not_delay_the_shutdown() {
     assert_eq!(stopped.failures.len(), 1);
 }
 
-/// One lane after the other ends, by a panic or because its service wants it; as long as one lives, the server can be
-/// reached.
+/// The lanes end one after another, by a panic or by the service. While one lane lives, the server accepts connections.
 #[test]
 fn the_last_lane_accepts_what_the_first_did() {
     let server = TestServer::over_ipc(Server::builder().lanes(4), &tw1(), |_| Fragile);
     let mut living: Vec<u8> = vec![0, 1, 2, 3];
     for end in [&b"panic"[..], b"leave", b"panic"] {
-        // The first of the living is the one that accepts.
+        // The first living lane is the one that accepts.
         let accepting = living.remove(0);
         let mut peer = server.peer();
         while lane_of(&mut peer) != accepting {
@@ -205,11 +204,11 @@ fn the_last_lane_accepts_what_the_first_did() {
     );
 }
 
-/// What a lane had for others when it ended was not posted.
+/// Regression: messages from a lane to other lanes were not posted when it ended.
 #[test]
 fn members_of_a_lane_that_leaves_are_said_to_have_left() {
     let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| Fragile);
-    // Connections go to the lanes in turn.
+    // Connections are assigned to the lanes in turn.
     let mut peers = [server.peer(), server.peer()];
     for peer in &mut peers {
         peer.ask(b"join");
@@ -231,8 +230,8 @@ fn members_of_a_lane_that_leaves_are_said_to_have_left() {
     assert_conserved(&server.stop_unchecked());
 }
 
-/// The waker of a task may be all that is left of it, and the task may own the last client: the client's lane, which lets go
-/// of the waker, then joined itself, and panicked.
+/// Regression: the waker of a task may be the last reference to it, and the task may own the last client. The client's lane
+/// dropped the waker, then joined its own thread, and panicked.
 #[test]
 fn the_last_client_may_go_with_a_waker_on_its_own_lane() {
     struct Task {
@@ -249,7 +248,7 @@ fn the_last_client_may_go_with_a_waker_on_its_own_lane() {
             let client = self.client.take();
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(client)));
             let thread = std::thread::current().name().map(str::to_owned);
-            // The test may have given up.
+            // The test may have ended.
             let _ = self.ended.send((thread, dropped));
         }
     }
@@ -267,7 +266,7 @@ fn the_last_client_may_go_with_a_waker_on_its_own_lane() {
     let waker = Waker::from(Arc::new(Task { client, ended }));
     let mut task = std::task::Context::from_waker(&waker);
     assert!(Pin::new(&mut request).poll(&mut task).is_pending());
-    // The lane has the last one now.
+    // The lane has the last reference now.
     drop(waker);
     open.send(()).unwrap();
     let (thread, dropped) = is_ended.recv_timeout(DEADLINE).unwrap();

@@ -1,4 +1,4 @@
-//! Limits on sessions, rooms and what is said.
+//! Limits on sessions, rooms and messages.
 
 use tidewire::{Chat, Client, ConnectError, Kind, RequestError, Server};
 use tidewire_proto::body::{ErrorCode, GoAwayCode};
@@ -92,8 +92,8 @@ fn rooms_are_limited_for_a_session_and_for_the_server() {
     server.stop();
 }
 
-/// One address took all rooms of the server with 64 from each of its connections, and everybody else was told that a limit
-/// was reached, not whose.
+/// Regression: one address took all rooms of the server, with 64 from each of its connections. All other clients were
+/// refused, and the text did not say which limit was reached.
 #[test]
 fn one_address_cannot_take_the_rooms_of_all() {
     let directory = tempfile::tempdir().unwrap();
@@ -124,12 +124,12 @@ fn one_address_cannot_take_the_rooms_of_all() {
     let text = refusal(greedy[1].join("d", "").wait());
     assert!(text.contains("rooms_per_address_max"), "{text}");
     greedy[1].join("a", "").wait().unwrap();
-    // Somebody else still has a room, and no more than there are.
+    // Another address can still create a room, until the server's limit.
     let other = Client::connect(&path).wait().unwrap();
     other.join("d", "eve").wait().unwrap();
     let text = refusal(other.join("e", "").wait());
     assert!(text.contains("rooms_max"), "{text}");
-    // A room counts for who opened it until it is empty.
+    // A room counts for the address that created it, until the room is empty.
     greedy[0].leave(first.room).wait().unwrap();
     let third = Client::connect(&port).wait().unwrap();
     refusal(third.join("f", "fay").wait());

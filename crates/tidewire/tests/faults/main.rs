@@ -1,4 +1,4 @@
-//! Bad input and faults: each ends in a typed, counted close or refusal, and nobody else notices.
+//! Bad input and faults: each ends in a typed, counted close or refusal, and other peers are not affected.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -17,13 +17,13 @@ use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_testkit::Peer;
 use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 
-/// The code of the go-away that was the last frame before the end.
+/// Returns the code of the go-away, if that is the last frame.
 fn last_words(frames: &[OwnedMessage]) -> Option<GoAwayCode> {
     let last = frames.last().filter(|frame| frame.kind == Kind::GoAway)?;
     Some(GoAwayBody::decode(&last.payload).unwrap().code)
 }
 
-/// A line client is told why its session ends, in a line that starts like every refusal.
+/// Checks that a line client gets the reason of its end, in a line that starts like every refusal.
 fn told_why(person: &mut Peer, reason: &str) {
     let payload = person
         .receive()
@@ -33,7 +33,7 @@ fn told_why(person: &mut Peer, reason: &str) {
     assert!(line.starts_with("! ") && line.contains(reason), "{line:?}");
 }
 
-/// An error and everything below it, as a person would read it.
+/// Joins the texts of an error and its causes, as a person would read them.
 fn whole_story(error: &dyn Error) -> String {
     let mut story = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Addresses that are taken, stale or something else.
+//! Addresses that are in use, stale, or not a socket.
 
 use std::os::unix::net::UnixListener;
 
@@ -23,7 +23,7 @@ fn a_port_in_use_is_named_with_its_remedy() {
     for part in [&first.to_string()[..], "in use", "choose another port"] {
         assert!(story.contains(part), "{part} is missing: {story}");
     }
-    // The one that has it is unharmed.
+    // The server that has the address is not affected.
     let client = Client::connect(&first.to_string()).wait().unwrap();
     assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
 }
@@ -32,7 +32,7 @@ fn a_port_in_use_is_named_with_its_remedy() {
 fn the_socket_file_of_a_dead_server_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    // Dropping a listener of the standard library leaves its file behind, as a killed server does.
+    // A listener of the standard library leaves its file behind when it is dropped, as a killed server does.
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let address = format!("ipc://{}", path.display());

@@ -1,4 +1,4 @@
-//! Peers that say nothing, or stop in the middle.
+//! Peers that send nothing, or stop in the middle.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ fn half_a_frame_then_silence_times_out() {
     assert_eq!(server.stop().closed_by("frame_timeout"), 1);
 }
 
-/// Every byte started the time for a frame anew, so a byte now and then kept a place for ever.
+/// Regression: every byte restarted the timeout of a frame, so a byte now and then kept a session for ever.
 #[test]
 fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
     for (name, beginning) in [
@@ -62,12 +62,12 @@ fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
         let server = TestServer::over_tcp(builder, &codec, |_| echo);
         let mut peer = server.peer();
         peer.write(beginning);
-        // The peer never falls silent.
+        // The peer sends all the time.
         let mut last = Instant::now();
         wait_until("the frame took too long", || {
             if last.elapsed() > SHORT / 10 {
                 last = Instant::now();
-                // It may have been closed just now.
+                // The session may have been closed just now.
                 let _ = peer.try_write(b"x");
             }
             (server.metrics().closed_by("frame_timeout") == 1).then_some(())
@@ -99,14 +99,14 @@ fn a_long_frame_has_more_time_than_a_short_one() {
     assert_eq!(server.stop().closed_by("frame_timeout"), 0);
 }
 
-/// Only the idle timeout of twenty minutes ended it.
+/// Regression: only the idle timeout of twenty minutes ended such a session.
 #[test]
 fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
     let builder = limited(|limits| limits.login_timeout = SHORT * 4);
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let mut silent = server.peer();
     silent.expect_text("Enter username: ");
-    // A name that is refused is none.
+    // A refused name does not count as a login.
     let mut nameless = Peer::silent(server.wire(), &lines());
     nameless.write(b"\n");
     for peer in [&mut silent, &mut nameless] {
@@ -137,7 +137,7 @@ fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
     assert_eq!(server.stop().closed_by("handshake_timeout"), 0);
 }
 
-/// Whoever typed key by key was cut off within the name.
+/// Regression: a person who typed key by key was cut off within the name.
 #[test]
 fn a_person_who_types_a_line_key_by_key_is_not_cut_off() {
     let builder = limited(|limits| limits.frame_timeout = SHORT);
@@ -207,7 +207,7 @@ fn a_heartbeat_keeps_a_quiet_client_alive() {
     assert_eq!(client.request(b"again").wait().unwrap().payload(), b"again");
     client.close().wait();
     let metrics = server.stop();
-    // Hello, two requests, and a pong for each of at least a few pings.
+    // A hello, two requests, and a pong for each of at least a few pings.
     assert!(metrics.frames_in > 6, "{metrics:#?}");
 }
 

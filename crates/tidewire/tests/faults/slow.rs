@@ -1,4 +1,4 @@
-//! A subscriber that stops reading among many: its policy fires and is counted, and nobody else notices.
+//! A subscriber that stops reading among many: its policy acts and is counted, and other subscribers are not affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,23 +12,23 @@ use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 use crate::{lines, tw1};
 
 const MESSAGES: usize = 4000;
-/// Far less than a stall of this test amounts to, far more than [`CHUNK`], so that only a stall can pass it.
+/// Far less than a stall of this test amounts to, and far more than [`CHUNK`], so only a stall can exceed it.
 const LAG_MESSAGES_MAX: u64 = 400;
-/// The publisher never runs further ahead of the slowest reader than this.
+/// Largest distance of the publisher from the slowest reader.
 const CHUNK: usize = 100;
 
-/// What a scene is played with.
+/// The setup of a scene.
 #[derive(Clone)]
 struct Stage {
     over_tcp: bool,
     codec: AnyCodec,
     lanes: usize,
-    /// Readers beside the one that stalls.
+    /// Number of readers beside the stalled one.
     readers: usize,
     message_bytes: usize,
 }
 
-/// Over a Unix socket, whose buffer is small and fixed, so that a stall is felt soon: many readers.
+/// Many readers over a Unix socket: its buffer is small and fixed, so a stall takes effect soon.
 fn unix() -> Stage {
     Stage {
         over_tcp: false,
@@ -39,7 +39,7 @@ fn unix() -> Stage {
     }
 }
 
-/// Over TCP, whose buffers grow to megabytes: fewer readers, and so much that a stall is felt all the same.
+/// Few readers over TCP: its buffers grow to megabytes, so the messages are large.
 fn tcp() -> Stage {
     Stage {
         over_tcp: true,
@@ -62,9 +62,9 @@ struct Scene {
 fn limits() -> Limits {
     Limits {
         lag_messages_max: LAG_MESSAGES_MAX,
-        // Long enough that only a test of the deadline itself ever meets it.
+        // Long enough that only a test of the deadline itself reaches it.
         block_deadline: Duration::from_secs(600),
-        // Presence would add to what a subscriber may lose, and is another test's matter.
+        // Presence would add to the losses of a subscriber, and has its own test.
         presence_members_max: 0,
         // Readers answer no pings, and a very busy machine may take longer than a heartbeat.
         heartbeat: Duration::ZERO,
@@ -123,7 +123,7 @@ impl Scene {
         }
     }
 
-    /// Publishes messages, waiting for the readers after each chunk so that a busy machine makes none of them slow.
+    /// Publishes messages and waits for the readers after each chunk, so that a busy machine makes none of them slow.
     fn publish(&mut self, numbers: std::ops::Range<usize>) {
         let mut number = numbers.start;
         while number < numbers.end {
@@ -146,7 +146,7 @@ impl Scene {
         }
     }
 
-    /// Ends everything and returns the counters; by now every reader has heard everything.
+    /// Ends everything and returns the counters. All readers have received everything by then.
     fn end(self) -> Metrics {
         for reader in self.readers {
             reader
@@ -158,8 +158,8 @@ impl Scene {
     }
 }
 
-/// Reads on as the subscriber that stalled, checking that every hole is announced with its exact size. Returns how
-/// many messages were heard, lost, and the number of the last one heard.
+/// Resumes reading as the stalled subscriber, and checks that every gap is announced with its exact size. Returns the number
+/// of received and of lost messages, and the number of the last one.
 fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
     let (mut heard, mut lost, mut last) = (0, 0, 0);
     while heard + lost < total {
@@ -181,7 +181,7 @@ fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
     (heard, lost, last)
 }
 
-/// The common part of the policies that drop: who stalls is told what it lost, to the message.
+/// The common part of the dropping policies: the stalled subscriber gets the exact number of lost messages.
 fn drops_and_tells(stage: &Stage, policy: Policy) -> (usize, usize, usize) {
     let mut scene = Scene::set(stage, policy, limits());
     scene.publish(0..MESSAGES);
@@ -215,7 +215,7 @@ fn disconnects(stage: &Stage) {
     server.wait_for("the policy fires", |metrics| {
         metrics.closed_by("slow_subscriber") == 1
     });
-    // What the kernel had taken can be read; after it comes the end.
+    // Messages in the kernel's buffer can still be read. Then the end comes.
     let mut next = 0;
     while let Some(heard) = scene.stalled.hear() {
         match heard {
@@ -290,7 +290,7 @@ fn block_loses_nothing(stage: &Stage) {
         message_bytes,
         ..
     } = Scene::set(stage, Policy::Block, limits());
-    // The publisher has no mercy: without being held it would say everything at once.
+    // The publisher sends without waiting: it would send everything at once if it were not paused.
     let publishing = std::thread::spawn(move || {
         let mut publisher = publisher;
         for number in 0..MESSAGES {
@@ -318,7 +318,7 @@ fn block_loses_nothing(stage: &Stage) {
 #[test]
 fn block_gives_up_on_the_subscriber_at_its_deadline() {
     let limits = Limits {
-        // Long enough for the publisher to speak up within it on a busy machine, and so be held.
+        // Long enough that the publisher publishes within it on a busy machine, and so is paused.
         block_deadline: Duration::from_secs(1),
         ..limits()
     };

@@ -1,4 +1,4 @@
-//! Requests answered by futures, on executors of the test's own.
+//! Requests answered by futures, on executors of the tests.
 
 use std::future::pending;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::fixtures::{codec, tw1};
 use tidewire_testkit::{DEADLINE, TestServer, block_on};
 
-/// The tasks of a service, to be run by the test.
+/// Returns a service whose tasks the test runs.
 fn by_hand<H>(handler: H) -> (AsyncService<impl FnMut(Task) + Clone, H>, Receiver<Task>) {
     let (sender, tasks): (Sender<Task>, _) = channel();
     let spawn = move |task| sender.send(task).unwrap();
@@ -20,7 +20,7 @@ fn by_hand<H>(handler: H) -> (AsyncService<impl FnMut(Task) + Clone, H>, Receive
 }
 
 async fn shout(request: AsyncRequest) -> Result<Vec<u8>, HandlerError> {
-    // A failure of the decoder is the handler's own business here.
+    // A failure of the decoder becomes the handler's error.
     let text = String::from_utf8(request.payload)?;
     if text == "refuse" {
         let text = format!("not on session {}", request.session);

@@ -1,4 +1,4 @@
-//! Services that implement a method for each kind in place of one for all.
+//! Services that implement a method for each kind instead of one for all.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl SharedService for Shared {
     }
 }
 
-/// Implements nothing.
+/// A service without any method.
 struct Mute;
 
 impl Service for Mute {}
@@ -59,7 +59,7 @@ fn a_service_of_requests_refuses_and_counts_the_other_kinds() {
     peer.ask(b"hello");
     assert_eq!(peer.answer().payload, b"a request");
     assert_eq!(server.metrics().refused, 1);
-    // A kind that is neither gets a typed error, with the id it came with.
+    // Another kind gets a typed error, with its own id.
     peer.send(&Message::with_id(Kind::Subscribe, 0, 7, b"\x00a.b"));
     assert_eq!(refused_code(&mut peer), ErrorCode::Unsupported);
     assert_eq!(server.metrics().refused, 2);
@@ -86,7 +86,7 @@ fn a_service_of_one_way_messages_refuses_requests_with_a_typed_error() {
     assert_eq!(server.stop().refused, 1);
 }
 
-/// Where messages have no kinds, the sender may wait for an answer, so a refusal is told.
+/// In codecs without kinds the sender may wait for an answer, so a refusal is sent.
 #[test]
 fn messages_of_codecs_without_kinds_are_one_way() {
     let server = serve(&codec("lines"), |_| OneWays);
@@ -125,7 +125,7 @@ fn shared_services_and_closures_have_the_same_methods() {
     drop(peer);
     assert_eq!(server.stop().refused, 1);
 
-    // A closure is asked for every kind, by whichever method.
+    // A closure handles every kind, whichever method is called.
     struct Inner<S>(S);
     impl<S: Service> Service for Inner<S> {
         fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {

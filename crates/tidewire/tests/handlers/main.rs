@@ -1,4 +1,4 @@
-//! What a handler can be and do: methods by kind, state and timers of sessions, ordinary errors.
+//! Forms and abilities of handlers: methods by kind, state and timers of sessions, ordinary errors.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

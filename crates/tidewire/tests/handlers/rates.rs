@@ -1,4 +1,4 @@
-//! Sessions that send more than they may, over every transport.
+//! Sessions that exceed their rate, over every transport.
 
 use tidewire::{
     Client, DatagramDrop, Kind, Message, RateLimit, RateLimitError, RequestError, ServeError,
@@ -8,7 +8,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, echo, lines, tw1};
 
-/// Each server started, and no message ever came.
+/// Regression: each of these servers started, and no message ever came through.
 #[test]
 fn a_rate_of_zero_is_an_error_at_the_start() {
     let start = |limit: RateLimit| {
@@ -33,7 +33,7 @@ fn a_rate_of_zero_is_an_error_at_the_start() {
         RateLimitError::Zero("bytes")
     );
     let error = ServeError::from(start(limit));
-    // It was "bad rate limit", which does not say what to do.
+    // Regression: the text was "bad rate limit", which does not say what to do.
     assert_eq!(error.to_string(), RateLimitError::Nothing.to_string());
 }
 
@@ -93,7 +93,7 @@ fn refused_requests_are_answered_and_refused_messages_counted() {
     assert_eq!(metrics.refused, refused);
 }
 
-/// The words of a line codec for a refusal are an answer as any other.
+/// In a line codec, a refusal is an answer like any other.
 #[test]
 fn a_codec_without_ids_is_told_of_a_refusal_in_its_turn() {
     let limit = RateLimit::new(WhenExceeded::Refuse).messages_per_second(1);
@@ -121,7 +121,7 @@ fn a_session_that_exceeds_its_bytes_is_closed_for_that_reason() {
     assert_eq!(metrics.closed_by("rate_limit"), 1);
 }
 
-/// Datagrams cannot be held back, so what comes during a pause is dropped, and none is missing from the count.
+/// Datagrams cannot be held back, so they are dropped during a pause. Each is counted.
 #[test]
 fn datagrams_above_the_rate_are_dropped_and_counted() {
     const MESSAGES: u64 = 200;

@@ -1,4 +1,4 @@
-//! Services that take no more of a session for a while.
+//! Services that pause the reading of a session.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -9,7 +9,7 @@ use tidewire::{
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
 
-/// Pauses whoever says so, and lets a session go on when another one says its number.
+/// Pauses a session that asks for it, and resumes a session when another one sends its number.
 struct Valve {
     paused: Sender<SessionId>,
 }
@@ -19,7 +19,7 @@ impl Service for Valve {
         match message.payload.split_first() {
             Some((b'p', _)) => {
                 cx.pause_reading();
-                // Once is enough to pause, and once to go on.
+                // One call is enough to pause, and one to resume.
                 cx.pause_reading();
                 self.paused.send(cx.session()).unwrap();
             }
@@ -54,7 +54,7 @@ fn a_paused_session_is_served_in_order_when_another_one_lets_it_go_on() {
         let (make, paused) = valve();
         let server = transport(Server::builder(), &tw1(), make);
         let mut peer = server.peer();
-        // What follows in the same write is read with the message that pauses, and what follows later is not.
+        // Messages in the same write are read with the message that pauses. Later ones are not.
         let mut frames = Vec::new();
         for payload in ["pause", "one", "two"] {
             frames.extend(peer.request_frame(payload.as_bytes()));
@@ -65,7 +65,7 @@ fn a_paused_session_is_served_in_order_when_another_one_lets_it_go_on() {
         peer.ask(b"three");
         let other = Client::connect(&server.url()).wait().unwrap();
         for _ in 0..20 {
-            // The lane handles others meanwhile.
+            // The lane handles other sessions meanwhile.
             other.request(b"hello").wait().unwrap();
         }
         assert_eq!(server.metrics().frames_in, 1 + 1 + 1 + 20, "two hellos");
@@ -74,7 +74,7 @@ fn a_paused_session_is_served_in_order_when_another_one_lets_it_go_on() {
         for payload in ["one", "two", "three"] {
             assert_eq!(peer.answer().payload, payload.as_bytes());
         }
-        // Neither a session that goes on nor one that never was is disturbed.
+        // Resuming a session that is not paused, or does not exist, has no effect.
         for number in [id.number(), SessionId::NONE.number(), 12_345] {
             let resume = format!("r{number}");
             other.request(resume.as_bytes()).wait().unwrap();
@@ -95,7 +95,7 @@ fn a_handle_pauses_and_resumes_from_another_thread() {
     for handle in &handles {
         handle.pause_reading().unwrap();
     }
-    // A broadcast comes after the pause in the lane's mailbox.
+    // The broadcast is behind the pause in the lane's mailbox.
     let news = Message::new(Kind::OneWay, 0, b"paused");
     let report = sessions.broadcast_where(|_| true, &news).unwrap().wait();
     assert_eq!(report.queued, 2);
@@ -105,7 +105,7 @@ fn a_handle_pauses_and_resumes_from_another_thread() {
     }
     let metrics = server.metrics();
     assert_eq!(metrics.frames_in, 2, "the hellos: {metrics:#?}");
-    // The lane may see any of these wishes, and the last one counts.
+    // The lane may see any of these wishes. The last one counts.
     for _ in 0..1_000 {
         for handle in &handles {
             handle.resume_reading().unwrap();

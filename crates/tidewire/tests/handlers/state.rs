@@ -7,7 +7,7 @@ use tidewire::{Client, CloseReason, Context, HandlerResult, Kind, Message, Serve
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::tw1;
 
-/// Counts how many of them there are.
+/// Counts the live instances.
 struct Account {
     name: String,
     alive: Arc<AtomicUsize>,
@@ -31,7 +31,7 @@ impl Drop for Account {
 
 struct Messages(u32);
 
-/// A request names the session's account, and is answered with the former name and the number of messages.
+/// A request names the session's account. The answer has the former name and the number of messages.
 struct Bank {
     alive: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
@@ -62,7 +62,7 @@ impl Service for Bank {
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
-        // Not one that is counted, since the test looks at any time.
+        // A type that is not counted, since the test may check at any time.
         assert!(cx.set_state(Messages(0)).is_none());
         assert!(cx.state::<Messages>().is_none());
         assert!(cx.take_state::<Messages>().is_none());
@@ -74,7 +74,7 @@ impl Service for Bank {
             assert_eq!(account.name, "ada");
             self.closed.fetch_add(1, Ordering::SeqCst);
         }
-        // It would have nothing to be kept with.
+        // The session has ended, so the state is not kept.
         assert!(cx.set_state(Account::new("late", &self.alive)).is_none());
         let kept = cx.state::<Account>();
         assert!(kept.is_none_or(|account| account.name == "ada"));
@@ -108,7 +108,7 @@ fn a_session_has_one_state_of_each_type_until_it_ends() {
     });
     let at_server = [closed.load(Ordering::SeqCst), alive.load(Ordering::SeqCst)];
     assert_eq!(at_server, [1, 1], "seen by on_close, and dropped");
-    // That of a session that the server ends, too.
+    // The state of a session that the server ends is dropped, too.
     server.stop();
     assert_eq!(closed.load(Ordering::SeqCst), 2);
     assert_eq!(alive.load(Ordering::SeqCst), 0);
@@ -141,7 +141,7 @@ fn a_broadcast_chooses_by_state() {
     for peer in [0, 2] {
         assert_eq!(peers[peer].receive().unwrap().payload, b"news");
     }
-    // One whose account is not ada's would be reported by `on_close`.
+    // `on_close` would report a session whose account is not ada's.
     peers[1].ask(b"ada");
     peers[1].answer();
     drop(peers);

@@ -1,4 +1,4 @@
-//! A lane that connects by itself, and what it tells the test.
+//! A lane that connects by itself and reports to the test.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use tidewire_testkit::DEADLINE;
 
 use crate::endpoint;
 
-/// A lane that connects elsewhere in its first turn, waiting for the server if there is none, and tells what happens.
+/// A lane that connects in its first turn and reports what happens. It waits for the server if there is none.
 pub(crate) struct Caller {
     pub(crate) target: Endpoint,
     pub(crate) calls: usize,
@@ -50,7 +50,7 @@ impl Caller {
     }
 
     pub(crate) fn tell(&self, told: Told) {
-        // A test that has seen enough no longer listens.
+        // The test may have dropped the receiver.
         let _ = self.told.send(told);
     }
 }
@@ -100,7 +100,7 @@ pub(crate) fn next(heard: &Receiver<Told>) -> Told {
     heard.recv_timeout(DEADLINE).unwrap()
 }
 
-/// Only so many connections of a process may wait, so tests that let some wait do it one after the other.
+/// Serialises tests with waiting connections, because a process may have only a limited number of them.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -21,13 +21,13 @@ fn a_dropped_peer_is_a_close() {
     let mut bob = server.peer();
     bob.join("lobby", "bob").unwrap();
     ada.hear_of("bob");
-    // Half a frame, then nothing any more: what came is no message, and the end is an end.
+    // Half a frame, then the end: the half is no message, and the end is orderly.
     let frame = bob.say_frame(b"never finished");
     bob.write(&frame[..frame.len() - 1]);
     drop(bob);
     let left = tidewire_proto::message::PresenceEvent::Left;
     assert_eq!(ada.hear(), Some(Heard::Presence(left, "bob".to_owned())));
-    // Before the handshake as well.
+    // The same before the handshake.
     drop(server.wire());
     server.wait_for("both are counted", |metrics| {
         metrics.closed_by("peer_closed") == 2
@@ -108,7 +108,7 @@ fn first_answers_arrive_while_later_messages_are_handled() {
     assert_eq!(server.stop().frames_in, u64::from(MESSAGES));
 }
 
-/// Tells its lane to everybody who comes.
+/// Sends every new session the number of its lane.
 #[derive(Clone)]
 struct Greeter;
 
@@ -179,14 +179,14 @@ fn a_lane_talks_to_itself() {
         })
         .unwrap();
     assert_eq!(next(&heard), Told::Called);
-    // Both ends of the connection are opened by the same service; only the one that called heard its own request.
+    // The same service opens both ends. Only the calling end received its own request.
     let told: Vec<Told> = (0..3).map(|_| next(&heard)).collect();
     let echoed = Told::Heard(b"hello".to_vec());
     assert!(told.contains(&echoed), "{told:?}");
     assert_eq!(stop(server).metrics.sessions_opened, 2);
 }
 
-/// Calls, and answers calls.
+/// Makes calls, and answers calls.
 struct Mirror {
     caller: Caller,
 }
@@ -295,6 +295,6 @@ fn one_server_serves_sockets_and_names_alike() {
     stop(server);
 }
 
-/// More than a lane reads from a ring at once, and one that it does not read at first.
+/// More than a lane reads from a ring at once, and the message at which the reader pauses first.
 const MESSAGES: u8 = 200;
 const HELD_AT: u8 = 190;

@@ -1,5 +1,5 @@
-//! What only in-process connections do: names, connecting before somebody listens, and ends that are dropped. What they
-//! share with sockets is in the conformance suite.
+//! Behaviour that only in-process connections have: names, connecting before there is a server, and dropped ends. The
+//! conformance suite covers what they share with sockets.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Names: what they switch, who has them, and when they are free again.
+//! In-process names: which server has one, and when it is free again.
 
 use tidewire::{
     Client, Context, HandlerResult, InprocBindError, InprocConnectError, InprocName, Message,
@@ -47,7 +47,7 @@ fn a_name_has_one_server_and_is_free_when_it_stops() {
     };
     assert!(matches!(&error, InprocBindError::InUse { name } if name.as_str() == "single"));
     assert!(error.to_string().contains("choose another name"), "{error}");
-    // Neither did the failed attempt take the name away from the server that has it.
+    // The failed attempt did not take the name away from the first server.
     let client = Client::connect("inproc://single").wait().unwrap();
     client.close().wait();
     stop(first);

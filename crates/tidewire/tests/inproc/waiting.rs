@@ -1,4 +1,4 @@
-//! Connecting before somebody listens, by choice.
+//! Connecting before there is a server, if the client chooses so.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn connecting_before_binding_waits_by_choice() {
         for _ in 0..3 {
             assert_eq!(next(&heard), Told::Called);
         }
-        // A connection to another name does not wake those that wait for this one.
+        // A server with another name does not wake connections that wait for this one.
         let other = serve(&format!("{target}-not"), echo).unwrap();
         assert!(heard.try_recv().is_err(), "nothing can have opened");
         let server = Server::builder()
@@ -76,7 +76,7 @@ fn a_client_that_reconnects_waits_again() {
         Event::Reconnecting { .. }
     ));
     let server = serve("inproc://restarted", echo).unwrap();
-    // Whether it came before the server or after, it needed one attempt.
+    // One attempt was enough, whether it came before the server or after.
     assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     client.close().wait();
     stop(server);
@@ -102,7 +102,7 @@ fn waiting_ends_with_the_handshake_timeout() {
             matches!(error, InprocConnectError::WaitedInVain { .. }),
             "{error}"
         );
-        // Whoever gave up is forgotten: the server that comes later finds nobody.
+        // A caller that gave up is removed: the later server gets no connection from it.
         let server = Server::builder()
             .codec(codec(name))
             .listen(&target)
@@ -142,7 +142,7 @@ fn only_so_many_wait() {
         matches!(refusal, Told::RefusedAtOnce(text) if text.contains("too many connections already wait")),
         "{refusal:?}"
     );
-    // All of them are taken up when the server comes.
+    // The server accepts all waiting connections.
     let server = serve("inproc://crowded", echo).unwrap();
     let all = waiting as u64;
     wait_until("everybody is in", || {

@@ -48,7 +48,8 @@ fn the_client_tells_an_end_from_a_cut() {
     }
 }
 
-/// A server that takes one client through the handshake of its layer and ends, in order or not. Returns where it listens.
+/// Starts a server that takes one client through the handshake of its layer and then ends, in order or not. Returns its
+/// address.
 fn end_after_the_handshake(in_order: bool) -> (String, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -68,7 +69,7 @@ fn end_after_the_handshake(in_order: bool) -> (String, thread::JoinHandle<()>) {
     (address, serving)
 }
 
-/// Answers with more than the socket and the layers hold, and closes.
+/// Answers with more bytes than the socket and the layers hold, and closes.
 fn flood_and_close(cx: &mut Context<'_>, _: Message<'_>) -> tidewire::HandlerResult {
     for number in 0..REPLIES {
         let mut payload = vec![b'.'; REPLY_BYTES];
@@ -79,7 +80,7 @@ fn flood_and_close(cx: &mut Context<'_>, _: Message<'_>) -> tidewire::HandlerRes
     Ok(())
 }
 
-/// A server whose sessions are flooded and closed, and a peer that asked for it and reads nothing yet.
+/// A server that floods and closes its sessions, and a peer that has sent a request and reads nothing yet.
 fn flooded(layers: u8) -> (TestServer, Peer) {
     let builder = Server::builder().layers(move |_| layers_of(layers, XorLayer::accepting));
     let server = TestServer::over_ipc(builder, &tw1(), |_| flood_and_close).with_layers(layers);
@@ -92,7 +93,7 @@ fn flooded(layers: u8) -> (TestServer, Peer) {
     (server, peer)
 }
 
-/// Reads everything in small pieces. A cut would fail it: the wire tells it from an end.
+/// Reads everything in small pieces. A cut connection would fail, because the wire distinguishes it from an orderly end.
 fn read_all(peer: &mut Peer) -> u32 {
     let mut next = 0_u32;
     while let Some(message) = peer.receive_in_pieces(1_500) {

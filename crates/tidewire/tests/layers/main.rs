@@ -1,5 +1,5 @@
-//! Layers over sockets where the conformance suite does not look: handshakes that fail or never end, cuts, ends in order, and
-//! what waits in layers at a drain or at the end of a turn.
+//! Layers over sockets, beyond the conformance suite: handshakes that fail or never end, cuts, orderly ends, and bytes that
+//! wait in layers at a drain or at the end of a turn.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -32,9 +32,9 @@ fn connecting(_: &Address) -> Vec<Box<dyn Layer>> {
 #[test]
 fn what_is_no_handshake_is_refused_and_counted() {
     let server = serve(Server::builder(), 1);
-    let mut unknown = Wire::connect(server.address()).unwrap();
-    unknown.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert_eq!(unknown.read(&mut [0; 100]).unwrap_or(0), 0, "the end");
+    let mut peer = Wire::connect(server.address()).unwrap();
+    peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert_eq!(peer.read(&mut [0; 100]).unwrap_or(0), 0, "the end");
     let metrics = server.wait_for("it is closed", |metrics| metrics.closed_by("layer") == 1);
     assert_eq!(metrics.frames_in, 0);
     server.stop();
@@ -46,7 +46,7 @@ fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
         |limits: &mut tidewire::Limits| limits.handshake_timeout = Duration::from_millis(50);
     for layers in [1, 2] {
         let server = serve(limited(short), layers);
-        // One that says nothing, and one that stops after the handshake of the first layer.
+        // One peer sends nothing, and one stops after the handshake of the first layer.
         let silent = Wire::connect(server.address()).unwrap();
         let mut partial = Wire::connect(server.address()).unwrap();
         if layers == 2 {
@@ -94,7 +94,7 @@ fn failed(outcome: Result<Client, ConnectError>) -> ConnectFailure {
     }
 }
 
-/// A layer that expands what it receives, as decompression does.
+/// A layer that expands its input, as decompression does.
 #[derive(Debug)]
 struct Expanding;
 
@@ -131,7 +131,7 @@ impl Layer for Expanding {
 
 const EXPANSION: usize = 1_000;
 
-/// One read of the socket brings more plaintext than the lane takes in a turn, and no event announces the rest.
+/// One read of the socket yields more plaintext than the lane takes in a turn, and no event announces the rest.
 #[test]
 fn plaintext_beyond_the_share_of_a_turn_is_read_to_its_end() {
     const BYTES: usize = 500;
@@ -151,7 +151,7 @@ fn plaintext_beyond_the_share_of_a_turn_is_read_to_its_end() {
     }
 }
 
-/// Each address of a server says what stands over its connections.
+/// Each address of a server has its own layers, or none.
 #[test]
 fn listeners_with_layers_and_without_serve_side_by_side() {
     let make = |address: &Address| match address.host() {

@@ -1,4 +1,4 @@
-//! A client whose server takes nothing: what waits in the client keeps its deadlines.
+//! A client whose server reads nothing: requests that wait in the client keep their deadlines.
 
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
@@ -10,15 +10,16 @@ use tidewire::{AnyCodec, Client, EnqueueError, Event, Limits, RequestError};
 const QUEUE_BYTES_MAX: usize = 100_000;
 const MESSAGE_BYTES: usize = 10_000;
 
-/// A client with no more room for one-way messages, its server, which reads nothing, and how many were accepted.
+/// Returns a client with no more room for one-way messages, its server, which reads nothing, and the number of accepted
+/// messages.
 fn backed_up(name: &str) -> (Client, UnixStream, u64) {
-    // A Unix socket, whose buffer has one size; that of TCP takes a little more now and then.
+    // A Unix socket, whose buffer has a fixed size. A TCP buffer takes a little more now and then.
     let name = format!("tidewire-{name}-{}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap());
     let listener = listener.unwrap();
     let limits = Limits {
         queue_bytes_max: QUEUE_BYTES_MAX,
-        // Without the deadlines, this would end the waiting.
+        // Without the deadlines, this timeout would end the wait.
         idle_timeout_without_heartbeat: Duration::from_secs(60),
         ..Limits::default()
     };
@@ -31,7 +32,7 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
         .unwrap();
     let (server, _) = listener.accept().unwrap();
     let (mut accepted, mut refused_in_a_row) = (0, 0);
-    // The lane may have taken what waited just now, so one refusal alone says little.
+    // The lane may have taken the queue just now, so a single refusal is not enough.
     while refused_in_a_row < 5_000 {
         match client.try_send(&[7; MESSAGE_BYTES]) {
             Ok(()) => (accepted, refused_in_a_row) = (accepted + 1, 0),
@@ -45,8 +46,8 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
     (client, server, accepted)
 }
 
-/// Deadlines began to count when a request was sent, so that one which waited behind a full output waited as long as
-/// the server liked. Earlier deadlines behind later ones count, too.
+/// Regression: deadlines started when a request was sent, so a request behind a full output waited without a limit. An
+/// earlier deadline behind a later one must work, too.
 #[test]
 fn requests_behind_a_full_output_fail_at_their_deadlines() {
     let (client, server, _) = backed_up("deadlines");
@@ -58,13 +59,13 @@ fn requests_behind_a_full_output_fail_at_their_deadlines() {
         let hasty = client.request(b"hasty").timeout(Duration::from_millis(20));
         assert_eq!(hasty.wait().unwrap_err(), RequestError::TimedOut);
     }
-    // Its own deadline is far, so it is the end of the connection that ends its waiting.
+    // Its own deadline is far, so the end of the connection ends its wait.
     drop(server);
     let error = patient.wait().unwrap_err();
     assert_ne!(error, RequestError::TimedOut);
 }
 
-/// Closing waited for as long as a session may be silent, which without heartbeats is twenty minutes.
+/// Regression: closing waited for as long as a session may be silent, which is twenty minutes without heartbeats.
 #[test]
 fn a_server_that_takes_nothing_holds_up_a_closing_client_only_so_long() {
     let (client, mut server, accepted) = backed_up("closing");
@@ -78,12 +79,12 @@ fn a_server_that_takes_nothing_holds_up_a_closing_client_only_so_long() {
         }
     }
     assert!(lost > 0, "all of {accepted} messages fitted the socket");
-    // What left the queue is in the socket, but for what the session's output still held.
+    // Messages that left the queue are in the socket, except those in the session's output.
     let mut taken = Vec::new();
     server.read_to_end(&mut taken).unwrap();
     let frame_bytes = MESSAGE_BYTES + 4;
     let given_up = accepted - lost - (taken.len() / frame_bytes) as u64;
-    // One batch of the queue goes into an output that is not full yet.
+    // One batch of the queue may go into an output that is not full yet.
     let output_bytes_max = 2 * (QUEUE_BYTES_MAX + frame_bytes);
     assert!(
         given_up as usize * frame_bytes <= output_bytes_max,

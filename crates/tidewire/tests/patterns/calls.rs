@@ -1,4 +1,4 @@
-//! What a client can ask for: deadlines, repetition, a place in a full window.
+//! Options of a client's calls: deadlines, repetition, waiting for a full window.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -18,7 +18,7 @@ fn patient() -> Backoff {
     }
 }
 
-/// A late reply matches nothing, neither the request that was given up nor the one that came after it.
+/// A late reply matches neither the request that was given up nor the next one.
 #[test]
 fn a_late_reply_is_counted_and_matches_nothing() {
     for name in CODECS {
@@ -41,7 +41,7 @@ fn a_late_reply_is_counted_and_matches_nothing() {
         timely.0.reply(b"timely").unwrap();
         assert_eq!(second.wait().unwrap().payload(), b"timely", "{name}");
         if name == "tw1" {
-            // The server knew that nobody waits.
+            // The server knew that the answer was not wanted.
             assert_eq!(desk.server.metrics().deferred_undelivered, 1);
         } else {
             wait_until("the late reply is counted", || {
@@ -92,7 +92,7 @@ fn all_pending_requests_fail_when_the_connection_dies() {
         let requests: Vec<_> = (0..50).map(|_| ask(&client, name, b"hello")).collect();
         let held: Vec<_> = (0..50).map(|_| desk.take()).collect();
         let Desk { server, taken } = desk;
-        // Without a drain: the lane closes what it has.
+        // Without a drain: the lane closes its sessions at once.
         drop((server, taken));
         for request in requests {
             let result = request.wait();
@@ -159,7 +159,7 @@ fn a_client_can_let_all_its_requests_wait() {
     server.stop();
 }
 
-/// Closes the connection on every request but each third.
+/// Closes the connection on every request except each third.
 fn flaky(
     seen: Arc<AtomicUsize>,
 ) -> impl Fn(&mut Context<'_>, Message<'_>) -> tidewire::HandlerResult {
@@ -222,7 +222,7 @@ fn without_a_connection_only_the_idempotent_wait_and_not_for_ever() {
     assert_eq!(left.wait(), Err(RequestError::Shutdown));
 }
 
-/// A client that does not reconnect has nothing to wait for.
+/// A client that does not reconnect has no connection to wait for.
 #[test]
 fn an_idempotent_request_fails_with_the_only_connection() {
     let desk = Desk::open("tw1");
@@ -233,7 +233,7 @@ fn an_idempotent_request_fails_with_the_only_connection() {
     assert!(matches!(request.wait(), Err(RequestError::Closed(_))));
 }
 
-/// The farewell of a lane is a line like any other where lines are all there is.
+/// In the line codec, the farewell of a lane is an ordinary line, so the client must not send one.
 #[test]
 fn a_client_of_lines_that_ends_says_nothing_more() {
     let (sender, heard) = mpsc::channel();

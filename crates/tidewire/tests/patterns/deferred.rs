@@ -1,4 +1,4 @@
-//! Answers that come later: every way they can end, each counted.
+//! Deferred answers: every way they can end, each counted.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn a_token_dropped_without_an_answer_answers_with_an_error() {
         let request = ask(&client, name, b"hello");
         drop(desk.take());
         match (name, request.wait()) {
-            // Without a word for errors, the connection has to end.
+            // The codec cannot express an error, so the connection has to end.
             ("length-field" | "delimited", result) => {
                 assert!(matches!(result, Err(RequestError::Closed(_))), "{result:?}");
             }
@@ -95,7 +95,7 @@ fn a_request_dropped_by_its_caller_is_cancelled() {
     let (deferred, _) = desk.take();
     assert!(!deferred.is_cancelled());
     drop(request);
-    // The token itself is looked at: the counter is another number, and may be seen earlier or later.
+    // Check the token itself: the counter may change earlier or later.
     desk.server
         .wait_for("the cancel arrives", |_| deferred.is_cancelled());
     deferred.reply(b"too late").unwrap();
@@ -114,7 +114,7 @@ fn a_request_dropped_by_its_caller_is_cancelled() {
     assert_eq!(metrics.requests_cancelled, 1);
 }
 
-/// Cancels for nothing at all must not disturb anyone, nor reach a service that would echo them.
+/// A cancel for an unknown id must have no effect, and must not reach a service that would echo it.
 #[test]
 fn a_cancel_of_nothing_is_counted_and_ignored() {
     let server = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| echo);
@@ -138,7 +138,7 @@ fn an_id_that_is_still_waiting_cannot_be_used_again() {
         peer.send(&request(7));
         peer.send(&request(8));
         let (first, second) = (desk.take(), desk.take());
-        // Answered, so it is free again.
+        // It is answered, so its id is free again.
         second.0.reply(b"eight").unwrap();
         assert_eq!(peer.answer().id, 8, "{name}");
         peer.send(&request(8));
@@ -162,7 +162,7 @@ fn an_id_that_is_still_waiting_cannot_be_used_again() {
     }
 }
 
-/// Whoever takes a request back may use its id again at once.
+/// A caller that cancels a request may reuse its id at once.
 #[test]
 fn a_cancelled_id_may_be_used_again() {
     let desk = Desk::open("tw1");
@@ -174,7 +174,7 @@ fn a_cancelled_id_may_be_used_again() {
     peer.send(&request);
     let (wanted, _) = desk.take();
     assert!(cancelled.is_cancelled());
-    // The answer to the first one must not make the second one forget that it is waited for.
+    // The answer to the first request must not make the second one forgotten.
     cancelled.reply(b"unwanted").unwrap();
     wanted.reply(b"wanted").unwrap();
     assert_eq!(peer.answer().payload, b"wanted");
@@ -223,7 +223,7 @@ fn a_peer_that_ends_its_side_still_gets_what_it_asked_for() {
         peer.ask(b"two");
         peer.finish_writing();
         let (first, second) = (desk.take(), desk.take());
-        // A lane that is asked twice by another session has looked at this one's end in between.
+        // After two requests of another session, the lane has processed this one's end.
         let mut other = desk.server.peer();
         for _ in 0..2 {
             other.ask(b"more");
@@ -242,7 +242,7 @@ fn a_peer_that_ends_its_side_still_gets_what_it_asked_for() {
     }
 }
 
-/// A draining server answers what it took on.
+/// A draining server answers the requests that it has accepted.
 #[test]
 fn a_shutdown_waits_for_deferred_answers() {
     for name in CODECS {
@@ -252,7 +252,7 @@ fn a_shutdown_waits_for_deferred_answers() {
         let (deferred, _) = desk.take();
         let server = desk.server;
         let stopping = std::thread::spawn(move || server.stop_unchecked());
-        // Whether the lane is draining by now or not yet, the answer must arrive.
+        // The answer must arrive, whether the drain has begun or not.
         std::thread::yield_now();
         deferred.reply(b"done").unwrap();
         assert_eq!(request.wait().unwrap().payload(), b"done", "{name}");
@@ -263,7 +263,7 @@ fn a_shutdown_waits_for_deferred_answers() {
     }
 }
 
-/// The same with the answer certain to come after the drain began.
+/// The same with an answer that comes after the drain has begun.
 #[test]
 fn a_draining_lane_keeps_a_session_that_is_owed_an_answer() {
     for name in ["tw1", "lines"] {
@@ -274,7 +274,7 @@ fn a_draining_lane_keeps_a_session_that_is_owed_an_answer() {
         let address = desk.server.wire();
         let server = desk.server;
         let stopping = std::thread::spawn(move || server.stop_unchecked());
-        // The drain closes the session that said nothing; from then on it has begun.
+        // The drain closes the idle session, which shows that the drain has begun.
         let mut bystander = tidewire_testkit::Peer::silent(address, &codec(name));
         bystander.drain();
         if name == "tw1" {
@@ -305,7 +305,7 @@ fn an_answer_that_fits_no_frame_is_an_error_on_both_sides() {
     desk.server.stop();
 }
 
-/// One request, one answer: the token's, whatever the handler returns.
+/// A request gets one answer: the token's, whatever the handler returns.
 #[test]
 fn a_handler_that_fails_after_deferring_answers_once() {
     let fails = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
@@ -328,7 +328,7 @@ fn a_handler_that_fails_after_deferring_answers_once() {
     assert_eq!(server.stop().refused, 2);
 }
 
-/// In a codec without ids and errors, a refusal ends the session, but not before what was asked earlier is answered.
+/// In a codec without ids and errors, a refusal ends the session, but only after the answers to earlier requests.
 #[test]
 fn a_refusal_without_words_waits_for_its_turn() {
     let (sender, taken) = std::sync::mpsc::channel();
@@ -370,7 +370,7 @@ fn an_answer_after_the_end_of_the_server_goes_nowhere() {
     let Desk { server, taken } = desk;
     client.close().wait();
     assert!(request.wait().is_err());
-    // At once: a shutdown would wait for the answer until its deadline.
+    // Dropped instead of shut down: a shutdown would wait for the answer until its deadline.
     drop((server, taken));
     assert!(deferred.is_cancelled());
     deferred.reply(b"anyone?").unwrap();

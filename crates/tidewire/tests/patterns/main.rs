@@ -1,4 +1,4 @@
-//! Request and reply: pairing, deferred answers, workers, methods by name, what a client can ask for.
+//! Request and reply: pairing, deferred answers, workers, methods by name, options of calls.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -16,7 +16,7 @@ use tidewire::{Client, ClientBuilder, Context, Deferred, Message, Request, Serve
 use tidewire_testkit::fixtures::{codec, echo, limited};
 use tidewire_testkit::{DEADLINE, TestServer};
 
-/// Every codec that has requests and replies.
+/// All codecs that have requests and replies.
 const CODECS: [&str; 7] = [
     "tw1",
     "srmp",
@@ -27,7 +27,7 @@ const CODECS: [&str; 7] = [
     "uvrpc",
 ];
 
-/// Those of them that carry the names of methods.
+/// The codecs that transmit names of methods.
 const CODECS_WITH_NAMES: [&str; 3] = ["tw1", "srmp-rpc", "uvrpc"];
 
 fn client_of(server: &TestServer, name: &str) -> Client {
@@ -51,10 +51,10 @@ fn ask(client: &Client, name: &str, payload: &[u8]) -> Request {
     }
 }
 
-/// What the test answers in place of the service.
+/// A request that the test answers instead of the service.
 type Taken = (Deferred, Vec<u8>);
 
-/// A server whose requests all come to the test, with the duty to answer them.
+/// A server that passes all its requests to the test, which must answer them.
 struct Desk {
     server: TestServer,
     taken: mpsc::Receiver<Taken>,

@@ -1,4 +1,4 @@
-//! Methods by name, over every codec that carries names.
+//! Methods by name, over every codec that transmits names.
 
 use std::io::{Read, Write};
 
@@ -102,12 +102,12 @@ fn a_codec_without_names_refuses_to_call_something_else() {
     }
 }
 
-/// NewLife's clients refuse a reply that does not name the action.
+/// NewLife's clients reject a reply that does not name the action.
 #[test]
 fn replies_over_srmp_rpc_repeat_the_name() {
     let server = serve("srmp-rpc");
     let mut wire = server.wire();
-    // `later` answers through a token, the unknown method with an error.
+    // `later` answers through a token, and the unknown method with an error.
     wire.write_all(b"\x01\x01\x0B\x00\x04echo\x02\0\0\0hi")
         .unwrap();
     wire.write_all(b"\x01\x02\x0C\x00\x05later\x02\0\0\0hi")

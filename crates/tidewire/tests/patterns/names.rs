@@ -1,4 +1,4 @@
-//! Names: no name is taken for another one, nor a line with a name in it for a line of another kind.
+//! Names: no name can be mistaken for another, and no line with a name for another kind of line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::codec;
 
 const FORGED: &str = "bob -> you";
 
-/// The name `bob -> you` made what its owner said look like a whisper from bob.
+/// Regression: the name `bob -> you` made its owner's messages look like a whisper from bob.
 #[test]
 fn a_name_cannot_forge_a_whisper() {
     let server = TestServer::over_tcp(Server::builder(), &codec("lines"), |_| Chat::new());
@@ -37,7 +37,7 @@ fn a_name_cannot_forge_a_whisper() {
     server.stop();
 }
 
-/// The rule is one for every way by which a name comes in, and for rooms.
+/// One rule applies to all ways by which a name comes in, and to rooms.
 #[test]
 fn members_and_rooms_are_refused_by_the_same_rule() {
     let server = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| Chat::new());
@@ -59,7 +59,7 @@ fn members_and_rooms_are_refused_by_the_same_rule() {
     server.stop();
 }
 
-/// `adminl` beside `admin1` was somebody else whom nobody could tell apart.
+/// Regression: `adminl` was allowed beside `admin1`, and people could not tell them apart.
 #[test]
 fn names_that_look_alike_are_not_present_together() {
     let server = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| Chat::new());
@@ -83,7 +83,7 @@ fn names_that_look_alike_are_not_present_together() {
         fake.join("denl", "bob").wait(),
         refused("room: the name looks like that of another room")
     );
-    // The refused room gave the name back.
+    // The refused join gave the name back.
     let joined = fake.join("den1", "bob").wait().unwrap();
     assert_eq!(joined.members, 2);
     real.close().wait();
@@ -92,7 +92,7 @@ fn names_that_look_alike_are_not_present_together() {
     assert_eq!(metrics.room_in_flight(), 0, "{metrics:?}");
 }
 
-/// A program that reads lines waited for ever for the end of the prompt, as the seed's own chat client does.
+/// Regression: a program that reads lines waited for ever for the end of the prompt, as the seed's own chat client does.
 #[test]
 fn the_prompt_is_a_line_and_a_typed_name_is_composed() {
     let server = TestServer::over_tcp(Server::builder(), &codec("lines"), |_| Chat::new());

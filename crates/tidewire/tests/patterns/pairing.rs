@@ -1,4 +1,4 @@
-//! Under pipelining, every reply finds the request it is for: payloads all differ.
+//! Pipelined requests: every reply finds its request. All payloads differ.
 
 use tidewire::{Context, Message, Server, WhenWindowFull};
 use tidewire_testkit::TestServer;
@@ -41,7 +41,7 @@ fn replies_given_at_once_are_paired_in_every_codec() {
     }
 }
 
-/// Two of three requests are answered later, in batches of five and the last first; the others at once.
+/// Two of three requests are answered later, in batches of five in reverse order. The others are answered at once.
 #[test]
 fn replies_given_in_another_order_are_paired_in_every_codec() {
     for name in CODECS {
@@ -69,7 +69,7 @@ fn replies_given_in_another_order_are_paired_in_every_codec() {
     }
 }
 
-/// Replies come from several threads, in whatever order these happen to run, to clients on both of two lanes.
+/// Replies come from several threads in any order, to clients on both of two lanes.
 #[test]
 fn replies_from_other_threads_are_paired_in_every_codec() {
     for name in CODECS {
@@ -103,7 +103,7 @@ fn replies_from_other_threads_are_paired_in_every_codec() {
     }
 }
 
-/// More requests than the format has ids: they wait their turn.
+/// More requests than the format has ids: the others wait for their turn.
 #[test]
 fn more_requests_than_ids_wait_for_a_free_one() {
     for name in ["srmp", "srmp-rpc"] {

@@ -1,4 +1,4 @@
-//! Slow handlers: the lane hands its duty to a pool of threads.
+//! Slow handlers: the lane passes requests to a pool of threads.
 
 use std::sync::{Arc, mpsc};
 
@@ -8,7 +8,7 @@ use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
 
 use crate::{CODECS_WITH_NAMES, Taken, ask, client_of, codec};
 
-/// A server that hands every request to `pool`, and refuses what the pool refuses.
+/// A server that passes every request to `pool`, and refuses those that the pool refuses.
 fn serve(pool: &Arc<WorkerPool<Taken>>, name: &str) -> TestServer {
     let pool = Arc::clone(pool);
     TestServer::over_tcp(Server::builder(), &codec(name), move |_| {
@@ -70,7 +70,7 @@ fn a_panic_in_a_worker_is_an_error_reply_and_nothing_else() {
     }
 }
 
-/// A pool of one worker with one place, which waits for the test before it answers.
+/// A pool of one worker and one queued task. The worker waits for the test before it answers.
 fn gated() -> (Arc<WorkerPool<Taken>>, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (started, is_started) = mpsc::channel();
     let (open, gate) = mpsc::channel();
@@ -110,7 +110,7 @@ fn what_is_being_worked_on_is_answered_before_a_shutdown_ends() {
     peer.ask(b"slow");
     is_started.recv_timeout(DEADLINE).unwrap();
     let stopping = std::thread::spawn(move || server.stop_unchecked());
-    // The lane says that it drains; only then is the task let go on.
+    // The go-away shows that the lane drains. Only then the task may continue.
     assert_eq!(peer.receive().unwrap().kind, tidewire::Kind::GoAway);
     open.send(()).unwrap();
     assert_eq!(peer.answer().payload, b"slow");

@@ -5,7 +5,7 @@ use tidewire_testkit::TestServer;
 
 use crate::tw1;
 
-/// The events went to whoever closed the client, and were gone for the thread that took them otherwise.
+/// Regression: the thread that closed the client took the events, and the thread that reads events lost them.
 #[test]
 fn closing_a_client_takes_no_events() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| {
@@ -30,7 +30,7 @@ fn closing_a_client_takes_no_events() {
     server.stop();
 }
 
-/// Its name was lost where it became a message of the application's own.
+/// Regression: such a message lost its name when it became an event.
 #[test]
 fn a_message_for_a_method_keeps_its_name_among_the_events() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| {

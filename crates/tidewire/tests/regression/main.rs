@@ -1,4 +1,4 @@
-//! Every bug that was fixed, by name.
+//! Fixed bugs, each with a test of its name.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,8 +18,8 @@ use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 
-/// Reading pauses when the output is full. When the output had gone, the frames left over waited for an event that no
-/// peer would cause: the lane slept with whole requests in hand.
+/// Regression: reading pauses when the output is full. After the output had gone, the buffered frames waited for an event
+/// that no peer would cause, and the lane slept with complete requests.
 #[test]
 fn a_paused_session_goes_on_with_the_frames_it_holds() {
     const REQUESTS: usize = 100;
@@ -37,8 +37,8 @@ fn a_paused_session_goes_on_with_the_frames_it_holds() {
     assert!(server.stop().reads_paused > 0);
 }
 
-/// The output of the session that whispers is in other hands while its message is handled, and replaced what had been
-/// appended meanwhile.
+/// Regression: while a session's message is handled, the lane's outbox has its output. A whisper to oneself appended to
+/// another buffer, which was then replaced.
 #[test]
 fn a_whisper_to_oneself_arrives() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
@@ -61,8 +61,7 @@ fn a_whisper_to_oneself_arrives() {
     server.stop();
 }
 
-/// The only timer of a session was set for the handshake and first fired when that would have been over, so shorter
-/// heartbeats and timeouts were not kept.
+/// Regression: a session's only timer was set for the handshake timeout, so shorter heartbeats and timeouts fired too late.
 #[test]
 fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
     let builder = limited(|limits| {
@@ -76,7 +75,7 @@ fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
     server.stop();
 }
 
-/// A heartbeat of zero means none; it made a ping of every tick of the clock.
+/// Regression: a heartbeat of zero means none, but it sent a ping at every tick of the clock.
 #[test]
 fn a_heartbeat_of_zero_sends_no_pings() {
     let builder = limited(|limits| {
@@ -91,7 +90,8 @@ fn a_heartbeat_of_zero_sends_no_pings() {
     assert_eq!(server.stop().closed_by("idle_timeout"), 1);
 }
 
-/// Durations were cut to 64 bits of nanoseconds and added without care: switching a limit off ended the lane.
+/// Regression: durations were cut to 64 bits of nanoseconds and added with overflow, so switching a limit off ended the
+/// lane.
 #[test]
 fn durations_of_centuries_switch_limits_off() {
     let forever = |limits: &mut Limits| {
@@ -117,10 +117,10 @@ fn durations_of_centuries_switch_limits_off() {
     server.stop();
 }
 
-/// What a leaving member had not been sent was counted as if its policy had dropped it.
+/// Regression: messages that a leaving member had not received were counted as dropped by its policy.
 #[test]
 fn leaving_is_not_counted_as_a_drop_by_the_policy() {
-    // A sweep that never comes on time keeps the message in the log until its receiver leaves.
+    // The sweep never comes in time, so the message stays in the log until its receiver leaves.
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
     let mut ada = server.peer();
     ada.join("lobby", "ada").unwrap();
@@ -141,7 +141,7 @@ fn leaving_is_not_counted_as_a_drop_by_the_policy() {
     );
 }
 
-/// A frame limit below what a codec may add to a payload was subtracted from without care: `say` ended the lane.
+/// Regression: a frame limit below the overhead of a codec caused a subtraction overflow, and `say` ended the lane.
 #[test]
 fn a_tiny_frame_limit_refuses_instead_of_ending_the_lane() {
     let builder = limited(|limits| limits.frame_bytes_max = 64);
@@ -154,7 +154,7 @@ fn a_tiny_frame_limit_refuses_instead_of_ending_the_lane() {
     assert_eq!(server.stop().refused, 1);
 }
 
-/// A payload larger than the receiver takes was sent all the same, and the receiver ended the connection.
+/// Regression: a frame larger than the receiver accepts was sent anyway, and the receiver ended the connection.
 #[test]
 fn a_frame_larger_than_agreed_is_an_error_at_its_sender() {
     let huge = |cx: &mut Context<'_>, _: Message<'_>| cx.reply(&[7; 4000]);
@@ -187,7 +187,7 @@ fn a_frame_larger_than_agreed_is_an_error_at_its_sender() {
     assert_eq!(server.stop().refused, 1);
 }
 
-/// The limit that counts is the smaller of both, also where the peer is no Tidewire client.
+/// The smaller of both limits applies, also if the peer is no Tidewire client.
 #[test]
 fn the_frame_limit_of_a_hello_is_kept() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
@@ -212,7 +212,7 @@ fn the_frame_limit_of_a_hello_is_kept() {
     server.stop();
 }
 
-/// Tells the test which session spoke, and on "hold" stops its lane until the test lets it go on.
+/// Reports each message's session to the test, and on "hold" blocks its lane until the test continues it.
 struct Gatekeeper {
     seen: mpsc::Sender<(SessionId, Vec<u8>)>,
     go_on: mpsc::Receiver<SessionId>,
@@ -232,8 +232,8 @@ impl Service for Gatekeeper {
     }
 }
 
-/// A write to a peer that had closed ended its session at once, with what it had said before unread. Over a Unix
-/// socket that lost the last words of every client that spoke and closed.
+/// Regression: a failed write to a closed peer ended its session at once, and its last messages were not read. Over a Unix
+/// socket that lost the last messages of every client that sent and closed.
 #[test]
 fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to() {
     let (seen_sender, seen) = mpsc::channel();
@@ -254,7 +254,7 @@ fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to()
     let leaving = hear(b"hello");
     holder.send(&Message::new(Kind::OneWay, 0, b"hold"));
     hear(b"hold");
-    // The lane is stopped: it cannot read this before it writes.
+    // The lane is blocked: it cannot read this before it writes.
     leaver.send(&Message::new(Kind::OneWay, 0, b"bye"));
     drop(leaver);
     go_on.send(leaving).unwrap();
@@ -263,8 +263,7 @@ fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to()
     server.stop();
 }
 
-/// A request enqueued while the client's lane ended was left in the queue of a lane that was gone, and whoever
-/// waited for it waited for ever.
+/// Regression: a request that was queued while the client's lane ended stayed in the queue, and its caller waited for ever.
 #[test]
 fn requests_that_race_with_the_end_of_their_client_all_resolve() {
     for _ in 0..50 {
@@ -275,7 +274,7 @@ fn requests_that_race_with_the_end_of_their_client_all_resolve() {
                 let client = client.clone();
                 std::thread::spawn(move || {
                     let mut answered = 0;
-                    // Ends when the client has ended; a request that never resolves would hang here.
+                    // The loop ends when the client has ended. A request that never resolves would hang here.
                     loop {
                         match client.request(b"still there?").wait() {
                             Ok(_) => answered += 1,
@@ -294,7 +293,8 @@ fn requests_that_race_with_the_end_of_their_client_all_resolve() {
     }
 }
 
-/// Line clients learn of the end by the end of the stream. What they had sent by then was read and not answered.
+/// Regression: lines that a client had sent before the end of the stream were read and not answered. The end of the stream
+/// is all that a line client sees of a drain.
 #[test]
 fn lines_that_arrived_before_the_drain_are_answered() {
     const LINES: usize = 2000;
@@ -312,7 +312,7 @@ fn lines_that_arrived_before_the_drain_are_answered() {
     let server = TestServer::over_tcp(builder, &lines(), move |_| service.take().unwrap());
     let mut holder = server.peer();
     let mut peer = server.peer();
-    // The second session has to be known to the lane before the lane stops.
+    // The lane must have the second session before the lane is blocked.
     peer.ask(b"hello");
     assert_eq!(peer.answer().payload, b"hello");
     holder.ask(b"hold");
@@ -331,7 +331,7 @@ fn lines_that_arrived_before_the_drain_are_answered() {
     stopping.join().unwrap();
 }
 
-/// A session of which the write side had ended could not be closed by its service: it stayed until it was idle.
+/// Regression: a service could not close a session whose write side had ended. The session stayed until the idle timeout.
 #[test]
 fn a_service_can_close_a_session_that_drains() {
     struct Quits {
@@ -367,7 +367,8 @@ fn a_service_can_close_a_session_that_drains() {
     assert_eq!(metrics.closed_by("service"), 1, "{metrics:#?}");
 }
 
-/// The publishers of a blocking room were let go on only if the subscriber's own lane held some, else at the deadline.
+/// Regression: publishers of a blocking room were resumed only if the subscriber's own lane had paused some, else at the
+/// deadline.
 #[test]
 fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_another_lane() {
     const END: &[u8] = b"the end";
@@ -378,12 +379,13 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
     let server = TestServer::over_ipc(builder.lanes(2), &tw1(), |_| {
         Chat::new().policy(Policy::Block)
     });
-    // Two sessions in a row are given to two lanes.
+    // Two sessions in a row are assigned to two lanes.
     let mut reader = server.peer();
     reader.join("lobby", "reader").unwrap();
     let mut publisher = server.peer();
     publisher.join("lobby", "publisher").unwrap();
-    // As many as it takes: the publisher's lane may have read any number before the reader's lane looks.
+    // The publisher's lane may read any number of messages before the reader's lane checks, so the test sends until it is
+    // paused.
     let is_held = Arc::new(AtomicBool::new(false));
     let publishing = std::thread::spawn({
         let is_held = Arc::clone(&is_held);
@@ -423,8 +425,8 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
     );
 }
 
-/// A lane that had ended was still given connections and batches; the queue to it filled up, and the other lanes read
-/// no more.
+/// Regression: a lane that had ended was still sent connections and batches. Its queue filled up, and the other lanes
+/// stopped reading.
 #[test]
 fn a_lane_that_panicked_is_counted_out() {
     let panics = |_: &mut Context<'_>, _: Message<'_>| -> HandlerResult { panic!("told to") };
@@ -440,8 +442,8 @@ fn a_lane_that_panicked_is_counted_out() {
     assert_eq!(stopped.failures, ["the service panicked: told to"]);
 }
 
-/// A room frames a message once for all, so a member that had agreed on smaller frames was cut off by the first long
-/// message anybody said.
+/// Regression: a room frames a message once for all members. A member with a smaller frame limit was cut off by the first
+/// long message.
 #[test]
 fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
@@ -465,7 +467,7 @@ fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them(
     let room = ada.join("lobby", "ada").wait().unwrap().room;
     ada.say(room, &[1; 10_000]).unwrap();
     assert_eq!(ada.list(room).wait().unwrap().len(), 1);
-    // The connection that was refused is none the worse, and the name it asked for was not kept.
+    // The refused connection is not affected, and its requested name is free.
     assert!(ada.whisper(room, "bob", b"are you there?").wait().is_err());
     assert!(matches!(
         small.join("lobby", "").wait(),
@@ -476,8 +478,8 @@ fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them(
     server.stop();
 }
 
-/// When the peer was gone, its remaining requests were answered into the void until the void was full; then reading
-/// paused for ever, and the session stayed until it was idle.
+/// Regression: the remaining requests of a departed peer were answered until the output was full. Then reading paused for
+/// ever, and the session stayed until the idle timeout.
 #[test]
 fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
     let builder = limited(|limits| {
@@ -499,8 +501,8 @@ fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
     server.stop();
 }
 
-/// Messages that a client had accepted were dropped when the server was slow to take them, although the connection was
-/// up all the time.
+/// Regression: messages that a client had accepted were dropped when the server read slowly, although the connection was up
+/// all the time.
 #[test]
 fn a_slow_server_costs_a_client_patience_and_no_messages() {
     const MESSAGES: usize = 600;
@@ -510,7 +512,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), move |_| {
         let (taken, wait) = (taken.clone(), wait.take());
         move |_: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
-            // Takes nothing until the client has run into its limits.
+            // Reads nothing until the client has reached its limits.
             if let Some(wait) = &wait {
                 let _ = wait.recv();
             }
@@ -530,7 +532,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     let (mut release, mut refused) = (Some(release), 0);
     for _ in 0..MESSAGES {
         while let Err(error) = client.try_send(&[7; 64 * 1024]) {
-            // Nothing of it was taken: it is the caller's to send again.
+            // The message was not queued, so the caller sends it again.
             assert_eq!(error, EnqueueError::QueueFull);
             release = None;
             refused += 1;
@@ -553,7 +555,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     server.stop();
 }
 
-/// Topics of a server that stops reading at a one-way message, until its client lets it go on.
+/// A publish/subscribe server that stops at a one-way message until its client continues it.
 struct StopsReading {
     topics: PubSub,
     go_on: mpsc::Receiver<()>,
@@ -569,7 +571,7 @@ impl Service for StopsReading {
     }
 }
 
-/// It waited for room in the queue of its client, and gave up its processor over and over until the server read again.
+/// Regression: dropping a subscription waited in a busy loop for room in the client's queue, until the server read again.
 #[test]
 fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
     const REFUSED_IN_A_ROW: usize = 5_000;
@@ -591,7 +593,7 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
         .unwrap();
     let subscription = client.subscribe("a.b").wait().unwrap();
     let mut refused = 0;
-    // The lane may have taken what waited just now, so one refusal alone says little.
+    // The lane may have taken the queue just now, so a single refusal is not enough.
     while refused < REFUSED_IN_A_ROW {
         match client.try_send(&[7; 64 * 1024]) {
             Ok(()) => refused = 0,
@@ -611,7 +613,7 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
         }
     }
     drop(subscription);
-    // Only now the server goes on, and all that was accepted is done in its order.
+    // The server continues only now, and all accepted requests are processed in order.
     drop(release);
     for request in waiting {
         request.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Reading that must go on, or must not.
+//! Reading that must resume, or must not.
 
 use std::sync::mpsc;
 use std::thread;
@@ -7,7 +7,7 @@ use tidewire::{Context, Deferred, Message};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{limited, tw1};
 
-/// The output had gone before reading was paused for it, and nothing came to let it go on.
+/// Regression: the output was written before reading was paused for it, and no later event resumed reading.
 #[test]
 fn a_handler_that_writes_its_full_output_itself_is_read_on() {
     const REQUESTS: usize = 20;
@@ -31,7 +31,7 @@ fn a_handler_that_writes_its_full_output_itself_is_read_on() {
     assert!(server.stop().reads_paused > 0);
 }
 
-/// Replies at once stopped the reading of a peer that did not take them, and deferred ones filled the memory.
+/// Regression: a peer that did not take immediate replies was not read any more, but deferred replies filled the memory.
 #[test]
 fn a_peer_that_does_not_take_deferred_answers_is_not_read() {
     const REQUESTS: u32 = 400;

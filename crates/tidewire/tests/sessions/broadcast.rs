@@ -1,4 +1,4 @@
-//! One message for all sessions that a predicate chooses.
+//! One message for all sessions that a predicate selects.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier};
@@ -50,7 +50,7 @@ fn a_broadcast_reaches_exactly_whom_it_chooses_on_all_lanes() {
     }
 }
 
-/// Lets members of a room send something to members of one of its halves, and tells the test what became of it.
+/// Sends a member's message to one half of a room, and passes the broadcast's report to the test.
 struct Halves {
     reports: Sender<Broadcast>,
 }
@@ -82,7 +82,7 @@ impl Service for Halves {
     }
 }
 
-/// Those in the half `a` hear what they said themselves.
+/// Members in the half `a` receive their own messages.
 fn text_includes_author(half: u8) -> bool {
     half == b'a'
 }
@@ -105,8 +105,8 @@ fn a_handler_broadcasts_by_room_and_name_to_itself_and_others() {
             assert_eq!(peer.answer().payload, b"welcome");
             peers.push(peer);
         }
-        // In no room.
-        let mut unknown = server.peer();
+        // This session is in no room.
+        let mut outsider = server.peer();
         for text in ["a: all of us", "b: all of you", "a: again"] {
             peers[0].send(&news(text.as_bytes()));
             let report = received.recv().unwrap().wait();
@@ -127,9 +127,9 @@ fn a_handler_broadcasts_by_room_and_name_to_itself_and_others() {
             peer.finish_writing();
             assert_eq!(next_news(peer), None, "and nothing else");
         }
-        unknown.finish_writing();
-        assert_eq!(next_news(&mut unknown), None);
-        drop((peers, unknown));
+        outsider.finish_writing();
+        assert_eq!(next_news(&mut outsider), None);
+        drop((peers, outsider));
         let metrics = server.stop();
         assert_broadcasts_conserved(&metrics);
         assert_eq!(metrics.broadcast_queued, 11);
@@ -155,7 +155,7 @@ fn full_sessions_are_counted_and_the_others_get_everything() {
             assert_eq!(report.queued + report.full, 2);
             sent += 1;
             full += report.full;
-            // One at a time, so that only the one that never reads can be full.
+            // One at a time, so that only the peer that never reads can be full.
             assert!(next_news(&mut reading).is_some());
         }
         for _ in 0..sent - full {
@@ -198,7 +198,7 @@ fn sessions_that_take_smaller_frames_only_are_counted() {
     assert_broadcasts_conserved(&scene.server.stop());
 }
 
-/// Holds its lane until the test lets it go.
+/// Blocks its lane until the test continues it.
 struct Holding {
     barrier: Arc<Barrier>,
 }
@@ -238,7 +238,7 @@ fn broadcasts_under_way_are_bounded_and_their_reports_can_be_awaited() {
     assert_eq!(refused, SendError::QueueFull);
     assert!((5..10).contains(&under_way.len()), "{}", under_way.len());
     for broadcast in &under_way {
-        // The lane that is free does its part.
+        // The free lane does its part.
         wait_until("half of it is done", || {
             let (report, is_complete) = broadcast.report();
             assert!(!is_complete);
@@ -265,7 +265,7 @@ fn broadcasts_under_way_are_bounded_and_their_reports_can_be_awaited() {
     assert_eq!(metrics.broadcast_queued, 2 * count);
 }
 
-/// Panics on request, and answers anything else with the session's number.
+/// Panics on request, and answers any other request with the session's number.
 struct Fragile;
 
 impl Service for Fragile {
@@ -281,8 +281,8 @@ fn number_of(peer: &mut Peer) -> SessionId {
     SessionId::from_number(u64::from_le_bytes(number[..].try_into().unwrap()))
 }
 
-/// Whichever lane ends: what is sent to its sessions is refused, a broadcast tells of it and reaches the others, and
-/// new connections are taken up, over every transport.
+/// Whichever lane ends: sends to its sessions are refused, a broadcast reports it and reaches the others, and new
+/// connections are accepted. The test covers every transport.
 #[test]
 fn a_lane_that_ended_is_told_of_and_the_server_stays_reachable() {
     for transport in TRANSPORTS {

@@ -1,4 +1,4 @@
-//! Finding a session by its number, and what is known of it.
+//! Finding a session by its number, and its properties.
 
 use std::collections::HashSet;
 
@@ -65,7 +65,7 @@ fn a_session_is_found_with_its_facts_until_it_ends() {
     }
 }
 
-/// Answers whether a session is open, whichever lane it is on, and who asks.
+/// Answers whether a session is open, on any lane, and which session sent the request.
 struct Curious;
 
 impl Service for Curious {

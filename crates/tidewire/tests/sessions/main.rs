@@ -1,4 +1,4 @@
-//! Sessions from anywhere: found, sent to, closed and chosen by any thread, over every transport and several lanes.
+//! Sessions from other threads: found, sent to, closed and selected, over every transport and several lanes.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -22,7 +22,7 @@ pub(crate) const TRANSPORTS: [TransportKind; 3] = [
     TransportKind::Inproc,
 ];
 
-/// Tells the test of every session that opens, takes a tag in a request, and answers with it.
+/// Reports every session that opens to the test. Sets the tag in a request, and answers with it.
 pub(crate) struct Tagged {
     opened: Sender<SessionId>,
 }
@@ -56,7 +56,7 @@ impl Scene {
         Self { server, opened }
     }
 
-    /// A peer, and the number of its session. Two in a row are on two lanes.
+    /// Connects a peer and returns it with the number of its session. Two in a row are on two lanes.
     pub(crate) fn peer(&self) -> (Peer, SessionId) {
         let peer = self.server.peer();
         (peer, self.opened.recv().unwrap())
@@ -80,7 +80,7 @@ pub(crate) fn serve<S: Service>(
     }
 }
 
-/// Limits under which a test's peers need not answer pings, however busy the machine is.
+/// Limits under which peers need not answer pings, however busy the machine is.
 pub(crate) fn patient() -> Limits {
     Limits {
         heartbeat: std::time::Duration::ZERO,
@@ -93,7 +93,7 @@ pub(crate) fn news(payload: &[u8]) -> Message<'_> {
     Message::new(Kind::OneWay, 0, payload)
 }
 
-/// The next one-way message of a peer, or none if its session has ended.
+/// Returns the next one-way message of a peer, or `None` if its session has ended.
 pub(crate) fn next_news(peer: &mut Peer) -> Option<Vec<u8>> {
     loop {
         let message = peer.receive()?;
@@ -103,7 +103,7 @@ pub(crate) fn next_news(peer: &mut Peer) -> Option<Vec<u8>> {
     }
 }
 
-/// What broadcasts chose was queued or refused for a counted reason.
+/// Checks that each session selected by a broadcast was served or counted as refused.
 pub(crate) fn assert_broadcasts_conserved(metrics: &Metrics) {
     assert_eq!(
         metrics.broadcast_matched,

@@ -11,7 +11,7 @@ use tidewire_testkit::{Peer, wait_until};
 
 use crate::{Scene, TRANSPORTS, news, next_news, patient, serve};
 
-/// Sends, waiting for room; returns how often there was none.
+/// Sends, and waits for room. Returns how often there was none.
 fn send_patiently(session: &SessionHandle, payload: &[u8]) -> u64 {
     let mut refused = 0;
     wait_until("there is room", || match session.send(&news(payload)) {
@@ -31,7 +31,7 @@ fn what_threads_send_arrives_once_and_in_their_order() {
     const MESSAGES: u32 = 3000;
     for transport in TRANSPORTS {
         let limits = Limits {
-            // So little that senders meet the limit.
+            // A small limit, which the senders reach.
             queue_bytes_max: 4096,
             ..patient()
         };
@@ -97,7 +97,7 @@ fn a_session_that_takes_nothing_is_full_until_it_reads() {
         let session = scene.server.server().sessions().find(id).unwrap();
         let payload = [7; 1000];
         let mut accepted = 0_u64;
-        // What the kernel holds is filled first, and a lane that is behind makes its sessions look full.
+        // The kernel's buffer fills first. A busy lane also makes its sessions look full, so the test waits for the lane.
         wait_until("it is full although its lane is not behind", || {
             let is_settled = scene.server.metrics().sends_taken == accepted;
             match session.send(&news(&payload)) {
@@ -114,7 +114,7 @@ fn a_session_that_takes_nothing_is_full_until_it_reads() {
         for _ in 0..accepted {
             assert_eq!(next_news(&mut peer).unwrap(), payload);
         }
-        // It took everything, so there is room again, for as much as before.
+        // The peer read everything, so there is room again, for as much as before.
         send_patiently(&session, b"the last");
         assert_eq!(next_news(&mut peer).unwrap(), b"the last");
         drop(peer);
@@ -164,7 +164,7 @@ fn a_close_comes_after_what_the_same_thread_sent() {
     }
 }
 
-/// Sessions end while threads send to them: whatever was accepted was brought into their output or counted as lost.
+/// Sessions end while threads send to them: each accepted message reached the output or is counted as lost.
 #[test]
 fn sends_to_sessions_that_end_are_taken_or_counted() {
     for transport in TRANSPORTS {
@@ -256,7 +256,7 @@ fn a_server_that_stops_takes_or_counts_what_was_sent() {
     }
 }
 
-/// Only the frames counted, so that a session took a hundred times the limit in small ones while its lane was busy.
+/// Regression: only the frames counted, so small messages to a busy lane took a hundred times the limit.
 #[test]
 fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
     const LIMIT_BYTES: u32 = 64 * 1024;
@@ -267,7 +267,7 @@ fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
     let builder = Server::builder().limits(limits);
     let server = serve(TransportKind::Ipc, builder, |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {
-            // The lane is in here, and takes nothing meanwhile.
+            // The lane runs this handler, and takes no messages meanwhile.
             let session = cx.sessions().find(cx.session()).unwrap();
             let mut accepted = 0_u32;
             while session.send(&news(b"x")).is_ok() {

@@ -11,7 +11,7 @@ use tidewire_testkit::{DEADLINE, Peer, assert_conserved};
 
 use crate::{TRANSPORTS, patient, serve};
 
-/// Counts what all lanes do, and answers with the sum so far.
+/// Counts the messages of all lanes, and answers with the sum so far.
 #[derive(Default)]
 struct Counting {
     opened: AtomicU64,
@@ -70,7 +70,7 @@ fn all_lanes_share_one_service() {
         for thread in asking {
             seen.extend(thread.join().unwrap());
         }
-        // Every number was given once, whichever lane gave it.
+        // Every number was given once, on whichever lane.
         assert_eq!(seen, (1..=6 * REQUESTS).collect());
         server.stop();
         assert_eq!(service.lanes.lock().unwrap().len(), 3, "{transport}");

@@ -1,4 +1,4 @@
-//! Who gets a message, how often, and in which order.
+//! Delivery: which subscribers get a message, how often, and in which order.
 
 use tidewire::{Client, Context, HandlerResult, Kind, Message, RoomError, Server, Service};
 use tidewire_testkit::TestServer;
@@ -48,7 +48,7 @@ fn each_subscription_that_matches_gets_a_message_once_even_of_one_session() {
     drop((exact, one, more, all));
     client.close().wait();
     let metrics = server.stop();
-    // 4 of a.b, 2 of a.b.c, 1 of b, 3 of a.c, 4 of the last.
+    // 4 for a.b, 2 for a.b.c, 1 for b, 3 for a.c, 4 for the last.
     assert_eq!((metrics.published, metrics.room_offered), (5, 14));
     assert_eq!(metrics.room_delivered, 14);
 }
@@ -71,7 +71,7 @@ fn who_publishes_need_not_be_subscribed_and_hears_its_own_if_it_is() {
 fn after_unsubscribing_nothing_comes_until_one_subscribes_again() {
     let server = serve(1);
     let client = Client::connect(&server.url()).wait().unwrap();
-    // Somebody else keeps the pattern, and so its alias, alive.
+    // Another client keeps the pattern, and so its alias, alive.
     let other = Client::connect(&server.url()).wait().unwrap();
     let _kept = other.subscribe("a").wait().unwrap();
     let first = client.subscribe("a").wait().unwrap();
@@ -86,7 +86,7 @@ fn after_unsubscribing_nothing_comes_until_one_subscribes_again() {
     assert_eq!(metrics.published, 2);
 }
 
-/// Every lane has subscribers and publishers; what one says arrives everywhere once and in its order.
+/// Every lane has subscribers and publishers. Each message arrives at all subscribers once and in order.
 #[test]
 fn topics_span_lanes_in_order_and_nothing_is_lost() {
     const LANES: usize = 3;
@@ -131,7 +131,7 @@ fn topics_span_lanes_in_order_and_nothing_is_lost() {
     );
 }
 
-/// The publisher's lane has no subscriber at all, so the message only passes through it.
+/// The publisher's lane has no subscriber, so it only passes the message on.
 #[test]
 fn a_message_reaches_subscribers_that_are_all_on_another_lane() {
     let server = serve(2);
@@ -148,7 +148,7 @@ fn a_message_reaches_subscribers_that_are_all_on_another_lane() {
     server.stop();
 }
 
-/// A service that has both rooms and topics, and publishes what it is told.
+/// A service with rooms and topics, which publishes the payloads of messages.
 #[derive(Clone, Default)]
 struct Both {
     turns: usize,
@@ -190,6 +190,6 @@ fn services_may_subscribe_publish_and_have_rooms_as_well() {
     drop(peer);
     let metrics = server.stop();
     assert_eq!(metrics.published, 3);
-    // The first was dropped by unsubscribing before it was written.
+    // Unsubscribing dropped the first message before it was written.
     assert_eq!(metrics.room_dropped[2], 1);
 }

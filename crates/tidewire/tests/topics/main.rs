@@ -1,4 +1,4 @@
-//! Publish/subscribe over real sockets: who gets what, who is refused, who falls behind, and what a reconnect does.
+//! Publish/subscribe over real sockets: deliveries, refusals, slow subscribers, reconnects.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -19,7 +19,7 @@ fn serve(lanes: usize) -> TestServer {
     TestServer::over_tcp(builder, &tw1(), |_| tidewire::PubSub::new())
 }
 
-/// The next message of a subscription, as topic and text.
+/// Waits for the next message of a subscription. Returns its topic and text.
 fn heard(subscription: &Subscription) -> (String, String) {
     match subscription.next_event().wait() {
         TopicEvent::Message(message) => (
@@ -30,14 +30,14 @@ fn heard(subscription: &Subscription) -> (String, String) {
     }
 }
 
-/// Subscribes as a raw peer. Returns the alias, or why it was refused.
+/// Subscribes as a raw peer. Returns the alias, or the code of the refusal.
 fn subscribe(peer: &mut Peer, pattern: &str, policy: Option<Policy>) -> Result<u16, ErrorCode> {
     let mut body = Vec::new();
     SubscribeBody { policy, pattern }.encode(&mut body);
     ask(peer, Kind::Subscribe, 0, &body).map(|reply| reply.channel)
 }
 
-/// Sends a frame that is answered, and returns the answer or the refusal.
+/// Sends a frame that expects an answer. Returns the answer or the refusal.
 fn ask(
     peer: &mut Peer,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! A client whose server goes. That subscriptions are made again when it comes back is in the conformance suite.
+//! A client whose server goes away. The conformance suite tests the resumed subscriptions.
 
 use tidewire::{Client, PubSub, Server, TopicEvent};
 use tidewire_testkit::TestServer;

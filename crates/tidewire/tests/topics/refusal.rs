@@ -1,4 +1,4 @@
-//! Patterns, topics, policies and numbers that are refused, each with its code, on a connection that goes on.
+//! Refused patterns, topics, policies and numbers, each with its code, on a connection that continues.
 
 use tidewire::{
     AnyCodec, Client, Context, JoinError, Kind, Limits, Message, Policy, PolicyError, PubSub,
@@ -27,7 +27,7 @@ fn broken_patterns_and_topics_are_refused_by_name() {
     ] {
         assert_eq!(subscribe(&mut peer, pattern, None), Err(code), "{pattern}");
     }
-    // No such policy, and nothing at all.
+    // An unknown policy, and an empty body.
     for payload in [&b"\x09a"[..], b""] {
         let refusal = ask(&mut peer, Kind::Subscribe, 0, payload);
         assert_eq!(refusal.unwrap_err(), ErrorCode::MalformedBody);
@@ -109,7 +109,7 @@ fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
     server.stop();
 }
 
-/// 64 connections of one address took all patterns of the server.
+/// Regression: 64 connections of one address took all patterns of the server.
 #[test]
 fn one_address_cannot_take_the_patterns_of_all() {
     let directory = tempfile::tempdir().unwrap();
@@ -147,7 +147,7 @@ fn one_address_cannot_take_the_patterns_of_all() {
     let _last = other.subscribe("d").wait().unwrap();
     let text = refusal(&other, "e");
     assert!(text.contains("topics_max"), "{text}");
-    // What is given up is free again.
+    // A dropped subscription frees its pattern.
     drop(third);
     wait_until("it is unsubscribed from", || two.subscribe("e").wait().ok());
     for client in [one, two, other] {
@@ -166,7 +166,8 @@ fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let client = Client::connect(&server.url()).wait().unwrap();
     let subscription = client.subscribe("a.>").wait().unwrap();
-    // With its topic, the delivery is larger than the publication by the id: this one fits only without.
+    // With its topic the delivery is larger than the publication, by the size of the id. So this message fits only without
+    // the topic.
     let mut peer = server.peer();
     publish(&mut peer, "a.b", &[b'x'; 1024 - 12]);
     let refusal = peer.receive().unwrap();
@@ -178,7 +179,7 @@ fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
     server.stop();
 }
 
-/// What is published is framed once for all, so one with a smaller limit could not be sent it.
+/// A publication is framed once for all subscribers, so it could exceed the limit of a connection with smaller frames.
 #[test]
 fn a_connection_with_smaller_frames_may_publish_but_not_subscribe() {
     let server = serve(1);
@@ -270,6 +271,6 @@ fn a_server_does_not_start_with_a_policy_that_needs_topics_which_the_codec_hides
         ),
         "{failed:?}"
     );
-    // Losses by the operator's own choice are counted, and the log says that nobody is told.
+    // The operator chose to lose messages: losses are counted, and the log says that subscribers get no notice.
     assert!(builder(Policy::DropOldest).is_ok());
 }

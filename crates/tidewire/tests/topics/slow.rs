@@ -1,4 +1,4 @@
-//! A subscriber that stops reading: its own policy decides, and it is told exactly what it missed.
+//! A subscriber that stops reading: its policy decides, and it gets the exact number of lost messages.
 
 use tidewire::{Client, DropReason, Kind, Limits, Policy, PubSub, Server, TopicEvent};
 use tidewire_proto::body::GapBody;
@@ -32,8 +32,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// A Unix socket's buffer is small and fixed, so that a stall is felt soon. The slow subscriber is on the other
-    /// lane than the publisher if there are two.
+    /// Uses a Unix socket, whose buffer is small and fixed, so a stall takes effect soon. With two lanes, the slow
+    /// subscriber and the publisher are on different ones.
     fn set(policy: Policy, lanes: usize, layers: u8) -> Self {
         let limits = Limits {
             lag_messages_max: LAG_MESSAGES_MAX,
@@ -62,7 +62,7 @@ impl Scene {
         }
     }
 
-    /// Publishes in pieces that the quick subscriber hears before the next.
+    /// Publishes in pieces. The quick subscriber reads each piece before the next.
     fn publish_all(&mut self) {
         for start in (0..MESSAGES).step_by(100) {
             for number in start..start + 100 {
@@ -75,7 +75,8 @@ impl Scene {
         }
     }
 
-    /// Reads on as the slow subscriber. Every hole must be announced with its exact size. Returns how many were heard.
+    /// Resumes reading as the slow subscriber. Checks that every gap is announced with its exact size. Returns the number of
+    /// received messages.
     fn catch_up(&mut self) -> usize {
         let (mut next, mut heard) = (0, 0);
         while next < MESSAGES {
@@ -100,7 +101,7 @@ impl Scene {
 #[test]
 fn what_a_dropping_policy_drops_is_announced_exactly() {
     for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
-        // With layers a frame that a layer has accepted in part is finished, whatever is dropped behind it.
+        // With layers, a frame that a layer has accepted in part is completed, whatever is dropped after it.
         for (lanes, layers) in [(1, 0), (2, 0), (1, 1), (2, 2)] {
             let mut scene = Scene::set(policy, lanes, layers);
             scene.publish_all();
@@ -132,28 +133,29 @@ fn a_disconnecting_policy_ends_the_slow_one_and_nobody_else() {
     }
 }
 
-/// With three lanes the publisher's has no subscriber at all, and still holds it.
+/// With three lanes the publisher's lane has no subscriber, and the publisher is still paused.
 #[test]
 fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
     for (lanes, layers) in [(1, 0), (2, 0), (3, 0), (2, 1)] {
         let mut scene = Scene::set(Policy::Block, lanes, layers);
-        // The fourth of three lanes is the first again: the publisher's.
+        // The fourth session on three lanes is on the first lane again, the publisher's.
         let mut neighbour = scene.server.peer();
         let mut publisher = scene.publisher;
         let publishing = std::thread::spawn(move || {
             for number in 0..MESSAGES {
                 publish(&mut publisher, "load.test", &payload(number));
             }
-            // The answer comes when the last of them was passed on.
+            // The answer comes after the last message was passed on.
             ask(&mut publisher, Kind::Request, 0, &[]).unwrap();
             publisher
         });
         scene.server.wait_for("the publisher is held", |metrics| {
             metrics.publishers_held > 0
         });
-        // Read anew, for counters that are read while they change need not be of one moment.
+        // Read again, because counters that change while they are read may be inconsistent.
         let held = scene.server.metrics();
-        // Whatever else its lane does, nothing more of the publisher is taken while the slow one reads nothing.
+        // While the slow subscriber reads nothing, the publisher's lane takes no more of its messages, whatever else it
+        // does.
         for _ in 0..100 {
             ask(&mut neighbour, Kind::Request, 0, &[]).unwrap();
         }
@@ -187,7 +189,7 @@ fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
     }
 }
 
-/// The subscriber and the publishers are on three lanes, each of which has a log of the pattern or none.
+/// The subscriber and the publishers are on three lanes, with and without a log of the pattern.
 #[test]
 fn a_subscriber_on_another_lane_is_told_the_newest_of_each_topic() {
     const SYMBOLS: usize = 500;
@@ -228,7 +230,7 @@ fn a_subscriber_on_another_lane_is_told_the_newest_of_each_topic() {
     assert_eq!(metrics.room_in_flight(), 0);
 }
 
-/// What it was not told counts by the reason for which it goes, and the table goes with it.
+/// Messages that it did not get count by the reason of its end, and its table is freed.
 #[test]
 fn a_conflated_subscriber_that_leaves_or_closes_is_accounted_for() {
     for leaves in [true, false] {
@@ -260,7 +262,7 @@ fn a_conflated_subscriber_that_leaves_or_closes_is_accounted_for() {
     }
 }
 
-/// The server's own choice, and what a client sees of it. A pattern without a wildcard has one topic.
+/// The server chooses conflation, and the client sees it. A pattern without a wildcard has one topic.
 #[test]
 fn conflation_by_topic_may_be_the_choice_of_the_server() {
     let builder = Server::builder().slow_subscribers(Policy::ConflateByTopic);

@@ -1,4 +1,4 @@
-//! What an application finds that took no events for a while, by the policy of its queue or of its subscription.
+//! Events after a stall of the application, by the policy of the client or of the subscription.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::{publish, serve};
 const TOPICS: u64 = 100;
 const ROUNDS: u64 = 50;
 
-/// What a subscription has, once a client has all frames.
+/// The events of a subscription after the client has received all frames.
 struct Heard {
     /// Topic and number, in the order of their delivery.
     messages: Vec<(String, u64)>,
@@ -19,8 +19,8 @@ struct Heard {
     lost: u64,
 }
 
-/// Publishes the numbers of the rounds, each to every topic, and waits until the client has been sent all of them for each of
-/// its `subscriptions`.
+/// Publishes the numbers of the rounds to every topic, and waits until the client has received all of them for each of its
+/// `subscriptions`.
 fn publish_rounds(server: &TestServer, client: &Client, subscriptions: u64) {
     let before = client.metrics().frames_in;
     let mut peer = server.peer();
@@ -32,11 +32,11 @@ fn publish_rounds(server: &TestServer, client: &Client, subscriptions: u64) {
     }
     let frames = before + TOPICS * ROUNDS * subscriptions;
     wait_for("all has come", || client.metrics().frames_in >= frames);
-    // Its reply comes behind them, so they are in their queues.
+    // Its reply comes after them, so they are in their queues.
     client.request(b"").wait().unwrap();
 }
 
-/// Takes what is there. Its end is known by conservation: all that was published is delivered or told as missing.
+/// Takes all waiting events. Conservation gives the end: each published message is delivered or reported as missing.
 fn hear(subscription: &Subscription) -> Heard {
     let mut heard = Heard {
         messages: Vec::new(),
@@ -61,7 +61,7 @@ fn hear(subscription: &Subscription) -> Heard {
     heard
 }
 
-/// The queue kept its oldest events, so that a reader that came back read old news for a long time.
+/// Regression: the queue kept its oldest events, so a reader that came back got old messages for a long time.
 #[test]
 fn after_a_stall_drop_oldest_gives_the_newest_and_how_many_are_missing() {
     let server = serve(1);
@@ -86,7 +86,8 @@ fn after_a_stall_drop_oldest_gives_the_newest_and_how_many_are_missing() {
     client.close().wait();
 }
 
-/// A client read whatever came, so a server never learnt that an application was slow, and its policy never engaged.
+/// Regression: a client read all input, so the server never noticed that the application was slow, and its policy never
+/// acted.
 #[test]
 fn pausing_reading_has_the_server_conflate() {
     let server = impatient();
@@ -102,7 +103,7 @@ fn pausing_reading_has_the_server_conflate() {
     let [delivered, gaps, lost] = account(&subscription);
     assert!(gaps > 0, "the server did not conflate");
     assert_eq!((delivered + gaps, lost), (PUBLISHED, 0));
-    // The other queue of the client, with the default policy, did not hold anything up.
+    // The client's other queue, with the default policy, did not pause reading.
     client.request(b"").wait().unwrap();
     client.close().wait();
 }

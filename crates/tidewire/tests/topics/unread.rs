@@ -1,4 +1,4 @@
-//! A client whose application does not take its events: what is held, what is dropped, and what goes on.
+//! A client whose application does not take its events: which events are kept or dropped, and what continues.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
     wait_until(what, || fact().then_some(()));
 }
 
-/// Publishes more than the sockets between the server and a client hold, and waits until the server has handled it.
+/// Publishes more than the sockets between server and client hold, and waits until the server has handled it.
 pub(super) fn flood(peer: &mut Peer, topic: &str) {
     for _ in 0..PUBLISHED / 100 {
         for _ in 0..100 {
@@ -45,7 +45,8 @@ pub(super) fn flood(peer: &mut Peer, topic: &str) {
     }
 }
 
-/// Takes events until all of a flood is accounted for. Returns what came, what the server dropped, what the client did.
+/// Takes events until a whole flood is accounted for. Returns the numbers of delivered messages, of those that the server
+/// dropped, and of those that the client dropped.
 pub(super) fn account(subscription: &Subscription) -> [u64; 3] {
     let mut counts = [0; 3];
     while counts.iter().sum::<u64>() < PUBLISHED {
@@ -60,7 +61,7 @@ pub(super) fn account(subscription: &Subscription) -> [u64; 3] {
     counts
 }
 
-/// Whatever a stalled subscriber was sent became memory of its client, up to 65,536 messages of any size.
+/// Regression: a stalled subscriber's client kept everything in memory, up to 65,536 messages of any size.
 #[test]
 fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
     let server = impatient();
@@ -70,7 +71,7 @@ fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
     let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
     wait_for("reading pauses", || client.metrics().reads_paused > 0);
-    // No reply is read meanwhile, which is what this policy says.
+    // No reply is read meanwhile, as the policy documents.
     let short = Duration::from_millis(50);
     let unread = client.request(b"").timeout(short).wait().unwrap_err();
     assert_eq!(unread, RequestError::TimedOut);
@@ -81,14 +82,15 @@ fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
     client.close().wait();
 }
 
-/// With a client that waits for its application, a thread that waits for a reply before it takes events waits for ever.
+/// If a client paused reading by default, a thread that waits for a reply before it takes events would wait for ever.
 #[test]
 fn by_default_replies_come_while_nobody_takes_events() {
     let server = serve(1);
     let client = client(&server, |builder| builder);
     let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
-    // With the welcome and the reply to the subscription. What came later would find the room that taking events makes.
+    // The welcome and the reply to the subscription are frames too. Frames after them would find the room that taking events
+    // makes.
     let frames = PUBLISHED + 2;
     wait_for("all has come", || client.metrics().frames_in >= frames);
     assert!(client.metrics().events_dropped > 0);
@@ -114,7 +116,7 @@ fn a_full_subscription_that_is_dropped_lets_its_client_read_on() {
     client.close().wait();
 }
 
-/// Silence ended a session that its own client did not read.
+/// Regression: silence ended a session that its own client did not read.
 #[test]
 fn a_client_that_pauses_reading_does_not_take_the_silence_for_the_servers() {
     let server = impatient();

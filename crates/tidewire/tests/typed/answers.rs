@@ -1,4 +1,4 @@
-//! What the server answers, now or later: its own errors, refusals, workers, values that have no spelling.
+//! Answers of a server, now or later: the method's own errors, refusals, workers, values that cannot be encoded.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn the_methods_own_error_travels_typed_everywhere() {
         let too_large = CalculatorError::OutOfRange { number, limit };
         reply.send(Err(too_large.clone())).unwrap();
         assert_eq!(later.wait().unwrap_err().into_failure(), Some(too_large));
-        // An error of the method's is an answer, not a refusal.
+        // An error of the method is an answer, not a refusal.
         assert_eq!(running.finish(&client).refused, 0, "{place}");
     });
 }
@@ -75,7 +75,7 @@ fn a_token_that_is_dropped_or_refuses_is_no_failure_of_the_method() {
     });
 }
 
-/// A token outlives the session of its caller; what it answers then is counted.
+/// A token may outlive the session of its caller. Its answer is then counted.
 #[test]
 fn an_answer_to_a_caller_that_left_is_counted() {
     let running = Running::start("tcp", "tw1");
@@ -157,7 +157,7 @@ fn workers_answer_and_their_panics_are_contained() {
     }
 }
 
-/// What serde cannot say, or a frame cannot hold.
+/// A value that serde cannot encode, or a frame cannot hold.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Odd(u32);
 
@@ -273,7 +273,7 @@ fn what_has_no_spelling_or_no_room_is_an_error_and_not_a_silence() {
 
         client.close().wait();
         let metrics = server.stop();
-        // What was deferred is answered by its token, so only the immediate answers count as refused.
+        // The token answers a deferred call, so only the immediate answers count as refused.
         assert_eq!(
             (metrics.refused, metrics.deferred_answered),
             (2, 4),

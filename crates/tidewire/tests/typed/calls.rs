@@ -1,4 +1,4 @@
-//! Calls that are answered: every shape of method, awaited and waited for, with the choices of a call.
+//! Calls that are answered: every form of method, awaited and waited for, with the options of a call.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn many_callers_get_each_their_own_answer() {
         for thread in threads {
             thread.join().unwrap();
         }
-        // Each request and each reply is one frame; what else there is belongs to opening and closing.
+        // Each request and each reply is one frame. The other frames belong to opening and closing.
         let metrics = running.finish(&client);
         assert!(metrics.frames_in >= 800, "{codec}: {}", metrics.frames_in);
         assert_eq!(metrics.refused, 0);
@@ -122,7 +122,7 @@ fn a_deadline_of_its_own_reaches_the_call() {
         matches!(result, Err(CallError::Request(RequestError::TimedOut))),
         "{result:?}"
     );
-    // The server is told, so that whoever works on it can stop.
+    // The server gets the cancel, so a worker can stop.
     wait_until("the cancel", || reply.is_cancelled().then_some(()));
     drop(reply);
     assert_eq!(running.finish(&client).deferred_undelivered, 1);
@@ -205,7 +205,7 @@ fn the_client_below_stays_within_reach() {
     running.finish(&client);
 }
 
-/// A codec without names would have to call something else.
+/// A codec without names would call another method.
 #[test]
 fn a_codec_without_names_refuses() {
     let codec = AnyCodec::by_name("length-field").unwrap();

@@ -1,4 +1,4 @@
-//! Two sides that do not agree: another version, another signature, another type under the same name, garbage.
+//! Two sides that disagree: another version, another signature, another type under the same name, garbage.
 
 use tidewire::typed::CallError;
 use tidewire::{Client, RequestError, Router, Server};
@@ -23,7 +23,7 @@ mod other {
         fn ping(&self) -> u8;
     }
 
-    /// The same names on the wire, but not what they mean.
+    /// The same names on the wire with other meanings.
     #[tidewire::service]
     pub(super) trait Liar {
         #[method(name = "Repeat")]
@@ -59,7 +59,7 @@ fn another_version_or_signature_is_another_method_everywhere() {
                 "{place}: {result:?}"
             );
         }
-        // The types are the same, and only the names say that the two numbers changed places.
+        // The types are the same. Only the names show that the two numbers changed places.
         let divided = changed.divide(2, 10).wait();
         assert!(
             matches!(divided, Err(CallError::MethodNotFound { .. })),
@@ -89,7 +89,7 @@ fn types_that_differ_under_one_name_are_told_apart_from_failures() {
     });
 }
 
-/// Nothing that an unknown peer sends is decoded wrongly, panics, or takes the service from others.
+/// Input of an unknown peer is never decoded wrongly, never panics, and never ends the service for others.
 #[test]
 fn garbage_is_refused_and_counted_everywhere() {
     everywhere(|place, running| {
@@ -120,7 +120,7 @@ fn garbage_is_refused_and_counted_everywhere() {
             &client,
             b"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02\xFF\xFE",
         );
-        // A list of more points than there is memory.
+        // A list of more points than fit into memory.
         refuse(&client, b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01");
         refuse(&client, &[0xFF; 100]);
         let reply = client.request(whole).method(middle).wait().unwrap();
@@ -137,7 +137,7 @@ impl Next for Polite {
     }
 }
 
-/// One server for old and new clients, and for those without types.
+/// One server for old and new clients, and for untyped ones.
 #[test]
 fn versions_live_side_by_side_on_one_router() {
     for name in crate::CODECS {
@@ -164,7 +164,7 @@ fn versions_live_side_by_side_on_one_router() {
     }
 }
 
-/// A client of the wrong address gets the same words as one of an old server.
+/// A client with the wrong address gets the same error as one of an old server.
 #[test]
 fn a_server_without_the_service_has_not_found_its_methods() {
     let codec = tidewire::AnyCodec::by_name("tw1").unwrap();

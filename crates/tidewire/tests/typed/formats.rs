@@ -1,4 +1,4 @@
-//! Another format: JSON, for peers that have text and no Rust types.
+//! JSON as another format, for peers that have text and no Rust types.
 
 use std::io::{Read, Write};
 
@@ -99,7 +99,7 @@ fn a_service_in_json_answers_typed_and_untyped_clients() {
     }
 }
 
-/// The bytes that a program of the family sends and reads.
+/// The bytes that a NewLife program sends and reads.
 #[test]
 fn a_peer_of_the_family_sees_its_own_format() {
     let (server, _) = serve("srmp-rpc");

@@ -1,5 +1,5 @@
-//! Typed services: over every transport and every codec that carries names, and everything that can go wrong between
-//! two sides that do not agree.
+//! Typed services: over every transport and every codec with names of methods, and all faults between two sides that
+//! disagree.
 
 #![cfg(feature = "typed")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -17,7 +17,7 @@ use tidewire::typed::DeferredReply;
 use tidewire::{AnyCodec, Client, Context, Metrics, Router, Server, ServerBuilder};
 use tidewire_testkit::TestServer;
 
-/// Every codec that carries the names of methods.
+/// All codecs that transmit names of methods.
 const CODECS: [&str; 3] = ["tw1", "srmp-rpc", "uvrpc"];
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ enum CalculatorError {
     OutOfRange { number: u64, limit: u64 },
 }
 
-/// What the tests call. The names of some arguments are those of variables in generated code.
+/// The service under test. Some arguments have the names of variables in generated code.
 #[tidewire::service(version = 1)]
 trait Calculator {
     fn divide(&mut self, a: i64, b: i64) -> Result<i64, CalculatorError>;
@@ -50,19 +50,19 @@ trait Calculator {
     fn notes(&self) -> Vec<String>;
     #[method(name = "Repeat")]
     fn repeat(&self, payload: Vec<u8>) -> Vec<u8>;
-    /// Ends the session instead of answering, but for every third time.
+    /// Ends the session instead of answering, except for every third time.
     fn flaky(&mut self, cx: &mut Context<'_>, payload: u8, reply: DeferredReply<u8>);
 }
 
-/// A call that waits for its answer, and what it is about.
+/// A call that waits for its answer, with its argument.
 type Held = (u64, DeferredReply<Result<Vec<u64>, CalculatorError>>);
 
-/// Answers what it can at once, and leaves the rest to the test.
+/// Answers at once where it can, and leaves the other calls to the test.
 struct Abacus {
     held: mpsc::Sender<Held>,
     notes: Vec<String>,
     calls_of_flaky: usize,
-    /// The token of the last call that was not answered.
+    /// The token of the last unanswered call.
     unanswered: Option<DeferredReply<u8>>,
 }
 
@@ -177,8 +177,8 @@ impl Running {
         CalculatorClient::new(self.client())
     }
 
-    /// Ends the client, then the server, and checks that every message found its place: no request was lost on the
-    /// way, no reply came for nothing, and nothing but replies came to the client. Returns the server's counters.
+    /// Ends the client, then the server, and checks that every message is accounted for: no request was lost, every reply
+    /// had a request, and the client received only replies. Returns the server's counters.
     fn finish(self, client: &Client) -> Metrics {
         client.close().wait();
         assert_eq!(client.metrics().replies_unmatched, 0);

@@ -1,4 +1,4 @@
-//! Messages that nobody answers, and calls whose caller wants no answer.
+//! One-way messages, and calls whose caller wants no answer.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn one_way_calls_arrive_in_order_and_nothing_comes_back() {
         for line in &lines {
             calculator.note(line.clone()).unwrap();
         }
-        // The answer to a later request: whatever the notes had brought back would be here before it.
+        // The answer to a later request: any answer to the notes would be here before it.
         assert_eq!(calculator.notes().wait().unwrap(), lines, "{place}");
         while let Some(event) = client.next_event().wait_for(Duration::ZERO) {
             assert!(matches!(event, Event::Opened { .. }), "{place}: {event:?}");
@@ -25,7 +25,7 @@ fn one_way_calls_arrive_in_order_and_nothing_comes_back() {
     });
 }
 
-/// A peer that does not know better waits for an answer, and gets one.
+/// A peer that sends a request waits for an answer, and gets one.
 #[test]
 fn a_one_way_method_called_as_a_request_is_acknowledged() {
     everywhere(|place, running| {
@@ -39,7 +39,7 @@ fn a_one_way_method_called_as_a_request_is_acknowledged() {
     });
 }
 
-/// The work is done; the answer would be taken for a message of its own.
+/// The method runs, but the caller would take its answer for a message.
 #[test]
 fn a_method_called_one_way_runs_and_does_not_answer() {
     everywhere(|place, running| {
@@ -65,7 +65,7 @@ fn a_method_called_one_way_runs_and_does_not_answer() {
     });
 }
 
-/// Without anyone to tell, a counter is all there is.
+/// The caller gets no error, so only a counter shows it.
 #[test]
 fn a_one_way_call_that_cannot_be_read_is_counted() {
     let running = Running::start("tcp", "tw1");

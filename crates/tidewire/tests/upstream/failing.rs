@@ -12,7 +12,7 @@ use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{assert_conserved, client, gateway, serve, tw1};
 
-/// A backend that keeps what it is asked.
+/// A backend that keeps its requests unanswered.
 fn keeper(codec: &AnyCodec) -> (TestServer, Arc<Mutex<Vec<Deferred>>>) {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let server = serve(codec, |_| {
@@ -99,7 +99,7 @@ fn requests_have_a_deadline_and_what_comes_late_matches_nothing() {
         for (number, late) in kept.lock().unwrap().drain(..).enumerate() {
             late.reply(format!("late {number}").as_bytes()).unwrap();
         }
-        // The late ones are read before this one is asked, or before its own answer.
+        // The late answers are read before this request is sent, or before its own answer.
         let request = client.request(b"?").send();
         wait_asked(&kept, 1);
         let token = kept.lock().unwrap().pop().unwrap();
@@ -162,7 +162,7 @@ fn what_a_session_asked_is_taken_back_when_it_ends() {
         is_told.then_some(())
     });
     drop(peer);
-    // The backend still holds what nobody wants; the gateway does not wait for it.
+    // The backend still holds unwanted requests. The gateway does not wait for it.
     let metrics = server.stop();
     kept.lock().unwrap().clear();
     assert_eq!(metrics.upstream_cancelled, 5);
@@ -214,7 +214,7 @@ fn a_server_that_stops_resolves_what_it_has_asked() {
     backend.stop();
 }
 
-/// A drain answers what was accepted, also what an upstream has to answer.
+/// A drain answers the accepted requests, also those that wait for an upstream.
 #[test]
 fn a_drain_waits_for_the_answers_of_upstreams() {
     let (backend, kept) = keeper(&tw1());
@@ -238,8 +238,8 @@ fn a_drain_waits_for_the_answers_of_upstreams() {
     backend.stop();
 }
 
-/// Where answers are matched by order, the place of a request that was taken back is free when its answer comes. Nothing
-/// was sent then, so that others waited for their deadlines.
+/// Regression: where answers are matched by order, a cancelled request occupies the window until its answer comes. No
+/// request was sent at that moment, so others waited until their deadlines.
 #[test]
 fn an_answer_that_nobody_wants_any_more_lets_the_next_request_go() {
     let codec = AnyCodec::by_name("length-field").unwrap();

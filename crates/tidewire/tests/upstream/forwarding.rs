@@ -1,4 +1,4 @@
-//! What an upstream answers reaches whoever asked.
+//! Answers of an upstream reach the session that sent the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,7 +110,7 @@ fn a_refusal_comes_back_with_its_code_and_text() {
     backend.stop();
 }
 
-/// A callback has the asking session at hand, and may ask on.
+/// A callback has the session of the request, and may send further requests.
 #[test]
 fn a_callback_may_ask_another_upstream_and_send_to_its_session() {
     let backends = ["one", "two"].map(|word| {
@@ -159,7 +159,7 @@ fn a_callback_may_ask_another_upstream_and_send_to_its_session() {
         .for_each(assert_conserved);
 }
 
-/// A service that asks once, about no session.
+/// A service that sends one request, without a session.
 struct Asks {
     upstream: Upstream,
     has_asked: bool,

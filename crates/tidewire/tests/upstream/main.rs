@@ -1,5 +1,4 @@
-//! Servers that ask other servers: what comes back, what a backend that is slow, down or dying does, and that every request is
-//! accounted for.
+//! Servers that send requests to other servers: answers, slow, absent or dying backends, and the conservation of requests.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -12,7 +11,7 @@ use tidewire::{
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::tw1;
 
-/// Passes every request on.
+/// Forwards every request.
 fn gateway(upstream: &Upstream) -> impl Service + use<> {
     let upstream = upstream.clone();
     move |cx: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
@@ -29,7 +28,7 @@ fn client(codec: &AnyCodec, server: &TestServer) -> Client {
     builder.connect(&server.url()).wait().unwrap()
 }
 
-/// Every request to an upstream has one fate.
+/// Checks that every request to an upstream has exactly one outcome.
 fn assert_conserved(metrics: &Metrics) {
     let resolved = metrics.upstream_answered
         + metrics.upstream_failed
