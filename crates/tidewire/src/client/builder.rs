@@ -225,7 +225,7 @@ impl ClientBuilder {
     /// use std::time::Duration;
     /// use tidewire::{Client, RequestError};
     ///
-    /// let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?; // nobody listens there any more
+    /// let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?; // the port has no listener any more
     /// let backend = Client::builder().connect_lazy(&format!("tcp://{free}"))?;
     /// let down = backend.request(b"anybody?").timeout(Duration::from_secs(1)).wait();
     /// assert!(matches!(down, Err(RequestError::CannotConnect { .. })));

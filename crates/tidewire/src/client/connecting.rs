@@ -75,7 +75,7 @@ impl Future for Connecting {
         }
         match self.started.take() {
             Some(started) => Poll::Ready(started),
-            None => panic!("a connection is not asked for again after it was ready"),
+            None => panic!("`Connecting` was polled after it was ready"),
         }
     }
 }

@@ -188,7 +188,7 @@ impl ClientService {
         let address = address.clone();
         self.dialing.state = State::Resolving;
         if let Err(error) = look_up(&self.link, address.clone(), resolver) {
-            tracing::debug!(%error, "cannot start a thread; the host is looked up here");
+            tracing::debug!(%error, "cannot start a thread to resolve the host; the lane resolves it");
             self.handle_found(cx, resolver(&address));
         }
     }

@@ -53,7 +53,7 @@ pub enum RequestError {
     #[error("the connection ended before the reply: {0}")]
     Closed(Disconnected),
     /// There is no connection now. The request was not sent.
-    #[error("not connected")]
+    #[error("the request was not sent: there is no connection to the server")]
     NotConnected,
     /// There is no connection, because the last attempt to connect failed. The request was not sent. Try again later, unless
     /// [`Event::Closed`](crate::Event::Closed) says that the server refused the client for good.
@@ -64,7 +64,7 @@ pub enum RequestError {
     },
     /// The window is full: as many requests wait for their replies as allowed, in number or in
     /// [bytes](crate::Limits::queue_bytes_max). The request was not sent. Try again after a reply.
-    #[error("too many requests are waiting for their replies")]
+    #[error("too many requests wait for their replies; try again after a reply")]
     WindowFull,
     /// The codec matches replies by their order. Over UDP a reply may get lost, and the next one would be mistaken for it.
     /// The request was not sent.
@@ -83,7 +83,7 @@ pub enum RequestError {
     MalformedReply,
     /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server asked it [not
     /// to](crate::GoAwayCode::is_final). An [`Event::Closed`](crate::Event::Closed) came before and has the reason.
-    #[error("the client was shut down")]
+    #[error("the client has ended")]
     Shutdown,
 }
 

@@ -428,7 +428,7 @@ impl ClientService {
             let asked = self.ask(cx, key, &step, deadline_ns, None);
             if let Err(error) = asked {
                 // The window or the queue is full. A later turn tries again.
-                tracing::debug!(%error, "a subscription waits for its turn");
+                tracing::debug!(%error, "cannot send a request about a subscription now; a later turn tries again");
                 self.listening.put_off(key);
                 return;
             }

@@ -86,7 +86,7 @@ pub struct Client {
 struct Inner {
     link: Arc<Link>,
     codec: AnyCodec,
-    /// Whether the codec matches a reply to its request even if messages are lost.
+    /// Whether replies can be matched to requests. Not without ids over UDP, where a reply may get lost.
     matches_replies: bool,
     request_timeout: Duration,
     close_timeout: Duration,

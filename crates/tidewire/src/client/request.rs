@@ -109,7 +109,7 @@ impl Request {
                 outcome.map_err(|error| *error)
             }
             State::Failed(error) => Err(RequestError::clone(error)),
-            State::Done => panic!("a request is not asked again after it was ready"),
+            State::Done => panic!("`Request` was polled after it was ready"),
         };
         self.finish();
         Some(result)

@@ -308,7 +308,9 @@ impl Service for ClientService {
         let now_ns = now_ns();
         let close_at_ns = self.link.close_at_ns();
         if close_at_ns.is_some_and(|at| at <= now_ns) {
-            tracing::debug!("the server took too long to take what waited for it");
+            tracing::debug!(
+                "the server did not accept the queued messages before the close timeout"
+            );
             cx.stop_lane();
             return None;
         }

@@ -224,7 +224,7 @@ impl LaneSessions {
             .stream
             .watch(&mut *self.reactor.poller, Token(slot), wanted);
         if let Err(error) = result {
-            tracing::error!(session = %session.id, %error, "cannot change what is watched");
+            tracing::error!(session = %session.id, %error, "cannot change the poller's interest in a session");
             self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
         }
     }

@@ -275,7 +275,7 @@ impl LaneSessions {
                 released,
                 closed,
                 unlogged,
-                "near the memory limit, raise `memory_bytes_max` if these are not attacks; what follows is counted, and not \
+                "near the memory limit, raise `memory_bytes_max` if these are not attacks; further relief is counted, and not \
                  logged for 10 s"
             );
         }

@@ -30,7 +30,7 @@ pub enum SendError {
     #[error("the session is not open")]
     NotOpen,
     /// The receiver reads too slowly, and the session's output queue is full.
-    #[error("the session's output queue is full")]
+    #[error("the session's output queue is full; try again when its peer has read")]
     QueueFull,
     /// The codec cannot express the message.
     #[error(transparent)]

@@ -365,7 +365,7 @@ impl LaneSessions {
         }
         let session = &mut self.slab[slot];
         if session.stream.preserves_boundaries() {
-            // The end of such a transport is sent in any case, after the queued output.
+            // Such a transport always sends an explicit end, after the queued output.
             return;
         }
         if self.outbox.way == Way::Adapted {

@@ -131,7 +131,7 @@ pub fn arguments<F: Format, A: DeserializeOwned>(
         let session = cx.session();
         // Converted to text, which the log escapes: it may quote the peer's bytes.
         let error = error.to_string();
-        tracing::debug!(%session, method = message.name, error, "arguments cannot be read");
+        tracing::debug!(%session, method = message.name, error, "cannot decode the arguments of a call");
         HandlerError::new(ErrorCode::MalformedBody, BAD_PARAMETERS)
     })
 }
@@ -148,9 +148,9 @@ pub fn answer<F: Format, R: Serialize>(cx: &mut Context<'_>, outcome: &R) -> Han
         let (session, now_ns) = (cx.session(), cx.now_ns());
         // A peer that finds such a call can repeat it endlessly, so the log is limited.
         if let Some(unlogged) = cx.core.failure_log.may_log(now_ns) {
-            tracing::warn!(%session, unlogged, %error, "an answer cannot be encoded");
+            tracing::warn!(%session, unlogged, %error, "cannot encode the answer to a call");
         }
-        HandlerError::new(ErrorCode::Internal, NO_SPELLING)
+        HandlerError::new(ErrorCode::Internal, CANNOT_ENCODE)
     })?
 }
 
@@ -194,7 +194,7 @@ fn answer_later<F: Format, R: Serialize>(
         Ok(None) => Ok(()),
         Err(error) => {
             if let Some(deferred) = deferred {
-                deferred.refuse(ErrorCode::Internal, NO_SPELLING);
+                deferred.refuse(ErrorCode::Internal, CANNOT_ENCODE);
             }
             Err(error.into())
         }
@@ -208,7 +208,7 @@ fn wants_answer(cx: &Context<'_>) -> bool {
 }
 
 /// The error text for arguments that cannot be decoded.
-const BAD_PARAMETERS: &str = "the arguments are not those of this method";
+const BAD_PARAMETERS: &str = "the arguments cannot be decoded as those of this method";
 
 /// The error text for an answer that cannot be encoded.
-const NO_SPELLING: &str = "the answer cannot be encoded";
+const CANNOT_ENCODE: &str = "the answer cannot be encoded";

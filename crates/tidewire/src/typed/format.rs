@@ -68,10 +68,10 @@ pub enum FormatError {
     #[error("the value cannot be encoded")]
     Encode(#[source] Cause),
     /// The payload is not such a value.
-    #[error("the payload is no such value")]
+    #[error("the payload is not a value of the expected type")]
     Decode(#[source] Cause),
     /// The payload has more bytes after the value.
-    #[error("{bytes} bytes are left over behind the value")]
+    #[error("{bytes} bytes are left over after the value")]
     LeftOver {
         /// Number of bytes that are left over.
         bytes: usize,
