@@ -145,7 +145,7 @@ impl Listening {
         };
         entry.is_asked = false;
         if kind == Kind::Unsubscribe {
-            // Whatever the server replies, the subscription is over.
+            // The subscription ends with any reply.
             if let Some(alias) = entry.alias {
                 self.remove_alias(alias, key);
             }

@@ -76,7 +76,7 @@ struct Block<'a> {
     bytes: usize,
 }
 
-/// Why a request was not sent.
+/// The reason why a request was not sent.
 #[derive(Clone, Copy, Debug)]
 enum NotSent {
     WindowFull,

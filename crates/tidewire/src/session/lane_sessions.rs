@@ -33,7 +33,7 @@ pub(crate) struct LaneSessions {
     pub(crate) closed: Vec<usize>,
     /// Sessions that resume reading, because a reason for the pause has gone.
     pub(crate) resumed: Vec<usize>,
-    /// In-process sessions that are read without poller events. The lane finishes their turn before it sleeps.
+    /// In-process sessions that the lane reads without poller events. It checks them at the end of each turn.
     pub(crate) awake: Vec<usize>,
     /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
     pub(crate) port_waiters: Vec<(usize, usize)>,

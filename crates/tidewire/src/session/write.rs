@@ -128,7 +128,7 @@ impl LaneSessions {
                         return Ok(false);
                     }
                     if self.slab[slot].memberships.is_empty() {
-                        // Only rooms can have more than one write takes.
+                        // Only rooms can hold more bytes than one write takes.
                         return Ok(true);
                     }
                 }

@@ -179,7 +179,7 @@ trait Oddities {
     fn zeros_later(&self, count: u32, reply: DeferredReply<Vec<u8>>);
     #[method(one_way)]
     fn drop_off(&self, odd: Odd);
-    /// Serving it is no use of it, which the lints of this test would report.
+    /// Deprecated to check that the generated server does not trigger the lint.
     #[deprecated = "nobody asks for it"]
     fn r#type(&self, r#in: u8) -> u8;
 }

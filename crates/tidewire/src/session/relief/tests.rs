@@ -86,7 +86,7 @@ fn a_subscriber_whose_policy_drops_loses_messages_and_stays() {
         let counters = &lane.core.counters;
         let dropped = counters.room_dropped[DropReason::Memory as usize].read();
         assert_eq!(dropped, counters.room_offered.read());
-        // It learns what it lost before anything else.
+        // The notice of its losses is sent before any message.
         lane.core.sessions[slot].connection.handle_writable(1);
         lane.core.sessions.flush(slot);
         assert_eq!(lane.core.counters.gaps_announced.read(), 1);
