@@ -30,8 +30,8 @@ pub(crate) enum Pressure {
 }
 
 impl Pressure {
-    /// The level that follows this one when so many sixteenths of the limit are held. It falls later than it rises, so that it
-    /// does not change all the time near a threshold.
+    /// Returns the next level when this many sixteenths of the limit are held. It falls later than it rises, so that
+    /// it does not change all the time near a threshold.
     fn next(self, sixteenths: usize) -> Self {
         match self {
             _ if sixteenths >= FULL_AT => Self::Full,

@@ -56,7 +56,7 @@ impl Refusal {
     fn remedy(self) -> &'static str {
         match self {
             Self::Sessions => "raise `sessions_max` or `sessions_per_address_max`",
-            Self::Memory => "raise `memory_bytes_max` if this is no attack",
+            Self::Memory => "raise `memory_bytes_max` unless this is an attack",
         }
     }
 }
@@ -164,7 +164,7 @@ impl Core {
             tracing::warn!(
                 ?peer,
                 unlogged,
-                "{}, {}; refusing peers, of whom the next are not logged for 10 s",
+                "refusing a peer: {}; {}; further refusals are not logged for 10 s",
                 refusal.text(),
                 refusal.remedy()
             );

@@ -270,7 +270,7 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
         }
         Flow::Stop => Taken::Stopped(used),
         Flow::Close(CloseReason::Decode(error)) => {
-            tracing::debug!(session = %cx.id, %error, "the rest of a datagram is not of this codec");
+            tracing::debug!(session = %cx.id, %error, "cannot decode the rest of a datagram");
             cx.core.sessions.drop_datagram(DatagramDrop::Malformed);
             Taken::Whole
         }

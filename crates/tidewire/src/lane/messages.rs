@@ -100,8 +100,8 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// Messages handled in one turn. They are so many that the rest of the turn costs little in comparison, and so few that sockets
-/// wait for less than a millisecond.
+/// Messages handled in one turn. The number is large enough that the rest of the turn costs little in comparison, and
+/// small enough that sockets wait for less than a millisecond.
 const WORK_PER_TURN: usize = 4096;
 
 /// Messages handled in one turn while a message of the server or of another lane waits. Sockets wait for a few milliseconds.
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(far.read(&mut received).unwrap(), 0, "and then the end");
     }
 
-    /// Sends a message without a body. Its session counts it as taken all the same.
+    /// Sends a message without a body. Its session counts it as taken.
     fn send(lane: &Lane<impl Service>, slot: usize) {
         let session = lane.core.sessions[slot].profile.shared.clone().unwrap();
         assert!(session.reserve(LaneMessage::OVERHEAD_BYTES, usize::MAX));

@@ -23,7 +23,8 @@ pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     }
 }
 
-/// Passes a message to the service if it is within the rate of its session. Otherwise it does what the limit says.
+/// Passes a message to the service if it is within the rate of its session. Otherwise it applies the action of the
+/// limit.
 #[cold]
 #[inline(never)]
 pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
@@ -77,7 +78,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Makes a lane whose sessions may send 10 messages a second, and the frames of so many requests.
+    /// Makes a lane whose sessions may send 10 messages a second, and the frames of this many requests.
     fn limited(when: WhenExceeded, requests: u32) -> (Lane<impl Service>, Vec<u8>) {
         let limit = RateLimit::new(when).messages_per_second(10);
         let limits = Limits {

@@ -134,7 +134,7 @@ impl<S: Service> Lane<S> {
         if taken_apart.is_err() {
             tracing::error!(
                 lane = self.core.exchange.lane,
-                "a failed lane was not taken apart"
+                "a failed lane could not close its sessions"
             );
         }
         result
@@ -174,7 +174,7 @@ impl<S: Service> Lane<S> {
         self.check_drained();
         self.count_allocations();
         if service_called {
-            // The service was called after it said when it wants to run again, so it runs again at once.
+            // A handler ran after `on_turn` had returned its next time, so `on_turn` runs again at once.
             return Some(self.core.sessions.reactor.now_ns);
         }
         earlier(service_wake, self.core.wake_ns())
@@ -363,12 +363,12 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 /// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size, and fits the second-level cache.
 const RECEIVE_BYTES: usize = 256 * 1024;
 
-/// Events taken from the kernel at once. They are so many that the call costs little beside the reads, and so few that due
-/// work (a sweep, a timer) does not wait for milliseconds.
+/// Events taken from the kernel at once. The number is large enough that the call costs little beside the reads, and
+/// small enough that due work (a sweep, a timer) does not wait for milliseconds.
 const EVENTS_PER_WAIT: usize = 128;
 
 /// The waker's token.
 const WAKER: Token = Token(usize::MAX);
 
-/// Tokens above this one are those of listeners, counted down from the waker's.
+/// The first token below those of the listeners, which are counted down from the waker's.
 const LISTENER_LAST: usize = usize::MAX - 1024;

@@ -33,7 +33,7 @@ use crate::transport::Transport;
 pub(crate) enum Spin {
     /// They spin at in-process connections only, as long as that finds work.
     Adaptive,
-    /// They spin for so many nanoseconds each time, also at sockets.
+    /// They spin for this many nanoseconds each time, also at sockets.
     Always(u64),
     /// They sleep at once.
     Never,
@@ -57,7 +57,7 @@ impl Spin {
 pub(super) struct SpinBackoff {
     /// Times to sleep at once before the next spin.
     left: u32,
-    /// Times to sleep at once after the last spin in vain.
+    /// Times to sleep at once after the last spin that found no work.
     passes: u32,
 }
 

@@ -11,7 +11,7 @@ use crate::mailbox::BatchEntry;
 use crate::observe::DropReason;
 use crate::session::{SessionId, append_with_header};
 
-/// A member of this lane that a handler has taken out of a room.
+/// A member of this lane that a handler has removed from a room.
 #[derive(Debug)]
 pub(crate) struct Departure {
     pub(crate) id: SessionId,

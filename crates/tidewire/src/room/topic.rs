@@ -60,7 +60,7 @@ impl LaneRooms<'_> {
                 peer,
                 unlogged,
                 %error,
-                "a registration is refused; the next ones are counted, and not logged for 10 s"
+                "a registration is refused; further refusals are counted and not logged for 10 s"
             );
         }
         // The counter changes last, so that a test that sees the count finds the line in the log.

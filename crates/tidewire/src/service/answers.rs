@@ -118,7 +118,7 @@ impl Context<'_> {
         if let Err(error) = sent {
             tracing::trace!(session = %self.id, %error, "cannot send a refusal");
             if !has_ids {
-                tracing::debug!(session = %self.id, "a refusal has no words here; the session ends");
+                tracing::debug!(session = %self.id, "the codec cannot express a refusal, so the session ends");
                 // Replies match requests by their order. Without this one, all later replies would be matched to the
                 // wrong requests.
                 self.end_in_order();

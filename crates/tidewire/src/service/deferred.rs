@@ -152,7 +152,7 @@ impl Ticket {
                 if codec.has_ids() {
                     Content::Nothing
                 } else {
-                    tracing::debug!(session = %self.session, "a refusal has no words here; the session ends");
+                    tracing::debug!(session = %self.session, "the codec cannot express a refusal, so the session ends");
                     Content::Inexpressible
                 }
             }
