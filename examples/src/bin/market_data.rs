@@ -77,7 +77,7 @@ impl Feed {
         }
         let newest = latest.values().filter(|round| **round == self.rounds);
         format!(
-            "{}: {} of {symbols} symbols at their newest, {delivered} delivered + {lost} told as lost of {published}",
+            "{}: {} of {symbols} symbols at their newest, {delivered} delivered + {lost} reported lost of {published}",
             events.pattern(),
             newest.count(),
         )
