@@ -3,13 +3,14 @@
 //! Only facts that change results are taken, and each has a fallback of "unknown": a report must never fail
 //! because a container hides a file. Version and commit are those of the binary, so it passes them in.
 
+use std::ffi::OsString;
 use std::fs;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
 
 /// Where and with what a run was made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
     /// Name of the processor, or "unknown".
@@ -22,6 +23,15 @@ pub struct Environment {
     pub version: String,
     /// Commit the binary was built from, or "unknown".
     pub commit: String,
+    /// Memory of the machine in bytes; nothing where it is not known, as in reports of older builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Whether the machine is virtual, and of which maker, in words; nothing where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtualisation: Option<String>,
+    /// The command line that made the report; nothing where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_line: Option<String>,
 }
 
 impl Environment {
@@ -38,8 +48,55 @@ impl Environment {
             kernel: or_unknown(&release),
             version: version.to_owned(),
             commit: or_unknown(commit),
+            memory_bytes: memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+            virtualisation: (!cpu_info.is_empty()).then(|| virtualisation(&cpu_info)),
+            command_line: Some(command_line(std::env::args_os())),
         }
     }
+}
+
+/// Whether the processor says that a hypervisor runs beneath it.
+pub(crate) fn is_virtual(cpu_info: &str) -> bool {
+    cpu_info
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .any(|(key, value)| {
+            key.trim() == "flags" && value.split_whitespace().any(|flag| flag == "hypervisor")
+        })
+}
+
+/// The same in words, with the maker of the machine where the firmware names one.
+fn virtualisation(cpu_info: &str) -> String {
+    if !is_virtual(cpu_info) {
+        return "none found".to_owned();
+    }
+    let maker = fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
+    match maker.trim() {
+        "" => "virtual machine".to_owned(),
+        maker => format!("virtual machine ({maker})"),
+    }
+}
+
+/// The first line of `/proc/meminfo` is `MemTotal: 8165432 kB`.
+fn memory_bytes(memory_info: &str) -> Option<u64> {
+    let total = memory_info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = total.split_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1 << 10)
+}
+
+/// Words that hold a space or nothing are put between quotes, so that the line can be read as it was typed.
+fn command_line(words: impl Iterator<Item = OsString>) -> String {
+    let quoted = words.map(|word| {
+        let word = word.to_string_lossy().into_owned();
+        if word.is_empty() || word.contains(char::is_whitespace) {
+            format!("'{word}'")
+        } else {
+            word
+        }
+    });
+    quoted.collect::<Vec<String>>().join(" ")
 }
 
 /// The first processor's name. The key differs: `model name` on x86, `Model` or `Hardware` on boards with
@@ -85,5 +142,20 @@ mod tests {
         assert!(!environment.cpu.is_empty() && !environment.kernel.is_empty());
         assert_eq!(environment.version, "1.2.3");
         assert_eq!(environment.commit, "unknown");
+        assert!(environment.memory_bytes > Some(1 << 20), "{environment:?}");
+        assert!(environment.virtualisation.is_some() && environment.command_line.is_some());
+    }
+
+    #[test]
+    fn memory_virtualisation_and_command_line_are_read() {
+        assert_eq!(
+            memory_bytes("MemTotal:  4 kB\nMemFree: 1 kB\n"),
+            Some(4_096)
+        );
+        assert_eq!(memory_bytes("MemTotal: much\n"), None);
+        assert!(virtualisation("flags\t\t: fpu hypervisor sse\n").starts_with("virtual machine"));
+        assert_eq!(virtualisation("flags: fpu\n"), "none found");
+        let words = ["tidewire", "load", "a file", ""].map(OsString::from);
+        assert_eq!(command_line(words.into_iter()), "tidewire load 'a file' ''");
     }
 }

@@ -51,6 +51,32 @@ pub(crate) fn milliseconds(value: f64) -> String {
     }
 }
 
+/// Decimals with which the smallest of these numbers has three significant digits, from 0 to 4. Numbers of one column share them.
+pub(crate) fn decimals(numbers: impl Iterator<Item = f64>) -> usize {
+    let sizes = numbers.map(f64::abs).filter(|size| *size > 0.0);
+    match sizes.fold(f64::INFINITY, f64::min) {
+        smallest if smallest >= 99.5 => 0,
+        smallest if smallest >= 9.95 => 1,
+        smallest if smallest >= 0.995 => 2,
+        smallest if smallest >= 0.0995 => 3,
+        _ => 4,
+    }
+}
+
+/// A number with this many decimals and with separators. A text for one that no table has room for.
+pub(crate) fn fixed(number: f64, decimals: usize) -> String {
+    if !number.is_finite() || number.abs() >= 1e15 {
+        return "beyond measure".to_owned();
+    }
+    let text = format!("{:.decimals$}", number.abs());
+    let (whole, part) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let sign = if number < 0.0 { "-" } else { "" };
+    format!(
+        "{sign}{}{part}",
+        thousands(whole.parse().unwrap_or(u64::MAX))
+    )
+}
+
 /// Milliseconds with their unit, or that there are none to show.
 #[must_use]
 pub fn known_milliseconds(value: Option<f64>) -> String {
@@ -76,6 +102,27 @@ pub(crate) fn few(value: f64) -> String {
         value => format!("{value:.1e}"),
     }
 }
+
+/// How many of something there are for each message. Fewer than one in a thousand messages is the noise of a run, and is none.
+pub(crate) fn each(value: f64) -> String {
+    if value < NONE_BELOW {
+        "none".to_owned()
+    } else {
+        few(value)
+    }
+}
+
+/// The same, in front of the name of what is counted.
+pub(crate) fn each_of(value: f64, name: &str) -> String {
+    if value < NONE_BELOW {
+        format!("no {name}")
+    } else {
+        format!("{} {name}", few(value))
+    }
+}
+
+/// What is rarer than this for each message is told as none.
+pub(crate) const NONE_BELOW: f64 = 0.001;
 
 /// Bytes in MiB.
 pub(crate) fn mebibytes(bytes: u64) -> String {
@@ -131,6 +178,29 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(few(value), text);
         }
+    }
+
+    #[test]
+    fn what_is_rarer_than_one_in_a_thousand_messages_is_none() {
+        assert_eq!([0.0, 0.000_19, 0.25].map(each), ["none", "none", "0.2500"]);
+        assert_eq!(each_of(0.000_19, "allocations"), "no allocations");
+        assert_eq!(each_of(2.0, "allocations"), "2.00 allocations");
+    }
+
+    #[test]
+    fn numbers_of_a_column_share_the_decimals_of_the_smallest() {
+        let shown = |numbers: &[f64]| -> Vec<String> {
+            let decimals = decimals(numbers.iter().copied());
+            let shown = numbers.iter().map(|number| fixed(*number, decimals));
+            shown.collect()
+        };
+        assert_eq!(
+            shown(&[0.5, 12.34, 1_234.5]),
+            ["0.500", "12.340", "1,234.500"]
+        );
+        assert_eq!(shown(&[2_006.4, 66.66, 0.0]), ["2,006.4", "66.7", "0.0"]);
+        assert_eq!(shown(&[0.000_9]), ["0.0009"]);
+        assert_eq!(fixed(f64::INFINITY, 2), "beyond measure");
     }
 
     #[test]

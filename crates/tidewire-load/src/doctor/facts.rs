@@ -9,7 +9,7 @@ use tidewire_io::affinity::available_cores;
 use tidewire_io::descriptors::descriptor_limit;
 
 use super::timing;
-use crate::environment::Environment;
+use crate::environment::{Environment, is_virtual};
 
 /// Everything the examination takes into account. What a container hides is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -183,15 +183,6 @@ fn governors(directory: &Path) -> Vec<String> {
     found.sort();
     found.dedup();
     found
-}
-
-fn is_virtual(cpu_info: &str) -> bool {
-    cpu_info
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .any(|(key, value)| {
-            key.trim() == "flags" && value.split_whitespace().any(|flag| flag == "hypervisor")
-        })
 }
 
 fn port_count(range: &str) -> Option<u64> {

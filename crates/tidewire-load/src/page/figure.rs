@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::format::markup;
+use crate::format::{decimals, fixed, markup};
+use crate::statistics::Percentile;
 
 /// A chart, or the reason why there is none.
 #[derive(Debug)]
@@ -71,12 +72,56 @@ impl Figure {
     }
 }
 
-/// Rows of texts under a heading. The first column is a name, the others are numbers unless said otherwise.
+/// Rows of cells under a heading. The first column is a name, the others are numbers unless said otherwise.
 #[derive(Debug, Default)]
 pub struct Table {
     head: Vec<String>,
-    rows: Vec<Vec<String>>,
+    rows: Vec<Vec<Cell>>,
     words: Vec<usize>,
+}
+
+/// The content of a cell.
+#[derive(Clone, Debug)]
+pub enum Cell {
+    /// A text, written as it is.
+    Text(String),
+    /// A number, written with as many decimals as all numbers of its column.
+    Number(f64),
+    /// A link within the page.
+    Link {
+        /// The text to select.
+        text: String,
+        /// The `id` of the place that it leads to.
+        id: String,
+    },
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<f64> for Cell {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<Option<f64>> for Cell {
+    /// A dash stands for a number that is not known.
+    fn from(number: Option<f64>) -> Self {
+        number.map_or_else(|| Self::Text(NO_VALUE.to_owned()), Self::Number)
+    }
+}
+
+impl From<Percentile> for Cell {
+    fn from(percentile: Percentile) -> Self {
+        match percentile {
+            Percentile::Known { ms } => Self::Number(ms),
+            other => Self::Text(other.to_string()),
+        }
+    }
 }
 
 impl Table {
@@ -95,18 +140,21 @@ impl Table {
         self
     }
 
-    /// Appends a row, with a text for each column.
-    pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+    /// Appends a row, with a cell for each column.
+    pub fn row(&mut self, cells: Vec<impl Into<Cell>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// Writes the table.
     pub fn write(&self, page: &mut String) {
         page.push_str("<div class=\"scroll\"><table><thead><tr>");
         for (column, cell) in self.head.iter().enumerate() {
-            self.write_cell(page, "th scope=\"col\"", "th", column, cell);
+            self.write_cell(page, "th scope=\"col\"", "th", column, &markup(cell));
         }
         page.push_str("</tr></thead><tbody>\n");
+        let decimals: Vec<usize> = (0..self.head.len())
+            .map(|column| self.decimals(column))
+            .collect();
         for row in &self.rows {
             page.push_str("<tr>");
             for (column, cell) in row.iter().enumerate() {
@@ -114,7 +162,12 @@ impl Table {
                     0 => ("th scope=\"row\"", "th"),
                     _ => ("td", "td"),
                 };
-                self.write_cell(page, open, close, column, cell);
+                let content = match cell {
+                    Cell::Text(text) => markup(text),
+                    Cell::Number(number) => fixed(*number, decimals[column]),
+                    Cell::Link { text, id } => format!("<a href=\"#{id}\">{}</a>", markup(text)),
+                };
+                self.write_cell(page, open, close, column, &content);
             }
             page.push_str("</tr>\n");
         }
@@ -133,14 +186,26 @@ impl Table {
         page.push_str("</details>");
     }
 
+    /// The decimals of a column: those that its smallest number needs.
+    fn decimals(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        decimals(cells.filter_map(|cell| match cell {
+            Cell::Number(number) => Some(*number),
+            _ => None,
+        }))
+    }
+
     fn write_cell(&self, page: &mut String, open: &str, close: &str, column: usize, cell: &str) {
         let class = if column == 0 || self.words.contains(&column) {
             ""
         } else {
             " class=\"n\""
         };
-        let _ = write!(page, "<{open}{class}>{}</{close}>", markup(cell));
+        let _ = write!(page, "<{open}{class}>{cell}</{close}>");
     }
 }
+
+/// Stands in a table where there is no figure.
+pub(crate) const NO_VALUE: &str = "–";
 
 const ROWS_PRINTED_MAX: usize = 24;

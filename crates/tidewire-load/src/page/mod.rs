@@ -19,7 +19,7 @@ pub mod scale;
 
 use self::figure::Table;
 use crate::environment::Environment;
-use crate::format::markup;
+use crate::format::{markup, mebibytes};
 
 /// The head of a page. Plain texts.
 #[derive(Debug)]
@@ -47,15 +47,20 @@ pub fn whole_page(heading: &Heading<'_>, content: &str) -> String {
     )
 }
 
-/// Names and values that describe the machine and the build.
+/// Names and values that describe the machine, the build and the command.
 #[must_use]
-pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 5] {
+pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 8] {
+    // Reports of older builds do not know them.
+    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "not recorded".to_owned());
     [
         ("processor", machine.cpu.clone()),
         ("cores", machine.cores.to_string()),
+        ("memory", or_unknown(machine.memory_bytes.map(mebibytes))),
+        ("virtualisation", or_unknown(machine.virtualisation.clone())),
         ("kernel", machine.kernel.clone()),
         ("version", machine.version.clone()),
         ("commit", machine.commit.clone()),
+        ("command line", or_unknown(machine.command_line.clone())),
     ]
 }
 

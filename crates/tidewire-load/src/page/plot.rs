@@ -16,11 +16,21 @@ pub(crate) struct Plot {
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) bands: Vec<Band>,
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<Heat>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) lines: Vec<Line>,
     pub(crate) dots: Vec<Dot>,
     pub(crate) columns: Vec<Column>,
+    /// The scale of the cells' colours.
+    pub(crate) shades: Option<Shades>,
+}
+
+/// The scale of a heat map, from its faintest shade to its fullest.
+pub(crate) struct Shades {
+    /// Text before the faintest shade.
+    pub(crate) least: String,
+    /// Text behind the fullest one.
+    pub(crate) most: String,
 }
 
 /// A part of the width that is shaded and named.
@@ -31,7 +41,7 @@ pub(crate) struct Band {
 }
 
 /// A rectangle of a heat map.
-pub(crate) struct Cell {
+pub(crate) struct Heat {
     pub(crate) x: (f64, f64),
     pub(crate) y: (f64, f64),
     /// From 1, faint, to 6, full.
@@ -82,6 +92,7 @@ impl Plot {
             lines: Vec::new(),
             dots: Vec::new(),
             columns: Vec::new(),
+            shades: None,
         }
     }
 
@@ -114,6 +125,7 @@ impl Plot {
         canvas.rules(&mut svg);
         canvas.columns(&mut svg);
         canvas.dots(&mut svg);
+        canvas.shades(&mut svg);
         svg.push_str("</svg>");
         svg
     }
@@ -225,6 +237,32 @@ impl Canvas<'_> {
                  height=\"{height:.1}\" data-tip=\"{tip}\"/>"
             );
         }
+    }
+
+    /// The scale of the colours, above the right end of the drawing.
+    fn shades(&self, svg: &mut String) {
+        let Some(shades) = &self.plot.shades else {
+            return;
+        };
+        let (bottom, least, most) = (self.top - 10.0, markup(&shades.least), markup(&shades.most));
+        let boxes_end = self.right - text_width(&shades.most) - 4.0;
+        let boxes_begin = boxes_end - f64::from(SHADES) * SHADE_WIDTH;
+        let _ = write!(
+            svg,
+            "<g class=\"shades\"><text class=\"quiet\" text-anchor=\"end\" x=\"{:.1}\" y=\"{bottom:.1}\">{least}</text>\
+             <text class=\"quiet\" text-anchor=\"end\" x=\"{:.1}\" y=\"{bottom:.1}\">{most}</text>",
+            boxes_begin - 4.0,
+            self.right
+        );
+        for level in 1..=SHADES {
+            let x = boxes_begin + f64::from(level - 1) * SHADE_WIDTH;
+            let _ = write!(
+                svg,
+                "<rect class=\"heat h{level}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{SHADE_WIDTH:.1}\" height=\"9\"/>",
+                bottom - 8.5
+            );
+        }
+        svg.push_str("</g>");
     }
 
     fn lines(&self, svg: &mut String) {
@@ -339,3 +377,6 @@ const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
 const RIGHT: f64 = 14.0;
 const LINE_HEIGHT: f64 = 14.0;
+/// Shades of a heat map.
+pub(crate) const SHADES: u8 = 6;
+const SHADE_WIDTH: f64 = 16.0;

@@ -148,7 +148,7 @@ pub(crate) fn compact(value: f64) -> String {
         size if size >= 1e3 => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    let text = format!("{scaled:.3}");
+    let text = format!("{scaled:.6}");
     let text = if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.')
     } else {
@@ -182,6 +182,7 @@ mod tests {
         assert_eq!(texts(&wide)[0], "0.01");
         assert_eq!(wide.scale.ends(), (0.002, 5_000.0));
         assert_eq!(compact(2_500_000.0), "2.5M");
+        assert_eq!(compact(0.000_5), "0.0005");
     }
 
     #[test]

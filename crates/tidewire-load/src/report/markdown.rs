@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::format::thousands;
+use super::format::{mebibytes, thousands};
 use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells};
 use super::{Conclusion, Report, StepReport};
 
@@ -26,6 +26,11 @@ pub(super) fn render(report: &Report) -> String {
     let seed = report.seed.to_string();
     let duration = format!("{:.2} s", report.total_duration_secs);
     let cores = thousands(u64::from(report.env.cores));
+    // Reports of older builds lack these.
+    let not_recorded = || "not recorded".to_owned();
+    let memory = report.env.memory_bytes.map_or_else(not_recorded, mebibytes);
+    let [virtualisation, command_line] = [&report.env.virtualisation, &report.env.command_line]
+        .map(|text| text.clone().unwrap_or_else(not_recorded));
     let rows = [
         ("target", report.target_server.as_str()),
         ("started", &report.start_time_utc),
@@ -35,9 +40,12 @@ pub(super) fn render(report: &Report) -> String {
         ("seed", &seed),
         ("processor", &report.env.cpu),
         ("cores", &cores),
+        ("memory", &memory),
+        ("virtualisation", &virtualisation),
         ("kernel", &report.env.kernel),
         ("version", &report.env.version),
         ("commit", &report.env.commit),
+        ("command line", &command_line),
     ];
     text.push_str("| what | value |\n|---|---|\n");
     for (name, value) in rows {
@@ -69,7 +77,7 @@ fn render_step(text: &mut String, step: &StepReport) {
     for (name, latency) in latencies(step) {
         let _ = writeln!(text, "| {name} | {} |", latency_cells(latency).join(" | "));
     }
-    let _ = writeln!(text, "\n*end to end* is {}.", cell(&step.latency_kind));
+    let _ = writeln!(text, "\n*scheduled* is {}.", cell(&step.latency_kind));
     for note in &step.notes {
         let _ = writeln!(text, "\nNote: {}.", cell(note));
     }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use tidewire_proto::text::visible;
 
 use super::format::{
-    NOT_KNOWN, few, known_milliseconds, mebibytes, milliseconds, per_second, percent, thousands,
+    NONE_BELOW, NOT_KNOWN, each_of, few, known_milliseconds, mebibytes, milliseconds, per_second,
+    percent, thousands,
 };
 use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
 
@@ -142,13 +143,20 @@ fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
         };
     };
     let cpu = cpu.unwrap_or_else(|| "processor time not known".to_owned());
-    let calls = few(lanes.system_calls_per_message);
+    let calls = each_of(lanes.system_calls_per_message, "system calls");
     let allocations = lanes
         .allocations_per_message
         .zip(lanes.allocated_bytes_per_message)
-        .map(|(count, bytes)| format!("{} allocations of {} bytes", few(count), few(bytes)));
+        .map(|(count, bytes)| {
+            let allocations = each_of(count, "allocations");
+            if count < NONE_BELOW {
+                allocations
+            } else {
+                format!("{allocations} of {} bytes", few(bytes))
+            }
+        });
     let allocations = allocations.unwrap_or_else(|| "allocations not known".to_owned());
-    format!("{cpu}, {calls} system calls, {allocations} a message")
+    format!("{cpu}, {calls}, {allocations} a message")
 }
 
 /// The percentiles that count what never arrived.
@@ -260,8 +268,8 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
 /// The distributions of a step by name.
 pub(super) fn latencies(step: &StepReport) -> [(&'static str, Option<&Latency>); 2] {
     [
-        ("end to end", step.latency.as_ref()),
-        ("write call", step.latency_send.as_ref()),
+        ("scheduled", step.latency.as_ref()),
+        ("write", step.latency_send.as_ref()),
     ]
 }
 
@@ -270,6 +278,11 @@ pub(super) fn latency_cells(latency: Option<&Latency>) -> [String; 8] {
     let Some(latency) = latency else {
         return [const { String::new() }; 8].map(|_| NOT_KNOWN.to_owned());
     };
+    latency_figures(latency).map(milliseconds)
+}
+
+/// The milliseconds of one distribution in the same order.
+pub(super) fn latency_figures(latency: &Latency) -> [f64; 8] {
     [
         latency.p50_ms,
         latency.p90_ms,
@@ -280,7 +293,6 @@ pub(super) fn latency_cells(latency: Option<&Latency>) -> [String; 8] {
         latency.mean_ms,
         latency.std_dev_ms,
     ]
-    .map(milliseconds)
 }
 
 fn server(step: &StepReport) -> String {

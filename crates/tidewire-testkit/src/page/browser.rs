@@ -196,9 +196,10 @@ pub fn check_everywhere(pages: &[(&str, String)]) {
         fs::write(&page, content).expect("a page is written");
         for (width, scheme, media) in [
             (360, "light", ""),
-            (360, "dark", ""),
+            (390, "dark", ""),
             (768, "light", ""),
-            (1_440, "dark", ""),
+            (1_280, "light", ""),
+            (1_920, "dark", ""),
             (794, "light", "print"),
         ] {
             browser.open(&page, width, scheme, media);
@@ -209,6 +210,10 @@ pub fn check_everywhere(pages: &[(&str, String)]) {
             assert_eq!(found["viewport"], width, "{case}");
             assert_eq!(found["overflow"], 0, "{case}: {found}");
             assert_eq!(found["cutOff"], json!([]), "{case}");
+            assert_eq!(found["brokenWords"], json!([]), "{case}");
+            if width >= 1_280 {
+                assert_eq!(found["wideTables"], json!([]), "{case}");
+            }
             let drawings = found["drawings"].as_u64().expect("a number of drawings");
             assert_eq!(
                 Some(drawings),
@@ -222,7 +227,8 @@ pub fn check_everywhere(pages: &[(&str, String)]) {
     }
 }
 
-/// A script that tells what can be seen: how far the page is wider than the window, which texts of drawings are cut off, and so on.
+/// A script that tells what can be seen: how far the page is wider than the window, which texts of drawings are cut off, which words
+/// are broken, which visible tables have to be scrolled, and so on.
 pub const LOOK: &str = r#"(() => {
   const root = document.documentElement;
   const seen = [...document.querySelectorAll("figure svg")].filter((svg) => svg.getClientRects().length > 0);
@@ -234,6 +240,23 @@ pub const LOOK: &str = r#"(() => {
     };
     return [...svg.querySelectorAll("text")].filter(outside).map((text) => text.textContent);
   });
+  const brokenWords = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const node = texts.currentNode;
+    if (node.parentElement.closest("svg, script, #tip")) continue;
+    for (const found of node.data.matchAll(/[\p{L}\p{N}]+/gu)) {
+      // A longer word fits into no cell, and has to be broken.
+      if (found[0].length > 20) continue;
+      const range = document.createRange();
+      range.setStart(node, found.index);
+      range.setEnd(node, found.index + found[0].length);
+      const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+      if (lines.size > 1) brokenWords.push(found[0]);
+    }
+  }
+  const isWide = (box) => box.checkVisibility({ contentVisibilityAuto: true }) && box.scrollWidth > box.clientWidth + 1;
+  const wideTables = [...document.querySelectorAll(".scroll")].filter(isWide).map((box) => box.innerText.slice(0, 60));
   const light = (colour) => colour.match(/\d+/g).slice(0, 3).reduce((sum, one) => sum + Number(one), 0);
   const table = document.querySelector("figure details:not(.long) table");
   return {
@@ -242,6 +265,8 @@ pub const LOOK: &str = r#"(() => {
     drawings: seen.length,
     figures: document.querySelectorAll("figure").length,
     cutOff,
+    brokenWords,
+    wideTables,
     darkPage: light(getComputedStyle(document.body).backgroundColor) < 200,
     openTables: table.checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true }) && table.getBoundingClientRect().height > 0,
   };

@@ -1,9 +1,8 @@
 //! The cost of a message on each side: processor time, system calls, allocations.
 
-use super::latency::NO_VALUE;
-use crate::format::{few, thousands};
+use crate::format::{NONE_BELOW, each, thousands};
 use crate::page::bars::{Bar, picture};
-use crate::page::figure::{Drawn, Table};
+use crate::page::figure::{Cell, Drawn, Table};
 use crate::page::scale::Scale;
 use crate::report::{Cost, Report};
 
@@ -28,9 +27,6 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
                 ("client", "s0", cost.client_ns_per_message),
             ],
         );
-        let one = |figure: Option<f64>| {
-            figure.map_or_else(|| NO_VALUE.to_owned(), |figure| format!("{figure:.1}"))
-        };
         let figures = [
             cost.client_ns_per_message,
             cost.server_ns_per_message,
@@ -38,8 +34,8 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
             cost.server_cpu_pct,
             cost.steal_pct,
         ];
-        let mut cells = vec![name.to_owned()];
-        cells.extend(figures.map(one));
+        let mut cells = vec![Cell::from(name.to_owned())];
+        cells.extend(figures.map(Cell::from));
         table.row(cells);
     }
     let Some(picture) = bars.picture("Processor time a message") else {
@@ -73,7 +69,7 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
         let bytes = [client, server].map(|lanes| lanes?.allocated_bytes_per_message);
         bars.add(
             name,
-            few,
+            each,
             [
                 ("server calls", "s1", calls[1]),
                 ("client calls", "s0", calls[0]),
@@ -81,11 +77,15 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
                 ("client allocations", "s0", allocations[0]),
             ],
         );
-        let mut cells = vec![name.to_owned()];
+        let mut cells = vec![Cell::from(name.to_owned())];
         let figures = [calls, allocations, bytes].concat();
         let told = figures.into_iter().map(|figure| {
             // Also of reports that are older than the figure.
-            figure.map_or_else(|| "not known".to_owned(), few)
+            match figure {
+                None => Cell::from("not known".to_owned()),
+                Some(figure) if figure < NONE_BELOW => each(figure).into(),
+                Some(figure) => figure.into(),
+            }
         });
         cells.extend(told);
         table.row(cells);
@@ -95,7 +95,7 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
     };
     Ok(Drawn {
         about: "System calls to wait, read and write, and allocations, of the lanes of each side in the steady window, by \
-                messages sent and received. Only a server that this program started can be asked."
+                messages sent and received; none is fewer than one in a thousand messages. Only a server that this program started can be asked."
             .to_owned(),
         picture,
         table,

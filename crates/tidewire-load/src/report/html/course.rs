@@ -66,12 +66,39 @@ impl Course {
         })
     }
 
+    /// Whether a span is a whole second of its phase or more. The first entry of a drain holds the end of the sending, and the
+    /// last entry of a run ends with it: both are parts of a second, and a line to them would look like a fall.
+    fn is_whole(&self, index: usize) -> bool {
+        let span = &self.spans[index];
+        let is_last = self
+            .spans
+            .get(index + 1)
+            .is_none_or(|next| next.run != span.run);
+        let longest = self.spans.iter().map(|span| span.to - span.from);
+        let longest = longest.fold(0.0, f64::max);
+        !is_last || span.to - span.from >= longest * WHOLE_FROM
+    }
+
+    /// A curve of rates of sending, which end with the sending.
+    pub(super) fn sending(&self, figure: impl Fn(&Span) -> Option<f64>) -> Vec<Vec<(f64, f64)>> {
+        self.pieces(|span| figure(span).filter(|_| span.phase != DRAIN))
+    }
+
+    /// A sentence about the part of a second that is not drawn, if there is one.
+    pub(super) fn about_rest(&self) -> &'static str {
+        if (0..self.spans.len()).all(|index| self.is_whole(index)) {
+            ""
+        } else {
+            " The part of a second at the end is in the table only."
+        }
+    }
+
     /// A curve over time, broken where a figure is not known and between runs.
     pub(super) fn pieces(&self, figure: impl Fn(&Span) -> Option<f64>) -> Vec<Vec<(f64, f64)>> {
         let mut pieces: Vec<Vec<(f64, f64)>> = Vec::new();
         let mut last_run = None;
-        for span in &self.spans {
-            let Some(value) = figure(span) else {
+        for (index, span) in self.spans.iter().enumerate() {
+            let Some(value) = figure(span).filter(|_| self.is_whole(index)) else {
                 last_run = None;
                 continue;
             };
@@ -155,7 +182,7 @@ impl Span {
             at_secs: last.at_secs,
             phase: match first.phase.as_str() {
                 "warm_up" => "warm-up",
-                "drain" => "drain",
+                "drain" => DRAIN,
                 _ => STEADY,
             },
             offered: offered.map(|offered| offered / secs),
@@ -179,6 +206,10 @@ impl Span {
 }
 
 const STEADY: &str = "steady";
+const DRAIN: &str = "drain";
+
+/// A span that is shorter than this share of the longest one is a part.
+const WHOLE_FROM: f64 = 0.9;
 
 /// More points than this cannot be told apart in a chart.
 const SPANS_MAX: usize = 180;

@@ -1,9 +1,9 @@
 //! The fates of the messages, the receivers that missed some, and their cost.
 
-use super::latency::{NO_VALUE, detail};
+use super::latency::detail;
 use crate::format::thousands;
 use crate::page::bars::{Bar, picture};
-use crate::page::figure::{Drawn, Table};
+use crate::page::figure::{Drawn, NO_VALUE, Table};
 use crate::page::scale::Scale;
 use crate::report::{Report, StepReport};
 
@@ -147,7 +147,8 @@ fn share_of(count: u64, all: u64) -> String {
     }
     let share = count as f64 / all as f64 * 100.0;
     match share {
-        share if count == 0 || share >= 0.01 => format!("{share:.3} %"),
-        share => format!("{share:.6} %"),
+        _ if count == 0 => "none".to_owned(),
+        share if share >= 0.001 => format!("{share:.3} %"),
+        _ => "under 0.001 %".to_owned(),
     }
 }

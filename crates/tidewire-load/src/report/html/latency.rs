@@ -1,10 +1,10 @@
 //! How long messages took: by percentile, over time, and all of them at once.
 
 use super::course::{Course, Span};
-use crate::format::{milliseconds, thousands};
-use crate::page::figure::{Drawn, Table};
-use crate::page::plot::{Band, Cell, Column, Line, Plot, Rule};
-use crate::page::scale::Axis;
+use crate::format::{few, milliseconds, thousands};
+use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
+use crate::page::plot::{Band, Column, Heat, Line, Plot, Rule, SHADES, Shades};
+use crate::page::scale::{Axis, compact};
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
@@ -36,6 +36,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
             name: "never arrived".to_owned(),
         });
     }
+    let table = curve_table(&scheduled, service.as_ref());
     let curves = [
         ("service", "s2 dashed", &service),
         ("scheduled", "s1", &Some(scheduled)),
@@ -52,7 +53,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
     Ok(Drawn {
         about: about_percentiles(detail),
         picture: plot.picture(),
-        table: percentile_table(detail),
+        table,
     })
 }
 
@@ -104,12 +105,15 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
                 span.phase
             ),
         });
-        table.row(vec![time, span.phase.to_owned(), p50, p99, p999]);
+        let mut cells: Vec<Cell> = vec![time.into(), span.phase.to_owned().into()];
+        cells.extend(figures.map(|(_, _, figure)| Cell::from(figure(span))));
+        table.row(cells);
     }
     Ok(Drawn {
         about: format!(
-            "Of what arrived, by when it was due. Within a second the tail is of few messages.{}",
-            course.about_spans()
+            "The scheduled latency of what arrived in each second. Within a second the tail is of few messages.{}{}",
+            course.about_spans(),
+            course.about_rest()
         ),
         picture: plot.picture(),
         table,
@@ -146,7 +150,7 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         let time = span.time(course.runs);
         for (edge, count) in span.heat.iter().filter(|(_, count)| *count > 0) {
             let (low, high) = (lower_edge(*edge), *edge);
-            plot.cells.push(Cell {
+            plot.cells.push(Heat {
                 x: (span.from, span.to),
                 y: (low, high),
                 level: level(span.density(*count), densest),
@@ -165,19 +169,23 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         let most = span.heat.iter().max_by_key(|(_, count)| *count);
         let (first, last) = (span.heat.first(), span.heat.last());
         table.row(vec![
-            time,
-            thousands(total),
-            optional(first.map(|(edge, _)| lower_edge(*edge))),
-            optional(most.map(|(edge, _)| edge * 10_f64.powf(-0.05))),
-            optional(last.map(|(edge, _)| *edge)),
+            Cell::from(time),
+            thousands(total).into(),
+            first.map(|(edge, _)| lower_edge(*edge)).into(),
+            most.map(|(edge, _)| edge * 10_f64.powf(-0.05)).into(),
+            last.map(|(edge, _)| *edge).into(),
         ]);
     }
+    // The faintest shade also stands for all that is rarer.
+    let faintest = densest / SHADE_RATIO.powi(i32::from(SHADES) - 1);
+    plot.shades = Some(Shades {
+        least: format!("up to {}", short(faintest)),
+        most: format!("{} messages/s", short(densest)),
+    });
     Ok(Drawn {
-        about: format!(
-            "The stronger the colour, the more messages; each shade is about four times the one before, so that a few slow ones \
-             stay visible. The strongest is {} a second in a tenth of a decade.",
-            thousands(densest.round() as u64)
-        ),
+        about: "The scheduled latency of what arrived in each second. The colour says how many messages a second lie in a tenth of a \
+                decade; each shade is four times the one before, so that a few slow ones stay visible."
+            .to_owned(),
         picture: plot.picture(),
         table,
     })
@@ -273,13 +281,12 @@ fn quantiles() -> impl Iterator<Item = (f64, Quantile)> {
 fn about_percentiles(detail: &StepDetail) -> String {
     let kind = match (&detail.times.service, detail.workload.model.as_str()) {
         (Some(_), "open") => {
-            "scheduled is from when a message was due, service from when it was sent; their gap is what a tool that \
-             waits would not see."
+            "The gap between scheduled and service is what a tool that waits for replies would not see."
         }
         (_, "closed") => {
-            "The loop is closed: a slow server was asked less, so these are not what an open crowd would feel."
+            "The loop is closed: a slow server was asked less, so these are not what users that do not wait would feel."
         }
-        _ => "From when a message was due or, without a schedule, sent.",
+        _ => "scheduled begins when a message was due or, without a schedule, sent.",
     };
     let missing = match detail.times.scheduled.missing {
         0 => String::new(),
@@ -297,11 +304,47 @@ fn rows(detail: &StepDetail) -> Vec<(&'static str, &Distribution)> {
         ("scheduled", Some(&times.scheduled)),
         ("service", times.service.as_ref()),
         ("send lag", Some(&times.send_lag)),
-        ("of the client", times.client_lag.as_ref()),
-        ("write call", Some(&times.write)),
+        ("client lag", times.client_lag.as_ref()),
+        ("write", Some(&times.write)),
     ];
     let known = |(name, times): (&'static str, Option<_>)| times.map(|times| (name, times));
     all.into_iter().filter_map(known).collect()
+}
+
+/// The points of the curves.
+fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
+    let mut table = Table::new(["percentile", "scheduled ms", "service ms"]);
+    for (x, ms) in &scheduled.points {
+        let service = service.and_then(|curve| curve.points.iter().find(|(place, _)| place == x));
+        let percentile = format!("p{}", compact(100.0 * (1.0 - 1.0 / x)));
+        table.row(vec![
+            Cell::from(percentile),
+            (*ms).into(),
+            service.map(|(_, ms)| *ms).into(),
+        ]);
+    }
+    table
+}
+
+/// The percentiles of every latency of a step, with a sentence for each name.
+pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
+    let Ok(detail) = detail(step) else { return };
+    page.push_str("<h3>Percentiles</h3>\n");
+    percentile_table(detail).write(page);
+    page.push_str("<p class=\"note\">");
+    for (name, _) in rows(detail) {
+        let meaning = match name {
+            "scheduled" => "from when a message was due until it arrived",
+            "service" => "from when it was sent until it arrived",
+            "send lag" => "from when it was due until it was sent",
+            "client lag" => "the part of the send lag in which the message could have been sent",
+            _ => "the time of the call that writes it",
+        };
+        page.push_str(&format!("<b>{name}</b>: {meaning}. "));
+    }
+    page.push_str(
+        "n/a: fewer than ten messages lie above this percentile. inf: that share of the messages never arrived.</p>\n",
+    );
 }
 
 fn percentile_table(detail: &StepDetail) -> Table {
@@ -309,17 +352,10 @@ fn percentile_table(detail: &StepDetail) -> Table {
         "ms", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "missing",
     ]);
     for (name, times) in rows(detail) {
-        let mut cells = vec![name.to_owned()];
-        let [.., p9999] = percentiles(times);
-        cells.extend(
-            percentiles(times)[..5]
-                .iter()
-                .map(|(_, _, value)| value.to_string()),
-        );
-        cells.push(p9999.2.to_string());
-        cells.push(milliseconds(times.max_ms));
-        cells.push(milliseconds(times.mean_ms));
-        cells.push(thousands(times.missing));
+        let mut cells = vec![Cell::from(name.to_owned())];
+        cells.extend(percentiles(times).map(|(_, _, value)| value.into()));
+        cells.extend([times.max_ms, times.mean_ms].map(Cell::from));
+        cells.push(thousands(times.missing).into());
         table.row(cells);
     }
     table
@@ -363,14 +399,23 @@ fn lower_edge(edge: f64) -> f64 {
     edge * 10_f64.powf(-0.1)
 }
 
-/// The shade of a cell: 6 for the densest, one less for each four times fewer.
+/// The shade of a cell: the fullest for the densest, one less for each four times fewer.
 fn level(density: f64, densest: f64) -> u8 {
-    let steps = (densest / density).log(4.0).floor();
-    6 - steps.clamp(0.0, 5.0) as u8
+    let steps = (densest / density).log(SHADE_RATIO).floor();
+    SHADES - steps.clamp(0.0, f64::from(SHADES - 1)) as u8
 }
 
-/// Stands in a table where there is no figure.
-pub(super) const NO_VALUE: &str = "–";
+/// A number for which there is little room.
+fn short(number: f64) -> String {
+    if number < 10.0 {
+        few(number)
+    } else {
+        compact(number.round())
+    }
+}
+
+/// A shade stands for this many times as many messages as the one before.
+const SHADE_RATIO: f64 = 4.0;
 
 const NOTHING_BACK: &str = "no message came back, so there are no latencies";
 

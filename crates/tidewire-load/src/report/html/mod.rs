@@ -1,12 +1,14 @@
 //! `report.html`: the report to look at, in one file.
 //!
-//! Problems come first, then every step in a line, then the charts of the whole, then those of each step. A chart whose
+//! The answer comes first: verdict, large figures, problems and the course of the step that decides. Then come every step in a
+//! line, the charts of the whole, and those of each step. A chart whose
 //! figures are missing is left out, and a line gives the reason, so that an old report is a shorter page and not a
 //! broken one. The parts of a page are in [`crate::page`].
 //!
 //! A chart is a function from the report, or from one of its steps, to a [`Drawn`](crate::page::figure::Drawn) or a
-//! reason; a new one is a line in [`figures_of_all`] or [`figures_of_step`].
+//! reason; a new one is a line in [`figures_of_all`], [`course_of_step`] or [`figures_of_step`].
 
+mod answer;
 mod cost;
 mod course;
 mod delivery;
@@ -28,14 +30,15 @@ impl Report {
     #[must_use]
     pub fn to_html(&self) -> String {
         let mut page = String::new();
-        summary::verdict(self, &mut page);
+        answer::write(self, &mut page);
         summary::overview(self, &mut page);
         summary::limits(self, &mut page);
         page.push_str("<section id=\"whole\"><h2>All steps together</h2>\n");
         Figure::write_all(&figures_of_all(self), &mut page);
         page.push_str("</section>\n");
-        for (number, step) in (1..).zip(&self.steps) {
-            write_step(number, step, &mut page);
+        let deciding = answer::deciding_step(self);
+        for (index, step) in self.steps.iter().enumerate() {
+            write_step(index + 1, step, deciding == Some(index), &mut page);
         }
         summary::environment(self, &mut page);
         let heading = Heading {
@@ -79,7 +82,20 @@ fn figures_of_all(report: &Report) -> Vec<Figure> {
     ]
 }
 
-/// The charts of one step.
+/// The charts of one step over time.
+fn course_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
+    let figure = |id: &str, title, content| Figure {
+        id: format!("step-{number}-{id}"),
+        title,
+        content,
+    };
+    vec![
+        figure("latency", "Latency over time", latency::over_time(step)),
+        figure("rate", "Rate over time", rate::over_time(step)),
+    ]
+}
+
+/// The other charts of one step.
 fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
     let figure = |id: &str, title, content| Figure {
         id: format!("step-{number}-{id}"),
@@ -92,9 +108,7 @@ fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
             "Latency by percentile",
             latency::by_percentile(step),
         ),
-        figure("rate", "Rate over time", rate::over_time(step)),
         figure("heat", "Latency heat map", latency::heat_map(step)),
-        figure("latency", "Latency over time", latency::over_time(step)),
         figure(
             "receivers",
             "Worst receivers",
@@ -104,7 +118,8 @@ fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
     ]
 }
 
-fn write_step(number: usize, step: &StepReport, page: &mut String) {
+/// Writes the section of a step. The course of the step that decides is at the top of the page.
+fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut String) {
     let (name, verdict) = (markup(&step.step_name), summary::step_verdict(step));
     let class = if step.passes() && !summary::is_doubtful(step) {
         "ok"
@@ -116,7 +131,9 @@ fn write_step(number: usize, step: &StepReport, page: &mut String) {
         "<section class=\"step\" id=\"step-{number}\"><h2>{name} <em class=\"{class}\">{verdict}</em></h2>"
     );
     page.push_str("<dl class=\"facts\">");
-    for (name, value) in table::facts(step) {
+    // The table of percentiles has the tail.
+    let facts = table::facts(step);
+    for (name, value) in facts.into_iter().filter(|(name, _)| *name != "tail") {
         let _ = write!(
             page,
             "<div><dt>{name}</dt><dd>{}</dd></div>",
@@ -127,7 +144,14 @@ fn write_step(number: usize, step: &StepReport, page: &mut String) {
     if step.detail.is_none() {
         summary::latencies(step, page);
     }
-    Figure::write_all(&figures_of_step(number, step), page);
+    let mut figures = figures_of_step(number, step);
+    if is_at_top {
+        page.push_str("<p class=\"note\">Latency and rate over time and the percentiles of this step are <a href=\"#answer\">at the top</a>.</p>\n");
+    } else {
+        latency::percentiles_of(step, page);
+        figures.splice(0..0, course_of_step(number, step));
+    }
+    Figure::write_all(&figures, page);
     for note in &step.notes {
         let _ = writeln!(page, "<p class=\"note\">Note: {}.</p>", markup(note));
     }

@@ -1,9 +1,9 @@
 //! How many messages a second, over time.
 
 use super::course::Course;
-use super::latency::{NO_VALUE, detail, shade};
+use super::latency::{detail, shade};
 use crate::format::per_second;
-use crate::page::figure::{Drawn, Table};
+use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
 use crate::page::plot::{Column, Line, Plot};
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, StepReport};
@@ -38,8 +38,8 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
             });
         }
     };
-    add("offered", "s0 dashed", course.pieces(|span| span.offered));
-    add("sent", "s1", course.pieces(|span| Some(span.sent)));
+    add("offered", "s0 dashed", course.sending(|span| span.offered));
+    add("sent", "s1", course.sending(|span| Some(span.sent)));
     if comes_back {
         let share = |received| Some(received / receivers);
         add(
@@ -62,9 +62,17 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
                 span.phase
             ),
         });
-        table.row(vec![time, span.phase.to_owned(), offered, sent, received]);
+        table.row(vec![
+            Cell::from(time),
+            span.phase.to_owned().into(),
+            span.offered.into(),
+            span.sent.into(),
+            span.received.into(),
+        ]);
     }
-    let mut about = "Shaded phases count for no rate.".to_owned();
+    let mut about =
+        "Shaded phases count for no rate. Offered and sent end with the sending.".to_owned();
+    about.push_str(course.about_rest());
     if receivers > 1.0 {
         about.push_str(&format!(
             " A message has {receivers:.0} receivers, and received is drawn divided by them."

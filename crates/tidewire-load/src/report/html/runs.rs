@@ -1,8 +1,8 @@
 //! Runs and parts, one by one.
 
-use super::latency::{NO_VALUE, detail};
+use super::latency::detail;
 use crate::format::{per_second, thousands};
-use crate::page::figure::{Drawn, Table};
+use crate::page::figure::{Cell, Drawn, Table};
 use crate::page::plot::{Dot, Plot, Rule};
 use crate::page::scale::Axis;
 use crate::report::{RunFigures, StepReport};
@@ -60,20 +60,19 @@ pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
     })
 }
 
-fn row(run: &RunFigures) -> Vec<String> {
-    let server = run.server_ns_per_message;
+fn row(run: &RunFigures) -> Vec<Cell> {
     vec![
-        run.run.to_string(),
-        per_second(run.send_tps),
-        per_second(run.receive_tps),
-        thousands(run.expected),
-        thousands(run.lost),
-        thousands(run.unconfirmed),
-        run.p50.to_string(),
-        run.p99.to_string(),
-        run.p999.to_string(),
-        server.map_or_else(|| NO_VALUE.to_owned(), |ns| format!("{ns:.0}")),
-        verdict(run).to_owned(),
+        run.run.to_string().into(),
+        run.send_tps.into(),
+        run.receive_tps.into(),
+        thousands(run.expected).into(),
+        thousands(run.lost).into(),
+        thousands(run.unconfirmed).into(),
+        run.p50.into(),
+        run.p99.into(),
+        run.p999.into(),
+        run.server_ns_per_message.into(),
+        verdict(run).to_owned().into(),
     ]
 }
 

@@ -1,8 +1,7 @@
 //! How far it goes: the rate against concurrency, and what a higher rate does to the tail.
 
-use super::latency::NO_VALUE;
 use crate::format::{per_second, thousands};
-use crate::page::figure::{Drawn, Table};
+use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
 use crate::page::plot::{Dot, Line, Plot, Rule};
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, Report, StepReport};
@@ -39,11 +38,14 @@ pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
                 per_second(rate)
             ),
         });
+        let fitted = fit.as_ref().ok();
         table.row(vec![
-            step.step_name.clone(),
-            agents,
-            per_second(rate),
-            fitted,
+            Cell::from(step.step_name.clone()),
+            agents.into(),
+            rate.into(),
+            fitted
+                .map(|fit| fit.throughput(f64::from(step.concurrency)))
+                .into(),
         ]);
     }
     Ok(Drawn {
@@ -133,9 +135,13 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
                 step.step_name
             ),
         });
-        let limit = p99_limit(step).map_or_else(|| NO_VALUE.to_owned(), |limit| limit.to_string());
-        let name = step.step_name.clone();
-        table.row(vec![name, offered, sent, p99.to_string(), limit]);
+        table.row(vec![
+            Cell::from(step.step_name.clone()),
+            step.theoretical_tps.into(),
+            step.steady.send_tps.into(),
+            (*p99).into(),
+            p99_limit(step).into(),
+        ]);
     }
     plot.lines.push(Line {
         name: String::new(),

@@ -2,16 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::latency::NO_VALUE;
-use crate::format::{markup, milliseconds, per_second, thousands};
-use crate::page::figure::Table;
+use crate::format::{NOT_KNOWN, markup, thousands};
+use crate::page::figure::{Cell, Table};
 use crate::page::{machine_facts, write_environment};
 use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
 use crate::report::{Conclusion, Report, StepReport};
 use crate::slo::{Objective, SloFigures};
 use crate::statistics::Latency;
 
-/// How the run ended, in a word and a sentence, and the news that made it end so, worst first.
+/// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
     let (class, word, sentence) = match report.conclusion() {
         Conclusion::Passed if report.steps.iter().any(is_doubtful) => (
@@ -42,6 +41,10 @@ pub(super) fn verdict(report: &Report, page: &mut String) {
         page,
         "<div class=\"verdict {class}\" id=\"verdict\"><strong>{word}</strong> <span>{sentence}</span></div>"
     );
+}
+
+/// The news that made it end so, worst first.
+pub(super) fn news(report: &Report, page: &mut String) {
     let with_news = report
         .steps
         .iter()
@@ -54,6 +57,7 @@ pub(super) fn verdict(report: &Report, page: &mut String) {
         }
         any = true;
         let name = markup(&step.step_name);
+        // Writing to a string cannot fail.
         let _ = write!(page, "<dt><a href=\"#step-{}\">{name}</a></dt>", index + 1);
         write_news(step, page);
     }
@@ -86,45 +90,37 @@ pub(super) fn overview(report: &Report, page: &mut String) {
     ])
     .with_words(1)
     .with_words(2);
-    for step in &report.steps {
+    for (number, step) in (1..).zip(&report.steps) {
         let times = step.detail.as_ref().map(|detail| &detail.times.scheduled);
         let workload = step.detail.as_ref().map(|detail| &detail.workload);
-        let figure = |pick: fn(&Latency) -> f64| {
-            let known = step.latency.as_ref().map(pick);
-            known.map_or_else(|| NO_VALUE.to_owned(), milliseconds)
-        };
+        let figure = |pick: fn(&Latency) -> f64| Cell::from(step.latency.as_ref().map(pick));
         let [p50, p99, p999] = match times {
-            Some(times) => [times.p50, times.p99, times.p999].map(|value| value.to_string()),
+            Some(times) => [times.p50, times.p99, times.p999].map(Cell::from),
             None => [
                 figure(|latency| latency.p50_ms),
                 figure(|latency| latency.p99_ms),
-                NO_VALUE.to_owned(),
+                None.into(),
             ],
         };
-        let [offered, sent, received] = [
-            step.theoretical_tps,
-            step.steady.send_tps,
-            step.steady.receive_tps,
-        ]
-        .map(per_second);
+        let workload = workload.map_or_else(
+            || report.model.clone(),
+            |workload| {
+                format!(
+                    "{} {}, {}",
+                    workload.pattern, workload.codec, workload.model
+                )
+            },
+        );
         table.row(vec![
-            step.step_name.clone(),
-            step_verdict(step).to_owned(),
-            workload.map_or_else(
-                || report.model.clone(),
-                |workload| {
-                    format!(
-                        "{} {}, {}",
-                        workload.pattern, workload.codec, workload.model
-                    )
-                },
-            ),
-            thousands(u64::from(step.concurrency)),
-            offered,
-            sent,
-            received,
-            thousands(step.lost),
-            thousands(step.unconfirmed),
+            step_link(number, step),
+            step_verdict(step).to_owned().into(),
+            workload.into(),
+            thousands(u64::from(step.concurrency)).into(),
+            step.theoretical_tps.into(),
+            step.steady.send_tps.into(),
+            step.steady.receive_tps.into(),
+            thousands(step.lost).into(),
+            thousands(step.unconfirmed).into(),
             p50,
             p99,
             p999,
@@ -137,6 +133,14 @@ pub(super) fn overview(report: &Report, page: &mut String) {
         table.write(page);
     }
     page.push_str("</section>\n");
+}
+
+/// The name of a step as a link to its section.
+fn step_link(number: usize, step: &StepReport) -> Cell {
+    Cell::Link {
+        text: step.step_name.clone(),
+        id: format!("step-{number}"),
+    }
 }
 
 /// A step in a word, the weightiest first.
@@ -167,10 +171,12 @@ pub(super) fn limits(report: &Report, page: &mut String) {
         .with_words(1)
         .with_words(2);
     let mut any = false;
-    for step in &report.steps {
-        for row in step_limits(step) {
+    for (number, step) in (1..).zip(&report.steps) {
+        for limit in step_limits(step) {
             any = true;
-            table.row(row);
+            let mut cells = vec![step_link(number, step)];
+            cells.extend(limit.map(Cell::from));
+            table.row(cells);
         }
     }
     page.push_str("<section id=\"slo\"><h2>Limits</h2>\n");
@@ -184,7 +190,8 @@ pub(super) fn limits(report: &Report, page: &mut String) {
     page.push_str("</section>\n");
 }
 
-fn step_limits(step: &StepReport) -> Vec<Vec<String>> {
+/// The verdict, the limit and the figure of each limit of a step.
+fn step_limits(step: &StepReport) -> Vec<[String; 3]> {
     let Some(detail) = &step.detail else {
         return Vec::new();
     };
@@ -227,12 +234,7 @@ fn step_limits(step: &StepReport) -> Vec<Vec<String>> {
             Objective::DeliveryRatio => format!("{name} ≥ {limit}"),
             _ => format!("{name} ≤ {limit} ms"),
         };
-        rows.push(vec![
-            step.step_name.clone(),
-            verdict.to_owned(),
-            limit,
-            found,
-        ]);
+        rows.push([verdict.to_owned(), limit, found]);
     }
     rows
 }
@@ -259,8 +261,11 @@ pub(super) fn latencies(step: &StepReport, page: &mut String) {
     let [p50, p90, p95, p99, max, min, mean, deviation] = LATENCY_COLUMNS;
     let mut table = Table::new(["ms", p50, p90, p95, p99, max, min, mean, deviation]);
     for (name, latency) in table::latencies(step) {
-        let mut cells = vec![name.to_owned()];
-        cells.extend(table::latency_cells(latency));
+        let mut cells = vec![Cell::from(name.to_owned())];
+        cells.extend(match latency {
+            Some(latency) => table::latency_figures(latency).map(Cell::from),
+            None => [const { NOT_KNOWN }; 8].map(|text| text.to_owned().into()),
+        });
         table.row(cells);
     }
     table.write(page);

@@ -48,8 +48,8 @@ fn a_report_with_everything_has_every_chart() {
     assert!(text(by_id(&document, "step-3-receivers")).contains("receiver 9"));
     let cells = by_id(&document, "step-1-heat");
     let cells = cells.descendants().filter(|node| {
-        node.attribute("class")
-            .is_some_and(|class| class.starts_with("heat"))
+        let class = node.attribute("class");
+        class.is_some_and(|class| class.starts_with("heat")) && node.has_attribute("data-tip")
     });
     assert_eq!(cells.count(), 2 * 11 * 4);
 }
@@ -60,7 +60,9 @@ fn the_worst_news_comes_first() {
     let document = parse(&page);
     let places = [
         "verdict",
+        "tiles",
         "news",
+        "step-3-latency",
         "overview",
         "slo",
         "whole",
@@ -137,7 +139,7 @@ fn an_old_report_is_shorter_and_says_why() {
     }
     let step = text(by_id(&document, "step-1"));
     assert!(
-        step.contains("end to end") && step.contains("write call"),
+        step.contains("scheduled") && step.contains("write"),
         "{step}"
     );
     let mut empty = sample::old();
@@ -204,7 +206,227 @@ fn an_hour_is_drawn_in_as_many_points_as_can_be_seen() {
         .descendants()
         .rfind(|node| node.has_tag_name("tr"))
         .unwrap();
-    assert_eq!(text(last), "3600.0 ssteady0.500036006.00");
+    assert_eq!(text(last), "3600.0 ssteady0.5003,600.06.00");
     let heat = text(by_id(&document, "step-1-heat"));
     assert!(heat.contains(&crate::format::thousands(20 * 851)), "{heat}");
+}
+
+#[test]
+fn the_page_opens_with_the_answer_in_large_figures() {
+    let page = sample::open().to_html();
+    let document = parse(&page);
+    let tiles = by_id(&document, "tiles");
+    let names: Vec<String> = tiles
+        .descendants()
+        .filter(|node| node.has_tag_name("dt"))
+        .map(text)
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "received",
+            "p50 scheduled",
+            "p99 scheduled",
+            "p99.9 scheduled",
+            "lost"
+        ]
+    );
+    let said = text(tiles);
+    assert!(said.contains("4,000 a second"), "{said}");
+    assert!(said.contains("700 of 40,700 expected"), "{said}");
+    // The first step that did not pass decides; its course and its percentiles stand at the top and nowhere else.
+    let answer = by_id(&document, "answer");
+    assert!(text(answer).contains("Figures of open 4k, the first step that did not pass"));
+    for id in ["step-3-latency", "step-3-rate"] {
+        assert!(
+            answer.range().contains(&by_id(&document, id).range().start),
+            "{id}"
+        );
+    }
+    assert!(
+        by_id(&document, "step-1")
+            .range()
+            .contains(&by_id(&document, "step-1-rate").range().start)
+    );
+    let good = sample::sweep().to_html();
+    let good = parse(&good);
+    let said = text(by_id(&good, "answer"));
+    assert!(said.contains("the step with the highest rate"), "{said}");
+    assert!(said.contains("lostnone"), "{said}");
+}
+
+#[test]
+fn percentiles_are_visible_under_one_name_for_each_latency() {
+    let page = sample::open().to_html();
+    let document = parse(&page);
+    for id in ["answer", "step-1", "step-2"] {
+        let heading = by_id(&document, id)
+            .descendants()
+            .find(|node| node.has_tag_name("h3"))
+            .unwrap();
+        assert_eq!(text(heading), "Percentiles", "{id}");
+        let table = heading.next_sibling_element().unwrap();
+        // It is not folded.
+        assert!(!table.ancestors().any(|node| node.has_tag_name("details")));
+        let body = table.descendants().find(|node| node.has_tag_name("tbody"));
+        let names: Vec<String> = body
+            .unwrap()
+            .children()
+            .filter_map(|row| row.first_element_child())
+            .map(text)
+            .collect();
+        assert_eq!(names, ["scheduled", "service", "send lag", "write"], "{id}");
+        let meanings = text(table.next_sibling_element().unwrap());
+        for name in names {
+            assert!(meanings.contains(&format!("{name}: ")), "{meanings}");
+        }
+    }
+    for page in [page.clone(), sample::old().to_html()] {
+        for other in ["end to end", "write call", "of the client"] {
+            assert!(!page.contains(other), "{other}");
+        }
+    }
+}
+
+#[test]
+fn rare_work_is_none_and_no_power_of_ten() {
+    let page = sample::open().to_html();
+    let document = parse(&page);
+    let calls = text(by_id(&document, "calls"));
+    assert!(calls.contains("none"), "{calls}");
+    assert!(text(by_id(&document, "step-1")).contains("no allocations a message"));
+    let body = document
+        .descendants()
+        .find(|node| node.has_tag_name("main"))
+        .unwrap();
+    for shown in body.descendants().filter_map(|node| node.text()) {
+        let mut pieces = shown.split("e-");
+        let before = pieces.next().unwrap_or_default();
+        let is_power = before.ends_with(|last: char| last.is_ascii_digit());
+        assert!(!is_power || pieces.next().is_none(), "{shown}");
+    }
+}
+
+#[test]
+fn numbers_of_a_column_have_equal_decimals() {
+    let page = sample::open().to_html();
+    let document = parse(&page);
+    let mut seen = 0;
+    for table in document
+        .descendants()
+        .filter(|node| node.has_tag_name("table"))
+    {
+        let mut decimals: Vec<Option<usize>> = Vec::new();
+        for row in table.descendants().filter(|node| node.has_tag_name("tr")) {
+            for (column, cell) in row.children().filter(|node| node.is_element()).enumerate() {
+                if decimals.len() <= column {
+                    decimals.push(None);
+                }
+                let shown = text(cell);
+                let is_number = cell.attribute("class") == Some("n")
+                    && shown
+                        .replace(',', "")
+                        .parse::<f64>()
+                        .is_ok_and(f64::is_finite);
+                if !is_number {
+                    continue;
+                }
+                let found = shown.split_once('.').map_or(0, |(_, part)| part.len());
+                assert_eq!(
+                    *decimals[column].get_or_insert(found),
+                    found,
+                    "{}",
+                    text(table)
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 200, "{seen}");
+}
+
+#[test]
+fn a_heat_map_has_a_scale() {
+    let page = sample::open().to_html();
+    let document = parse(&page);
+    let heat = by_id(&document, "step-1-heat");
+    let scales: Vec<_> = heat
+        .descendants()
+        .filter(|node| node.attribute("class") == Some("shades"))
+        .collect();
+    assert_eq!(scales.len(), 2, "one in each drawing");
+    for scale in scales {
+        assert_eq!(count(scale, "rect"), 6);
+        assert!(text(scale).contains("800 messages/s"), "{}", text(scale));
+    }
+}
+
+#[test]
+fn steps_and_limits_lead_to_the_steps() {
+    let page = sample::open().to_html();
+    let document = parse(&page);
+    for (id, links) in [("overview", 3), ("slo", 6)] {
+        let table = by_id(&document, id);
+        let found = table.descendants().filter(|node| {
+            node.attribute("href")
+                .is_some_and(|href| href.starts_with("#step-"))
+        });
+        assert_eq!(found.count(), links, "{id}");
+    }
+}
+
+#[test]
+fn the_last_part_of_a_second_is_not_drawn_as_a_fall() {
+    let mut report = sample::open();
+    let detail = report.steps[0].detail.as_mut().unwrap();
+    // Ten whole seconds, then a part in which sending ended and little arrived.
+    let last = detail.series.last_mut().unwrap();
+    (last.at_secs, last.secs) = (10.4, 0.4);
+    (last.sent, last.received, last.p99_ms) = (20, 30, Some(0.1));
+    let page = report.to_html();
+    check(&page);
+    let document = parse(&page);
+    for id in ["step-1-rate", "step-1-latency"] {
+        let figure = by_id(&document, id);
+        let said = text(figure);
+        assert!(
+            said.contains("The part of a second at the end is in the table only"),
+            "{said}"
+        );
+        assert!(said.contains("10.4 s"), "{said}");
+        let lines = figure
+            .descendants()
+            .filter(|node| node.has_tag_name("polyline"));
+        for line in lines {
+            let points = line.attribute("points").unwrap();
+            assert!(points.split(' ').count() <= 10, "{points}");
+        }
+    }
+    // Where the last second is whole, only the lines of sending end before the drain.
+    let whole = sample::open().to_html();
+    let whole = parse(&whole);
+    let rate = by_id(&whole, "step-1-rate");
+    let points: Vec<usize> = rate
+        .descendants()
+        .filter_map(|node| node.attribute("points"))
+        .map(|points| points.split(' ').count())
+        .collect();
+    assert_eq!(points, [10, 10, 11, 10, 10, 11]);
+}
+
+#[test]
+fn the_environment_tells_memory_virtualisation_and_command() {
+    let page = sample::open().to_html();
+    let said = text(by_id(&parse(&page), "environment"));
+    for part in [
+        "memory8192.0 MiB",
+        "virtualisationvirtual machine (Maker)",
+        "command linetidewire load 'a <scenario>.toml'",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let mut older = sample::old();
+    older.env.memory_bytes = None;
+    let page = older.to_html();
+    assert!(text(by_id(&parse(&page), "environment")).contains("memorynot recorded"));
 }

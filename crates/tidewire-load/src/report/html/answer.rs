@@ -1,0 +1,122 @@
+//! The answer, which the page opens with: how the run ended and the figures that a reader looks for first.
+//!
+//! A run of several steps has one answer, too: the figures of the first step that did not pass, or else of the step with the
+//! highest rate. Its course stands here and not among the other charts of the step, so that it is drawn once.
+
+use std::fmt::Write as _;
+
+use super::latency::{detail, percentiles_of};
+use super::summary::is_doubtful;
+use super::{course_of_step, summary};
+use crate::format::{NOT_KNOWN, markup, milliseconds, thousands};
+use crate::page::figure::Figure;
+use crate::report::{Report, StepReport};
+
+/// Writes the verdict, the large figures, the news, and the course of the step that decides.
+pub(super) fn write(report: &Report, page: &mut String) {
+    page.push_str("<section id=\"answer\">\n");
+    summary::verdict(report, page);
+    let deciding = deciding_step(report);
+    if let Some(index) = deciding {
+        write_tiles(report, index, page);
+    }
+    summary::news(report, page);
+    if let Some(index) = deciding {
+        let step = &report.steps[index];
+        Figure::write_all(&course_of_step(index + 1, step), page);
+        percentiles_of(step, page);
+    }
+    page.push_str("</section>\n");
+}
+
+/// Index of the step whose figures stand at the top.
+pub(super) fn deciding_step(report: &Report) -> Option<usize> {
+    let steps = || report.steps.iter().enumerate();
+    let failed = steps().find(|(_, step)| !step.passes() || is_doubtful(step));
+    let fastest = || steps().max_by(|(_, one), (_, other)| rate(one).1.total_cmp(&rate(other).1));
+    failed.or_else(fastest).map(|(index, _)| index)
+}
+
+fn write_tiles(report: &Report, index: usize, page: &mut String) {
+    let step = &report.steps[index];
+    if report.steps.len() > 1 {
+        let why = if step.passes() && !is_doubtful(step) {
+            "the step with the highest rate"
+        } else {
+            "the first step that did not pass"
+        };
+        let (number, name) = (index + 1, markup(&step.step_name));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            page,
+            "<p class=\"note\">Figures of <a href=\"#step-{number}\">{name}</a>, {why}.</p>"
+        );
+    }
+    page.push_str("<dl class=\"tiles\" id=\"tiles\">");
+    let (what, rate) = rate(step);
+    tile(page, what, &figure_of_rate(rate), "a second");
+    for (name, value) in percentiles(step) {
+        let unit = if value.starts_with(|first: char| first.is_ascii_digit()) {
+            "ms"
+        } else {
+            ""
+        };
+        tile(page, &format!("{name} scheduled"), &value, unit);
+    }
+    let expected = format!("of {} expected", thousands(step.expected_received));
+    tile(page, "lost", &count(step.lost), &expected);
+    if step.unconfirmed > 0 {
+        tile(page, "unconfirmed", &count(step.unconfirmed), &expected);
+    }
+    page.push_str("</dl>\n");
+}
+
+fn tile(page: &mut String, name: &str, value: &str, unit: &str) {
+    let _ = write!(
+        page,
+        "<div><dt>{name}</dt><dd>{value} <small>{unit}</small></dd></div>"
+    );
+}
+
+/// What is counted as the rate of a step, and how many a second.
+fn rate(step: &StepReport) -> (&'static str, f64) {
+    if step.steady.receive_tps > 0.0 {
+        ("received", step.steady.receive_tps)
+    } else {
+        ("sent", step.steady.send_tps)
+    }
+}
+
+fn figure_of_rate(rate: f64) -> String {
+    if rate < 100.0 {
+        format!("{rate:.1}")
+    } else {
+        thousands(rate.round() as u64)
+    }
+}
+
+fn count(count: u64) -> String {
+    match count {
+        0 => "none".to_owned(),
+        count => thousands(count),
+    }
+}
+
+/// Three percentiles of the scheduled latency; older reports have two.
+fn percentiles(step: &StepReport) -> Vec<(&'static str, String)> {
+    if let Ok(detail) = detail(step) {
+        let times = &detail.times.scheduled;
+        let all = [
+            ("p50", times.p50),
+            ("p99", times.p99),
+            ("p99.9", times.p999),
+        ];
+        return all.map(|(name, value)| (name, value.to_string())).to_vec();
+    }
+    let known = |ms: Option<f64>| ms.map_or_else(|| NOT_KNOWN.to_owned(), milliseconds);
+    let latency = step.latency.as_ref();
+    vec![
+        ("p50", known(latency.map(|one| one.p50_ms))),
+        ("p99", known(latency.map(|one| one.p99_ms))),
+    ]
+}
