@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
-use tidewire_load::format::markup;
-use tidewire_load::page::bars::{self, Bar};
+use tidewire_load::format::{markup, thousands};
+use tidewire_load::page::bars::{self, Bar, Mark};
 use tidewire_load::page::dots::{self, Whisker};
 use tidewire_load::page::figure::{Drawn, Figure, Table};
 use tidewire_load::page::scale::{Axis, Scale};
 use tidewire_load::page::{Heading, machine_facts, whole_page, write_environment};
 
-use super::markdown::{PEERS, figure};
-use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
+use super::markdown::{PEERS, figure, none};
+use super::{BenchReport, Figures, RowResult, SuiteResult, climb, legend};
 
 impl BenchReport {
     /// The content of `bench.html`: one page that needs nothing else.
@@ -18,6 +18,7 @@ impl BenchReport {
     pub fn to_html(&self) -> String {
         let mut page = String::new();
         self.write_verdict(&mut page);
+        legend::write(&mut page);
         for suite in &self.suites {
             write_suite(suite, &mut page);
         }
@@ -83,18 +84,20 @@ impl BenchReport {
 fn write_suite(suite: &SuiteResult, page: &mut String) {
     let name = markup(&suite.name);
     let _ = writeln!(page, "<section id=\"{name}\"><h2>{name}</h2>");
-    // All peers of a row are in its figure; here they would make every column behind them fall off the page.
-    let mut columns = suite.head();
-    let peers = columns.iter().position(|column| *column == PEERS);
-    let peers = peers.unwrap_or_default();
-    columns[peers] = "closest peer";
-    let mut table = Table::new(columns).with_words(1).with_words(peers);
-    for row in &suite.rows {
-        let mut cells = suite.cells(row);
-        cells[peers] = closest_peer(row);
-        table.row(cells);
-    }
+    let mut table = Table::new(HEAD).with_words(1).with_words(6);
+    suite.rows.iter().for_each(|row| table.row(cells(row)));
     table.write(page);
+    // The table of everything is wider than a screen.
+    let mut table = Table::new(suite.head()).with_words(1);
+    if let Some(column) = suite.head().iter().position(|column| *column == PEERS) {
+        table = table.with_words(column);
+    }
+    for row in &suite.rows {
+        table.row(suite.cells(row));
+    }
+    page.push_str("<details class=\"long\"><summary>All columns</summary>");
+    table.write(page);
+    page.push_str("</details>\n");
     for line in suite.rows.iter().filter_map(RowResult::other_loops) {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", markup(&line));
     }
@@ -105,7 +108,9 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
         row.climb_rows()
             .into_iter()
             .for_each(|cells| table.row(cells));
+        page.push_str("<details><summary>Everybody, the highest rate first</summary>");
         table.write(page);
+        page.push_str("</details>\n");
     }
     let mut figures = vec![figure_of(
         suite,
@@ -130,6 +135,50 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
     ));
     Figure::write_all(&figures, page);
     page.push_str("</section>\n");
+}
+
+/// A row of the narrow table: the figures by which a row is judged.
+fn cells(row: &RowResult) -> Vec<String> {
+    let percent = |ratio: Option<f64>| ratio.map_or_else(none, percent);
+    vec![
+        row.id.clone(),
+        row.unit.clone(),
+        row.limit.as_ref().map_or_else(none, short_median),
+        short_median(&row.tidewire),
+        percent(row.limit_ratio),
+        percent(row.limit_server_cpu_ratio),
+        closest_peer(row),
+        count_of_lost(row),
+        row.marks().join(", "),
+    ]
+}
+
+/// The columns of [`cells`].
+const HEAD: [&str; 9] = [
+    "row",
+    "unit",
+    "limit",
+    "Tidewire",
+    "of the limit",
+    "server CPU of the limit",
+    "closest peer",
+    "lost",
+    "marks",
+];
+
+/// A median without its interval, which is among all columns. A fault is told at the top of the page.
+fn short_median(figures: &Figures) -> String {
+    match figures.fault() {
+        Some(_) => "✗ fault".to_owned(),
+        None => figures.median.map_or_else(none, figure),
+    }
+}
+
+fn count_of_lost(row: &RowResult) -> String {
+    match row.tidewire.lost {
+        0 => "none".to_owned(),
+        lost => thousands(lost),
+    }
 }
 
 /// The peer that is best beside Tidewire, and how many times as good as it Tidewire is.
@@ -202,11 +251,15 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
         low: 0.0,
         high: most.min(1e6),
     };
+    let hundred = Mark {
+        value: 1.0,
+        text: "100 %".to_owned(),
+    };
     Ok(Drawn {
         about: "100 % is a bare loop that does the same bytes in the same run; more is better. Where the driver was the \
                 slower part (driver-bound), the processor time of the servers tells more: the limit's by Tidewire's."
             .to_owned(),
-        picture: bars::picture("Per cent of the limit", &bars, scale),
+        picture: bars::picture_with_mark("Per cent of the limit", &bars, scale, &hundred),
         table,
     })
 }

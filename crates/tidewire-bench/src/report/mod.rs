@@ -2,6 +2,7 @@
 
 mod climb;
 mod html;
+mod legend;
 mod limit;
 mod markdown;
 #[cfg(test)]

@@ -24,16 +24,34 @@ pub struct Bar {
     pub group: Option<String>,
 }
 
+/// A line across all bars at a value to compare them with.
+#[derive(Debug)]
+pub struct Mark {
+    /// Where it stands on the scale.
+    pub value: f64,
+    /// Text above it.
+    pub text: String,
+}
+
 /// Draws bars over a scale; a value of 0 has none.
 #[must_use]
 pub fn picture(label: &str, bars: &[Bar], scale: Scale) -> Picture {
     Picture {
-        wide: draw(label, bars, scale, 560.0),
-        narrow: draw(label, bars, scale, 340.0),
+        wide: draw(label, bars, scale, None, 560.0),
+        narrow: draw(label, bars, scale, None, 340.0),
     }
 }
 
-fn draw(label: &str, bars: &[Bar], scale: Scale, width: f64) -> String {
+/// Draws bars over a scale with a line across all of them.
+#[must_use]
+pub fn picture_with_mark(label: &str, bars: &[Bar], scale: Scale, mark: &Mark) -> Picture {
+    Picture {
+        wide: draw(label, bars, scale, Some(mark), 560.0),
+        narrow: draw(label, bars, scale, Some(mark), 340.0),
+    }
+}
+
+fn draw(label: &str, bars: &[Bar], scale: Scale, mark: Option<&Mark>, width: f64) -> String {
     let longest = |text: fn(&Bar) -> &str| {
         let widths = bars.iter().map(|bar| text_width(text(bar)));
         widths.fold(0.0, f64::max)
@@ -42,7 +60,7 @@ fn draw(label: &str, bars: &[Bar], scale: Scale, width: f64) -> String {
     let values = longest(|bar| &bar.text) + 8.0;
     let room = (width - names - values).max(40.0);
     let mut body = String::new();
-    let mut y = 4.0;
+    let mut y = if mark.is_some() { 18.0 } else { 4.0 };
     for bar in bars {
         if let Some(group) = &bar.group {
             let text = markup(&shortened(group, width));
@@ -71,6 +89,15 @@ fn draw(label: &str, bars: &[Bar], scale: Scale, width: f64) -> String {
             y + 3.0
         );
         y += 18.0;
+    }
+    if let Some(mark) = mark {
+        let x = names + scale.share(mark.value) * room;
+        let text = markup(&mark.text);
+        let _ = write!(
+            body,
+            "<line class=\"mark\" x1=\"{x:.1}\" y1=\"15.0\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"tick on-top\" text-anchor=\"middle\" x=\"{x:.1}\" y=\"11.0\">{text}</text>"
+        );
     }
     let (height, label) = (y + 6.0, markup(label));
     format!(

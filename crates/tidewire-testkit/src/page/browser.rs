@@ -246,8 +246,10 @@ pub const LOOK: &str = r#"(() => {
     const node = texts.currentNode;
     if (node.parentElement.closest("svg, script, #tip")) continue;
     for (const found of node.data.matchAll(/[\p{L}\p{N}]+/gu)) {
-      // A longer word fits into no cell, and has to be broken.
-      if (found[0].length > 20) continue;
+      // A path or a hash fits into no cell, and has to be broken.
+      const before = node.data.slice(0, found.index).match(/\S*$/)[0];
+      const behind = node.data.slice(found.index).match(/^\S*/)[0];
+      if (before.length + behind.length > 20) continue;
       const range = document.createRange();
       range.setStart(node, found.index);
       range.setEnd(node, found.index + found[0].length);

@@ -1,6 +1,8 @@
 //! Results as tables and as a page.
 
-use tidewire_testkit::page::{by_id, check, check_everywhere, parse, text};
+use tidewire_testkit::page::{
+    Browser, LOOK, by_id, check, check_everywhere, chromium, count, parse, text,
+};
 
 use super::*;
 
@@ -104,4 +106,73 @@ fn impossible_numbers_break_no_page() {
 #[test]
 fn a_browser_shows_the_page_without_complaint_at_every_width() {
     check_everywhere(&[("bench", sample().to_html())]);
+}
+
+#[test]
+fn the_page_explains_its_marks_and_how_a_ratio_is_made() {
+    let page = sample().to_html();
+    let document = parse(&page);
+    let words = text(by_id(&document, "words"));
+    for part in [
+        "waitedin one of the runs the server or the driver waited for a core",
+        "for more than 5 % of the window",
+        "stolenthe host took more than 3 %",
+        "driver-boundthe driver was 90 % busy or more",
+        "the median of the rounds' ratios",
+        "It is not the ratio of the two medians",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+}
+
+#[test]
+fn the_chart_of_the_limit_has_a_line_at_a_hundred_percent() {
+    let page = sample().to_html();
+    let document = parse(&page);
+    let figure = by_id(&document, "echo-limit");
+    let marks = figure
+        .descendants()
+        .filter(|node| node.attribute("class") == Some("mark"));
+    assert_eq!(marks.count(), 2, "one in each drawing");
+    let names = figure
+        .descendants()
+        .filter(|node| node.text() == Some("100 %"));
+    assert!(names.count() >= 2);
+}
+
+#[test]
+fn the_table_of_a_suite_is_narrow_and_its_details_are_folded() {
+    let page = sample().to_html();
+    let document = parse(&page);
+    let suite = by_id(&document, "echo");
+    let tables = suite
+        .descendants()
+        .filter(|node| node.has_tag_name("table"));
+    let (folded, open): (Vec<_>, Vec<_>) =
+        tables.partition(|table| table.ancestors().any(|node| node.has_tag_name("details")));
+    assert_eq!(open.len(), 1);
+    let head = open[0]
+        .descendants()
+        .find(|node| node.has_tag_name("thead"));
+    assert_eq!(count(head.unwrap(), "th"), 9);
+    let mut folded = folded.into_iter().map(text);
+    assert!(folded.any(|one| one.contains("p50, p99, p99.9 µs")));
+}
+
+/// Committed results have longer names and larger numbers than a sample.
+#[test]
+fn the_columns_of_real_results_fit_a_screen_of_1280_pixels() {
+    let Some(program) = chromium() else {
+        return;
+    };
+    let results = "../../bench-results/2026-11-22-epyc-2core/bench/full/bench.json";
+    let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(results);
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("bench.html");
+    std::fs::write(&page, BenchReport::read(&results).unwrap().to_html()).unwrap();
+    let mut browser = Browser::start(&program, &directory.path().join("profile"));
+    browser.open(&page, 1_280, "light", "");
+    let found = browser.evaluate(LOOK);
+    assert_eq!(found["wideTables"], serde_json::json!([]));
+    assert_eq!(found["brokenWords"], serde_json::json!([]));
 }
