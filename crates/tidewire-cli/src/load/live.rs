@@ -8,6 +8,7 @@
 //!
 //! Every path that ends the program calls [`restore`], including a panic on any thread and a signal's thread.
 
+use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Stderr};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +20,12 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Gauge, Paragraph, Sparkline};
+use ratatui::widgets::{Gauge, Paragraph};
 use ratatui::{Frame, Terminal};
 use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
+
+use super::chart::{self, Curve};
 
 /// The view of one step. Dropping it restores the terminal.
 #[derive(Debug)]
@@ -99,9 +102,7 @@ pub(super) fn restore() {
 struct State {
     title: String,
     last: Option<Progress>,
-    offered: Vec<u64>,
-    sent: Vec<u64>,
-    received: Vec<u64>,
+    history: VecDeque<Progress>,
 }
 
 impl State {
@@ -109,36 +110,28 @@ impl State {
         Self {
             title,
             last: None,
-            offered: Vec::new(),
-            sent: Vec::new(),
-            received: Vec::new(),
+            history: VecDeque::new(),
         }
     }
 
     fn add(&mut self, progress: &Progress) {
         if progress.phase != Phase::Login {
-            for (history, rate) in [
-                (&mut self.offered, progress.offered_tps.unwrap_or(0.0)),
-                (&mut self.sent, progress.send_tps),
-                (&mut self.received, progress.receive_tps),
-            ] {
-                if history.len() == HISTORY_MAX {
-                    history.remove(0);
-                }
-                history.push(rate.round() as u64);
+            if self.history.len() == HISTORY_MAX {
+                self.history.pop_front();
             }
+            self.history.push_back(progress.clone());
         }
         self.last = Some(progress.clone());
     }
 
-    /// The text has priority: with little space, the curves are left out.
+    /// The text has priority: with little space, charts are left out.
     fn render(&self, frame: &mut Frame<'_>) {
         let Some(progress) = &self.last else {
             frame.render_widget(Paragraph::new(self.title.as_str()), frame.area());
             return;
         };
-        let lines = self.lines(progress);
-        let [text, bar, curves] = Layout::vertical([
+        let lines = self.lines(progress, usize::from(frame.area().width));
+        let [text, bar, rest] = Layout::vertical([
             Constraint::Length(lines.len() as u16),
             Constraint::Length(1),
             Constraint::Fill(1),
@@ -152,30 +145,67 @@ impl State {
                 .gauge_style(Style::new().fg(Color::Blue)),
             bar,
         );
-        let curve_areas: [Rect; 3] = Layout::vertical([Constraint::Fill(1); 3]).areas(curves);
-        let offered = progress.offered_tps.map_or_else(
-            || "offered  as the agents come to it".to_owned(),
-            |rate| format!("offered  {rate:.0}/s"),
-        );
-        let sent = format!("sent     {:.0}/s", progress.send_tps);
-        let received = format!("received {:.0}/s", progress.receive_tps);
-        // Offered and sent rates have one scale, so that a gap between them is visible.
-        let most = self.offered.iter().chain(&self.sent).max().copied();
-        for (area, label, history, most) in [
-            (curve_areas[0], offered, &self.offered, most),
-            (curve_areas[1], sent, &self.sent, most),
-            (
-                curve_areas[2],
-                received,
-                &self.received,
-                self.received.iter().max().copied(),
-            ),
-        ] {
-            curve(frame, area, &label, history, most.unwrap_or(0));
+        self.render_charts(progress, rest, frame);
+    }
+
+    /// As many charts as there is room for, beside each other where the terminal is wide.
+    fn render_charts(&self, progress: &Progress, area: Rect, frame: &mut Frame<'_>) {
+        let mut sending = vec![self.curve("sent", Color::Cyan, |one| Some(one.send_tps))];
+        if progress.offered_tps.is_some() {
+            // Under the other one, with which it shares its scale, so that a gap between them is visible.
+            sending.insert(0, self.curve("offered", Color::Gray, |one| one.offered_tps));
+        }
+        let received = self.curve("received", Color::Green, |one| Some(one.receive_tps));
+        let times = vec![
+            self.curve("p50", Color::Blue, |one| one.p50_ms),
+            self.curve("p99", Color::Magenta, |one| one.p99_ms),
+        ];
+        let mut charts = vec![
+            ("messages/s", sending),
+            ("messages/s", vec![received]),
+            ("ms", times),
+        ];
+        charts.retain(|(_, curves)| curves.iter().any(|curve| !curve.points.is_empty()));
+        let is_wide = area.width >= WIDE_FROM;
+        let room = if is_wide {
+            area.width / 40
+        } else {
+            area.height / CHART_HEIGHT_MIN
+        };
+        if area.height < CHART_HEIGHT_MIN {
+            return;
+        }
+        charts.truncate(usize::from(room));
+        let parts = vec![Constraint::Fill(1); charts.len()];
+        let layout = if is_wide {
+            Layout::horizontal(parts).spacing(1)
+        } else {
+            Layout::vertical(parts)
+        };
+        let seconds = self.history.len().saturating_sub(1).max(1) as f64;
+        for ((unit, curves), part) in charts.iter().zip(layout.split(area).iter()) {
+            chart::render(unit, curves, seconds, *part, frame);
         }
     }
 
-    fn lines<'a>(&'a self, progress: &'a Progress) -> Vec<Line<'a>> {
+    /// A figure of every second, from the oldest on.
+    fn curve(
+        &self,
+        name: &'static str,
+        colour: Color,
+        figure: fn(&Progress) -> Option<f64>,
+    ) -> Curve {
+        let seconds = (0_u32..).zip(&self.history);
+        let points = seconds.filter_map(|(second, one)| Some((f64::from(second), figure(one)?)));
+        Curve {
+            name,
+            colour,
+            points: points.collect(),
+        }
+    }
+
+    /// Lines of about fifty columns at most, so that they fit half a screen.
+    fn lines<'a>(&'a self, progress: &'a Progress, width: usize) -> Vec<Line<'a>> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let (phase, secs) = (
             super::progress::phase_name(progress.phase),
@@ -190,41 +220,68 @@ impl State {
                 progress.logins,
                 progress.agents
             )),
-            light(progress),
-            Line::raw(format!(
-                "latency  p50 {}  p99 {}  p99.9 {} (last second)",
-                known_milliseconds(progress.p50_ms),
-                known_milliseconds(progress.p99_ms),
-                known_milliseconds(progress.p999_ms)
-            )),
-            missing(progress),
-            Line::raw(format!(
-                "send lag p99 {}   processor: instrument {}, server {}",
-                known_milliseconds(progress.send_lag_p99_ms),
-                percent(progress.client_cpu_pct),
-                percent(progress.server_cpu_pct)
-            )),
         ];
         if progress.errors > 0 {
             let text = format!("ERRORS   {}", progress.errors);
-            lines.insert(2, Line::styled(text, bold.fg(Color::Red)));
+            lines.push(Line::styled(text, bold.fg(Color::Red)));
         }
+        lines.extend(light(progress, width));
+        let [p50, p99, p999] = [progress.p50_ms, progress.p99_ms, progress.p999_ms]
+            .map(|ms| known_milliseconds(ms).trim_end_matches(" ms").to_owned());
+        lines.push(Line::raw(format!(
+            "latency  p50 {p50}, p99 {p99}, p99.9 {p999} ms"
+        )));
+        lines.push(missing(progress));
+        lines.push(Line::raw(format!(
+            "send lag p99 {}",
+            known_milliseconds(progress.send_lag_p99_ms)
+        )));
+        lines.push(Line::raw(format!(
+            "cores    instrument {}, server {}",
+            percent(progress.client_cpu_pct),
+            percent(progress.server_cpu_pct)
+        )));
         lines
     }
 }
 
-/// Whether the measurement is valid so far, as a colour and a text.
-fn light(progress: &Progress) -> Line<'_> {
+/// Whether the measurement is valid so far, as a colour and a text, which goes on in further lines where it is long.
+fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
     let (colour, text) = match progress.doubts.first() {
         _ if progress.phase == Phase::Login => (Color::Gray, "not begun"),
         None => (Color::Green, "valid so far"),
         Some(doubt) => (Color::Yellow, doubt.as_str()),
     };
-    Line::from(vec![
-        Span::raw("verdict  "),
-        Span::styled("● ", Style::new().fg(colour)),
-        Span::raw(text),
-    ])
+    let mut pieces = vec![String::new()];
+    for word in text.split(' ') {
+        let is_full = pieces.last().is_some_and(|piece| {
+            let used = piece.chars().count();
+            used > 0 && VERDICT_INDENT + used + 1 + word.chars().count() > width
+        });
+        if is_full {
+            pieces.push(String::new());
+        }
+        if let Some(piece) = pieces.last_mut() {
+            if !piece.is_empty() {
+                piece.push(' ');
+            }
+            piece.push_str(word);
+        }
+    }
+    let mut lines = Vec::new();
+    for (index, piece) in pieces.into_iter().enumerate() {
+        let (name, dot) = if index == 0 {
+            ("verdict  ", "● ")
+        } else {
+            ("         ", "  ")
+        };
+        lines.push(Line::from(vec![
+            Span::raw(name),
+            Span::styled(dot, Style::new().fg(colour)),
+            Span::raw(piece),
+        ]));
+    }
+    lines
 }
 
 /// While messages are sent some are always in flight, so only in the drain a shortfall is likely to be a loss.
@@ -242,28 +299,23 @@ fn missing(progress: &Progress) -> Line<'static> {
 }
 
 fn percent(used: Option<f64>) -> String {
-    used.map_or_else(
-        || "not ours to see".to_owned(),
-        |used| format!("{used:.0} % of a core"),
-    )
-}
-
-fn curve(frame: &mut Frame<'_>, area: Rect, label: &str, history: &[u64], most: u64) {
-    let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
-    frame.render_widget(Paragraph::new(label), head);
-    let shown = &history[history.len().saturating_sub(usize::from(body.width))..];
-    let line = Sparkline::default()
-        .data(shown)
-        .max(most.max(1))
-        .style(Style::new().fg(Color::Cyan));
-    frame.render_widget(line, body);
+    used.map_or_else(|| "not known".to_owned(), |used| format!("{used:.0} %"))
 }
 
 /// Whether the terminal shows the view; only one view at a time can.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// The number of seconds that are kept: more than any terminal has columns.
+/// The number of seconds that are kept: a chart has fewer columns on any terminal.
 const HISTORY_MAX: usize = 1_000;
+
+/// From this width on charts stand beside each other.
+const WIDE_FROM: u16 = 100;
+
+/// A head, an axis with its labels, and three rows of a curve.
+const CHART_HEIGHT_MIN: u16 = 6;
+
+/// Columns before the text of the verdict.
+const VERDICT_INDENT: usize = 11;
 
 #[cfg(test)]
 mod tests {
@@ -298,12 +350,12 @@ mod tests {
             "[1/2] open 20k",
             "steady   3 of 20 s, 49 of 50 agents",
             "● valid so far",
-            "p50 0.4000 ms  p99 1.20 ms  p99.9 2.50 ms",
+            "latency  p50 0.4000, p99 1.20, p99.9 2.50 ms",
             "to come  800 of 9800",
-            "send lag p99 0.1000 ms   processor: instrument 40 % of a core, server not ours to see",
-            "offered  70/s",
-            "sent     67/s",
-            "received 3266/s",
+            "send lag p99 0.1000 ms",
+            "cores    instrument 40 %, server not known",
+            "offered 70  sent 67  messages/s",
+            "received 3266  messages/s",
             "█",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
@@ -329,9 +381,46 @@ mod tests {
     }
 
     #[test]
+    fn charts_have_scales_and_use_the_whole_screen() {
+        let text = shown(&state(40, |_| {}), 90, 40);
+        for part in ["39 s ago", "now", "p50 0.40  p99 1.20  ms", "4k", "1.5"] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
+        // Without a rate that is laid down there is no chart of it, and no empty part.
+        let closed = shown(&state(40, |progress| progress.offered_tps = None), 90, 40);
+        assert!(!closed.contains("offered"), "{closed}");
+        for text in [text, closed] {
+            let rows: Vec<&str> = text.lines().collect();
+            let empty = |row: &&str| row.trim_matches(['"', ' ', '│']).is_empty();
+            let longest = rows.split(|row| !empty(&row)).map(<[_]>::len).max();
+            assert!(longest < Some(9), "{text}");
+        }
+    }
+
+    #[test]
+    fn fifty_columns_are_enough_for_every_figure() {
+        let doubt = "the instrument sent late (p99 65.7 ms, allowed are 7.4 ms): it was overdriven or its machine busy";
+        let state = state(40, |progress| {
+            progress.doubts = vec![doubt.to_owned()];
+            progress.server_cpu_pct = Some(100.0);
+        });
+        let text = shown(&state, 50, 30);
+        for part in [
+            "p99.9 2.50 ms",
+            "instrument 40 %, server 100 %",
+            "overdriven",
+            "its machine busy",
+            "received 3266  messages/s",
+            "now",
+        ] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
+    }
+
+    #[test]
     fn any_size_of_terminal_will_do() {
         let state = state(1_200, |_| {});
-        assert_eq!(state.sent.len(), HISTORY_MAX);
+        assert_eq!(state.history.len(), HISTORY_MAX);
         for (width, height) in [(1, 1), (1, 50), (300, 1), (20, 6), (2_000, 60)] {
             let text = shown(&state, width, height);
             assert!(text.contains('['), "{width}×{height}: {text}");

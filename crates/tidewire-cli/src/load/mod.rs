@@ -1,5 +1,6 @@
 //! `tidewire load`: runs a scenario and reports.
 
+mod chart;
 mod child;
 mod live;
 mod merge;
