@@ -392,7 +392,7 @@ mod tests {
         for text in [text, closed] {
             let rows: Vec<&str> = text.lines().collect();
             let empty = |row: &&str| row.trim_matches(['"', ' ', '│']).is_empty();
-            let longest = rows.split(|row| !empty(&row)).map(<[_]>::len).max();
+            let longest = rows.split(|row| !empty(row)).map(<[_]>::len).max();
             assert!(longest < Some(9), "{text}");
         }
     }

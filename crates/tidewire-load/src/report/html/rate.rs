@@ -70,6 +70,15 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
             span.received.into(),
         ]);
     }
+    Ok(Drawn {
+        about: about(&course, receivers),
+        picture: plot.picture(),
+        table,
+    })
+}
+
+/// Explains the chart.
+fn about(course: &Course, receivers: f64) -> String {
     let mut about =
         "Shaded phases count for no rate. Offered and sent end with the sending.".to_owned();
     about.push_str(course.about_rest());
@@ -81,11 +90,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     if course.seconds_each > 1 {
         about.push_str(&format!(" Each point is {} seconds.", course.seconds_each));
     }
-    Ok(Drawn {
-        about,
-        picture: plot.picture(),
-        table,
-    })
+    about
 }
 
 /// Receivers of each message where there are many; else 1.
