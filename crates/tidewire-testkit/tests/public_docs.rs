@@ -63,6 +63,8 @@ pub trait Wall {
     fn fall(&self);
 }
 
+pub trait Gate {}
+
 /// See [`Self::fall`] and [`Wall::fall`].
 pub type Walls = Vec<Box<dyn Wall>>;
 ";
@@ -168,7 +170,7 @@ fn scan(source: &str, docs: &mut Docs) {
             None => name.to_owned(),
         };
         docs.entry(key).or_default().extend(comment);
-        if kind == "trait" {
+        if kind == "trait" && !code.ends_with("{}") {
             block = Some((indentation, name.to_owned()));
         }
     }
