@@ -229,10 +229,7 @@ pub(crate) const RUN_BYTES_MAX: usize = 64 * 1_000;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::probes::Parse;
 
     #[test]
     fn every_datagram_comes_back() {
@@ -242,14 +239,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&socket, &stop, &AtomicU64::new(0)).unwrap());
             for (connections, in_flight) in [(1, 1), (3, 64)] {
-                let load = EchoLoad {
-                    connections,
-                    in_flight,
-                    warm_up: Duration::ZERO,
-                    duration: Duration::from_millis(50),
-                    frame: Frame::one_way(Parse::Tw1, 32),
-                    greets: false,
-                };
+                let load = EchoLoad::short(connections, in_flight);
                 let outcome = drive(address, &load, &mut |_| Ok(())).unwrap();
                 assert!(outcome.replies > 0 && outcome.latency.count() > 0);
                 assert_eq!(outcome.lost, 0);

@@ -36,6 +36,21 @@ pub struct EchoLoad {
     pub greets: bool,
 }
 
+#[cfg(test)]
+impl EchoLoad {
+    /// A load of frames of 32 bytes for a bare server, over in 50 ms.
+    pub(super) fn short(connections: usize, in_flight: u64) -> Self {
+        Self {
+            connections,
+            in_flight,
+            warm_up: Duration::ZERO,
+            duration: Duration::from_millis(50),
+            frame: Frame::one_way(super::Parse::Tw1, 32),
+            greets: false,
+        }
+    }
+}
+
 /// The result of the client.
 #[derive(Debug)]
 pub struct EchoOutcome {

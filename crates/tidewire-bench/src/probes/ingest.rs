@@ -301,14 +301,7 @@ mod tests {
             move || echo::serve(&listener, &stop, &AtomicU64::new(0))
         });
         for (connections, in_flight) in [(1, 1), (3, 128)] {
-            let load = EchoLoad {
-                connections,
-                in_flight,
-                warm_up: Duration::ZERO,
-                duration: Duration::from_millis(50),
-                frame: Frame::one_way(Parse::Tw1, 32),
-                greets: false,
-            };
+            let load = EchoLoad::short(connections, in_flight);
             let outcome = echo::drive(&address, &load, &mut |_| Ok(())).unwrap();
             assert!(outcome.replies > 0 && outcome.latency.count() > 0);
             assert_eq!(outcome.lost, 0);

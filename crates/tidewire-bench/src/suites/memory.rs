@@ -114,13 +114,7 @@ fn answer(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 
 fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
-    let server = (work.transport == "inproc")
-        .then(|| start_server(work))
-        .transpose()?;
-    let address = match &server {
-        Some(server) => server.to_string(),
-        None => super::full_address(work, address),
-    };
+    let (_server, address) = super::reach(work, address, start_server)?;
     let control = Client::connect(&address)
         .wait()
         .map_err(RoleError::failed("connect"))?;

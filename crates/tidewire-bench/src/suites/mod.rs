@@ -25,7 +25,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidewire::log::LogWriter;
-use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server};
+use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server, Service};
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire_load::scenario::nearest_key;
@@ -170,6 +170,41 @@ fn serve_ours(server: &Server, stage: &mut Stage) -> Result<(), RoleError> {
         allocated_bytes: lanes_allocated(&server.metrics()),
         ..Account::default()
     })
+}
+
+/// Starts a server of ours with the address of the work, and everything else as it is by default.
+fn start_server<S: Service>(
+    work: &Work,
+    make: impl FnMut(usize) -> S,
+) -> Result<Server, RoleError> {
+    Server::builder()
+        .listen(&bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .start(make)
+        .map_err(RoleError::failed("start the server"))
+}
+
+/// The address that clients of ours connect to. If the work is within a process, its server starts here and is returned, too.
+fn reach(
+    work: &Work,
+    address: &str,
+    start: impl FnOnce(&Work) -> Result<Server, RoleError>,
+) -> Result<(Option<Server>, String), RoleError> {
+    let server = (work.transport == "inproc")
+        .then(|| start(work))
+        .transpose()?;
+    let address = match &server {
+        Some(server) => server.to_string(),
+        None => full_address(work, address),
+    };
+    Ok((server, address))
+}
+
+/// The endpoint of a bare server in another process. `None` if the work is within this process.
+fn bare_endpoint(work: &Work, address: &str) -> Result<Option<Endpoint>, RoleError> {
+    (work.transport != "inproc")
+        .then(|| endpoint(&full_address(work, address)))
+        .transpose()
 }
 
 /// The limits of a server of ours: all connections come from one address here.

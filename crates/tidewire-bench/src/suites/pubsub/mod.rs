@@ -57,31 +57,21 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn start_server(work: &Work) -> Result<Server, RoleError> {
-    Server::builder()
-        .listen(&super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .start(|_| PubSub::new())
-        .map_err(RoleError::failed("start the server"))
+    super::start_server(work, |_| PubSub::new())
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let is_within = work.transport == "inproc";
-    let endpoint = || super::endpoint(&super::full_address(work, address));
     let course = Arc::new(Course::new());
     let (sender, news) = channel();
     let played = match side {
         Side::Tidewire => {
-            let server = is_within.then(|| start_server(work)).transpose()?;
-            let endpoint = match &server {
-                Some(server) => server.addresses()[0].clone(),
-                None => endpoint()?,
-            };
-            let lane = exchange::start(&endpoint, work, &course, &sender)?;
-            Some((server, lane))
+            let (server, address) = super::reach(work, address, start_server)?;
+            let endpoint = super::endpoint(&address)?;
+            Some((server, exchange::start(&endpoint, work, &course, &sender)?))
         }
         Side::Bare => {
-            let outside = (!is_within).then(endpoint).transpose()?;
-            bare::start(bare::way(work, outside)?, work, &course, &sender);
+            let way = bare::way(work, super::bare_endpoint(work, address)?)?;
+            bare::start(way, work, &course, &sender);
             None
         }
     };

@@ -78,11 +78,7 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn start_server(work: &Work) -> Result<Server, RoleError> {
-    Server::builder()
-        .listen(&super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .start(|_| Router::new().on(METHOD, add))
-        .map_err(RoleError::failed("start the server"))
+    super::start_server(work, |_| Router::new().on(METHOD, add))
 }
 
 /// The method: two numbers, and their sum.
@@ -99,31 +95,25 @@ fn add(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let is_within = work.transport == "inproc";
-    let endpoint = || super::endpoint(&super::full_address(work, address));
     let course = Arc::new(Course::new());
     let (sender, news) = channel();
-    match side {
+    let played = match side {
         Side::Tidewire => {
-            let server = is_within.then(|| start_server(work)).transpose()?;
-            let endpoint = match &server {
-                Some(server) => server.addresses()[0].clone(),
-                None => endpoint()?,
-            };
-            let callers = caller::start(&endpoint, work, &course, &sender)?;
-            let calls = course.run(work.threads, work, &news, stage)?;
-            // The lanes stay until the kernel's account of them has been read.
-            let said = stage.measured(measured(&calls, work));
-            drop(callers);
-            said
+            let (server, address) = super::reach(work, address, start_server)?;
+            let endpoint = super::endpoint(&address)?;
+            Some((server, caller::start(&endpoint, work, &course, &sender)?))
         }
         Side::Bare => {
-            let outside = (!is_within).then(endpoint).transpose()?;
-            bare::start(&bare::way(work, outside)?, work, &course, &sender);
-            let calls = course.run(work.threads, work, &news, stage)?;
-            stage.measured(measured(&calls, work))
+            let way = bare::way(work, super::bare_endpoint(work, address)?)?;
+            bare::start(&way, work, &course, &sender);
+            None
         }
-    }
+    };
+    let calls = course.run(work.threads, work, &news, stage)?;
+    // The lanes stay until the kernel's account of them has been read.
+    let said = stage.measured(measured(&calls, work));
+    drop(played);
+    said
 }
 
 impl Calls {
