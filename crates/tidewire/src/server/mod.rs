@@ -396,10 +396,10 @@ impl ServerBuilder {
     /// Sets how long an idle lane spins, that is looks for work, before it sleeps, in microseconds. The setting
     /// applies to all transports and every wait; with 0 the lane sleeps at once.
     ///
-    /// Waking a sleeping thread takes some 5 µs on either side of a connection. A lane that spins avoids that.
+    /// Waking a sleeping thread takes 5 to 40 µs on either side of a connection. A lane that spins avoids that.
     ///
     /// By default the lane decides. It spins only at in-process connections that it has just read from, because that
-    /// needs no system call, for at most 10 µs, and only while it mostly finds work. After spins without work it
+    /// needs no system call, for at most 50 µs, and only while it mostly finds work. After spins without work it
     /// sleeps at once for the next 1, 3, 7 and finally 1,023 times. It does not spin at sockets. On a machine with a
     /// single core it sleeps at once.
     ///
