@@ -121,20 +121,11 @@ impl RoomLog {
         bytes_expected: usize,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(u64, usize), E> {
-        let full = {
-            let last = self.last();
-            !last.bytes.is_empty() && last.bytes.len() + bytes_expected > SEGMENT_BYTES
-        };
-        if full {
-            self.push_segment();
-            self.recycle_front();
+        if self.last().bytes.capacity() == 0 || self.last().is_full_for(bytes_expected) {
+            self.make_room(bytes_expected);
         }
-        let position = self.head_position;
         let last = self.last_mut();
         let before = last.bytes.len();
-        if last.bytes.capacity() == 0 {
-            last.bytes.reserve(FIRST_RESERVE_BYTES.max(bytes_expected));
-        }
         if let Err(error) = encode(&mut last.bytes) {
             last.bytes.truncate(before);
             return Err(error);
@@ -142,6 +133,7 @@ impl RoomLog {
         let length = last.bytes.len() - before;
         last.ends
             .push(u32::try_from(last.bytes.len()).unwrap_or(u32::MAX));
+        let position = self.head_position;
         self.head_position += length as u64;
         self.head_message += 1;
         Ok((position, length))
@@ -394,6 +386,19 @@ impl RoomLog {
         &mut self.segments[index]
     }
 
+    /// Reserves the first memory of an empty segment, or begins another segment behind a full one.
+    #[cold]
+    fn make_room(&mut self, bytes: usize) {
+        if self.last().is_full_for(bytes) {
+            self.push_segment();
+            self.recycle_front();
+        }
+        let last = self.last_mut();
+        if last.bytes.capacity() == 0 {
+            last.bytes.reserve(FIRST_RESERVE_BYTES.max(bytes));
+        }
+    }
+
     fn push_segment(&mut self) {
         let mut segment = self
             .spare
@@ -435,6 +440,12 @@ impl Segment {
             ends: Vec::new(),
             cursors: 0,
         }
+    }
+
+    /// Whether a frame of this length belongs in the next segment. An empty segment takes a frame of any length.
+    #[inline]
+    fn is_full_for(&self, bytes: usize) -> bool {
+        !self.bytes.is_empty() && self.bytes.len() + bytes > SEGMENT_BYTES
     }
 
     #[inline]

@@ -7,6 +7,7 @@
 //! - `echo`: requests; the round ends with the last reply.
 //! - `ingest`: messages nobody answers, but for the last, which asks how many came.
 //! - `fanout`: messages for a room, with 16 receivers; the round ends when all have all. TW1 only.
+//! - `publish`: messages of a topic with one subscriber, who has them all at the end of the round. TW1 only.
 //! - `send`, `send-to`: what one session asks for goes to another, message by message; by a sender that was found once, or
 //!   each by the session's number.
 //! - `client`: requests of the threaded client, by the main thread; the round ends with the last reply.
@@ -28,10 +29,11 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Sender, channel};
 
 use tidewire::{
-    Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Server,
+    Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, PubSub, Server,
     ServerBuilder, Service, SessionId,
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
+use tidewire_proto::body::SubscribeBody;
 use tidewire_proto::codec::{Codec, Decoded, FrameLayout};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -62,6 +64,7 @@ fn main() -> Result<(), Failure> {
         "echo" => plan.echo(),
         "ingest" => plan.ingest(),
         "fanout" => plan.fan_out(),
+        "publish" => plan.publish(),
         "send" => plan.send(true),
         "send-to" => plan.send(false),
         "client" => plan.client(),
@@ -137,6 +140,35 @@ impl Plan {
             for (peer, rest) in &mut *receivers {
                 self.receive(peer, rest)?;
             }
+        }
+        Ok(())
+    }
+
+    fn publish(&self) -> Result<(), Failure> {
+        let server = self.listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+        let mut subscriber = self.connect(&server)?;
+        let mut body = Vec::new();
+        let subscription = SubscribeBody {
+            policy: None,
+            pattern: TOPIC,
+        };
+        subscription.encode(&mut body);
+        let (mut request, mut reply) = (Vec::new(), Vec::new());
+        let subscribe = Message::with_id(Kind::Subscribe, 0, 1, &body);
+        self.codec.encode(&subscribe, &mut request)?;
+        self.codec
+            .encode(&Message::with_id(Kind::Reply, 0, 1, &[]), &mut reply)?;
+        subscriber.write_all(&request)?;
+        subscriber.read_exact(&mut reply)?;
+        let mut messages = Vec::new();
+        let message = Message::new(Kind::Publish, 0, &PAYLOAD).with_name(TOPIC);
+        for _ in 0..self.batch {
+            self.codec.encode(&message, &mut messages)?;
+        }
+        let (mut publisher, mut rest) = (self.connect(&server)?, Vec::new());
+        for _ in 0..self.rounds {
+            publisher.write_all(&messages)?;
+            self.receive(&mut subscriber, &mut rest)?;
         }
         Ok(())
     }
@@ -476,6 +508,8 @@ fn install(subscriber: &str) -> Result<(), Box<dyn Error>> {
 const RECEIVERS: usize = 16;
 
 const PAYLOAD: [u8; 32] = [b'x'; 32];
+
+const TOPIC: &str = "market.xyz";
 
 /// Of the codec of one's own.
 const LENGTH_BYTES: usize = 2;

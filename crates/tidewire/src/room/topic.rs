@@ -173,46 +173,50 @@ impl LaneRooms<'_> {
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
-        // The list is moved out, because appending needs the whole lane.
-        let mut matches = std::mem::take(&mut self.table.recent.matches);
         let (mut congested, mut result) = (None, Ok(()));
-        for found in &mut matches {
-            result = result.and(self.append_published(found, topic, payload));
-            if congested.is_none() && found.shared.is_congested() {
-                congested = Some(Arc::clone(&found.shared));
+        for index in 0..self.table.recent.matches.len() {
+            if let Err(error) = self.append_published(index, topic, payload) {
+                result = result.and(Err(error));
+            }
+            if self.table.recent.matches[index].shared.is_congested() {
+                congested = congested.or(Some(index));
             }
         }
-        self.table.recent.matches = matches;
         result?;
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
         let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
-        match (congested, self.sessions.slot_of(id)) {
-            (Some(room), Some(slot)) => {
-                self.hold(slot, &room);
-                Ok(true)
-            }
-            _ => Ok(must_wait),
-        }
+        Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
     }
 
-    /// Frames a message once for the subscribers of one pattern, on this lane and the others.
+    /// Pauses a publisher until a congested room is clear. Returns false if the session has ended.
+    #[cold]
+    fn hold_publisher(&mut self, id: SessionId, index: usize) -> bool {
+        let room = Arc::clone(&self.table.recent.matches[index].shared);
+        let slot = self.sessions.slot_of(id);
+        slot.map(|slot| self.hold(slot, &room)).is_some()
+    }
+
+    /// Frames a message once for the subscribers of one pattern, on this lane and the others. The pattern is the match of
+    /// the recent topic with this index.
+    #[inline]
     fn append_published(
         &mut self,
-        found: &mut Match,
+        index: usize,
         topic: &str,
         payload: &[u8],
     ) -> Result<(), EncodeError> {
-        let Match { shared, delivery } = found;
+        let Match { shared, delivery } = &mut self.table.recent.matches[index];
+        let alias = shared.alias;
         let name = if shared.is_wildcard { topic } else { "" };
-        let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+        let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let codec = &config.codec;
-        if let Some(log) = outbox.logs.get_mut(shared.alias) {
+        if let Some(log) = outbox.logs.get_mut(alias) {
             let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
-            let (position, bytes) =
-                log.append_with(expected, |out| delivery.encode(codec, &message, out))?;
-            self.handle_appended(shared.alias, position, bytes, 0);
+            let (position, bytes) = log.append_with(expected, |out| {
+                delivery.encode_again(&config.codec, &message, out)
+            })?;
+            self.handle_appended(alias, position, bytes, 0);
             return Ok(());
         }
         let others = shared.other_lanes(self.exchange.lane);
@@ -220,9 +224,9 @@ impl LaneRooms<'_> {
             return Ok(());
         }
         let mut frame = outbox.buffers.take();
-        let result = codec.encode(&message, &mut frame);
+        let result = config.codec.encode(&message, &mut frame);
         if result.is_ok() {
-            self.send_to_lanes(others, shared.alias, &frame);
+            self.send_to_lanes(others, alias, &frame);
         }
         self.sessions.outbox.buffers.put(frame);
         result

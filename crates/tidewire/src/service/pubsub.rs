@@ -103,14 +103,40 @@ impl PubSub {
         self
     }
 
-    fn publish(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+    #[inline]
+    fn publish(&self, cx: &mut Context<'_>, topic: &str, payload: &[u8]) -> HandlerResult {
         if let Some(hook) = &self.before_publish {
             // The hook is not called for messages that are refused anyway.
-            let mut rooms = cx.core.rooms();
-            rooms.check_publish(message.name, message.payload.len())?;
-            hook(cx, message.name, message.payload)?;
+            cx.core.rooms().check_publish(topic, payload.len())?;
+            hook(cx, topic, payload)?;
         }
-        Ok(cx.publish(message.name, message.payload)?)
+        Ok(cx.publish(topic, payload)?)
+    }
+
+    /// Handles a message that is not published. These are rare, so they are kept out of the way of those that are.
+    #[cold]
+    fn handle_rare(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+        match message.kind {
+            Kind::Subscribe => self.subscribe(cx, message),
+            Kind::Unsubscribe => {
+                cx.unsubscribe(message.channel)?;
+                cx.reply(&[])
+            }
+            Kind::Request | Kind::OneWay
+                if !message.name.is_empty() && cx.codec().registers_subscribers() =>
+            {
+                self.publish(cx, message.name, message.payload)?;
+                cx.reply(&[])
+            }
+            // Frames of one session are handled in order, so this answer confirms all frames before it.
+            Kind::Request if message.name.is_empty() && message.payload.is_empty() => cx.reply(&[]),
+            // Every answer here is immediate, so there is nothing to cancel.
+            Kind::Cancel => Ok(()),
+            _ => Err(HandlerError::new(
+                ErrorCode::Unsupported,
+                "a publish/subscribe server has no such request",
+            )),
+        }
     }
 
     fn subscribe(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
@@ -135,28 +161,11 @@ impl PubSub {
 }
 
 impl Service for PubSub {
+    #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {
-            Kind::Publish => self.publish(cx, &message),
-            Kind::Subscribe => self.subscribe(cx, &message),
-            Kind::Unsubscribe => {
-                cx.unsubscribe(message.channel)?;
-                cx.reply(&[])
-            }
-            Kind::Request | Kind::OneWay
-                if !message.name.is_empty() && cx.codec().registers_subscribers() =>
-            {
-                self.publish(cx, &message)?;
-                cx.reply(&[])
-            }
-            // Frames of one session are handled in order, so this answer confirms all frames before it.
-            Kind::Request if message.name.is_empty() && message.payload.is_empty() => cx.reply(&[]),
-            // Every answer here is immediate, so there is nothing to cancel.
-            Kind::Cancel => Ok(()),
-            _ => Err(HandlerError::new(
-                ErrorCode::Unsupported,
-                "a publish/subscribe server has no such request",
-            )),
+            Kind::Publish => self.publish(cx, message.name, message.payload),
+            _ => self.handle_rare(cx, &message),
         }
     }
 }

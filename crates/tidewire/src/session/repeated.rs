@@ -49,6 +49,20 @@ impl RepeatedFrame {
         self.encode_and_learn(codec, message, out)
     }
 
+    /// As [`RepeatedFrame::encode`], for a stream in which only ids and payloads differ.
+    #[inline(always)]
+    pub(crate) fn encode_again(
+        &mut self,
+        codec: &AnyCodec,
+        message: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        if self.pattern.append(message.id, message.payload, out) {
+            return Ok(());
+        }
+        self.encode_and_learn(codec, message, out)
+    }
+
     /// Whether frames of the pattern are within this limit.
     #[inline(always)]
     pub(crate) fn is_within(&self, frame_bytes_max: usize) -> bool {
