@@ -1,7 +1,7 @@
-// bun: WebSockets, published to by the server itself (`fanout`) or sent back (`echo`).
+// bun with WebSockets. In `fanout` the server publishes by itself; in `echo` it sends messages back.
 //
-// It speaks the contract of the benchmark (crates/tidewire-bench/src/contract.rs) in the language that it is for,
-// because a program of another one beside it could only drive it, not be it. ../README.md says what is set and why.
+// It implements the contract of the benchmark (crates/tidewire-bench/src/contract.rs) in JavaScript: a program in another
+// language could start and drive bun, but not be it. ../README.md explains the settings.
 
 import { dlopen, ptr } from "bun:ffi";
 import { unlinkSync } from "node:fs";
@@ -12,16 +12,16 @@ const offers = [
   { suite: "echo", transports: ["tcp"], mode: "", driver: "own" },
 ];
 
-// What is published to. The benchmark's subscriber says nothing; who connects is subscribed.
+// The topic of all publications. The benchmark's subscriber sends nothing: a server subscribes each connection when it opens.
 const TOPIC = "t";
 
-// A publisher looks at the clock this often.
+// Milliseconds between two looks of a publisher at the clock.
 const TICK_MS = 1;
 
-// It makes up for no more than this at once.
+// Milliseconds of the rate that a late publisher makes up for in one turn.
 const TURN_MS = 10;
 
-// How long a driver waits for replies when nothing comes any more.
+// Milliseconds that a driver waits for more replies before it gives up.
 const PATIENCE_MS = 3000;
 
 function say(line) {
@@ -33,7 +33,7 @@ function fail(message) {
   process.exit(1);
 }
 
-// Calls `onLine` for each line of the benchmark, and `onEnd` when it has no more to say.
+// Calls `onLine` for each line from the benchmark, and `onEnd` at the end of input.
 function listen(onLine, onEnd) {
   createInterface({ input: process.stdin }).on("line", onLine).on("close", onEnd);
 }
@@ -49,9 +49,9 @@ function monotonicClock() {
   };
 }
 
-// Publishes at the work's rate: a number from 0, the time at which it was due, and 0x5a. What is to be made up for goes in
-// turns, between which the event loop hears the benchmark and writes to subscribers: a publisher that made up for all at
-// once would take longer each time, and with a rate that it cannot keep it would never be heard of again.
+// Publishes at the work's rate. A message has its number, counted from 0, the time at which it was due, and bytes 0x5a. A late
+// publisher catches up in turns, between which the event loop reads from the benchmark and writes to subscribers. A publisher
+// that caught up at once would take longer each time, and would never answer again at a rate that it cannot keep.
 function publish(server, work) {
   const payload = new Uint8Array(work.message_bytes).fill(0x5a);
   const view = new DataView(payload.buffer);
@@ -89,7 +89,7 @@ function serve(work) {
     },
     websocket: {
       perMessageDeflate: false,
-      // Beyond this, publications to a subscriber would be dropped.
+      // bun drops publications to a subscriber that has more unsent bytes than this.
       backpressureLimit: 1024 * 1024 * 1024,
       closeOnBackpressureLimit: false,
       idleTimeout: 0,
@@ -115,7 +115,7 @@ function serve(work) {
   );
 }
 
-// Times in microseconds, as the contract wants them.
+// Times in microseconds, in the form of the contract.
 function times(latenciesMs) {
   const sorted = Float64Array.from(latenciesMs).sort();
   if (sorted.length === 0) return null;

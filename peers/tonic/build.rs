@@ -1,4 +1,4 @@
-//! Makes the client and the server of the benchmark's service, without protoc: its messages are written in Rust.
+//! Generates the client and the server of the benchmark's service without protoc, because its messages are written in Rust.
 
 use tonic_build::manual::{Builder, Method, Service};
 

@@ -1,7 +1,7 @@
 //! Channels between two threads of one process, each a program of its own in `bin/`.
 //!
-//! They carry messages by value. Their owners' advice is followed: bounded where there is a bound, and several at once
-//! where there is a way (rtrb's chunks); where there is none, what is there is taken without waiting again.
+//! They carry messages by value and follow the advice of their authors: bounded where a bound exists, and several messages at
+//! once where an API for that exists (rtrb's chunks). Otherwise a receiver takes all waiting messages before it waits again.
 
 use anyhow::Result;
 use peer_common::inproc::{self, Opening};
@@ -14,7 +14,7 @@ use peer_common::{
 pub struct Channel<E> {
     /// Name, as the tables show it.
     pub name: &'static str,
-    /// The library in the lock file; nothing for the standard one.
+    /// The library's name in the lock file. `None` for the standard library.
     pub library: Option<&'static str>,
     /// Makes two ends that are connected both ways.
     pub connect: fn() -> (E, E),
@@ -43,8 +43,8 @@ impl<E: Opening> Peer for Channel<E> {
     }
 }
 
-/// The standard library has the version of the compiler.
+/// The standard library's version is that of the compiler.
 const STANDARD: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Messages that a bounded channel holds: the power of two above what is in flight, several times over.
+/// Messages that a bounded channel holds: a power of two, several times the number in flight.
 pub const CAPACITY: usize = 1_024;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// A path for a Unix socket which nobody else uses, and which the server removes at its end.
+/// An unused path for a Unix socket. The server removes the file at its end.
 #[must_use]
 pub fn socket_path() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -16,8 +16,8 @@ pub fn socket_path() -> PathBuf {
     std::env::temp_dir().join(format!("tidewire-peer-{process}-{number}.sock"))
 }
 
-/// A port that was free a moment ago, for servers that cannot be told to choose one and say which. Somebody may take
-/// it in between; then the server fails to start, and says so.
+/// A port that was free a moment ago, for servers that cannot choose a free port and report it. Another process may take it in
+/// between; the server then fails to start and reports that.
 ///
 /// # Errors
 /// No port is free.
@@ -27,10 +27,10 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr().context("the port taken")?.port())
 }
 
-/// The part behind `tcp://` or `ipc://`, and whether it is a path.
+/// Returns the part behind `tcp://` or `ipc://`, and whether it is a path.
 ///
 /// # Errors
-/// It is neither.
+/// The address has another scheme.
 pub fn split(address: &str) -> Result<(&str, bool)> {
     if let Some(rest) = address.strip_prefix("tcp://") {
         return Ok((rest, false));

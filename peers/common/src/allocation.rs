@@ -1,9 +1,8 @@
 //! Counting the bytes that a rival asks its allocator for.
 //!
-//! The allocator beneath is the one of Tidewire's own binary, so that no side has the better one. Threads count in
-//! places of their own, because one count for all would be a cache line that every allocation fights for. Rejected:
-//! Tidewire's own counting allocator, which keeps what tests of a lane ask for, not a sum over all threads. What
-//! libraries in C allocate is not seen.
+//! The allocator beneath is that of Tidewire's own binary, so that no side has a better one. Threads count in separate slots,
+//! because all allocations would contend for the cache line of a single counter. Rejected: Tidewire's own counting allocator,
+//! which counts for each thread and has no sum over all threads. Allocations by libraries in C are not counted.
 
 #![expect(
     unsafe_code,
@@ -45,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that the process has asked for so far; freeing takes nothing off.
+/// Bytes that the process has allocated so far. Freeing does not reduce the count.
 #[must_use]
 pub fn allocated_bytes() -> u64 {
     COUNTS
@@ -63,7 +62,7 @@ fn count(bytes: usize) {
     COUNTS[place].0.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// A number alone on its cache lines; two of them, since processors fetch lines in pairs.
+/// A number alone on two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct Count(AtomicU64);
 
@@ -76,10 +75,10 @@ thread_local! {
     static PLACE: Cell<usize> = const { Cell::new(NO_PLACE) };
 }
 
-/// Places to count in. Threads share them in turn, so that a few have one each.
+/// Number of slots. Threads take them in turn, so that each of a few threads has its own.
 const PLACES: usize = 16;
 
-/// A thread that has not been given a place.
+/// The thread has no slot yet.
 const NO_PLACE: usize = usize::MAX;
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use tidewire_bench::contract::{Account, Said};
 use crate::allocated_bytes;
 use crate::numbered::Counts;
 
-/// A server's side of the contract: it says that it is ready, answers for what it did, and ends the process with the
-/// end of input, from a thread of its own, so that a server may simply run.
+/// A server's side of the contract. It announces that the server is ready, answers requests for accounts, and ends the process at
+/// the end of input. All this happens on a thread of its own, so that the server's own loop stays simple.
 #[derive(Clone, Debug, Default)]
 pub struct Console {
     shared: Arc<Shared>,
@@ -22,11 +22,11 @@ pub struct Console {
 
 #[derive(Default)]
 struct Shared {
-    /// Of messages taken, where they are counted.
+    /// The number of received messages, if they are counted.
     counts: OnceLock<Arc<Counts>>,
     /// Whether another process serves, whose allocations are not known here.
     is_steward: AtomicBool,
-    /// What is to be done at the end.
+    /// Actions to run at the end.
     farewells: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -43,11 +43,11 @@ impl Console {
         Self::default()
     }
 
-    /// Says that the server takes connections at this address and begins to answer. What it answers is on standard
-    /// output, so nothing else may be written there.
+    /// Announces that the server accepts connections at this address and begins to answer. The answers go to standard output, so
+    /// the server must not write there.
     ///
     /// # Errors
-    /// Nobody reads standard output.
+    /// Standard output is closed.
     pub fn ready(&self, address: &str) -> Result<()> {
         say(&Said::Ready(address.to_owned()))?;
         let shared = Arc::clone(&self.shared);
@@ -63,26 +63,26 @@ impl Console {
         Ok(())
     }
 
-    /// Lets the account say how many messages the server has taken, by these counts. Only the first ones are kept.
+    /// Reports these counts as the number of received messages. Only the first call has an effect.
     pub fn count_by(&self, counts: Arc<Counts>) {
         let _ = self.shared.counts.set(counts);
     }
 
-    /// Removes the file at the end, such as a Unix socket's.
+    /// Removes this file at the end, for example a Unix socket.
     pub fn remove_at_end(&self, path: impl Into<PathBuf>) {
         let path = path.into();
-        // It may be gone already, which is what is wanted.
+        // The file may not exist any more, which is the wanted result.
         self.at_end(move || drop(std::fs::remove_file(path)));
     }
 
-    /// Does this at the end.
+    /// Runs this at the end.
     pub fn at_end(&self, farewell: impl FnOnce() + Send + 'static) {
         if let Ok(mut farewells) = self.shared.farewells.lock() {
             farewells.push(Box::new(farewell));
         }
     }
 
-    /// Leaves out of accounts what this process allocates.
+    /// Leaves the allocations of this process out of accounts.
     pub(crate) fn speak_for_another(&self) {
         self.shared.is_steward.store(true, Ordering::Relaxed);
     }
@@ -119,7 +119,7 @@ pub(crate) fn say(line: &impl serde::Serialize) -> Result<()> {
 
 /// Writes one line on standard error.
 pub(crate) fn complain(line: &str) {
-    // Nobody to tell that nobody listens.
+    // A closed standard error cannot show an error.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! What requests say, and whether a reply is the right one.
+//! The content of requests, and the check of replies.
 
 use anyhow::{Result, ensure};
 
@@ -7,12 +7,12 @@ use crate::{Work, not_offered};
 /// The request and reply of a suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// `echo`: the payload comes back. Its first 8 bytes are a number, little-endian.
+    /// `echo`: the reply repeats the payload. Its first 8 bytes are a number, little-endian.
     Echo {
         /// Bytes of the payload.
         bytes: usize,
     },
-    /// `rpc`: two i32 go, little-endian, and their sum comes back.
+    /// `rpc`: the request has two i32, little-endian, and the reply their sum.
     Add,
 }
 
@@ -20,7 +20,7 @@ impl Exchange {
     /// The exchange that `work` asks for.
     ///
     /// # Errors
-    /// It asks for neither, or for a payload that has no room for a number.
+    /// The work is neither, or its payload has no room for a number.
     pub fn of(work: &Work) -> Result<Self> {
         match work.suite.as_str() {
             "echo" => {
@@ -71,7 +71,7 @@ impl Exchange {
         }
     }
 
-    /// Server: replaces a request by its reply. A request that is none becomes empty, which no driver takes for right.
+    /// Server: replaces a request by its reply. A malformed request becomes empty, which no driver accepts.
     pub fn answer(self, message: &mut Vec<u8>) {
         if self == Self::Add {
             let sum = <[u8; ADD_BYTES]>::try_from(message.as_slice()).map(add);
@@ -81,13 +81,13 @@ impl Exchange {
     }
 }
 
-/// The two terms that request `number` adds, which calls of other shapes send as they like.
+/// The two terms that request `number` adds. Libraries with typed calls encode them in their own way.
 #[must_use]
 pub fn terms(number: u64) -> (i32, i32) {
     (number as i32, (number >> 7) as i32)
 }
 
-/// What a request of `add` comes to.
+/// The reply to a request of `add`.
 #[must_use]
 pub fn add(request: [u8; ADD_BYTES]) -> [u8; 4] {
     let [a, b, c, d, e, f, g, h] = request;

@@ -1,8 +1,8 @@
-//! Servers that are programs of others.
+//! Servers that are programs of other projects.
 //!
-//! The benchmark reads the processor time and memory of the process that it started, and pins that process. So the
-//! program does not start the server beside itself but becomes it; the lines of the contract are left to a steward, a
-//! small process of its own that sleeps while the benchmark measures, and ends the server with the end of input.
+//! The benchmark pins the process that it started and reads its processor time and memory. The peer's program therefore does not
+//! start the server as a child but replaces itself by it (exec). A small process of its own, the steward, handles the lines of
+//! the contract. It sleeps while the benchmark measures, and ends the server at the end of input.
 
 use std::convert::Infallible;
 use std::net::TcpStream;
@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, getppid, kill_process};
 use crate::window::now_ns;
 use crate::{Console, address};
 
-/// Becomes `server`, which will take connections at `address`. Returns only when that fails.
+/// Replaces this process by `server`, which will accept connections at `address`. Returns only on failure.
 ///
 /// # Errors
-/// The program is not there, or cannot be started.
+/// The program does not exist, or cannot be started.
 pub fn become_server(mut server: Command, address: &str) -> Result<Infallible> {
     let this = std::env::current_exe().context("the path of this program")?;
     let mut steward = Command::new(this)
@@ -34,10 +34,10 @@ pub fn become_server(mut server: Command, address: &str) -> Result<Infallible> {
     Err(error).with_context(|| format!("cannot run {name}; is it installed, as peers/setup does?"))
 }
 
-/// The version that a program prints as the first word that begins with a digit, such as `v=7.0.15` or `v2.15.2`.
+/// The version in a program's output: the first word that begins with a digit, as in `v=7.0.15` or `v2.15.2`.
 ///
 /// # Errors
-/// The program cannot be run, or prints none.
+/// The program cannot be run, or prints no version.
 pub fn version_of(program: &str, argument: &str) -> Result<String> {
     let output = Command::new(program)
         .arg(argument)
@@ -51,7 +51,7 @@ pub fn version_of(program: &str, argument: &str) -> Result<String> {
         .with_context(|| format!("{program} {argument} prints no version: {text}"))
 }
 
-/// Speaks for the server that is this process's parent.
+/// Handles the contract for the server, which is the parent process.
 pub(crate) fn steward(address: &str) -> Result<()> {
     let Some(server) = getppid() else {
         bail!("the server is gone already");
@@ -79,7 +79,7 @@ pub(crate) fn steward(address: &str) -> Result<()> {
     }
 }
 
-/// Whether somebody takes connections there.
+/// Whether a server accepts connections at this address.
 fn listens(address: &str) -> Result<bool> {
     Ok(match address::split(address)? {
         (path, true) => UnixStream::connect(path).is_ok(),
@@ -87,15 +87,15 @@ fn listens(address: &str) -> Result<bool> {
     })
 }
 
-/// Ends the server, if it is still there.
+/// Ends the server, if it still runs.
 fn end(server: Pid) {
     if getppid() == Some(server) {
         let _ = kill_process(server, Signal::TERM);
     }
 }
 
-/// The command of a steward.
+/// The argument that starts a steward.
 pub(crate) const STEWARD: &str = "steward";
 
-/// How long a server may take to start.
+/// The longest time for a server to start.
 const START_MAX: Duration = Duration::from_secs(10);

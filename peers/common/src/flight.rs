@@ -1,4 +1,4 @@
-//! What is in flight on one connection whose replies come in order.
+//! The requests in flight on one connection whose replies come in order.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// A connection on which nothing was sent yet.
+    /// Creates the state of a connection without requests.
     #[must_use]
     pub fn new(exchange: Exchange) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Flight {
         }
     }
 
-    /// The next request, which is taken to be sent now.
+    /// The next request. Its send time is now.
     pub fn request(&mut self, now_ns: u64) -> &[u8] {
         self.exchange.write_request(self.next, &mut self.request);
         self.next += 1;
@@ -35,10 +35,10 @@ impl Flight {
         &self.request
     }
 
-    /// Takes a reply that came now. One that is not the next expected is lost, and so is the one expected.
+    /// Handles a reply that came now. An unexpected reply counts as lost, and so does the expected one.
     pub fn reply(&mut self, reply: &[u8], now_ns: u64, meter: &mut Meter) {
         let Some(sent_ns) = self.sent_ns.pop_front() else {
-            // Nothing was asked, so this came twice.
+            // No request is open, so this reply came twice.
             return meter.count_lost(1);
         };
         if self.exchange.is_reply(self.expected, reply) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::Window;
 
-    /// Sends three requests, of which the replies come in this order; returns what was counted and what was lost.
+    /// Sends three requests and handles replies in this order. Returns the counted and the lost messages.
     fn fly(order: &[usize]) -> (u64, u64, usize) {
         let mut flight = Flight::new(Exchange::Echo { bytes: 16 });
         let mut meter = Meter::new(Window::between(100, 200));
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(fly(&[0, 1, 2]), (3, 0, 0));
         assert_eq!(fly(&[0]), (1, 0, 2));
         assert_eq!(fly(&[0, 2, 1]), (1, 2, 0));
-        // One that came twice is lost besides.
+        // The reply that came twice counts as lost as well.
         assert_eq!(fly(&[0, 1, 2, 2]), (3, 1, 0));
     }
 

@@ -1,8 +1,8 @@
-//! Work within one process: two threads and what a library puts between them.
+//! Work within one process: two threads, with a library between them.
 //!
-//! `echo`: the near thread keeps requests in flight, the far one sends back what comes. `ingest`: the near thread sends
-//! as fast as it can, the far one counts. A library only has to say how one end sends and receives; its ends may hand
-//! over several messages at once where that is its way to be fast.
+//! `echo`: the near thread keeps requests in flight, and the far thread sends messages back. `ingest`: the near thread sends as
+//! fast as it can, and the far thread counts. A library only implements how one end sends and receives. An end may pass several
+//! messages at once if that is the library's fast way.
 
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -18,13 +18,13 @@ pub type Item = [u8; ITEM_BYTES];
 
 /// One end of a connection, owned by one thread.
 pub trait End {
-    /// Sends one message, waiting for room if there is none. The library may keep it until [`End::flush`].
+    /// Sends one message, and waits for room if necessary. The library may keep it until [`End::flush`].
     ///
     /// # Errors
     /// The other end is gone.
     fn send(&mut self, message: Item) -> Result<()>;
 
-    /// Lets everything go that was sent.
+    /// Sends all messages that the library has kept.
     ///
     /// # Errors
     /// The other end is gone.
@@ -32,23 +32,23 @@ pub trait End {
         Ok(())
     }
 
-    /// Waits for a message and appends all that are there, or as many as are taken at once.
+    /// Waits for a message and appends all that are available, or as many as the library takes at once.
     ///
     /// # Errors
     /// The other end is gone.
     fn receive(&mut self, messages: &mut Vec<Item>) -> Result<()>;
 }
 
-/// An end that is opened by the thread that will own it, for libraries whose ends stay with their threads. Where they may
-/// move, an end is already open.
+/// An end that the thread that will own it must open, for libraries whose ends cannot move between threads. Other libraries
+/// return an open end.
 pub trait Opening: Send + 'static {
-    /// What it becomes.
+    /// The open end.
     type End: End;
 
     /// Opens it. The near end is opened first.
     ///
     /// # Errors
-    /// The library refuses.
+    /// The error of the library.
     fn open(self) -> Result<Self::End>;
 }
 
@@ -80,7 +80,7 @@ pub fn drive<E: Opening>(
     }
 }
 
-/// Opens the near end here and the far end in a thread of its own, which then does `task` with it.
+/// Opens the near end on this thread and the far end on a thread of its own, which then runs `task` with it.
 fn open<E: Opening, T: Send + 'static>(
     work: &Work,
     near: E,
@@ -106,7 +106,7 @@ fn open<E: Opening, T: Send + 'static>(
 }
 
 fn echo<E: Opening>(work: &Work, near: E, far: E) -> Result<Measured> {
-    // The far end ends with the process; what it fails of, the near end notices.
+    // The far end ends with the process. If it fails, the near end notices.
     let (mut near, _) = open(work, near, far, |mut far| -> Result<()> {
         let mut messages = Vec::with_capacity(BATCH_MESSAGES);
         loop {
@@ -159,7 +159,7 @@ fn ingest<E: Opening>(work: &Work, near: E, far: E) -> Result<Measured> {
         bail!("the receiving thread panicked");
     };
     let (mut meter, intake) = taken?;
-    // The last one counts as wrong.
+    // The last message counts as wrong.
     let wrong = intake.wrong() - 1;
     meter.count_lost(source.sent().saturating_sub(intake.right()).max(wrong));
     Ok(meter.measured())
@@ -180,7 +180,7 @@ fn take(mut far: impl End, mut meter: Meter, mut intake: Intake) -> Result<(Mete
     Ok((meter, intake))
 }
 
-/// For ends that have no way to sleep: spins a little, then lets others run, since the two may have to share a core.
+/// For ends that cannot sleep: spins a little, then yields, because the two threads may share a core.
 pub fn pause(spins: &mut u32) {
     *spins += 1;
     if *spins < SPINS_MAX {
@@ -199,13 +199,13 @@ fn item(message: &[u8]) -> Item {
 /// Size of a message in bytes.
 pub const ITEM_BYTES: usize = 24;
 
-/// Messages that are sent between two looks at the clock, and that an end may take at once.
+/// Messages between two readings of the clock, and the most that an end takes at once.
 pub const BATCH_MESSAGES: usize = 256;
 
-/// How often an end looks before it lets others run.
+/// The number of attempts of an end before it yields.
 const SPINS_MAX: u32 = 200;
 
-/// Says that nothing more comes; its connection is none.
+/// The connection number that marks the last message. No connection has it.
 const LAST: Item = [0xff; ITEM_BYTES];
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// A channel that loses the message with one number.
+    /// A channel that loses the message with this number.
     struct Leaky {
         to: Sender<Item>,
         from: Receiver<Item>,

@@ -1,20 +1,19 @@
-//! What the programs of the rivals share.
+//! The common part of all programs of rivals.
 //!
-//! Problem: a rival is worth comparing with only if it does the same work, checked the same way, and a dozen programs
-//! that each keep their own time and count their own losses would not. Approach: a rival implements [`Peer`], which is
-//! only the part that knows its library; [`run`] is its `main`. Windows, counts, checks of content, raising of limits
-//! and the lines that the benchmark reads and writes (`tidewire_bench::contract`) are here. Rejected: one driver
-//! for all rivals, because a rival's own client is half of what it is.
+//! Problem: the comparison with a rival is fair only if it does the same work with the same checks, and a dozen programs with
+//! their own clocks and their own counts of losses would differ. Approach: a rival implements [`Peer`], the part that uses its
+//! library, and [`run`] is its `main`. Windows, counts, content checks, descriptor limits and the lines of the contract
+//! (`tidewire_bench::contract`) are here. Rejected: one driver for all rivals, because a rival's own client is half of its speed.
 //!
-//! - [`Console`]: how a server says that it is ready, and answers for what it has done.
-//! - [`Window`], [`Meter`]: when a driver counts, and what.
-//! - [`Exchange`], [`Flight`]: what a request says, whether its reply is right, and what is in flight.
-//! - [`Source`], [`Intake`]: one-way messages with numbers, and what became of them.
+//! - [`Console`]: announces that a server is ready, and reports its counts.
+//! - [`Window`], [`Meter`]: the time in which a driver counts, and its counts.
+//! - [`Exchange`], [`Flight`]: the content of requests, the check of replies, and the requests in flight.
+//! - [`Source`], [`Intake`]: one-way messages with numbers, and the check of what arrived.
 //! - [`Publication`]: messages of a fan-out, at a rate.
 //! - [`pubsub`]: publishers and subscribers of a topic.
 //! - [`pipe`], [`stream`]: clients and servers on tokio.
-//! - [`inproc`], [`pin`]: two threads of one process and what a library puts between them.
-//! - [`external`]: servers that are programs of others, such as redis-server.
+//! - [`inproc`], [`pin`]: two threads of one process, with a library between them.
+//! - [`external`]: servers that are programs of other projects, such as redis-server.
 
 pub mod address;
 mod allocation;
@@ -47,29 +46,29 @@ pub use numbered::{Counts, Intake, Source, sent};
 pub use publication::Publication;
 pub use window::{Window, now_ns};
 
-/// A rival: the part that knows its library.
+/// A rival: the part that uses its library.
 pub trait Peer {
-    /// Name, version and what it takes part in.
+    /// Name, version and offers.
     ///
     /// # Errors
-    /// The version cannot be found, as when a server is not installed.
+    /// The version cannot be found, for example because a server is not installed.
     fn describe(&self) -> Result<Description>;
 
-    /// Serves `work` until the process ends, which is the console's to decide. A server that returns has failed or had
-    /// nothing more to do; it may do so only before it was ready.
+    /// Serves `work` until the console ends the process. A server returns only if it fails, or has nothing to do. It must not
+    /// return after it was announced as ready.
     ///
     /// # Errors
-    /// What the library says, and work that is not offered.
+    /// The error of the library, or work that is not offered.
     fn serve(&self, work: &Work, console: &Console) -> Result<()>;
 
-    /// Drives the server at `address`, or works alone where the work is within one process.
+    /// Drives the server at `address`, or does work within one process alone.
     ///
     /// # Errors
-    /// What the library says, and work that is not offered. Messages that are lost or wrong are no error but counted.
+    /// The error of the library, or work that is not offered. Lost or wrong messages are no error; they are counted.
     fn drive(&self, address: &str, work: &Work) -> Result<Measured>;
 }
 
-/// The `main` of a rival. What goes wrong becomes one line on standard error and exit code 1.
+/// The `main` of a rival. An error becomes one line on standard error and exit code 1.
 pub fn run(peer: &dyn Peer) -> ExitCode {
     match command(peer) {
         Ok(()) => ExitCode::SUCCESS,
@@ -123,7 +122,7 @@ pub fn not_offered(work: &Work) -> anyhow::Error {
     )
 }
 
-/// An [`Offer`] of this suite over these transports, driven by the program itself.
+/// An [`Offer`] of this suite over these transports, with the program's own driver.
 #[must_use]
 pub fn offer(suite: &str, transports: &[&str], mode: &str, driver: Driver) -> Offer {
     Offer {
@@ -134,7 +133,7 @@ pub fn offer(suite: &str, transports: &[&str], mode: &str, driver: Driver) -> Of
     }
 }
 
-/// The version of a library that this workspace is built with, which is the one in its lock file.
+/// The version of a library in the lock file of this workspace.
 ///
 /// # Errors
 /// The lock file does not name the library.
@@ -149,10 +148,10 @@ pub fn locked_version(library: &str) -> Result<String> {
         .with_context(|| format!("{library} is not in the lock file"))
 }
 
-/// Puts the calling thread, the `index`-th of work within one process, on the core that the work has for it, if any.
+/// Pins the calling thread, which has this index in work within one process, to its core, if the work names one.
 ///
 /// # Errors
-/// The system refuses, as it does for a core that is not there.
+/// The system refuses, for example because the core does not exist.
 pub fn pin(work: &Work, index: usize) -> Result<()> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let Some(&core) = work.cores.get(index) else {
@@ -163,16 +162,16 @@ pub fn pin(work: &Work, index: usize) -> Result<()> {
     sched_setaffinity(None, &cores).with_context(|| format!("pinning a thread to core {core}"))
 }
 
-/// Lets the process have as many descriptors as its hard limit allows; with fewer, connecting fails and says so.
+/// Raises the limit of descriptors to the hard limit. With too few, connecting fails and reports that.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it is refused, the limit stays what it was.
+    // If the system refuses, the limit stays the same.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// What the workspace is built with.
+/// The lock file of this workspace.
 const LOCK_FILE: &str = include_str!("../../Cargo.lock");
 
 #[cfg(test)]

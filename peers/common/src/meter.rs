@@ -1,10 +1,10 @@
-//! What a driver counts within its window.
+//! The counts of a driver within its window.
 
 use tidewire_load::statistics::LatencyHistogram;
 
 use crate::{Measured, Times, Window};
 
-/// Counts what came within a window, and how long it took.
+/// Counts messages within a window, and their latencies.
 #[derive(Debug)]
 pub struct Meter {
     window: Window,
@@ -14,7 +14,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Nothing counted yet.
+    /// Creates a meter with no counts.
     #[must_use]
     pub fn new(window: Window) -> Self {
         Self {
@@ -25,13 +25,13 @@ impl Meter {
         }
     }
 
-    /// The window it counts in.
+    /// The window.
     #[must_use]
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Counts a right message that came now and was asked for at `sent_ns`.
+    /// Counts a correct message that came now and was requested at `sent_ns`.
     pub fn count(&mut self, sent_ns: u64, now_ns: u64) {
         if self.window.contains(now_ns) {
             self.messages += 1;
@@ -39,20 +39,19 @@ impl Meter {
         }
     }
 
-    /// Counts right messages that came now, of which nobody knows when they were sent.
+    /// Counts correct messages that came now and whose send time is unknown.
     pub fn count_untimed(&mut self, messages: u64, now_ns: u64) {
         if self.window.contains(now_ns) {
             self.messages += messages;
         }
     }
 
-    /// Counts messages that never came, or were not the expected ones. These count whenever they are missed, because
-    /// a loss during the warm-up is a loss.
+    /// Counts messages that never came or were wrong. They count at any time, because a loss during the warm-up is a loss.
     pub fn count_lost(&mut self, messages: u64) {
         self.lost += messages;
     }
 
-    /// The figures, all of them of messages that were checked.
+    /// The figures. Every counted message was checked.
     #[must_use]
     pub fn measured(&self) -> Measured {
         Measured {
@@ -67,7 +66,7 @@ impl Meter {
     }
 }
 
-/// The figures of a histogram, as the contract has them; nothing if it is empty.
+/// The figures of a histogram in the form of the contract. `None` if it is empty.
 #[must_use]
 pub fn times(latency: &LatencyHistogram) -> Option<Times> {
     let quantile_us = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;

@@ -1,4 +1,4 @@
-//! One-way messages that carry a number and the number of their connection, so that a receiver sees what is missing.
+//! One-way messages with a number and the number of their connection, so that a receiver notices missing ones.
 //!
 //! Payload: bytes 0 to 7 the number within the connection, 8 to 11 the connection, both little-endian; the rest is
 //! filled with 0x5a.
@@ -18,7 +18,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Of connection `connection`.
+    /// Creates the source of connection `connection`.
     ///
     /// # Errors
     /// The messages of `work` have no room for the two numbers.
@@ -33,14 +33,14 @@ impl Source {
         Ok(Self { message, next: 0 })
     }
 
-    /// The next message, which counts as sent.
+    /// The next message. It counts as sent.
     pub fn message(&mut self) -> &[u8] {
         self.message[..8].copy_from_slice(&self.next.to_le_bytes());
         self.next += 1;
         &self.message
     }
 
-    /// The message given last was not sent after all, and will be the next one again.
+    /// Takes the last message back, which was not sent after all. It will be the next one again.
     pub fn take_back(&mut self) {
         self.next -= 1;
     }
@@ -52,8 +52,8 @@ impl Source {
     }
 }
 
-/// What the driver of one-way messages says at its end: how many it sent over all connections. What came of them the
-/// benchmark asks the server.
+/// The result of a driver of one-way messages: how many it sent over all connections. The benchmark asks the server how many
+/// arrived.
 #[must_use]
 pub fn sent(messages: u64, window: &Window) -> Measured {
     Measured {
@@ -74,7 +74,7 @@ pub struct Intake {
     counts: Arc<Counts>,
 }
 
-/// What an intake has found so far, for other threads.
+/// The counts of an intake so far, for other threads.
 #[derive(Debug, Default)]
 pub struct Counts {
     right: AtomicU64,
@@ -88,12 +88,12 @@ impl Counts {
         self.right.load(Ordering::Relaxed)
     }
 
-    /// Sets how many came right, where they are counted without an [`Intake`].
+    /// Sets the number of correct messages, for servers that count without an [`Intake`].
     pub fn set_right(&self, messages: u64) {
         self.right.store(messages, Ordering::Relaxed);
     }
 
-    /// Messages that came late, twice, or with other content.
+    /// Messages that came late, twice, or changed.
     #[must_use]
     pub fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
@@ -101,7 +101,7 @@ impl Counts {
 }
 
 impl Intake {
-    /// Of the connections of `work`.
+    /// Creates the intake for the connections of `work`.
     #[must_use]
     pub fn new(work: &Work) -> Self {
         Self {
@@ -112,13 +112,13 @@ impl Intake {
         }
     }
 
-    /// Its counts, for other threads; they are those of the last [`Intake::publish`].
+    /// Returns its counts for other threads. They are as of the last [`Intake::publish`].
     #[must_use]
     pub fn counts(&self) -> Arc<Counts> {
         Arc::clone(&self.counts)
     }
 
-    /// Takes one message. What is missing before it is not counted here: the sender knows how many it sent.
+    /// Handles one message. Missing messages before it are not counted here: the sender knows how many it sent.
     pub fn take(&mut self, message: &[u8]) {
         let numbers = message.first_chunk::<HEAD_BYTES>();
         let expected = numbers.and_then(|&[_, _, _, _, _, _, _, _, a, b, c, d]| {
@@ -144,13 +144,13 @@ impl Intake {
         self.right
     }
 
-    /// Messages so far that came late, twice, or with other content.
+    /// Messages so far that came late, twice, or changed.
     #[must_use]
     pub fn wrong(&self) -> u64 {
         self.wrong
     }
 
-    /// Shows other threads the counts; once for what was received together.
+    /// Makes the counts visible to other threads. Called once for each batch.
     pub fn publish(&self) {
         self.counts.right.store(self.right, Ordering::Relaxed);
         self.counts.wrong.store(self.wrong, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Connections of asynchronous clients, each driven by a task of its own on one thread.
+//! Connections of asynchronous clients. All run on one thread, each in a task of its own.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,13 +17,13 @@ use crate::{Exchange, Flight, Measured, Meter, Window, Work, now_ns};
     reason = "the tasks stay on one thread, so their futures need not be Send"
 )]
 pub trait Pipe {
-    /// Hands a request to the library, which may keep it until [`Pipe::flush`].
+    /// Passes a request to the library, which may keep it until [`Pipe::flush`].
     async fn send(&mut self, request: &[u8]) -> Result<()>;
 
-    /// Lets everything go that was handed over.
+    /// Sends all requests that the library has kept.
     async fn flush(&mut self) -> Result<()>;
 
-    /// Waits for a reply and hands on all that are there.
+    /// Waits for a reply and passes on all that are available.
     async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()>;
 }
 
@@ -33,14 +33,14 @@ pub trait Pipe {
     reason = "the tasks stay on one thread, so their futures need not be Send"
 )]
 pub trait Call: Clone {
-    /// Makes call `number` and returns whether the reply was right.
+    /// Makes call `number` and returns whether the reply was correct.
     async fn call(&mut self, number: u64) -> Result<bool>;
 }
 
-/// A runtime on the calling thread, since the benchmark keeps a program on one core.
+/// Creates a runtime on the calling thread, because the benchmark keeps a program on one core.
 ///
 /// # Errors
-/// The system gives it no epoll set.
+/// The system provides no epoll set.
 pub fn runtime() -> Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
@@ -48,7 +48,7 @@ pub fn runtime() -> Result<Runtime> {
         .context("the runtime of tokio")
 }
 
-/// Keeps [`Work::in_flight`] requests in flight on every pipe until the window is over, and waits for the last replies.
+/// Keeps [`Work::in_flight`] requests in flight on every pipe until the window ends, and waits for the last replies.
 ///
 /// # Errors
 /// A pipe fails.
@@ -73,8 +73,7 @@ pub async fn drive<P: Pipe + 'static>(pipes: Vec<P>, work: &Work) -> Result<Meas
         .await
 }
 
-/// Keeps [`Work::in_flight`] calls in flight on every client, each from a task of its own, as the users of such libraries
-/// do.
+/// Keeps [`Work::in_flight`] calls in flight on every client, each in a task of its own, as users of such libraries do.
 ///
 /// # Errors
 /// A call fails.
@@ -104,7 +103,7 @@ async fn keep_calling(mut client: impl Call, meter: Rc<RefCell<Meter>>) -> Resul
     let mut now = now_ns();
     let mut number = 0;
     while !window.is_over(now) {
-        // A call that never returns would wait for ever.
+        // Without a deadline, a call that never returns would block for ever.
         let until_end = Duration::from_nanos(window.until_ns().saturating_sub(now));
         let called = tokio::time::timeout(until_end + PATIENCE, client.call(number)).await;
         let sent_ns = std::mem::replace(&mut now, now_ns());
@@ -127,7 +126,7 @@ async fn keep_in_flight(
     let mut flight = Flight::new(exchange);
     let window = meter.borrow().window().clone();
     let until_end = Duration::from_nanos(window.until_ns().saturating_sub(now_ns()));
-    // One deadline for all of it: a client whose last reply never comes would wait for ever.
+    // One deadline for all tasks: a client whose last reply never comes would block for ever.
     let finished = tokio::time::timeout(until_end + PATIENCE, async {
         loop {
             let now = now_ns();
@@ -151,6 +150,6 @@ async fn keep_in_flight(
     })
     .await;
     meter.borrow_mut().count_lost(flight.outstanding() as u64);
-    // Too late is no failure but a loss, which was counted.
+    // A late reply is no failure. It was counted as a loss.
     finished.unwrap_or(Ok(()))
 }

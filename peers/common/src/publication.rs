@@ -1,4 +1,4 @@
-//! The messages of a fan-out: numbered, stamped with the time at which the rate makes them due.
+//! The messages of a fan-out. Each has a number and the time at which the rate makes it due.
 //!
 //! Payload: bytes 0 to 7 a number from 0, 8 to 15 `CLOCK_MONOTONIC` in nanoseconds when it was due, both
 //! little-endian; the rest is filled with 0x5a.
@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::{Work, now_ns};
 
-/// What a publisher publishes, tick by tick.
+/// The messages of a publisher, tick by tick.
 #[derive(Debug)]
 pub struct Publication {
     payload: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// The publication that `work` asks for, begun now.
+    /// Creates the publication of `work`. It begins now.
     ///
     /// # Errors
     /// Its messages have no room for a number and a time.
@@ -32,8 +32,8 @@ impl Publication {
         })
     }
 
-    /// How many messages are due and not yet sent, up to those of [`TURN_NS`]: with a rate that it cannot keep, a publisher
-    /// that made up for all at once would take longer each time. Without a rate as many as it hands over at once.
+    /// The number of messages that are due and not sent, at most those of [`TURN_NS`]. A publisher that caught up at once would
+    /// take longer each time at a rate that it cannot keep. Without a rate it is a fixed batch.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> u64 {
         if self.rate_per_sec <= 0.0 {
@@ -43,13 +43,13 @@ impl Publication {
         self.behind(now_ns).min(turn_messages)
     }
 
-    /// Messages that are due and not yet sent.
+    /// Messages that are due and not sent.
     fn behind(&self, now_ns: u64) -> u64 {
         let elapsed_secs = now_ns.saturating_sub(self.begun_ns) as f64 / 1e9;
         ((elapsed_secs * self.rate_per_sec) as u64).saturating_sub(self.sent)
     }
 
-    /// The next message, stamped with when it was due, or with now where there is no rate; it counts as sent.
+    /// The next message with the time at which it was due, or with the present time if there is no rate. It counts as sent.
     pub fn message(&mut self) -> &[u8] {
         self.payload[..8].copy_from_slice(&self.sent.to_le_bytes());
         self.sent += 1;
@@ -62,7 +62,7 @@ impl Publication {
         &self.payload
     }
 
-    /// How long to sleep until the next tick; nothing without a rate, or if what is due was more than goes at once.
+    /// The sleep until the next tick. `None` without a rate, and for a publisher that is behind.
     #[must_use]
     pub fn until_tick(&self, now_ns: u64) -> Duration {
         let ticks = TICK_NS as f64 / 1e9;
@@ -76,7 +76,7 @@ impl Publication {
 /// A payload of `work` without number and time.
 ///
 /// # Errors
-/// There is no room for them.
+/// The payload has no room for them.
 pub(crate) fn blank_payload(work: &Work) -> Result<Vec<u8>> {
     let bytes = work.message_bytes;
     ensure!(
@@ -89,13 +89,13 @@ pub(crate) fn blank_payload(work: &Work) -> Result<Vec<u8>> {
 /// Bytes of the number and the time.
 pub(crate) const HEAD_BYTES: usize = 16;
 
-/// A publisher looks at the clock this often, in nanoseconds.
+/// The interval at which a publisher reads the clock, in nanoseconds.
 const TICK_NS: u64 = 1_000_000;
 
-/// What is made up for at once, in nanoseconds of the rate.
+/// The longest time that a late publisher makes up for in one turn, in nanoseconds of the rate.
 const TURN_NS: f64 = 10e6;
 
-/// What is published at once where no rate is asked for.
+/// Messages of a batch without a rate.
 const UNPACED_MESSAGES: u64 = 64;
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!((first.len(), &first[..8]), (32, &[0; 8][..]));
         assert_eq!(publication.message()[0], 1);
         assert_eq!(publication.due(begun_ns + TICK_NS), 2);
-        // A second behind, it makes up for 10 ms at once and does not sleep.
+        // A second late, it sends the messages of 10 ms at once and does not sleep.
         assert_eq!(publication.due(begun_ns + 1_000 * TICK_NS), 40);
         assert!(publication.until_tick(begun_ns + 1_000 * TICK_NS).is_zero());
         let pause = publication.until_tick(begun_ns + TICK_NS + 1);

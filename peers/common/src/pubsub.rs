@@ -1,8 +1,8 @@
 //! Publishers and subscribers of one topic, all in the driver, with a server between them.
 //!
-//! As in the benchmark's own rows a publisher sends as much as it may: it is at most [`WINDOW`] messages ahead of the slowest
-//! subscriber, so that what is measured is speed and not the length of queues. Payload: bytes 0 to 5 the number within the
-//! publisher, 6 and 7 the publisher, 8 to 15 when it was sent, all little-endian; the rest is filled with 0x5a.
+//! As in the benchmark's own rows, a publisher is at most [`WINDOW`] messages ahead of the slowest subscriber, so that the rows
+//! measure speed and not the length of queues. Payload: bytes 0 to 5 the number within the publisher, 6 and 7 the publisher, 8 to
+//! 15 the send time, all little-endian; the rest is filled with 0x5a.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::publication::{HEAD_BYTES, blank_payload};
 use crate::window::PATIENCE;
 use crate::{Measured, Meter, Window, Work, now_ns};
 
-/// What is on its way between publishers and subscribers.
+/// The messages in flight between publishers and subscribers.
 #[derive(Debug)]
 pub struct Flow {
     payload: Vec<u8>,
@@ -29,10 +29,10 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Nothing sent yet. The warm-up begins now.
+    /// Creates the state before the first message. The warm-up begins now.
     ///
     /// # Errors
-    /// The messages of `work` have no room for what they carry.
+    /// The messages of `work` have no room for number, publisher and time.
     pub fn begin(work: &Work) -> Result<Self> {
         Ok(Self {
             payload: blank_payload(work)?,
@@ -42,7 +42,7 @@ impl Flow {
         })
     }
 
-    /// How many messages a publisher may send now.
+    /// The number of messages that a publisher may send now.
     #[must_use]
     pub fn room(&self, publisher: usize) -> u64 {
         let sent = self.next[publisher];
@@ -50,7 +50,7 @@ impl Flow {
         WINDOW.saturating_sub(sent - slowest.min().unwrap_or(sent))
     }
 
-    /// The next message of a publisher, which counts as sent.
+    /// The next message of a publisher. It counts as sent.
     pub fn message(&mut self, publisher: usize, now_ns: u64) -> &[u8] {
         let number = self.next[publisher] | (publisher as u64) << PUBLISHER_SHIFT;
         self.next[publisher] += 1;
@@ -59,9 +59,9 @@ impl Flow {
         &self.payload
     }
 
-    /// A subscriber got a payload. What is missing before it is lost, and so is what was not to come.
+    /// Handles a payload of a subscriber. Missing messages before it are lost, and an unexpected message counts as lost.
     pub fn take(&mut self, subscriber: usize, payload: &[u8], now_ns: u64) {
-        // What has both words has a whole head.
+        // A payload with both words has a complete head.
         let (Some(number), Some(sent_ns)) = (word(payload, 0), word(payload, 8)) else {
             return self.meter.count_lost(1);
         };
@@ -70,7 +70,7 @@ impl Flow {
         let expected = self.expected[subscriber].get_mut(publisher);
         let sent = self.next.get(publisher).copied().unwrap_or_default();
         match expected.filter(|expected| (**expected..sent).contains(&number)) {
-            // The filling never changes, so that it is the one of the message sent last.
+            // The filling never changes, so it is that of the last sent message.
             Some(expected) if payload[HEAD_BYTES..] == self.payload[HEAD_BYTES..] => {
                 self.meter.count_lost(number - *expected);
                 *expected = number + 1;
@@ -80,7 +80,7 @@ impl Flow {
         }
     }
 
-    /// Whether everything has come.
+    /// Whether all messages have arrived.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.expected.iter().all(|expected| *expected == self.next)
@@ -92,7 +92,7 @@ impl Flow {
         self.meter.window()
     }
 
-    /// The figures. What has not come is lost.
+    /// The figures. Messages that have not arrived are lost.
     #[must_use]
     pub fn measured(&self) -> Measured {
         let mut measured = self.meter.measured();
@@ -104,7 +104,7 @@ impl Flow {
     }
 }
 
-/// Publishes and subscribes over these connections until the window is over, and waits for what is on its way.
+/// Publishes and subscribes over these connections until the window ends, and waits for messages in flight.
 ///
 /// # Errors
 /// A connection fails.
@@ -140,21 +140,21 @@ where
             }
         }
     });
-    // What does not come is lost, and waiting for it has an end.
+    // The wait has an end. Messages that have not arrived by then are lost.
     if let Ok(ended) = tokio::time::timeout(until_end + PATIENCE, all).await {
         ended?;
     }
     Ok(course.flow.borrow().measured())
 }
 
-/// What all connections share.
+/// The common state of all connections.
 struct Course {
     flow: RefCell<Flow>,
-    /// Something came.
+    /// Wakes publishers when a message arrives.
     heard: Notify,
 }
 
-/// Publishes until the window is over, and at least once.
+/// Publishes until the window ends, and at least once.
 async fn publish(mut pipe: impl Pipe, number: usize, course: Rc<Course>) -> Result<()> {
     let mut message = Vec::new();
     let window = course.flow.borrow().window().clone();
@@ -167,7 +167,7 @@ async fn publish(mut pipe: impl Pipe, number: usize, course: Rc<Course>) -> Resu
             let now = now_ns();
             for _ in 0..room {
                 message.clear();
-                // Copied, since nothing may be borrowed while it is waited for.
+                // A copy, because an `await` must hold no borrow.
                 message.extend_from_slice(course.flow.borrow_mut().message(number, now));
                 pipe.send(&message).await?;
             }
@@ -198,7 +198,7 @@ fn word(payload: &[u8], at: usize) -> Option<u64> {
 /// Messages that a publisher may be ahead of the slowest subscriber.
 const WINDOW: u64 = 512;
 
-/// Where the publisher stands in the first word.
+/// The position of the publisher's number in the first word.
 const PUBLISHER_SHIFT: u32 = 48;
 
 #[cfg(test)]
@@ -228,7 +228,7 @@ mod tests {
         for payload in &sent {
             flow.take(0, payload, 2);
         }
-        // The second misses one, hears one twice and another changed; the third hears nothing.
+        // The second subscriber misses one message, gets one twice and one changed. The third gets none.
         for index in [0, 0, 2, 3] {
             flow.take(1, &sent[index], 2);
         }
@@ -250,13 +250,13 @@ mod tests {
         flow.take(0, &right[..HEAD_BYTES], 2);
         flow.take(0, &[right.clone(), vec![0x5a]].concat(), 2);
         let wrong = (right.len() - HEAD_BYTES) as u64 + 2;
-        // It was sent to three, and the right one comes to one of them.
+        // One message was sent to three subscribers, and one of them got it unchanged.
         assert_eq!(flow.measured().lost, wrong + 3);
         flow.take(0, &right, 2);
         assert_eq!(flow.measured().lost, wrong + 2);
     }
 
-    /// A topic without a server; a subscriber may lose the message with one number.
+    /// A topic without a server. A subscriber can lose the message with this number.
     struct Leaky {
         to: broadcast::Sender<Vec<u8>>,
         from: broadcast::Receiver<Vec<u8>>,
@@ -289,7 +289,7 @@ mod tests {
             to: to.clone(),
             loses,
         };
-        // Publishers hear themselves and do not listen, which is no loss to anybody.
+        // Publishers also receive their own messages and ignore them, which is no loss.
         let publishers = vec![leaky(None), leaky(None)];
         let subscribers = vec![leaky(None), leaky(loses), leaky(None)];
         let runtime = crate::pipe::runtime().unwrap();

@@ -1,4 +1,4 @@
-//! One name for connections over TCP and Unix sockets on tokio.
+//! One type for connections over TCP and Unix sockets on tokio.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::{Console, address};
 /// A connection of either kind.
 #[derive(Debug)]
 pub enum Stream {
-    /// Over TCP, without delay.
+    /// Over TCP, with TCP_NODELAY.
     Tcp(TcpStream),
     /// Over a Unix socket.
     Ipc(UnixStream),
@@ -29,10 +29,10 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens on a transport, at an address that nobody else uses. Returns the address as well.
+    /// Listens on a transport, at an unused address. Returns the address as well.
     ///
     /// # Errors
-    /// What the system says, or a transport that is neither `tcp` nor `ipc`.
+    /// The error of the system, or a transport that is neither `tcp` nor `ipc`.
     pub async fn bind(transport: &str, console: &Console) -> Result<(Self, String)> {
         Ok(match transport {
             "tcp" => {
@@ -50,10 +50,10 @@ impl Listener {
         })
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// What the system says, such as that there are no descriptors left.
+    /// The error of the system, for example a lack of descriptors.
     pub async fn accept(&self) -> Result<Stream> {
         Ok(match self {
             Self::Tcp(listener) => {
@@ -70,7 +70,7 @@ impl Stream {
     /// Connects to an address of [`Listener::bind`] or of another server.
     ///
     /// # Errors
-    /// It is none, or nobody takes the connection.
+    /// The text is no such address, or no server accepts the connection.
     pub async fn connect(address: &str) -> Result<Self> {
         let context = || format!("cannot connect to {address}");
         Ok(match address::split(address)? {
@@ -83,10 +83,10 @@ impl Stream {
         })
     }
 
-    /// Writes what fits now.
+    /// Writes as much as the socket takes now.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if nothing does, and what else the system says.
+    /// [`io::ErrorKind::WouldBlock`] if the socket takes nothing, and other errors of the system.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -136,7 +136,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Streams hold nothing back.
+        // Streams have no buffer to flush.
         Poll::Ready(Ok(()))
     }
 

@@ -1,4 +1,4 @@
-//! When a driver counts: a warm-up, then the window, by the monotonic clock.
+//! The time in which a driver counts: a warm-up, then the window, by the monotonic clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,18 +9,18 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Said, Work, allocated_bytes, console};
 
-/// The window in which a driver counts. Every message belongs to it by the time at which it came.
+/// The window in which a driver counts. The arrival time of a message decides whether it counts.
 #[derive(Clone, Debug)]
 pub struct Window {
     from_ns: u64,
     until_ns: u64,
-    /// What the process had allocated when the window began.
+    /// Bytes that the process had allocated when the window began.
     allocated_before: Arc<AtomicU64>,
 }
 
 impl Window {
-    /// Begins the warm-up of `work` now. `started` is said when it is over, by a thread that sleeps until then, so that
-    /// drivers need not look out for it.
+    /// Begins the warm-up of `work` now. A thread of its own sleeps until the warm-up ends and then prints `started`, so that
+    /// drivers need not check for it.
     #[must_use]
     pub fn begin(work: &Work) -> Self {
         let from_ns = now_ns() + work.warm_up_ms * 1_000_000;
@@ -29,7 +29,7 @@ impl Window {
         let announcer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_nanos(from_ns.saturating_sub(now_ns())));
             noted.store(allocated_bytes(), Ordering::Relaxed);
-            // Nobody reads it any more: the end of input ends the program.
+            // Standard output is closed. The end of input will end the program.
             let _ = console::say(&Said::Started(true));
         });
         if let Ok(mut announcers) = ANNOUNCERS.lock() {
@@ -42,7 +42,7 @@ impl Window {
         }
     }
 
-    /// A window of which nobody is told.
+    /// A window that prints nothing.
     #[cfg(test)]
     pub(crate) fn between(from_ns: u64, until_ns: u64) -> Self {
         Self {
@@ -52,49 +52,49 @@ impl Window {
         }
     }
 
-    /// Whether what comes now is counted.
+    /// Whether a message that arrives now counts.
     #[must_use]
     pub fn contains(&self, now_ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&now_ns)
     }
 
-    /// Whether nothing more is to be sent.
+    /// Whether the window has ended, so that no more is to be sent.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
         now_ns >= self.until_ns
     }
 
-    /// When it begins, by the clock of [`now_ns`].
+    /// The begin of the window, by the clock of [`now_ns`].
     #[must_use]
     pub fn from_ns(&self) -> u64 {
         self.from_ns
     }
 
-    /// When it ends.
+    /// The end of the window.
     #[must_use]
     pub fn until_ns(&self) -> u64 {
         self.until_ns
     }
 
-    /// What the process has allocated since it began, in bytes.
+    /// Bytes that the process has allocated since the window began.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         allocated_bytes().saturating_sub(self.allocated_before.load(Ordering::Relaxed))
     }
 
-    /// How long it is.
+    /// The length of the window.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         (self.until_ns - self.from_ns) as f64 / 1e9
     }
 }
 
-/// Waits until `started` is said. On a busy machine the thread that says it may not have run when the window is over, and
-/// what was measured must not be said before it.
+/// Waits until `started` is printed. On a busy machine its thread may not have run before the window ends, and the result must
+/// not be printed before `started`.
 pub(crate) fn wait_for_started() {
     let announcers = ANNOUNCERS.lock().map(|mut list| std::mem::take(&mut *list));
     for announcer in announcers.into_iter().flatten() {
-        // It does nothing that may panic.
+        // The thread does nothing that can panic.
         let _ = announcer.join();
     }
 }
@@ -106,10 +106,10 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How long a driver waits for what is still on its way when nothing comes any more; then it is lost.
+/// The longest silence of a driver that waits for messages in flight. After it they are lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Threads that say `started`.
+/// The threads that print `started`.
 static ANNOUNCERS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
 #[cfg(test)]

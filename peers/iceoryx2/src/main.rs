@@ -1,7 +1,7 @@
-//! iceoryx2: memory that both ends share, here between two threads, which spin as its own benchmarks do.
+//! iceoryx2: shared memory, here between two threads, which spin as in its own benchmarks.
 //!
-//! Messages go as samples of a publisher, which is tried again while there is no room; a reply is a sample the other way,
-//! which costs less than iceoryx2's requests and responses do.
+//! Messages are samples of a publisher, which is tried again while there is no room. A reply is a sample in the other direction,
+//! which costs less than iceoryx2's requests and responses.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     peer_common::run(&Iceoryx2)
 }
 
-/// The service for one address space, whose ports take no lock and stay with their threads.
+/// The service within one process, whose ports take no lock and cannot move between threads.
 type Plain = local::Service;
 
 struct Iceoryx2;
@@ -47,7 +47,7 @@ impl Peer for Iceoryx2 {
     }
 }
 
-/// An end that is not open yet: its ports belong to the thread that makes them.
+/// An end that is not open yet: its ports belong to the thread that creates them.
 struct Side {
     sends_to: &'static str,
     receives_as: &'static str,
@@ -78,7 +78,7 @@ impl Opening for Side {
             .subscriber_builder()
             .buffer_size(CAPACITY)
             .create()?;
-        // Otherwise the subscriber is connected with its first look only.
+        // Otherwise the first look of the subscriber would connect it.
         subscriber.update_connections()?;
         // The services live as long as their ports, and the node as long as the program.
         std::mem::forget(node);
@@ -115,7 +115,7 @@ struct Both {
 impl End for Both {
     fn send(&mut self, message: Item) -> Result<()> {
         let mut spins = 0;
-        // Nobody takes it while the queue is full. iceoryx2 would sleep then, for longer than the queue lasts.
+        // The receiver takes nothing while the queue is full. iceoryx2 would sleep then, for longer than the queue lasts.
         while self.publisher.send_copy(message)? == 0 {
             inproc::pause(&mut spins);
         }

@@ -1,4 +1,4 @@
-//! A client of NATS: lines, payloads and nothing else.
+//! A minimal client of NATS: lines and payloads.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use peer_common::stream::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A connection, subscribed to at most one subject.
+/// A connection with at most one subscription.
 pub(crate) struct Client {
     stream: Stream,
     output: Vec<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, subscribes and waits until the server has taken that.
+    /// Connects, subscribes and waits until the server has confirmed that.
     pub(crate) async fn connect(address: &str, subject: Option<&str>) -> Result<Self> {
         let mut client = Self {
             stream: Stream::connect(address).await?,
@@ -35,7 +35,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Appends a publication, to go with the next [`Client::flush`].
+    /// Appends a publication, which the next [`Client::flush`] sends.
     pub(crate) fn publish(&mut self, subject: &[u8], reply_to: &[u8], payload: &[u8]) {
         append_publication(&mut self.output, subject, reply_to, payload);
     }
@@ -53,7 +53,7 @@ impl Client {
         self.stream.write_all(bytes).await.context("writing")
     }
 
-    /// Waits for a message and hands on all that are there: where to reply to, which may be nowhere, and the payload.
+    /// Waits for a message and passes on all that are available: the reply subject, which may be empty, and the payload.
     pub(crate) async fn receive(&mut self, mut take: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let mut count = 0;
         while count == 0 {
@@ -93,7 +93,7 @@ impl Client {
     }
 }
 
-/// Appends a publication to `subject`, with where to reply to unless that is empty.
+/// Appends a publication to `subject`, with a reply subject unless that is empty.
 pub(crate) fn append_publication(
     out: &mut Vec<u8>,
     subject: &[u8],
@@ -114,7 +114,7 @@ pub(crate) fn append_publication(
     out.extend_from_slice(END);
 }
 
-/// What the server says next.
+/// An operation of the server.
 struct Next<'a> {
     event: Event<'a>,
     bytes: usize,
@@ -129,7 +129,7 @@ enum Event<'a> {
     Other,
 }
 
-/// Takes apart what the server says; nothing if it is not whole.
+/// Parses the next operation of the server. `None` if it is incomplete.
 fn next(input: &[u8]) -> Result<Option<Next<'_>>> {
     let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
         return Ok(None);
@@ -149,7 +149,7 @@ fn next(input: &[u8]) -> Result<Option<Next<'_>>> {
             _ => bail!("nats-server says: {}", String::from_utf8_lossy(line)),
         };
     };
-    // Subject, number of the subscription, perhaps where to reply to, and the size.
+    // Subject, number of the subscription, an optional reply subject, and the size.
     let mut words = head.split(|&byte| byte == b' ').skip(2);
     let (first, second) = (words.next(), words.next());
     let (reply_to, size) = match (first, second) {
@@ -173,7 +173,7 @@ fn next(input: &[u8]) -> Result<Option<Next<'_>>> {
 /// The end of a line or a payload.
 const END: &[u8] = b"\r\n";
 
-/// Many messages at once.
+/// Size of a read: many messages at once.
 const INPUT_BYTES: usize = 256 * 1024;
 
 #[cfg(test)]

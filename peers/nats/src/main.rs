@@ -1,8 +1,8 @@
-//! nats-server, a broker: whoever asks and whoever answers are its clients, and both are in the driver.
+//! nats-server, a broker. Requesters and responders are its clients, and both are in the driver.
 //!
-//! `echo` and `rpc`: connections that ask, and one that answers all of them. `ingest`: connections that publish and one
-//! that is subscribed. `pubsub`: the same with any number of either. `fanout` is left to the benchmark's subscriber. The driver writes the bytes of the protocol
-//! itself, since NATS's own clients are several times slower.
+//! `echo` and `rpc`: connections that send requests, and one that answers all of them. `ingest`: connections that publish and one
+//! subscriber. `pubsub`: the same with any number of both. In `fanout` the benchmark's subscriber is the client. The driver
+//! writes the bytes of the protocol itself, because NATS's own clients are several times slower.
 
 mod client;
 
@@ -53,7 +53,7 @@ impl Peer for Nats {
         let mut server = Command::new(root.join(SERVER));
         server.args(["--addr", "127.0.0.1", "--port", &port.to_string()]);
         server.arg("--config").arg(root.join(CONFIGURATION));
-        // What it says would go to standard error, where only errors belong.
+        // The server's log would go to standard error, which is for errors only.
         server.args(["--log", "/dev/null"]);
         become_server(server, &format!("tcp://127.0.0.1:{port}"))?;
         Ok(())
@@ -83,7 +83,7 @@ async fn ask(address: &str, work: &Work) -> Result<Measured> {
     pipe::drive(pipes, work).await
 }
 
-/// Answers until the server is gone, as it is when the driver ends.
+/// Answers until the server is gone, which happens when the driver ends.
 async fn answer(mut client: Client, exchange: Exchange) -> Result<()> {
     let mut answers = Vec::new();
     let mut body = Vec::new();
@@ -101,7 +101,7 @@ async fn answer(mut client: Client, exchange: Exchange) -> Result<()> {
     }
 }
 
-/// A connection that asks, and whose replies come to a subject of its own.
+/// A connection that sends requests and receives the replies on a subject of its own.
 struct Asking {
     client: Client,
     inbox: String,
@@ -135,7 +135,7 @@ async fn topic(address: &str, work: &Work) -> Result<Measured> {
     pubsub::drive(publishers, subscribers, work).await
 }
 
-/// A connection that publishes to the subject, or is subscribed to it.
+/// A connection that publishes to the subject or subscribes to it.
 struct OnTopic(Client);
 
 impl Pipe for OnTopic {
@@ -153,7 +153,7 @@ impl Pipe for OnTopic {
     }
 }
 
-/// One way: what was published and has not come is bounded, since the broker itself would take it all into memory.
+/// One-way messages. The number in flight is bounded, because the broker itself would take all of them into memory.
 async fn ingest(address: &str, work: &Work) -> Result<Measured> {
     let mut subscriber = Client::connect(address, Some("i")).await?;
     let mut clients = Vec::with_capacity(work.connections);
@@ -172,7 +172,7 @@ async fn ingest(address: &str, work: &Work) -> Result<Measured> {
     let mut intake = Intake::new(work);
     let mut meter = Meter::new(window.clone());
     let until_end = std::time::Duration::from_nanos(window.until_ns().saturating_sub(now_ns()));
-    // What does not come is lost, and waiting for it has an end.
+    // The wait has an end. Messages that have not arrived by then are lost.
     let _ = tokio::time::timeout(until_end + PATIENCE, async {
         while !window.is_over(now_ns()) || come.get() < sent.get() {
             let before = intake.right();
@@ -216,7 +216,7 @@ async fn publish(
     Ok(())
 }
 
-/// The directory `peers`, of which this program is in `bin`.
+/// The directory `peers`. This program is in its directory `bin`.
 fn root() -> Result<PathBuf> {
     let program = std::env::current_exe().context("the path of this program")?;
     let root = program.parent().and_then(|bin| bin.parent());
@@ -224,17 +224,17 @@ fn root() -> Result<PathBuf> {
         .context("this program is not in peers/bin")
 }
 
-/// Where `peers/setup` puts the server.
+/// The path of the server that `peers/setup` installs.
 const SERVER: &str = "tools/nats-server";
 
-/// What is set of it.
+/// The configuration of the server.
 const CONFIGURATION: &str = "nats/nats.conf";
 
 /// Messages of one write.
 const BATCH_MESSAGES: u64 = 256;
 
-/// Messages published and not yet come, of all connections.
+/// The most messages in flight, of all connections.
 const AHEAD_MAX: u64 = 200_000;
 
-/// How long the last messages are waited for.
+/// The longest wait for the last messages.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);

@@ -10,7 +10,7 @@ use peer_common::{Console, Exchange, Flight, Measured, Meter, Window, Work, now_
 
 use crate::socket;
 
-/// Answers requests, as many at the same time as are in flight.
+/// Answers as many requests at the same time as are in flight.
 pub(crate) fn serve(
     address: &str,
     exchange: Exchange,
@@ -23,7 +23,7 @@ pub(crate) fn serve(
     for _ in 0..count {
         let context = Context::new(&socket)?;
         let own = context.clone();
-        // A context that fails has lost its socket, which is the end of the program.
+        // A context fails when its socket is closed, at the end of the program.
         let aio = Aio::new(move |aio, result| drop(step(&own, &aio, result, exchange)))?;
         contexts.push((context, aio));
     }
@@ -94,14 +94,14 @@ pub(crate) fn drive(address: &str, work: &Work) -> Result<Measured> {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => lost += 1,
         }
     }
-    // Closing a socket over `ipc` may not return in this version, so they stay open until the program ends.
+    // Closing a socket over `ipc` may never return in this version, so sockets stay open until the program ends.
     std::mem::forget((callers, sockets));
     let mut meter = meter.lock().unwrap_or_else(PoisonError::into_inner);
     meter.count_lost(lost);
     Ok(meter.measured())
 }
 
-/// One request in flight after another.
+/// A loop with one request in flight.
 struct Caller {
     context: Context,
     flight: Mutex<Flight>,
@@ -144,13 +144,13 @@ impl Caller {
     }
 
     fn end(&self, result: Result<(), nng::Error>) {
-        // The driver may have given up waiting.
+        // The driver may have stopped waiting.
         let _ = self.ended.send(result);
     }
 }
 
-/// Contexts that answer at the same time.
+/// The number of contexts that answer.
 const SERVER_CONTEXTS_MAX: usize = 256;
 
-/// How long the last replies are waited for, in nanoseconds.
+/// The longest wait for the last replies, in nanoseconds.
 const PATIENCE_NS: u64 = 3_000_000_000;

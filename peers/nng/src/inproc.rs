@@ -39,7 +39,7 @@ impl End for Pair {
 }
 
 fn item(message: &Message) -> Item {
-    // One of another size is wrong, as every number in it will say.
+    // A message of another size is wrong, and the check of its number will find that.
     message[..].try_into().unwrap_or([0xfe; ITEM_BYTES])
 }
 

@@ -1,7 +1,8 @@
-//! nng, over Debian's library: nanomsg's successor, asynchronous by callbacks on threads of its own.
+//! nng from Debian's package: the successor of nanomsg, asynchronous through callbacks on its own threads.
 //!
-//! `echo` and `rpc` are REQ and REP, where a context for each request in flight is how nng pipelines; `ingest` is PUSH
-//! and PULL; `fanout` is PUB, which drops what a subscriber's queue has no room for. Within one process there are PAIR sockets.
+//! `echo` and `rpc` are REQ and REP, with a context for each request in flight, which is nng's form of pipelining. `ingest` is
+//! PUSH and PULL. `fanout` is PUB, which drops messages that a subscriber's queue has no room for. Work within one process uses
+//! PAIR sockets.
 
 mod calls;
 mod inproc;
@@ -79,11 +80,11 @@ impl Peer for Nng {
     }
 }
 
-/// A socket with room for what is in flight; by default there is room for one message or none.
+/// A socket with room for the messages in flight. By default there is room for one message or none.
 fn socket(protocol: Protocol) -> Result<Socket> {
     let socket = Socket::new(protocol).context("making a socket")?;
     if !matches!(protocol, Protocol::Req0 | Protocol::Rep0) {
-        // PUSH and PULL know only one of the two.
+        // PUSH and PULL each support only one of the two options.
         let _ = socket.set_opt::<SendBufferSize>(BUFFER_MESSAGES);
         let _ = socket.set_opt::<RecvBufferSize>(BUFFER_MESSAGES);
     }
@@ -109,19 +110,19 @@ fn push(address: &str, work: &Work) -> Result<Measured> {
         }
     }
     let messages = connections.iter().map(|(_, source)| source.sent()).sum();
-    // Closing a socket drops what it has queued, so they stay open until the program ends.
+    // Closing a socket drops its queued messages, so sockets stay open until the program ends.
     std::mem::forget(connections);
     Ok(sent(messages, &window))
 }
 
-/// Publishes at the work's rate as soon as all are connected. Who is connected is subscribed, as far as a publisher knows,
-/// and loses the oldest messages of its queue when that is full.
+/// Publishes at the work's rate as soon as all are connected. A publisher cannot see subscriptions, only connections. A
+/// subscriber whose queue is full loses its oldest messages.
 fn publish(address: &str, work: &Work, console: &Console) -> Result<()> {
     let socket = socket(Protocol::Pub0)?;
     let (connected, connections) = channel();
     socket.pipe_notify(move |_, event| {
         if event == PipeEvent::AddPost {
-            // Nobody counts any more once all are there.
+            // After the last connection the count has no reader.
             let _ = connected.send(());
         }
     })?;

@@ -44,7 +44,7 @@ impl End for Pair {
         self.socket.recv_many_into(BATCH_MESSAGES, received)?;
         for message in received.drain(..) {
             let part = message.part_slice(0).unwrap_or_default();
-            // One of another size is wrong, as every number in it will say.
+            // A message of another size is wrong, and the check of its number will find that.
             messages.push(part.try_into().unwrap_or([0xfe; ITEM_BYTES]));
         }
         Ok(())

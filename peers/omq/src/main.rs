@@ -1,8 +1,8 @@
 //! OMQ: ZeroMQ's patterns in Rust, on tokio.
 //!
-//! `echo` and `rpc` are DEALER and ROUTER, or CLIENT and SERVER under the name `omq-server`; `ingest` is PUSH and PULL;
-//! `fanout` is PUB that waits instead of dropping, and as mode `drops` PUB as it is by default. Sockets run on the
-//! program's own single-threaded runtime, which costs no wake between threads.
+//! `echo` and `rpc` are DEALER and ROUTER, or CLIENT and SERVER under the name `omq-server`. `ingest` is PUSH and PULL. `fanout`
+//! is a PUB that waits instead of dropping; mode `drops` is PUB with its defaults. Sockets run on the program's own
+//! single-threaded runtime, so that no thread has to be woken.
 
 mod inproc;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// One name under which OMQ takes part.
+/// A name under which OMQ takes part.
 struct Omq {
     name: &'static str,
     asking: SocketType,
@@ -118,7 +118,7 @@ impl Peer for Omq {
     }
 }
 
-/// What is the same for all sockets. Linger is set, since by default a socket that closes drops what it has queued.
+/// Options of all sockets. Linger is set, because by default a socket that closes drops its queued messages.
 fn options() -> Options {
     Options::default().linger(LINGER)
 }
@@ -154,7 +154,7 @@ async fn connect(kind: SocketType, address: &str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Answers requests; what comes together is answered together.
+/// Answers requests. Requests that come together are answered together.
 async fn answer(socket: &Socket, exchange: Exchange) -> Result<()> {
     let mut messages = Vec::with_capacity(BATCH_MESSAGES);
     let mut body = Vec::new();
@@ -184,7 +184,7 @@ async fn pull(socket: &Socket, intake: &mut Intake) -> Result<()> {
     }
 }
 
-/// Sends one-way messages over all connections, a task for each.
+/// Sends one-way messages over all connections, each in a task of its own.
 async fn push(address: &str, work: &Work) -> Result<Measured> {
     let mut sockets = Vec::with_capacity(work.connections);
     for _ in 0..work.connections {
@@ -203,7 +203,7 @@ async fn push(address: &str, work: &Work) -> Result<Measured> {
     Ok(sent(messages, &window))
 }
 
-/// Sends until the window is over and lets go what is queued. Returns how many it sent.
+/// Sends until the window ends, and waits until the queue is sent. Returns the number of sent messages.
 async fn push_until(socket: Socket, mut source: Source, window: Window) -> Result<u64> {
     while !window.is_over(now_ns()) {
         for _ in 0..BATCH_MESSAGES {
@@ -236,7 +236,7 @@ async fn publish(socket: &Socket, work: &Work) -> Result<()> {
     }
 }
 
-/// A connection that asks.
+/// A connection that sends requests.
 struct Asking {
     socket: Arc<Socket>,
     replies: Vec<Message>,
@@ -273,20 +273,20 @@ impl Pipe for Asking {
     }
 }
 
-/// The name under which CLIENT and SERVER take part.
+/// The name of the variant with CLIENT and SERVER.
 const SERVER_NAME: &str = "omq-server";
 
-/// Messages taken at once.
+/// The most messages that are taken at once.
 const BATCH_MESSAGES: usize = 256;
 
-/// A socket that closes waits so long for what it has queued.
+/// The longest time that a closing socket waits for its queued messages.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// How long a connection may take.
+/// The longest time to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// How long all subscriptions may take.
+/// The longest time for all subscriptions.
 const SUBSCRIBE_MAX: Duration = Duration::from_secs(60);
 
-/// Subscribers connect all at once; the default of 128 makes the others try again.
+/// All subscribers connect at once. With the default of 128 some would have to try again.
 const HANDSHAKES_MAX: usize = 4096;

@@ -1,8 +1,7 @@
-//! rayon as a pool of workers: tasks that come from a thread that is none of the pool's.
+//! rayon as a pool of workers. The tasks come from a thread outside the pool.
 //!
-//! Each task does 100 iterations of a small computation, the one that the benchmark's own workers do. As many as the
-//! work says are handed over at once. How long a task waited is from its being handed over to its being begun; every
-//! result is checked.
+//! Each task does 100 iterations of a small computation, the same as the benchmark's own workers. The work says how many are
+//! submitted at once. The waiting time of a task ends when it begins. Every result is checked.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -36,7 +35,7 @@ impl Peer for Rayon {
         Err(not_offered(work))
     }
 
-    /// Rounds of all tasks, until the window is over. Only rounds count as time, not the checks between them.
+    /// Does rounds of all tasks until the window ends. Only the rounds count as time, not the checks between them.
     fn drive(&self, _address: &str, work: &Work) -> Result<Measured> {
         ensure!(work.suite == "workers", not_offered(work));
         ensure!(work.count > 0, "no tasks are asked for");
@@ -75,7 +74,7 @@ impl Peer for Rayon {
     }
 }
 
-/// What one task leaves behind.
+/// The result of one task.
 #[derive(Default)]
 struct Slot {
     wait_ns: AtomicU64,
@@ -89,13 +88,13 @@ impl Slot {
         self.result.store(compute(number), Ordering::Relaxed);
     }
 
-    /// Whether the task left its result; takes it away, so that the next round leaves its own.
+    /// Whether the task left its result. Clears it for the next round.
     fn has_result(&self, number: u64) -> bool {
         self.result.swap(0, Ordering::Relaxed) == compute(number)
     }
 }
 
-/// Hands over a task for each slot, `batch` of them at once, and waits for all of them.
+/// Submits a task for each slot, `batch` of them at once, and waits for all of them.
 fn run(pool: &ThreadPool, slots: &[Slot], batch: usize) {
     pool.in_place_scope(|scope| {
         for (first, tasks) in (0..).step_by(batch).zip(slots.chunks(batch)) {
@@ -109,7 +108,7 @@ fn run(pool: &ThreadPool, slots: &[Slot], batch: usize) {
     });
 }
 
-/// What a task does; never 0.
+/// The computation of a task. It never returns 0.
 fn compute(number: u64) -> u64 {
     let product = (0..ITERATIONS).fold(number, |value, _| {
         black_box(

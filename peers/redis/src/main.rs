@@ -1,8 +1,8 @@
 //! redis-server, whose protocol allows any number of commands in flight.
 //!
-//! `echo` is PING with a payload, which comes back, as `redis-benchmark -P` measures it; the driver writes the bytes of
-//! the protocol itself, since every client library would be slower. `pubsub` is PUBLISH and SUBSCRIBE; in `fanout` the benchmark speaks
-//! them itself.
+//! `echo` is PING with a payload, which the server returns, as `redis-benchmark -P` measures it. The driver writes the bytes of
+//! the protocol itself, because every client library would be slower. `pubsub` is PUBLISH and SUBSCRIBE. In `fanout` the
+//! benchmark's subscriber is the client.
 
 mod topic;
 
@@ -41,7 +41,7 @@ impl Peer for Redis {
     fn serve(&self, work: &Work, _console: &Console) -> Result<()> {
         let mut server = Command::new(SERVER);
         server.args(SETTINGS.split_whitespace());
-        // An empty value cannot be written in one line of words.
+        // A line of words cannot express an empty value.
         server.args(["--save", ""]);
         let address = match work.transport.as_str() {
             "tcp" => {
@@ -94,7 +94,7 @@ async fn topic(address: &str, work: &Work) -> Result<Measured> {
 /// A connection on which PINGs are pipelined.
 struct Connection {
     stream: Stream,
-    /// What comes before every payload, in a command and in a reply.
+    /// The bytes before every payload, in a command and in a reply.
     command_head: Vec<u8>,
     reply_head: Vec<u8>,
     payload_bytes: usize,
@@ -163,15 +163,15 @@ impl Pipe for Connection {
     }
 }
 
-/// Of Debian's package `redis-server`.
+/// The server of Debian's package `redis-server`.
 const SERVER: &str = "redis-server";
 
-/// Nothing is written to disk, and a subscriber that is behind is never cut off, whatever it costs in memory.
+/// Disables writing to disk, and never disconnects a slow subscriber, whatever memory it costs.
 const SETTINGS: &str = "--appendonly no --daemonize no --maxclients 20000 --tcp-backlog 4096 \
      --client-output-buffer-limit pubsub 0 0 0 --loglevel warning";
 
 /// The end of an element.
 const END: &[u8] = b"\r\n";
 
-/// Many replies at once.
+/// Size of a read: many replies at once.
 const INPUT_BYTES: usize = 64 * 1024;

@@ -1,5 +1,5 @@
-//! Publishing to a channel and hearing it. A publication is answered by the number of those who got it, which the publisher
-//! reads behind each write, so that answers do not pile up.
+//! Publishes to a channel and receives from it. Redis answers a publication with the number of its receivers. The publisher reads
+//! these answers after each write, so that they do not accumulate.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{END, INPUT_BYTES};
 
-/// A connection that publishes, or one that hears what is published.
+/// A connection that publishes, or one that subscribes.
 pub(crate) struct Connection {
     stream: Stream,
-    /// What comes before every payload, in a publication and in a message.
+    /// The bytes before every payload, in a publication and in a message.
     publication_head: Vec<u8>,
     message_head: Vec<u8>,
     payload_bytes: usize,
@@ -41,7 +41,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Connects and subscribes, and waits until the server has taken that.
+    /// Connects, subscribes, and waits until the server has confirmed that.
     pub(crate) async fn subscriber(address: &str, payload_bytes: usize) -> Result<Self> {
         let mut connection = Self::publisher(address, payload_bytes).await?;
         let subscription = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nt\r\n";
@@ -129,5 +129,5 @@ impl Pipe for Connection {
 /// The answer to a subscription.
 const SUBSCRIBED: &[u8] = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nt\r\n:1\r\n";
 
-/// More than is around any payload.
+/// More than the bytes around any payload.
 const HEADS_BYTES: usize = 128;

@@ -1,6 +1,6 @@
 //! tarpc: remote calls in Rust's own types, over its fastest transport, bincode on a stream with lengths.
 //!
-//! `echo` and `rpc` differ only in the method. A call waits for its reply, so what is in flight are tasks that wait.
+//! `echo` and `rpc` differ only in the method. A call waits for its reply, so a task waits for each request in flight.
 
 use std::future::ready;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ trait Bench {
     /// Returns its payload.
     async fn echo(payload: Vec<u8>) -> Vec<u8>;
 
-    /// Adds, and wraps.
+    /// Returns the sum, which wraps.
     async fn add(left: i32, right: i32) -> i32;
 }
 
@@ -118,7 +118,7 @@ struct Calling {
 
 impl Call for Calling {
     async fn call(&mut self, number: u64) -> Result<bool> {
-        // The deadline of a call is ten seconds by default, which is longer than a window.
+        // The default deadline of a call is ten seconds, which is longer than a window.
         let context = context::current();
         match self.exchange {
             Exchange::Add => {
@@ -140,5 +140,5 @@ impl Call for Calling {
     }
 }
 
-/// Calls that may wait on one connection.
+/// The most calls that wait on one connection.
 const PENDING_MAX: usize = 1_024;

@@ -1,5 +1,5 @@
-//! Fan-out by hand: each tick's messages are framed once into a block that all subscribers share, and a task for each
-//! writes what waits for it in one gathered write.
+//! Fan-out without a library. Each tick frames its messages once, into a block that all subscribers share. A task for each
+//! subscriber writes its waiting blocks with one gathered write.
 
 use std::io::IoSlice;
 
@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_local;
 
-/// Publishes at the work's rate as soon as all subscribers are there. Frames are a u32 BE length and the payload.
+/// Publishes at the work's rate as soon as all subscribers are connected. A frame is a u32 BE length and the payload.
 pub(crate) async fn publish(
     listener: &Listener,
     address: &str,
@@ -22,7 +22,7 @@ pub(crate) async fn publish(
     let mut subscribers: Vec<UnboundedSender<Bytes>> = Vec::with_capacity(work.subscribers);
     while subscribers.len() < work.subscribers {
         let socket = listener.accept().await?;
-        // Unbounded: a subscriber that is behind costs memory but loses nothing.
+        // Unbounded: a slow subscriber costs memory but loses nothing.
         let (sender, blocks) = unbounded_channel();
         spawn_local(write(socket, blocks));
         subscribers.push(sender);
@@ -38,7 +38,7 @@ pub(crate) async fn publish(
                 block.put_slice(publication.message());
             }
             let block = block.freeze();
-            // One that is gone is noticed by the client that reads for it.
+            // The benchmark's subscriber notices a connection that has ended.
             subscribers.retain(|subscriber| subscriber.send(block.clone()).is_ok());
         }
         match publication.until_tick(now_ns()) {
@@ -48,7 +48,7 @@ pub(crate) async fn publish(
     }
 }
 
-/// Writes blocks until nobody takes them.
+/// Writes blocks until the connection ends.
 pub(crate) async fn write(
     mut socket: Stream,
     mut blocks: UnboundedReceiver<Bytes>,
@@ -66,5 +66,5 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Blocks of one gathered write; a subscriber that is further behind takes several.
+/// Blocks of one gathered write. A subscriber that is further behind takes several writes.
 const BLOCKS_MAX: usize = 64;

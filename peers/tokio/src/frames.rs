@@ -1,4 +1,4 @@
-//! Where frames end, in the formats that the benchmark's client sends.
+//! The ends of frames, in the formats that the benchmark's client sends.
 
 use anyhow::{Result, bail, ensure};
 use peer_common::Work;
@@ -6,9 +6,9 @@ use peer_common::Work;
 /// How to find the end of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frames {
-    /// Not at all: every so many bytes are a message.
+    /// By size: every frame has the same number of bytes.
     Raw { message_bytes: usize },
-    /// TW1: u32 LE length of what follows.
+    /// TW1: u32 LE length of the rest of the frame.
     Tw1,
     /// SRMP: u16 LE length of the payload at byte 2 of 4.
     Srmp,
@@ -31,7 +31,7 @@ impl Frames {
         })
     }
 
-    /// Counts the whole frames at the front of `bytes`. Returns how many, and how many bytes they are.
+    /// Counts the complete frames at the front of `bytes`. Returns their number and their size in bytes.
     pub(crate) fn count(self, bytes: &[u8]) -> (u64, usize) {
         match self {
             Self::Raw { message_bytes } => {

@@ -1,11 +1,11 @@
-//! One way by hand: a sender that is given every message by itself, and receivers that look at every one.
+//! One-way messages without a library: a sender that handles each message by itself, and receivers that check every one.
 //!
-//! A frame is a u32 LE length and the payload, whose first 8 bytes are a number within the connection. The sender appends
-//! each message to a buffer, field by field, and writes the buffer when it is full: what one gains over a `BufWriter` is
-//! that no future is polled for a message that only goes into memory. A number is appended where it belongs instead of into
-//! a payload that is then copied, since a copy waits for a smaller write to the same place.
+//! A frame is a u32 LE length and the payload, whose first 8 bytes are a number within the connection. The sender appends each
+//! message to a buffer, field by field, and writes the buffer when it is full. Compared with a `BufWriter`, no future is polled
+//! for a message that only goes into memory. The number is written directly to its place and not into a payload that is copied
+//! afterwards, because the copy would wait for the smaller write to the same bytes.
 //!
-//! In the mode [`BLOCKS`] the benchmark's bare client sends blocks of its own frames, which are only counted.
+//! In the mode [`BLOCKS`] the benchmark's bare client sends blocks of its own frames, and the receiver only counts them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -24,10 +24,10 @@ use tokio::task::{JoinSet, LocalSet, spawn_local};
 
 use crate::frames::Frames;
 
-/// The mode in which blocks come that somebody else made.
+/// The mode in which the benchmark's client sends blocks.
 pub(crate) const BLOCKS: &str = "blocks";
 
-/// Takes messages from whoever connects.
+/// Receives messages on every connection.
 pub(crate) async fn take_all(
     listener: &Listener,
     address: &str,
@@ -43,7 +43,7 @@ pub(crate) async fn take_all(
     }
 }
 
-/// Sends over all connections until the window is over.
+/// Sends over all connections until the window ends.
 pub(crate) async fn send_all(address: &str, work: &Work) -> Result<Measured> {
     let mut senders = Vec::with_capacity(work.connections);
     for _ in 0..work.connections {
@@ -72,7 +72,7 @@ struct Sender {
     buffer: BytesMut,
     /// Bytes of the payload.
     length: u32,
-    /// What follows the number in every payload.
+    /// The bytes after the number in every payload.
     rest: Vec<u8>,
     /// Number of the next message.
     next: u64,
@@ -103,7 +103,7 @@ impl Sender {
         self.buffer.len() + LENGTH_BYTES + self.length as usize <= BUFFER_BYTES
     }
 
-    /// Returns how many messages were sent, at least one buffer full.
+    /// Returns the number of sent messages, at least one full buffer.
     async fn send_until(mut self, window: Window) -> Result<u64> {
         loop {
             while self.append() {}
@@ -117,7 +117,7 @@ impl Sender {
     }
 }
 
-/// What all connections share while they take messages.
+/// The common state of all connections while they receive.
 struct Intake {
     check: Check,
     buffer: Vec<u8>,
@@ -125,16 +125,16 @@ struct Intake {
     counts: Arc<Counts>,
 }
 
-/// What is known of messages.
+/// The expected content of messages.
 #[derive(Clone, Copy)]
 enum Check {
-    /// Each has the number behind the one before it.
+    /// Each message has the number after the one before it.
     Numbers,
-    /// They are all the same.
+    /// All messages are the same.
     Count(Frames),
 }
 
-/// What is left of a connection from one read to the next.
+/// The state of a connection between two reads.
 #[derive(Default)]
 struct Begun {
     /// Bytes of an unfinished frame.
@@ -158,7 +158,7 @@ impl Intake {
         })
     }
 
-    /// Reads behind the unfinished frame that is left from last time, and counts. Returns how much was read.
+    /// Reads behind the incomplete frame of the last read, and counts. Returns the number of bytes read.
     fn poll_take(
         &mut self,
         socket: &mut Stream,
@@ -187,15 +187,15 @@ impl Intake {
     }
 }
 
-/// Takes what comes until the peer ends.
+/// Receives until the peer ends.
 async fn take(mut socket: Stream, intake: Rc<RefCell<Intake>>) -> io::Result<()> {
     let mut begun = Begun::default();
     while poll_fn(|cx| intake.borrow_mut().poll_take(&mut socket, cx, &mut begun)).await? > 0 {}
     Ok(())
 }
 
-/// Looks at the whole frames at the front of `bytes`. Returns how many came once and in order, and how many bytes all of
-/// them are. What is missing before one the sender knows.
+/// Checks the complete frames at the front of `bytes`. Returns the number that came once and in order, and the size of all of
+/// them in bytes. Missing messages are not counted here: the sender knows how many it sent.
 fn in_order(bytes: &[u8], next: &mut u64) -> (u64, usize) {
     let (mut right, mut at) = (0, 0);
     while let Some(length) = bytes[at..].first_chunk() {
@@ -216,10 +216,10 @@ fn in_order(bytes: &[u8], next: &mut u64) -> (u64, usize) {
     (right, at)
 }
 
-/// Bytes that a sender writes at once.
+/// Bytes of one write of a sender.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Several writes of a sender at once.
+/// Size of a read: several writes of a sender at once.
 const INTAKE_BYTES: usize = 256 * 1024;
 
 const LENGTH_BYTES: usize = 4;
@@ -239,13 +239,13 @@ mod tests {
     #[test]
     fn only_what_comes_once_and_in_order_is_right() {
         let mut next = 0;
-        // 2 is missing, 1 comes twice, 3 after 4, and a half one at the end.
+        // 2 is missing, 1 comes twice, 3 comes after 4, and an incomplete one is at the end.
         let mut bytes: Vec<u8> = [0, 1, 1, 4, 3, 5].into_iter().flat_map(frame).collect();
         let whole = bytes.len();
         bytes.extend_from_slice(&frame(6)[..7]);
         assert_eq!(in_order(&bytes, &mut next), (4, whole));
         assert_eq!(next, 6);
-        // One without room for a number, and nothing.
+        // A message without room for a number, and an empty one.
         assert_eq!(in_order(&[2, 0, 0, 0, b'h', b'i'], &mut next), (0, 6));
         assert_eq!(in_order(&[], &mut next), (0, 0));
     }
@@ -276,7 +276,7 @@ mod tests {
                 }
             });
             let measured = send_all(&address, &work).await.unwrap();
-            // The ends of the connections are behind the last messages.
+            // The ends of the connections come after the last messages.
             takers.await.unwrap();
             (measured.sent.unwrap(), intake.borrow().taken)
         });

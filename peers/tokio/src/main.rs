@@ -1,9 +1,9 @@
-//! What one writes by hand over tokio: one thread, plain sockets, no sessions, no limits and no codec beyond finding
-//! where a frame ends.
+//! A hand-written program on tokio: one thread, plain sockets, no sessions, no limits, and no codec beyond finding the end of a
+//! frame.
 //!
-//! Its echo is driven by the benchmark's own bare client, as ours and the limit are. Connections share one read buffer,
-//! borrowed only while it is read and written back within one poll: a buffer for each would be simpler, and at a thousand
-//! connections it would no longer fit the cache. One way it has a sender of its own, because sending is half of that work.
+//! The benchmark's bare client drives its echo, like Tidewire's and the limit's. Connections share one read buffer. It is
+//! borrowed only while it is read and written back within one poll: a buffer for each connection would be simpler, but a thousand
+//! of them do not fit the cache. For one-way messages it has a sender of its own, because sending is half of that work.
 
 mod fanout;
 mod frames;
@@ -82,7 +82,7 @@ impl Peer for ByHand {
     }
 }
 
-/// Sends back what comes until the peer ends.
+/// Sends back all bytes until the peer ends.
 async fn echo(mut socket: Stream, buffer: SharedBuffer) -> io::Result<()> {
     let mut rest = Vec::new();
     loop {
@@ -96,7 +96,7 @@ async fn echo(mut socket: Stream, buffer: SharedBuffer) -> io::Result<()> {
     }
 }
 
-/// Reads and writes back at once; what the socket does not take now is left in `rest`. Returns how much was read.
+/// Reads and writes back at once. Bytes that the socket does not take now stay in `rest`. Returns the number of bytes read.
 fn poll_echo(
     socket: &mut Stream,
     cx: &mut Context<'_>,
@@ -122,5 +122,5 @@ fn poll_echo(
 
 type SharedBuffer = Rc<RefCell<Vec<u8>>>;
 
-/// As large as what the benchmark's client writes at once.
+/// As large as a write of the benchmark's client.
 const ECHO_BUFFER_BYTES: usize = 64 * 1024;

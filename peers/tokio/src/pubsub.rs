@@ -1,7 +1,7 @@
-//! A topic by hand: what a publisher wrote is read as a block of whole frames that all subscribers share, and a task for each
-//! of them writes what waits for it in one gathered write, as in the fan-out.
+//! A topic without a library. The server reads a block of complete frames from a publisher, and all subscribers share it. As in
+//! the fan-out, a task for each subscriber writes its waiting blocks with one gathered write.
 //!
-//! The first byte of a connection says what it is. A frame is a u32 BE length and the payload.
+//! The first byte of a connection is its role. A frame is a u32 BE length and the payload.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 
 use crate::fanout::write;
 
-/// Passes on what publishers send.
+/// Passes on the messages of publishers.
 pub(crate) async fn serve(listener: &Listener) -> Result<()> {
     let subscribers: Subscribers = Rc::default();
     loop {
@@ -28,7 +28,7 @@ pub(crate) async fn serve(listener: &Listener) -> Result<()> {
         spawn_local(async move {
             match socket.read_u8().await? {
                 SUBSCRIBER => {
-                    // The answer says that nothing will be missed from now on.
+                    // The answer means that the subscriber misses nothing from now on.
                     socket.write_u8(SUBSCRIBER).await?;
                     let (sender, blocks) = unbounded_channel();
                     subscribers.borrow_mut().push(sender);
@@ -59,7 +59,7 @@ pub(crate) async fn drive(address: &str, work: &Work) -> Result<Measured> {
     pubsub::drive(publishers, subscribers, work).await
 }
 
-/// Everybody to whom is passed on.
+/// All subscribers.
 type Subscribers = Rc<RefCell<Vec<UnboundedSender<Bytes>>>>;
 
 async fn pass_on(mut socket: Stream, subscribers: &Subscribers) -> io::Result<()> {
@@ -77,7 +77,7 @@ async fn pass_on(mut socket: Stream, subscribers: &Subscribers) -> io::Result<()
     }
 }
 
-/// Bytes of the whole frames at the front.
+/// Bytes of the complete frames at the front.
 fn whole(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(length) = bytes[at..].first_chunk() {
@@ -140,7 +140,7 @@ impl Pipe for Connection {
     }
 }
 
-/// What a connection says first.
+/// The first byte of a connection: its role.
 const SUBSCRIBER: u8 = b's';
 const PUBLISHER: u8 = b'p';
 
@@ -180,7 +180,7 @@ mod tests {
             spawn_local(async move { serve(&listener).await });
             drive(&address, &work).await.unwrap()
         });
-        // Every publisher has sent something by now, and what did not come to everybody counts as lost.
+        // Every publisher has sent a message by now. A message that did not reach every subscriber counts as lost.
         assert_eq!((measured.lost, measured.verified), (0, true));
     }
 }

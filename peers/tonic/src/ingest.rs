@@ -1,4 +1,4 @@
-//! One way: each connection's messages are one stream to the server, which answers when it ends.
+//! One-way messages: each connection has one stream to the server, which answers when it ends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tonic::{Status, Streaming};
 use crate::Payload;
 use crate::generated::bench_client::BenchClient;
 
-/// Takes one stream. What is there already is taken without letting the intake go.
+/// Receives one stream. It keeps the intake locked while messages are available.
 pub(crate) async fn take_all(
     mut messages: Streaming<Payload>,
     intake: &Mutex<Intake>,
@@ -32,7 +32,7 @@ pub(crate) async fn take_all(
             }
             intake.publish();
         }
-        // At the end it says so once more.
+        // At its end the stream returns this once more.
         next = messages.message().await?;
     }
     Ok(())
@@ -61,11 +61,11 @@ pub(crate) async fn send_all(clients: Vec<BenchClient<Channel>>, work: &Work) ->
     Ok(sent(total.load(Ordering::Relaxed), &window))
 }
 
-/// The messages of a connection, made when the library asks for them, so that no queue is between.
+/// The messages of a connection, created when the library asks for them, so that there is no queue.
 struct Outgoing {
     source: Source,
     window: Window,
-    /// What all connections have sent, once they ended.
+    /// The number of messages of all connections, after their ends.
     total: Arc<AtomicU64>,
 }
 
@@ -74,7 +74,7 @@ impl Stream for Outgoing {
 
     fn poll_next(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Payload>> {
         let this = self.get_mut();
-        // The clock is not what is measured.
+        // The clock is not part of the measurement.
         let looks_at_clock = this.source.sent().is_multiple_of(CLOCK_MESSAGES);
         if looks_at_clock && this.window.is_over(now_ns()) {
             this.total.fetch_add(this.source.sent(), Ordering::Relaxed);
@@ -85,5 +85,5 @@ impl Stream for Outgoing {
     }
 }
 
-/// Messages between two looks at the clock.
+/// Messages between two readings of the clock.
 const CLOCK_MESSAGES: u64 = 64;

@@ -1,4 +1,5 @@
-//! tonic: gRPC. `echo` is one stream both ways for each connection, `ingest` one stream to the server, `rpc` is unary calls.
+//! tonic: gRPC. `echo` is one stream in both directions for each connection, `ingest` one stream to the server, `rpc` is unary
+//! calls.
 
 mod ingest;
 
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     peer_common::run(&Tonic)
 }
 
-/// What is echoed.
+/// The message of `echo`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Payload {
     /// A number and filling.
@@ -48,7 +49,7 @@ pub struct Payload {
     pub bytes: Bytes,
 }
 
-/// What is added.
+/// The request of `rpc`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Terms {
     /// One term.
@@ -59,7 +60,7 @@ pub struct Terms {
     pub right: i32,
 }
 
-/// What they come to.
+/// The reply of `rpc`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Sum {
     /// The sum, which wraps.
@@ -67,7 +68,7 @@ pub struct Sum {
     pub sum: i32,
 }
 
-/// What a stream of one-way messages comes to.
+/// The reply to a stream of one-way messages.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Nothing {}
 
@@ -83,7 +84,7 @@ impl Bench for Service {
         &self,
         request: Request<Streaming<Payload>>,
     ) -> Result<Response<Streaming<Payload>>, Status> {
-        // What comes is what goes: nothing is as fast as the same stream.
+        // The server returns the request's stream itself, which is the fastest way.
         Ok(Response::new(request.into_inner()))
     }
 
@@ -181,7 +182,7 @@ async fn connect(address: &str) -> Result<BenchClient<Channel>> {
     Ok(BenchClient::new(channel))
 }
 
-/// A stream both ways.
+/// A stream in both directions.
 struct Echoing {
     requests: mpsc::Sender<Payload>,
     replies: Streaming<Payload>,
@@ -235,5 +236,5 @@ impl Call for Adding {
     }
 }
 
-/// Room for everything in flight, so that HTTP/2 never waits for an update of its window.
+/// Flow-control windows with room for all messages in flight, so that HTTP/2 never waits for a window update.
 const WINDOW_BYTES: u32 = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The drivers: one thread, a socket and so a connection of its own for each of the work's connections.
+//! The drivers: one thread with a socket, and so a connection, for each of the work's connections.
 
 use anyhow::{Context as _, Result};
 use peer_common::{Exchange, Flight, Measured, Meter, Source, Window, Work, now_ns, sent};
@@ -61,14 +61,14 @@ pub(crate) fn push(address: &str, work: &Work) -> Result<Measured> {
     }
     let messages = sources.iter().map(Source::sent).sum();
     drop(items);
-    // They stay open until the program ends, when the benchmark has seen everything come. Closing them would wait until all
-    // is sent, but over `ipc` the other side reads no more of a closed connection whose queue is full: the system tells it of
-    // the end before it has read what was written.
+    // Sockets stay open until the program ends, when the benchmark has received everything. Closing one would wait until its
+    // queue is sent. But over `ipc` the other side stops reading a closed connection whose queue is full: the system reports the
+    // end before it has read all bytes.
     std::mem::forget(sockets);
     Ok(sent(messages, &window))
 }
 
-/// Sends until the queue is full or it is another connection's turn. Returns how many.
+/// Sends until the queue is full, or another connection has its turn. Returns the number of sent messages.
 fn send_some(socket: &Socket, source: &mut Source) -> Result<usize> {
     for count in 0..TURN_MESSAGES {
         match socket.send(source.message(), DONTWAIT) {
@@ -83,7 +83,7 @@ fn send_some(socket: &Socket, source: &mut Source) -> Result<usize> {
     Ok(TURN_MESSAGES)
 }
 
-/// Receives what is there. Returns whether there was anything.
+/// Receives all available messages. Returns whether there were any.
 fn receive(socket: &Socket, message: &mut Message) -> Result<bool> {
     match socket.recv(message, DONTWAIT) {
         Ok(()) => Ok(true),
@@ -92,7 +92,7 @@ fn receive(socket: &Socket, message: &mut Message) -> Result<bool> {
     }
 }
 
-/// Opens and connects the sockets. More than a context takes by default have several contexts.
+/// Opens and connects the sockets. More sockets than a context takes by default get several contexts.
 fn connect(kind: SocketType, address: &str, work: &Work) -> Result<Vec<Socket>> {
     let mut context = Context::new();
     (0..work.connections)
@@ -115,14 +115,14 @@ fn poll_items(sockets: &[Socket], events: zmq::PollEvents) -> Vec<PollItem<'_>> 
         .collect()
 }
 
-/// Messages sent on one connection before it is the next one's turn.
+/// Messages that one connection sends before the next one has its turn.
 const TURN_MESSAGES: usize = 256;
 
-/// Sockets of one context, which takes 1,023 by default.
+/// Sockets of one context. The default limit is 1,023.
 const CONTEXT_SOCKETS_MAX: usize = 1_000;
 
-/// Longest wait before the clock is looked at, in milliseconds.
+/// The longest wait between two readings of the clock, in milliseconds.
 const POLL_MS: i64 = 100;
 
-/// How long the last replies are waited for, in nanoseconds.
+/// The longest wait for the last replies, in nanoseconds.
 const PATIENCE_NS: u64 = 3_000_000_000;

@@ -30,7 +30,7 @@ impl Pair {
     }
 
     fn received(&self) -> Item {
-        // One of another size is wrong, as every number in it will say.
+        // A message of another size is wrong, and the check of its number will find that.
         self.message[..].try_into().unwrap_or([0xfe; ITEM_BYTES])
     }
 }

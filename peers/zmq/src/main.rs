@@ -1,7 +1,7 @@
-//! libzmq, ZeroMQ's own library, over its binding `zmq`, which builds it from its sources.
+//! libzmq, ZeroMQ's own library. Its binding `zmq` builds it from source.
 //!
-//! `echo` and `rpc` are DEALER and ROUTER, `ingest` is PUSH and PULL, `fanout` is XPUB that waits instead of dropping,
-//! and as mode `drops` XPUB as it is by default. Within one process there are PAIR sockets.
+//! `echo` and `rpc` are DEALER and ROUTER, `ingest` is PUSH and PULL, `fanout` is an XPUB that waits instead of dropping; mode
+//! `drops` is XPUB with its defaults. Work within one process uses PAIR sockets.
 
 mod driver;
 mod inproc;
@@ -72,7 +72,7 @@ impl Peer for Libzmq {
     }
 }
 
-/// A socket that waits when it closes for what it has queued.
+/// A socket that waits for its queued messages when it closes.
 fn socket(context: &Context, kind: SocketType) -> Result<Socket> {
     let socket = context.socket(kind).context("making a socket")?;
     socket.set_linger(LINGER_MS)?;
@@ -80,14 +80,14 @@ fn socket(context: &Context, kind: SocketType) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Binds and says where.
+/// Binds and returns the address.
 fn listen(context: &Context, kind: SocketType, work: &Work, console: &Console) -> Result<Socket> {
     let mut socket = socket(context, kind)?;
     if kind == zmq::XPUB {
-        // Otherwise the second of two equal subscriptions would not be seen.
+        // Otherwise XPUB would not report the second of two equal subscriptions.
         switch_on(&mut socket, zmq_sys::ZMQ_XPUB_VERBOSE)?;
         if work.mode != "drops" {
-            // A send then waits while any subscriber's queue is full.
+            // A send then waits while the queue of any subscriber is full.
             switch_on(&mut socket, zmq_sys::ZMQ_XPUB_NODROP)?;
         }
     }
@@ -107,7 +107,7 @@ fn listen(context: &Context, kind: SocketType, work: &Work, console: &Console) -
     Ok(socket)
 }
 
-/// Switches on an option for which the binding has no setter.
+/// Sets an option for which the binding has no setter.
 #[expect(unsafe_code, reason = "the binding has no setter for these options")]
 fn switch_on(socket: &mut Socket, option: u32) -> Result<()> {
     let yes: i32 = 1;
@@ -125,7 +125,7 @@ fn switch_on(socket: &mut Socket, option: u32) -> Result<()> {
     Ok(())
 }
 
-/// Answers requests, each a message of two parts: who asked, and what.
+/// Answers requests. Each is a message of two parts: the requester and the content.
 fn answer(socket: &Socket, exchange: Exchange) -> Result<()> {
     let mut body = Vec::new();
     loop {
@@ -142,7 +142,7 @@ fn answer(socket: &Socket, exchange: Exchange) -> Result<()> {
     }
 }
 
-/// Takes one-way messages, and shows the counts whenever there is nothing more to take.
+/// Receives one-way messages, and publishes the counts when no more are available.
 fn pull(socket: &Socket, intake: &mut Intake) -> Result<()> {
     let mut message = Message::new();
     loop {
@@ -179,11 +179,11 @@ fn publish(socket: &Socket, work: &Work) -> Result<()> {
     }
 }
 
-/// A socket that closes waits so long for what it has queued.
+/// The longest time that a closing socket waits for its queued messages.
 const LINGER_MS: i32 = 3_000;
 
-/// Connections may all come at once.
+/// All connections may come at once.
 const BACKLOG: i32 = 4_096;
 
-/// Counts are shown at least this often, in messages.
+/// The most messages between two publications of the counts.
 const PUBLISH_EVERY: u64 = 1_024;

@@ -1,4 +1,5 @@
-//! rtrb, a ring for one producer and one consumer. It never waits, so its ends spin, and yield when that was in vain.
+//! rtrb, a ring for one producer and one consumer. It has no blocking calls, so both ends spin, and yield after some attempts
+//! without success.
 
 use std::process::ExitCode;
 
@@ -24,7 +25,7 @@ fn connect() -> (Both, Both) {
 struct Both {
     producer: Producer<Item>,
     consumer: Consumer<Item>,
-    /// What is sent goes into the ring in one chunk.
+    /// Messages that are copied into the ring as one chunk.
     waiting: Vec<Item>,
 }
 

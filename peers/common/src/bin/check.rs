@@ -1,6 +1,6 @@
-//! Tries rivals by hand: lets each describe itself and do, for a moment, every kind of work that it drives itself.
+//! Tests rivals by hand: each describes itself, and then does every kind of work that it drives itself, for a moment.
 //!
-//! `check DIRECTORY [NAME…]`, as `peers/check` runs it. One line for each work: what came, how fast, and what was lost.
+//! `check DIRECTORY [NAME…]`, as `peers/check` runs it. It prints a line for each work: messages, rate and losses.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Nobody to tell that nobody listens.
+            // A closed standard error cannot show an error.
             let _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Returns whether all went well.
+/// Returns whether all work succeeded.
 fn check() -> Result<bool> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().context("usage: check DIRECTORY [NAME…]")?;
@@ -72,7 +72,7 @@ fn try_all(path: &Path, description: &Description) -> Result<bool> {
                 continue;
             }
             for (connections, in_flight) in [(1, 1), (1, 128), (4, 32)] {
-                // One way there is nothing in flight, and within a process one connection.
+                // One-way work has nothing in flight, and work within a process has one connection.
                 let is_echo = suite == "echo";
                 if !is_echo && in_flight == 1 || transport == "inproc" && connections > 1 {
                     continue;
@@ -83,7 +83,7 @@ fn try_all(path: &Path, description: &Description) -> Result<bool> {
                     mode: offer.mode.clone(),
                     connections,
                     in_flight,
-                    // What is left of 32 bytes without the header of tw1, as the benchmark asks for it.
+                    // The payload of a message of 32 bytes without the header of tw1, as the benchmark requests it.
                     message_bytes: 24,
                     publishers: connections,
                     subscribers: connections,
@@ -134,7 +134,7 @@ fn try_one(path: &Path, work: &Work) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Waits until the server has counted `sent` messages, or counts no more. Returns how many it counted.
+/// Waits until the server has counted `sent` messages, or counts no more. Returns its count.
 fn wait_for(server: &mut Program, sent: u64) -> Result<u64> {
     let mut counted = None;
     loop {
@@ -147,7 +147,7 @@ fn wait_for(server: &mut Program, sent: u64) -> Result<u64> {
     }
 }
 
-/// Runs the driver. Where it knows only what it sent, the server says what came.
+/// Runs the driver. If it knows only the number of sent messages, the server's count decides.
 fn drive(
     path: &Path,
     address: &str,
@@ -175,7 +175,7 @@ fn drive(
     Ok(measured)
 }
 
-/// A program that speaks the contract; killed when it is dropped.
+/// A program of the contract. It is killed when it is dropped.
 struct Program {
     child: Child,
     lines: Receiver<io::Result<String>>,
@@ -202,7 +202,7 @@ impl Program {
         Ok(Self { child, lines })
     }
 
-    /// The next line it says.
+    /// The next line of its output.
     fn line<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
         let line = match self.lines.recv_timeout(SILENCE_MAX) {
             Ok(line) => line.context("reading what it says")?,
@@ -237,11 +237,11 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
+        // A program that has already ended cannot be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How long a program may be silent before something is wrong with it.
+/// The longest silence of a program. After it the check fails.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
