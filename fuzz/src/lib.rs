@@ -1,4 +1,4 @@
-//! What the fuzz targets call, one function per decoder.
+//! The functions that the fuzz targets call, one for each decoder.
 //!
 //! The file belongs to the tests of `tidewire-proto`, which replay `corpus/` with the same functions in the
 //! ordinary test run. Run a target with `cargo +nightly fuzz run tw1`; add what it finds to `corpus/tw1`.

@@ -1,4 +1,4 @@
-//! What the policy `conflate_by_topic` costs a server whose subscribers keep up, beside one that never looks at topics.
+//! The cost of the policy `conflate_by_topic` for a server whose subscribers keep up, beside a policy that ignores topics.
 //!
 //! `cargo run --release -p tidewire-bench --example conflate_by_topic [SECONDS] [UPDATES_PER_SECOND] [READERS] [ROUNDS]`. A server
 //! process with one lane publishes 32 bytes to 10,000 symbols in turn, and all readers subscribe to `md.>`. They read all the

@@ -57,7 +57,7 @@ impl Service for Asker {
     }
 }
 
-/// What is measured.
+/// The work to measure.
 #[derive(Clone, Copy)]
 struct Plan {
     in_flight: u32,

@@ -1,5 +1,5 @@
-//! What UDP carries between two lanes of one process, in messages of 32 bytes that are a datagram each: one way, and
-//! round trips with a number of them in flight; then the same with frames that share datagrams.
+//! The rate of UDP between two lanes of one process, in messages of 32 bytes with a datagram each: one way, and round trips with
+//! a number of them in flight; then the same with frames that share datagrams.
 //!
 //! `cargo run --release -p tidewire --example udp_rates [IN_FLIGHT] [SECONDS]`. The bare limits of the echo are those that
 //! `tidewire bench echo` measures on the same machine. Nothing waits for a receiver over UDP, so the one-way sender keeps

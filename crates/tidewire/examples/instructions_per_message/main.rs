@@ -40,7 +40,7 @@ use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
 type Failure = Box<dyn Error>;
 
-/// What every kind of work is told.
+/// The parameters of every kind of work.
 struct Plan {
     batch: u32,
     rounds: u32,
@@ -186,7 +186,7 @@ impl Plan {
         let mut frame = Vec::new();
         self.codec
             .encode(&Message::new(Kind::OneWay, 0, &PAYLOAD), &mut frame)?;
-        // What it says first makes it the target, and it hears of that.
+        // The server makes the first client the target and tells it so.
         target.write_all(&request)?;
         target.read_exact(&mut vec![0; request.len()])?;
         let mut asking = self.connect(&server)?;
@@ -514,7 +514,7 @@ const TOPIC: &str = "market.xyz";
 /// Of the codec of one's own.
 const LENGTH_BYTES: usize = 2;
 
-/// What a message begins with that wants to know how many were taken.
+/// The first byte of a message that asks for the number of received messages.
 const QUESTION: u8 = b'?';
 
 /// The tag of the connection that asks.
