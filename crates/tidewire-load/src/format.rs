@@ -121,7 +121,7 @@ pub(crate) fn each_of(value: f64, name: &str) -> String {
     }
 }
 
-/// What is rarer than this for each message is told as none.
+/// A share below this, for each message, is shown as none.
 pub(crate) const NONE_BELOW: f64 = 0.001;
 
 /// Bytes in MiB.
