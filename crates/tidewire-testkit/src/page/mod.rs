@@ -1,4 +1,4 @@
-//! What holds for every page that a report is: checked in its text, and in a browser where there is one.
+//! Checks that hold for every page of a report: in its text, and in a browser if there is one.
 
 mod browser;
 mod check;

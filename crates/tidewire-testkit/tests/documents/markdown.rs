@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) links: Vec<Link>,
-    /// What may stand behind `#` in a link to this page.
+    /// The names that may follow `#` in a link to this page.
     pub(crate) anchors: BTreeSet<String>,
 }
 
