@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 use tidewire_load::format::thousands;
 
+use super::contract::Measured;
 use super::hold::{OFFERED, holds};
 use super::run::Outcome;
 
@@ -148,12 +149,9 @@ impl Climb {
 impl Try {
     fn of(run: Result<&Outcome, &str>, holds: bool) -> Self {
         let measured = run.ok().map(|run| &run.measured);
-        let rate = |one: &super::contract::Measured| {
-            (one.seconds > 0.0).then(|| one.messages as f64 / one.seconds)
-        };
         Self {
             offered_per_sec: measured.and_then(|one| one.figures.get(OFFERED).copied()),
-            delivered_per_sec: measured.and_then(rate),
+            delivered_per_sec: measured.and_then(Measured::rate),
             p99_us: measured.and_then(|one| Some(one.latency?.p99_us)),
             lost: measured.map_or(0, |one| one.lost),
             holds,

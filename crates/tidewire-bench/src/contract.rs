@@ -28,6 +28,7 @@
 //! the topic `t`. A ZMTP publisher sends messages of one part.
 
 use serde::{Deserialize, Serialize};
+use tidewire_load::statistics::LatencyHistogram;
 
 /// The work of a program. Each suite documents which of these it uses; the others are absent and 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -192,6 +193,54 @@ pub struct Times {
     pub p999_us: f64,
     /// Largest.
     pub max_us: f64,
+}
+
+impl Measured {
+    /// So many messages, each of which was checked.
+    pub(crate) fn verified(messages: u64, seconds: f64, lost: u64) -> Self {
+        Self {
+            messages,
+            seconds,
+            lost,
+            verified: true,
+            ..Self::default()
+        }
+    }
+
+    /// The same with the times of messages.
+    pub(crate) fn with_times(self, histogram: &LatencyHistogram) -> Self {
+        Self {
+            latency: Some(Times::of(histogram)),
+            ..self
+        }
+    }
+
+    /// The same with a figure that only its suite has.
+    pub(crate) fn with_figure(mut self, name: &str, value: f64) -> Self {
+        self.figures.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Messages a second; nothing where no time went by.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.messages as f64 / self.seconds)
+    }
+}
+
+impl Times {
+    fn of(histogram: &LatencyHistogram) -> Self {
+        let at = |quantile| histogram.quantile_ns(quantile) as f64 / 1e3;
+        let summary = histogram.summary().unwrap_or_default();
+        Self {
+            samples: histogram.count(),
+            mean_us: summary.mean_ms * 1e3,
+            p50_us: at(0.5),
+            p95_us: at(0.95),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: at(1.0),
+        }
+    }
 }
 
 #[cfg(test)]

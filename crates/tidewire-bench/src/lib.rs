@@ -15,14 +15,14 @@ mod cost;
 mod hold;
 mod pace;
 pub mod plan;
-pub mod probes;
+mod probes;
 pub mod program;
-pub mod publication;
+mod publication;
 pub mod report;
 mod run;
 mod runner;
 pub mod stage;
-pub mod subscriber;
+mod subscriber;
 pub mod suites;
 
 pub use self::child::ChildError;

@@ -250,10 +250,7 @@ impl Metric {
     #[must_use]
     pub fn of(&self, measured: &Measured) -> Option<f64> {
         match self.source {
-            Source::Rate if measured.seconds > 0.0 => {
-                Some(measured.messages as f64 / measured.seconds)
-            }
-            Source::Rate => None,
+            Source::Rate => measured.rate(),
             Source::MeanTime => measured.latency.map(|latency| latency.mean_us),
             Source::Figure(name) => measured.figures.get(name).copied(),
         }

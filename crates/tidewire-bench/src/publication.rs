@@ -7,19 +7,16 @@
 
 /// The head of a publication's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Publication {
+pub(crate) struct Publication {
     /// Counts the publications of one publisher from 0.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
     /// When it was due by the rate: nanoseconds of `CLOCK_MONOTONIC`, which means the same in every process of a machine.
-    pub due_ns: u64,
+    pub(crate) due_ns: u64,
 }
 
 impl Publication {
     /// Appends a payload of `payload_bytes`.
-    ///
-    /// # Panics
-    /// It has fewer than [`PUBLICATION_BYTES_MIN`] bytes.
-    pub fn append(self, payload_bytes: usize, out: &mut Vec<u8>) {
+    pub(crate) fn append(self, payload_bytes: usize, out: &mut Vec<u8>) {
         assert!(
             payload_bytes >= PUBLICATION_BYTES_MIN,
             "a publication of {payload_bytes} bytes has no room for its number and time"
@@ -31,8 +28,7 @@ impl Publication {
 
     /// Reads a payload; nothing if it has another length than `payload_bytes`, or its filling was changed.
     #[inline]
-    #[must_use]
-    pub fn read(payload: &[u8], payload_bytes: usize) -> Option<Self> {
+    pub(crate) fn read(payload: &[u8], payload_bytes: usize) -> Option<Self> {
         if payload.len() != payload_bytes {
             return None;
         }
@@ -51,7 +47,7 @@ impl Publication {
 }
 
 /// Bytes of the smallest payload: number and time.
-pub const PUBLICATION_BYTES_MIN: usize = 16;
+pub(crate) const PUBLICATION_BYTES_MIN: usize = 16;
 
 /// The byte that fills the rest of the payload.
 const FILLING: u8 = 0x5a;

@@ -11,13 +11,10 @@ use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocations};
 use super::flight::Flight;
 use super::wait::WaitSet;
-use super::{Edge, Frame};
+use super::{AtEdge, Frame};
 
 /// A socket on a free port of the loopback interface, which hands runs of datagrams over in one call, or each by itself.
-///
-/// # Errors
-/// The error of the system.
-pub fn bind(offload: bool) -> io::Result<DatagramSocket> {
+pub(crate) fn bind(offload: bool) -> io::Result<DatagramSocket> {
     let mut options = DatagramOptions::default();
     options.segmentation_offload = offload;
     options.receive_buffer_bytes = Some(BUFFER_BYTES);
@@ -27,10 +24,7 @@ pub fn bind(offload: bool) -> io::Result<DatagramSocket> {
 }
 
 /// Sends back what comes until `stop` is set. The bytes it allocates are published as by [`super::echo::serve`].
-///
-/// # Errors
-/// The error of the socket.
-pub fn serve(
+pub(crate) fn serve(
     socket: &DatagramSocket,
     stop: &AtomicBool,
     allocated_bytes: &AtomicU64,
@@ -67,13 +61,10 @@ pub fn serve(
 }
 
 /// Offers the load to `server`, from a socket for each connection, as [`super::echo::drive`] does.
-///
-/// # Errors
-/// The error of the system, or a reply that was never asked for. Those of `at_edge`.
-pub fn drive(
+pub(crate) fn drive(
     server: SocketAddr,
     load: &EchoLoad,
-    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+    at_edge: AtEdge<'_>,
 ) -> io::Result<EchoOutcome> {
     measure(&mut Client::new(server, load)?, load, at_edge)
 }

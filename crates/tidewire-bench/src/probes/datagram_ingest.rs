@@ -21,22 +21,22 @@ use super::{Frame, Parse};
 
 /// The load of the sender.
 #[derive(Clone, Debug)]
-pub struct DatagramLoad {
+pub(crate) struct DatagramLoad {
     /// Number of senders, each with a socket of its own.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Frames of each of them that are on their way, at most.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Bytes of a datagram; it holds as many whole frames as fit, at least one.
-    pub datagram_bytes: usize,
+    pub(crate) datagram_bytes: usize,
     /// The frame to send.
-    pub frame: Frame,
+    pub(crate) frame: Frame,
     /// Whether runs of datagrams are handed over in one call.
-    pub offload: bool,
+    pub(crate) offload: bool,
 }
 
 /// Sockets that send.
 #[derive(Debug)]
-pub struct DatagramSender {
+pub(crate) struct DatagramSender {
     server: SocketAddr,
     load: DatagramLoad,
     set: WaitSet,
@@ -55,10 +55,7 @@ struct Peer {
 }
 
 /// Counts what arrives until `stop` is set. Tells each sender how much that was whenever it is another `tells_every` frames.
-///
-/// # Errors
-/// The error of the socket.
-pub fn serve(
+pub(crate) fn serve(
     socket: &DatagramSocket,
     (parse, frame_bytes): (Parse, usize),
     tells_every: u64,
@@ -111,10 +108,7 @@ fn count(parse: Parse, frame_bytes: usize, datagram: &[u8]) -> u64 {
 
 impl DatagramSender {
     /// Opens the sockets.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn open(server: SocketAddr, load: &DatagramLoad) -> io::Result<Self> {
+    pub(crate) fn open(server: SocketAddr, load: &DatagramLoad) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let mut peers = Vec::with_capacity(load.connections);
         for number in 0..load.connections {
@@ -138,10 +132,7 @@ impl DatagramSender {
     }
 
     /// Sends as fast as it may, for this long.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn send_for(&mut self, duration: Duration) -> io::Result<()> {
+    pub(crate) fn send_for(&mut self, duration: Duration) -> io::Result<()> {
         let until_ns = now_ns() + duration.as_nanos() as u64;
         while now_ns() < until_ns {
             for number in 0..self.peers.len() {
@@ -182,8 +173,7 @@ impl DatagramSender {
     }
 
     /// Frames that were sent.
-    #[must_use]
-    pub fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.peers.iter().map(|peer| peer.sent).sum()
     }
 }
@@ -192,7 +182,7 @@ impl DatagramSender {
 const RUN_BYTES_MAX: usize = super::datagram::RUN_BYTES_MAX;
 
 /// Bytes of a datagram that fits every Ethernet.
-pub const PACKED_BYTES: usize = 1_472;
+pub(crate) const PACKED_BYTES: usize = 1_472;
 
 #[cfg(test)]
 mod tests {

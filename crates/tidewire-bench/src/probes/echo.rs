@@ -17,23 +17,23 @@ use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 use super::flight::Flight;
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{BLOCK_BYTES, Edge, Frame};
+use super::{AtEdge, BLOCK_BYTES, Edge, Frame};
 
 /// The load of the client.
 #[derive(Clone, Debug)]
-pub struct EchoLoad {
+pub(crate) struct EchoLoad {
     /// Number of connections.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Frames sent and not yet answered, for each connection.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Time before it starts to count, in which connections and caches become warm.
-    pub warm_up: Duration,
+    pub(crate) warm_up: Duration,
     /// How long it counts.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// The frame to send.
-    pub frame: Frame,
+    pub(crate) frame: Frame,
     /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
-    pub greets: bool,
+    pub(crate) greets: bool,
 }
 
 #[cfg(test)]
@@ -53,15 +53,15 @@ impl EchoLoad {
 
 /// The result of the client.
 #[derive(Debug)]
-pub struct EchoOutcome {
+pub(crate) struct EchoOutcome {
     /// Replies counted after the warm-up, every one of them with the number it should have.
-    pub replies: u64,
+    pub(crate) replies: u64,
     /// Frames sent since the beginning that were not answered within [`DRAIN`] after the end.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// How long they were counted, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Time from sending a frame to its reply, in nanoseconds, of the counted replies.
-    pub latency: LatencyHistogram,
+    pub(crate) latency: LatencyHistogram,
 }
 
 #[derive(Debug)]
@@ -77,10 +77,7 @@ struct Connection {
 
 /// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
 /// turn, where they are counted.
-///
-/// # Errors
-/// The error of the listener or the epoll set. A connection that breaks only ends itself.
-pub fn serve(
+pub(crate) fn serve(
     listener: &Listener,
     stop: &AtomicBool,
     allocated_bytes: &AtomicU64,
@@ -111,14 +108,10 @@ pub fn serve(
 }
 
 /// Connects, offers the load, calls `at_edge` at both ends of its window, and waits for the last replies.
-///
-/// # Errors
-/// A connection cannot be made or ends, or a reply is not the expected one: then nothing it counted can be trusted. Those
-/// of `at_edge`.
-pub fn drive(
+pub(crate) fn drive(
     address: &SocketAddress,
     load: &EchoLoad,
-    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+    at_edge: AtEdge<'_>,
 ) -> io::Result<EchoOutcome> {
     measure(&mut Client::connect(address, load)?, load, at_edge)
 }
@@ -142,7 +135,7 @@ pub(super) trait EchoClient {
 pub(super) fn measure(
     client: &mut impl EchoClient,
     load: &EchoLoad,
-    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+    at_edge: AtEdge<'_>,
 ) -> io::Result<EchoOutcome> {
     let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
     while now_ns() < warm_ns {
@@ -401,4 +394,4 @@ pub(super) fn publish_allocations(allocated_bytes: &AtomicU64) {
 }
 
 /// Longest wait for the replies that are due when the time is over.
-pub const DRAIN: Duration = Duration::from_secs(2);
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);

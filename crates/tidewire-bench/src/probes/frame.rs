@@ -4,7 +4,7 @@
 ///
 /// A number instead of a copy to compare with, because it also finds replies that are lost, doubled or swapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub(crate) struct Frame {
     request: Vec<u8>,
     number_at: usize,
     reply_bytes: usize,
@@ -13,7 +13,7 @@ pub struct Frame {
 
 /// How a receiver finds the end of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parse {
+pub(crate) enum Parse {
     /// It does not: bytes are counted.
     Bytes,
     /// TW1: u32 LE length of what follows.
@@ -27,11 +27,7 @@ pub enum Parse {
 impl Frame {
     /// A frame of `frame_bytes` in the given format: a one-way message, which an echo server answers with the same
     /// bytes. Without a format it is bare bytes.
-    ///
-    /// # Panics
-    /// `frame_bytes` has no room for the header and the number of 8 bytes, or is larger than the header can say.
-    #[must_use]
-    pub fn one_way(parse: Parse, frame_bytes: usize) -> Self {
+    pub(crate) fn one_way(parse: Parse, frame_bytes: usize) -> Self {
         let mut request = match parse {
             Parse::Bytes => Vec::new(),
             Parse::Tw1 => {
@@ -56,11 +52,7 @@ impl Frame {
 
     /// A frame given byte by byte, with the place of its running number of 8 bytes. The reply must have the same length
     /// and repeat the number at the same place.
-    ///
-    /// # Panics
-    /// The number is not within the frame.
-    #[must_use]
-    pub fn new(request: Vec<u8>, number_at: usize) -> Self {
+    pub(crate) fn new(request: Vec<u8>, number_at: usize) -> Self {
         assert!(
             number_at + 8 <= request.len(),
             "the number is not within the frame"
@@ -74,11 +66,7 @@ impl Frame {
     }
 
     /// The same with replies of another length and with the number at another place.
-    ///
-    /// # Panics
-    /// The number is not within the reply.
-    #[must_use]
-    pub fn with_reply(self, reply_bytes: usize, reply_number_at: usize) -> Self {
+    pub(crate) fn with_reply(self, reply_bytes: usize, reply_number_at: usize) -> Self {
         assert!(
             reply_number_at + 8 <= reply_bytes,
             "the number is not within the reply"
@@ -91,8 +79,7 @@ impl Frame {
     }
 
     /// Size on the wire in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.request.len()
     }
 
@@ -124,8 +111,7 @@ impl Frame {
 
 impl Parse {
     /// The format of a codec of Tidewire by its name; nothing where there is none here.
-    #[must_use]
-    pub fn by_name(codec: &str) -> Option<Self> {
+    pub(crate) fn by_name(codec: &str) -> Option<Self> {
         Some(match codec {
             "raw" => Self::Bytes,
             "tw1" => Self::Tw1,

@@ -15,21 +15,21 @@ use super::{BLOCK_BYTES, Frame, Parse};
 
 /// The load of the sender.
 #[derive(Clone, Debug)]
-pub struct IngestLoad {
+pub(crate) struct IngestLoad {
     /// Number of connections.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Bytes of one write; it holds as many whole frames as fit, at least one.
-    pub write_bytes: usize,
+    pub(crate) write_bytes: usize,
     /// The frame to send.
-    pub frame: Frame,
+    pub(crate) frame: Frame,
     /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
-    pub greets: bool,
+    pub(crate) greets: bool,
 }
 
 /// Connections that are written to. They are closed when this is dropped, which should be after the receiver has taken
 /// everything: a connection that is closed with bytes unread on its own side resets the other.
 #[derive(Debug)]
-pub struct Sender {
+pub(crate) struct Sender {
     set: WaitSet,
     /// Each stream, and how much of its current block is written.
     streams: Vec<(Stream, usize)>,
@@ -41,22 +41,19 @@ pub struct Sender {
 
 /// The counts of a receiver up to now, to be read by another thread.
 #[derive(Debug, Default)]
-pub struct Received {
+pub(crate) struct Received {
     /// Frames, unless only bytes are counted.
-    pub frames: AtomicU64,
+    pub(crate) frames: AtomicU64,
     /// Bytes that were read.
-    pub bytes: AtomicU64,
+    pub(crate) bytes: AtomicU64,
     /// Bytes at the end of connections that were no whole frame.
-    pub torn_bytes: AtomicU64,
+    pub(crate) torn_bytes: AtomicU64,
     /// Bytes that the receiving thread has asked its allocator for, where that counts them.
-    pub allocated_bytes: AtomicU64,
+    pub(crate) allocated_bytes: AtomicU64,
 }
 
 /// Counts what arrives, in reads of at most `read_bytes`, until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
-///
-/// # Errors
-/// The error of the listener or the epoll set.
-pub fn serve(
+pub(crate) fn serve(
     listener: &Listener,
     parse: Parse,
     read_bytes: usize,
@@ -140,10 +137,7 @@ fn drain(
 
 impl Sender {
     /// Connects.
-    ///
-    /// # Errors
-    /// A connection cannot be made.
-    pub fn connect(address: &SocketAddress, load: &IngestLoad) -> io::Result<Self> {
+    pub(crate) fn connect(address: &SocketAddress, load: &IngestLoad) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let mut streams = Vec::with_capacity(load.connections);
         for number in 0..load.connections {
@@ -166,10 +160,7 @@ impl Sender {
     }
 
     /// Writes as fast as the connections take it, for this long.
-    ///
-    /// # Errors
-    /// A connection ends.
-    pub fn write_for(&mut self, duration: Duration) -> io::Result<()> {
+    pub(crate) fn write_for(&mut self, duration: Duration) -> io::Result<()> {
         let until_ns = now_ns() + duration.as_nanos() as u64;
         while now_ns() < until_ns {
             self.turn(true)?;
@@ -179,10 +170,7 @@ impl Sender {
 
     /// Writes the rest of blocks that were begun, so that only whole frames were sent. Returns how many since the
     /// connections were made.
-    ///
-    /// # Errors
-    /// As [`Sender::write_for`].
-    pub fn finish(&mut self) -> io::Result<u64> {
+    pub(crate) fn finish(&mut self) -> io::Result<u64> {
         while self.streams.iter().any(|(_, at)| *at > 0) {
             self.turn(false)?;
         }

@@ -14,27 +14,30 @@
 //! - [`datagram`], [`datagram_ingest`]: both over UDP, with segmentation offload, and one way without it as well.
 //! - [`ring`]: the same and one way within a process, over the byte ring.
 
-pub mod datagram;
-pub mod datagram_ingest;
-pub mod echo;
+pub(crate) mod datagram;
+pub(crate) mod datagram_ingest;
+pub(crate) mod echo;
 mod flight;
 mod frame;
-pub mod ingest;
-pub mod ring;
+pub(crate) mod ingest;
+pub(crate) mod ring;
 pub(crate) mod wait;
 
-pub use frame::{Frame, Parse};
+pub(crate) use frame::{Frame, Parse};
 
 /// An end of the window in which a probe counts. A probe calls back at both, so that what its window cost can be told from
 /// what warming up before it and waiting behind it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
+pub(crate) enum Edge {
     /// It is warm, and begins to count.
     Start,
     /// It has counted the last, and waits for what is under way.
     End,
 }
 
+/// The function that a probe calls at both ends of its window.
+pub(crate) type AtEdge<'a> = &'a mut dyn FnMut(Edge) -> std::io::Result<()>;
+
 /// Size of one read or write of a probe in bytes: what a lane of Tidewire uses, and large enough that a system call
 /// costs less than what it moves.
-pub const BLOCK_BYTES: usize = 64 * 1024;
+pub(crate) const BLOCK_BYTES: usize = 64 * 1024;

@@ -15,43 +15,37 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::poller::Interest;
 use tidewire_io::ring::RingStream;
 
-use super::Edge;
 use super::echo::DRAIN;
+use super::{AtEdge, Edge};
 
 /// The load: messages of [`MESSAGE_BYTES`].
 #[derive(Clone, Debug)]
-pub struct RingLoad {
+pub(crate) struct RingLoad {
     /// Messages not yet answered; 0 for one way.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Whether one thread plays both ends.
-    pub one_thread: bool,
+    pub(crate) one_thread: bool,
     /// Cores for the two threads; fewer than two leave it to the system, and the threads give way to each other.
-    pub cores: Vec<usize>,
+    pub(crate) cores: Vec<usize>,
     /// Time before anything is counted.
-    pub warm_up: Duration,
+    pub(crate) warm_up: Duration,
     /// How long it is counted.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
 }
 
 /// The result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RingOutcome {
+pub(crate) struct RingOutcome {
     /// Messages that came, or came back, within the time, each with the number it should have.
-    pub messages: u64,
+    pub(crate) messages: u64,
     /// How long that was, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Messages sent since the beginning that never came.
-    pub lost: u64,
+    pub(crate) lost: u64,
 }
 
 /// Offers the load.
-///
-/// # Errors
-/// There is no memory for a ring, a core is not to be had, or a message is not the expected one. Those of `at_edge`.
-pub fn drive(
-    load: &RingLoad,
-    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
-) -> io::Result<RingOutcome> {
+pub(crate) fn drive(load: &RingLoad, at_edge: AtEdge<'_>) -> io::Result<RingOutcome> {
     let (near, far) = RingStream::pair(RING_BYTES)?;
     let taken = Arc::new(AtomicU64::new(0));
     let mut near = Near {
@@ -126,7 +120,7 @@ impl Near {
     fn run(
         &mut self,
         load: &RingLoad,
-        at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+        at_edge: AtEdge<'_>,
         between: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<RingOutcome> {
         self.run_for(load.warm_up, between)?;
@@ -249,7 +243,7 @@ impl End {
 }
 
 /// Bytes of a message.
-pub const MESSAGE_BYTES: usize = 32;
+pub(crate) const MESSAGE_BYTES: usize = 32;
 
 /// Room of the ring in each direction, in bytes.
 const RING_BYTES: usize = 256 * 1_024;

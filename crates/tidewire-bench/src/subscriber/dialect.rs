@@ -17,9 +17,6 @@ pub(super) trait Dialect: Default {
     fn greet(&mut self, role: Role, out: &mut Vec<u8>);
 
     /// Takes what is at the front of `bytes`, and appends to `out` what the server is to be answered.
-    ///
-    /// # Errors
-    /// See [`DialectError`]; the connection is of no more use.
     fn next<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<u8>) -> Result<Next<'a>, DialectError>;
 
     /// Whether the server is known to have taken the subscription, or the publisher's greeting.
@@ -60,7 +57,7 @@ pub(super) enum Next<'a> {
 /// A server does not speak the dialect, or refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum DialectError {
+pub(crate) enum DialectError {
     /// The bytes cannot be of this protocol.
     #[error("the server does not speak as expected: {0}")]
     Malformed(&'static str),
@@ -81,7 +78,7 @@ pub enum DialectError {
 }
 
 /// The subject, channel or topic of all publications.
-pub const TOPIC: &str = "t";
+pub(crate) const TOPIC: &str = "t";
 
 /// Largest frame or line that is taken, in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 * 1024;

@@ -29,52 +29,56 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_load::statistics::LatencyHistogram;
 
-pub use dialect::{DialectError, TOPIC};
+pub(crate) use dialect::{DialectError, TOPIC};
 
 use self::connection::{Broken, Connection, Tally};
 use self::dialect::{Dialect, Role};
 use super::pace::{Pace, TICK_NS};
 use crate::probes::wait::WaitSet;
-use crate::probes::{Edge, echo};
+use crate::probes::{AtEdge, Edge, echo};
 
 /// The publications to listen to.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub(crate) struct Listening {
     /// Number of connections.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Bytes of a publication's payload.
-    pub payload_bytes: usize,
+    pub(crate) payload_bytes: usize,
     /// Messages a second for whom the subscriber publishes itself: brokers.
-    pub rate_per_sec: f64,
+    pub(crate) rate_per_sec: f64,
     /// Time before it counts, from the first message on.
-    pub warm_up: Duration,
+    pub(crate) warm_up: Duration,
     /// How long it counts.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
 }
 
 /// The result of listening.
 #[derive(Debug)]
-pub struct Heard {
+pub(crate) struct Heard {
     /// Messages of all connections that were due within the window and came, each the expected one or a later one.
-    pub messages: u64,
+    pub(crate) messages: u64,
     /// How long that took, in seconds: the window, and by how much later than the first of them the last ones were, on the
     /// average of the connections. A publisher that holds its rate is late by the same time at the end as at the beginning.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Messages that were due by the end of the window and sent, from the first one on: each of them once for every
     /// connection.
-    pub sent: u64,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "tests compare what was lost with it")
+    )]
+    pub(crate) sent: u64,
     /// Messages of all connections that were due by the end of the window and did not come as they should, from the
     /// first one on.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// Connections that the server ended.
-    pub closed: usize,
+    pub(crate) closed: usize,
     /// From being due to being read, of the messages of the window.
-    pub latency: LatencyHistogram,
+    pub(crate) latency: LatencyHistogram,
 }
 
 /// A protocol that the subscriber speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// TW1 with its handshake.
     Tw1,
     /// TW1 without.
@@ -96,7 +100,7 @@ pub enum Protocol {
 /// Nothing could be heard, or what was heard cannot be trusted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ListenError {
+pub(crate) enum ListenError {
     /// A connection could not be made. The server may have ended, or there are too few descriptors (`ulimit -n`).
     #[error(
         "cannot make connection {number} of {connections}; is the server there, and `ulimit -n` large enough?"
@@ -136,14 +140,11 @@ pub enum ListenError {
 
 /// Subscribes over all connections, counts for a while, and waits for what is under way. `at_edge` is called when the window
 /// begins, and when all that was due within it is due.
-///
-/// # Errors
-/// See [`ListenError`], and those of `at_edge`. Messages that are lost are no error, they are counted; nor are connections that the server ends.
-pub fn listen(
+pub(crate) fn listen(
     protocol: Protocol,
     address: &SocketAddress,
     listening: &Listening,
-    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+    at_edge: AtEdge<'_>,
 ) -> Result<Heard, ListenError> {
     match protocol {
         Protocol::Tw1 => listen_in::<tw1::Tw1>(address, listening, at_edge),
@@ -160,7 +161,7 @@ pub fn listen(
 fn listen_in<D: Dialect>(
     address: &SocketAddress,
     listening: &Listening,
-    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
+    at_edge: AtEdge<'_>,
 ) -> Result<Heard, ListenError> {
     let mut crowd = Crowd::<D>::connect(address, listening)?;
     crowd.subscribe()?;

@@ -6,27 +6,25 @@
 //! answer.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use tidewire::log::LogBuilder;
-use tidewire::{
-    Context, Deferred, HandlerResult, Kind, Message, PoolFull, Server, WhenFull, WorkerPool,
-};
+use tidewire::{Context, Deferred, HandlerResult, Kind, Message, PoolFull, WhenFull, WorkerPool};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, Tw1};
 
+use super::echo::drive_bare;
 use super::locked_log::LockedLog;
-use super::scratch::ScratchFile;
-use crate::contract::{Account, Measured, Work};
+use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::Frame;
-use crate::probes::echo::{self, EchoLoad};
+use crate::probes::echo;
 use crate::probes::wait::{AcceptSet, TIMEOUT};
-use crate::stage::{Stage, Window};
+use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
     name: "composite",
@@ -48,27 +46,26 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             in_flight: 1,
             message_bytes: FRAME_BYTES,
             threads: 2,
-            ..super::work(&SUITE, "tcp", "tw1")
+            ..super::timed(quick, &SUITE, "tcp", "tw1")
         };
-        let id = format!("{connections} connections");
-        RowPlan::new(id, super::timed(quick, work), REQUESTS).with_peers(None)
+        RowPlan::new(format!("{connections} connections"), work, REQUESTS).with_peers(None)
     };
     connections.iter().map(row).collect()
 }
 
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let file = ScratchFile::new().map_err(RoleError::failed("make a file for the log"))?;
+    let file = super::log_file()?;
     match side {
-        Side::Bare => serve_bare(work, &file, stage),
-        Side::Tidewire => serve_tidewire(work, &file, stage),
+        Side::Bare => serve_bare(work, file.path(), stage),
+        Side::Tidewire => serve_tidewire(work, file.path(), stage),
     }
 }
 
-fn serve_tidewire(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), RoleError> {
+fn serve_tidewire(work: &Work, file: &Path, stage: &mut Stage) -> Result<(), RoleError> {
     let (writer, log) = LogBuilder::new()
-        .file(file.path())
+        .file(file)
         .open()
-        .map_err(RoleError::failed("open the log"))?;
+        .or_failed("open the log")?;
     let dispatch = super::dispatch(writer);
     // As many places as there can be requests: each connection has one.
     let pool = WorkerPool::new(
@@ -83,16 +80,13 @@ fn serve_tidewire(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<
             }
         },
     );
-    let pool = Arc::new(pool.map_err(RoleError::failed("start the workers"))?);
+    let pool = Arc::new(pool.or_failed("start the workers")?);
     let submit = Arc::clone(&pool);
-    let server = Server::builder()
-        .listen(&super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .limits(super::limits(work))
-        .start_shared(move |cx: &mut Context<'_>, message: Message<'_>| {
-            hand_over(&submit, cx, &message)
-        })
-        .map_err(RoleError::failed("start the server"))?;
+    let service =
+        move |cx: &mut Context<'_>, message: Message<'_>| hand_over(&submit, cx, &message);
+    let server = super::builder(work)?
+        .start_shared(service)
+        .or_failed("start the server")?;
     stage.serve(&server.to_string(), || Account {
         messages: Some(pool.metrics().completed),
         dropped: Some(pool.metrics().refused),
@@ -121,10 +115,9 @@ fn hand_over(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> Handle
 /// A request on its way to a worker, with the way back.
 type BareTask = (Arc<Mutex<Stream>>, [u8; FRAME_BYTES]);
 
-fn serve_bare(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), RoleError> {
+fn serve_bare(work: &Work, file: &Path, stage: &mut Stage) -> Result<(), RoleError> {
     let (listener, local) = super::listen(work)?;
-    let log = LockedLog::open(file.path()).map_err(RoleError::failed("open the log"))?;
-    let log = Arc::new(log);
+    let log = Arc::new(LockedLog::open(file).or_failed("open the log")?);
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
     // All of them end with the process: the runner's last word is the end of our input.
@@ -181,30 +174,14 @@ fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &LockedLog) {
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
     let address = super::socket_address(&super::full_address(work, address))?;
-    let load = EchoLoad {
-        connections: work.connections,
-        in_flight: 1,
-        warm_up: Duration::from_millis(work.warm_up_ms),
-        duration: Duration::from_millis(work.measure_ms),
-        frame: frame()?,
-        greets: side == Side::Tidewire,
-    };
-    let mut window = Window::new(stage);
-    let outcome = echo::drive(&address, &load, &mut |edge| window.at_edge(edge))
-        .map_err(RoleError::failed("ask for work"))?;
+    let greets = side == Side::Tidewire;
+    let measured = drive_bare(work, frame()?, greets, stage, |load, at_edge| {
+        echo::drive(&address, load, at_edge)
+    })?;
     // On a machine that does something else nothing at all may come within a short window.
-    let attempts = (outcome.replies + outcome.lost).max(1) as f64;
-    let mut measured = Measured {
-        messages: outcome.replies,
-        seconds: outcome.seconds,
-        verified: true,
-        lost: outcome.lost,
-        latency: Some(super::times(&outcome.latency)),
-        ..Measured::default()
-    };
-    let success = outcome.replies as f64 / attempts;
-    measured.figures.insert("success".to_owned(), success);
-    stage.measured(measured)
+    let attempts = (measured.messages + measured.lost).max(1) as f64;
+    let success = measured.messages as f64 / attempts;
+    stage.measured(measured.with_figure("success", success))
 }
 
 /// A request whose answer has the same length and repeats its payload, in which the number is.
@@ -212,7 +189,7 @@ fn frame() -> Result<Frame, RoleError> {
     let mut request = Vec::new();
     let message = Message::with_id(Kind::Request, 0, 1, &[b'.'; PAYLOAD_BYTES]);
     Tw1.encode(&message, &mut request)
-        .map_err(RoleError::failed("frame a request"))?;
+        .or_failed("frame a request")?;
     Ok(Frame::new(request, FRAME_BYTES - PAYLOAD_BYTES))
 }
 

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
 
-use crate::contract::Work;
+use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
 use crate::stage::Stage;
 
@@ -71,18 +71,15 @@ impl Course {
     }
 
     /// Leads so many threads through it, and returns what they found.
-    pub(super) fn run<T>(
+    fn run<T>(
         &self,
         threads: usize,
         work: &Work,
         news: &Receiver<News<T>>,
         stage: &mut Stage,
     ) -> Result<Vec<T>, RoleError> {
-        let failed = |text: &str| RoleError::failed("do the work")(text);
         for _ in 0..threads {
-            let News::Connected = hear(news)? else {
-                return Err(failed("a thread is done before it began"));
-            };
+            hear_connected(news)?;
         }
         thread::sleep(Duration::from_millis(work.warm_up_ms));
         stage.started()?;
@@ -90,26 +87,54 @@ impl Course {
         self.lay_down(from_ns, from_ns + work.measure_ms * 1_000_000);
         thread::sleep(Duration::from_millis(work.measure_ms));
         stage.stopped()?;
-        (0..threads)
-            .map(|_| match hear(news)? {
-                News::Done(found) => Ok(found),
-                _ => Err(failed("a thread begins again")),
-            })
-            .collect()
+        (0..threads).map(|_| hear_found(news)).collect()
+    }
+}
+
+/// Waits until a thread works.
+pub(super) fn hear_connected<T>(news: &Receiver<News<T>>) -> Result<(), RoleError> {
+    match hear(news)? {
+        News::Connected => Ok(()),
+        _ => Err(RoleError::failed(WORK, "a thread is done before it began")),
+    }
+}
+
+/// Waits for what a thread found.
+pub(super) fn hear_found<T>(news: &Receiver<News<T>>) -> Result<T, RoleError> {
+    match hear(news)? {
+        News::Done(found) => Ok(found),
+        _ => Err(RoleError::failed(WORK, "a thread begins again")),
     }
 }
 
 fn hear<T>(news: &Receiver<News<T>>) -> Result<News<T>, RoleError> {
-    let failed = RoleError::failed("do the work");
-    match news.recv_timeout(TIMEOUT) {
-        Ok(News::Failed(text)) => Err(failed(text)),
-        Ok(news) => Ok(news),
-        Err(RecvTimeoutError::Timeout) => Err(failed(format!(
-            "a thread says nothing for {} s",
-            TIMEOUT.as_secs()
-        ))),
-        Err(RecvTimeoutError::Disconnected) => Err(failed("a thread has ended".to_owned())),
-    }
+    let failure = match news.recv_timeout(TIMEOUT) {
+        Ok(News::Failed(text)) => text,
+        Ok(news) => return Ok(news),
+        Err(RecvTimeoutError::Timeout) => {
+            format!("a thread says nothing for {} s", TIMEOUT.as_secs())
+        }
+        Err(RecvTimeoutError::Disconnected) => "a thread has ended".to_owned(),
+    };
+    Err(RoleError::failed(WORK, failure))
+}
+
+/// Plays the driver of so many threads or lanes, which `start` starts. They stay until the kernel's account of them has been
+/// read.
+pub(super) fn drive<T, P>(
+    threads: usize,
+    work: &Work,
+    stage: &mut Stage,
+    start: impl FnOnce(&Arc<Course>, &Sender<News<T>>) -> Result<P, RoleError>,
+    measured: impl FnOnce(&[T]) -> Measured,
+) -> Result<(), RoleError> {
+    let course = Arc::new(Course::new());
+    let (sender, news) = channel();
+    let _players = start(&course, &sender)?;
+    // Only the players hold the other end, so that their end is noticed.
+    drop(sender);
+    let found = course.run(threads, work, &news, stage)?;
+    stage.measured(measured(&found))
 }
 
 /// Tells the driver's thread, which may have given up.
@@ -117,5 +142,8 @@ pub(super) fn tell<T>(sender: &Sender<News<T>>, news: News<T>) {
     let _ = sender.send(news);
 }
 
-/// Longest wait for a thread: to connect, or to finish behind the window.
-const TIMEOUT: Duration = Duration::from_secs(50);
+const WORK: &str = "do the work";
+
+/// Longest wait for a thread: to connect, or to finish behind the window. Longer than the thread waits for what is lost, and
+/// shorter than the runner waits for the driver, so that the reason is told.
+const TIMEOUT: Duration = Duration::from_secs(28);

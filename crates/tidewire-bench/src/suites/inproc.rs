@@ -10,14 +10,14 @@ use std::time::Duration;
 use tidewire::{Context, Endpoint, HandlerResult, Message, Server, ServerBuilder, Service};
 use tidewire_io::affinity::pin_to_core;
 
-use super::lane_client::{LaneClient, Link, Task};
+use super::lane_client::{self, LaneClient, Link, Task};
 use super::numbers::Numbers;
-use super::{bind_address, codec, endpoint, limits, payload_bytes};
+use super::{bind_address, codec, endpoint, limits};
 use crate::contract::{Measured, Work};
 use crate::plan::{RoleError, Side};
 use crate::probes::BLOCK_BYTES;
 use crate::probes::ring::{self, RingLoad};
-use crate::stage::{Stage, Window};
+use crate::stage::{OrFailed, Stage, Window};
 
 /// The mode in which one thread plays both ends.
 pub(super) const ONE_LANE: &str = "one-lane";
@@ -41,31 +41,24 @@ fn drive_bare(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {
         duration: Duration::from_millis(work.measure_ms),
     };
     let mut window = Window::new(stage);
-    let outcome = ring::drive(&load, &mut |edge| window.at_edge(edge))
-        .map_err(RoleError::failed("drive the ring"))?;
+    let outcome =
+        ring::drive(&load, &mut |edge| window.at_edge(edge)).or_failed("drive the ring")?;
     Ok(Measured {
-        messages: outcome.messages,
-        seconds: outcome.seconds,
-        verified: true,
-        lost: outcome.lost,
         allocated_bytes: window.allocated_bytes(),
-        ..Measured::default()
+        ..Measured::verified(outcome.messages, outcome.seconds, outcome.lost)
     })
 }
 
 fn drive_one_lane(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {
     pin(work, 0)?;
-    let link = Link::new();
+    let (link, news) = Link::new();
     let address = bind_address(work);
-    let client = Ends::new(endpoint(&address)?, work, &link)?;
-    let server = builder(work)?
-        .listen(&address)
-        .map_err(RoleError::failed("listen"))?
-        .start(|_| client.service())
-        .map_err(RoleError::failed("start the lane"))?;
+    let client = service(endpoint(&address)?, work, &link)?;
+    let builder = builder(work)?.listen(&address).or_failed("listen")?;
+    let server = builder.start(|_| client()).or_failed("start the lane")?;
     let counted = || link.taken.load(Ordering::Acquire);
     let taken: Option<&dyn Fn() -> u64> = (work.in_flight == 0).then_some(&counted);
-    link.drive(work, &server.waker(0), stage, taken)
+    link.drive(&news, work, &server.waker(0), stage, taken)
 }
 
 fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {
@@ -73,24 +66,24 @@ fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError
     let taken = Arc::new(AtomicU64::new(0));
     let server = builder(work)?
         .listen(&bind_address(work))
-        .map_err(RoleError::failed("listen"))?
+        .or_failed("listen")?
         .start(|_| FarEnd {
             answers: work.in_flight > 0,
             numbers: Numbers::new(),
             count: 0,
             taken: Arc::clone(&taken),
         })
-        .map_err(RoleError::failed("start the server's lane"))?;
+        .or_failed("start the server's lane")?;
     pin(work, 1)?;
-    let link = Link::new();
-    let ends = Ends::new(server.addresses()[0].clone(), work, &link)?;
+    let (link, news) = Link::new();
+    let service = service(server.addresses()[0].clone(), work, &link)?;
     let client = builder(work)?
-        .start(|_| ends.service())
-        .map_err(RoleError::failed("start the client's lane"))?;
+        .start(|_| service())
+        .or_failed("start the client's lane")?;
     let counted = || taken.load(Ordering::Acquire);
     let taken: Option<&dyn Fn() -> u64> = (work.in_flight == 0).then_some(&counted);
     let before = super::lanes_allocated(&server.metrics());
-    let mut measured = link.drive(work, &client.waker(0), stage, taken)?;
+    let mut measured = link.drive(&news, work, &client.waker(0), stage, taken)?;
     // The other lane's share, with its warm-up, in which it takes its buffers: an upper bound.
     let after = super::lanes_allocated(&server.metrics());
     if let (Some(bytes), Some(before), Some(after)) = (&mut measured.allocated_bytes, before, after)
@@ -100,43 +93,20 @@ fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError
     Ok(measured)
 }
 
-/// The parts of the client's lane.
-struct Ends<'a> {
+/// Makes the service of the client's lane.
+fn service<'a>(
     endpoint: Endpoint,
     work: &'a Work,
-    task: Task,
-    payload_bytes: usize,
     link: &'a Arc<Link>,
-}
-
-impl<'a> Ends<'a> {
-    fn new(endpoint: Endpoint, work: &'a Work, link: &'a Arc<Link>) -> Result<Self, RoleError> {
-        let in_flight = work.in_flight as u64;
-        let task = match in_flight {
-            0 => Task::Send {
-                flushes_each: false,
-                window: None,
-            },
-            in_flight => Task::Echo { in_flight },
-        };
-        Ok(Self {
-            endpoint,
-            work,
-            task,
-            payload_bytes: payload_bytes(work)?,
-            link,
-        })
-    }
-
-    fn service(&self) -> LaneClient {
-        LaneClient::new(
-            self.endpoint.clone(),
-            self.work,
-            self.task,
-            self.payload_bytes,
-            Arc::clone(self.link),
-        )
-    }
+) -> Result<impl Fn() -> LaneClient + 'a, RoleError> {
+    let task = match work.in_flight as u64 {
+        0 => Task::Send {
+            flushes_each: false,
+            window: None,
+        },
+        in_flight => Task::Echo { in_flight },
+    };
+    lane_client::service(endpoint, work, task, link)
 }
 
 /// Answers, or counts what comes once and in order.
@@ -179,7 +149,7 @@ fn builder(work: &Work) -> Result<ServerBuilder, RoleError> {
 /// Keeps this thread, and those it starts from now on, on one of the work's cores.
 fn pin(work: &Work, thread: usize) -> Result<(), RoleError> {
     match work.cores.get(thread) {
-        Some(core) => pin_to_core(*core).map_err(RoleError::failed("pin a thread")),
+        Some(core) => pin_to_core(*core).or_failed("pin a thread"),
         None => Ok(()),
     }
 }

@@ -50,19 +50,19 @@ thread_local! {
 mod tests {
     use tidewire::log::LogBuilder;
 
-    use super::super::scratch::ScratchFile;
+    use super::super::log_file;
     use super::*;
 
     /// The text after the time of the last line, and the length of that time.
-    fn last_line(file: &ScratchFile) -> (usize, String) {
-        let text = std::fs::read_to_string(file.path()).unwrap();
+    fn last_line(file: &Path) -> (usize, String) {
+        let text = std::fs::read_to_string(file).unwrap();
         let (time, rest) = text.lines().next_back().unwrap().split_once(' ').unwrap();
         (time.len(), rest.to_owned())
     }
 
     #[test]
     fn its_lines_are_those_of_our_log() {
-        let (theirs, ours) = (ScratchFile::new().unwrap(), ScratchFile::new().unwrap());
+        let (theirs, ours) = (log_file().unwrap(), log_file().unwrap());
         let log = LockedLog::open(theirs.path()).unwrap();
         log.log(format_args!("the same {}", 7));
         log.finish().unwrap();
@@ -71,6 +71,6 @@ mod tests {
             tracing::info!("the same {}", 7);
         });
         assert_eq!(log.finish().written, 1);
-        assert_eq!(last_line(&theirs), last_line(&ours));
+        assert_eq!(last_line(theirs.path()), last_line(ours.path()));
     }
 }

@@ -6,20 +6,20 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use tidewire::log::{Log, LogBuilder, LogMetrics};
+use tidewire::log::{Log, LogBuilder};
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 use tracing::Dispatch;
 use tracing::dispatcher::DefaultGuard;
 
 use super::locked_log::LockedLog;
-use super::scratch::ScratchFile;
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
     name: "logging",
@@ -65,11 +65,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 }
 
 fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let file = ScratchFile::new().map_err(RoleError::failed("make a file"))?;
-    let failed = || RoleError::failed("write the log");
+    let file = super::log_file()?;
     let (logged, metrics) = match side {
         Side::Tidewire => {
-            let (target, log) = open(work, &file)?;
+            let (target, log) = open(work, file.path())?;
             stage.started()?;
             let mut logged = log_all(&target, work);
             let metrics = log.finish();
@@ -77,43 +76,31 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
             (logged, Some(metrics))
         }
         Side::Bare => {
-            let target = LockedLog::open(file.path()).map_err(failed())?;
+            let target = LockedLog::open(file.path()).or_failed("open the log")?;
             stage.started()?;
             let mut logged = log_all(&target, work);
-            target.finish().map_err(failed())?;
+            target.finish().or_failed("write the log")?;
             logged.until_ns = now_ns();
             (logged, None)
         }
     };
     // Reading it all again is not what logging costs.
     stage.stopped()?;
-    let text = fs::read_to_string(file.path()).map_err(RoleError::failed("read the log"))?;
+    let text = fs::read_to_string(file.path()).or_failed("read the log")?;
     let offered = work.count * work.threads as u64;
     let found = Found::of(&text, work);
-    let counted = metrics.map_or(
-        0,
-        |LogMetrics {
-             dropped, failed, ..
-         }| dropped + failed,
-    );
+    let seconds = (logged.until_ns - logged.from_ns) as f64 / 1e9;
+    let lost = offered - found.lines + found.wrong;
     stage.measured(Measured {
-        messages: found.lines,
-        seconds: (logged.until_ns - logged.from_ns) as f64 / 1e9,
-        verified: true,
-        lost: offered - found.lines + found.wrong,
-        dropped: counted,
-        latency: Some(super::times(&logged.calls)),
-        ..Measured::default()
+        dropped: metrics.map_or(0, |metrics| metrics.dropped + metrics.failed),
+        ..Measured::verified(found.lines, seconds, lost).with_times(&logged.calls)
     })
 }
 
 /// Tidewire's log into a file.
-fn open(work: &Work, file: &ScratchFile) -> Result<(Traced, Log), RoleError> {
-    let (writer, log) = LogBuilder::new()
-        .lossy(work.mode == LOSSY)
-        .file(file.path())
-        .open()
-        .map_err(RoleError::failed("open the log"))?;
+fn open(work: &Work, file: &Path) -> Result<(Traced, Log), RoleError> {
+    let builder = LogBuilder::new().lossy(work.mode == LOSSY).file(file);
+    let (writer, log) = builder.open().or_failed("open the log")?;
     Ok((Traced(super::dispatch(writer)), log))
 }
 

@@ -8,8 +8,8 @@
 //! both ends and the whole machine. There is no limit to compare with.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use tidewire_io::clock::now_ns;
 use tidewire_load::format::describe;
 use tidewire_load::process::ProcessSample;
 
-use crate::contract::{Account, Measured, Work};
+use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
     name: "memory",
@@ -44,7 +44,7 @@ struct Shared {
     answered: AtomicU64,
     /// Replies that are not the message.
     wrong: AtomicU64,
-    failure: std::sync::Mutex<Option<String>>,
+    failure: OnceLock<String>,
 }
 
 /// The sessions of one lane.
@@ -71,10 +71,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                     mode: mode.to_owned(),
                     connections,
                     message_bytes: 32,
-                    ..super::work(&SUITE, transport, "")
+                    ..super::timed(quick, &SUITE, transport, "")
                 };
                 let id = format!("{transport}, {connections} {mode} sessions");
-                let row = RowPlan::new(id, super::timed(quick, work), BYTES);
+                let row = RowPlan::new(id, work, BYTES);
                 rows.push(row.with_limit(None).with_peers(None));
             }
         }
@@ -87,20 +87,11 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 
 fn serve(_: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
-    let server = start_server(work)?;
-    stage.serve(&server.to_string(), || Account {
-        allocated_bytes: super::lanes_allocated(&server.metrics()),
-        ..Account::default()
-    })
+    super::serve_ours(&start_server(work)?, stage)
 }
 
 fn start_server(work: &Work) -> Result<Server, RoleError> {
-    Server::builder()
-        .listen(&super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .limits(super::limits(work))
-        .start(|_| answer)
-        .map_err(RoleError::failed("start the server"))
+    super::start_server(work, |_| answer)
 }
 
 /// Sends back what it gets, and for nothing at all its resident memory.
@@ -115,9 +106,7 @@ fn answer(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
     let (_server, address) = super::reach(work, address, start_server)?;
-    let control = Client::connect(&address)
-        .wait()
-        .map_err(RoleError::failed("connect"))?;
+    let control = Client::connect(&address).wait().or_failed("connect")?;
     let shared = Arc::new(Shared::default());
     let endpoint = super::endpoint(&address)?;
     let at_once = match work.transport.as_str() {
@@ -135,7 +124,7 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
             at_once,
             turn: 0,
         })
-        .map_err(RoleError::failed("start the sessions"))?;
+        .or_failed("start the sessions")?;
     // Each session has its first message while it is being held, so that the window begins with the first of them.
     stage.started()?;
     let from_ns = now_ns();
@@ -144,45 +133,32 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
     let before = (resident_bytes(&control)?, kernel_bytes());
     shared.hold(work.connections, &holder)?;
     thread::sleep(Duration::from_millis(work.warm_up_ms));
-    shared
-        .is_active
-        .store(work.mode == ACTIVE, Ordering::Release);
+    let is_active = work.mode == ACTIVE;
+    shared.is_active.store(is_active, Ordering::Release);
     holder.waker(0).wake();
     thread::sleep(Duration::from_millis(work.measure_ms));
     let after = (resident_bytes(&control)?, kernel_bytes());
     shared.is_active.store(false, Ordering::Release);
-    let (seconds, messages) = (
-        (now_ns() - from_ns) as f64 / 1e9,
-        shared.answered.load(Ordering::Acquire),
-    );
+    let seconds = (now_ns() - from_ns) as f64 / 1e9;
+    let messages = shared.answered.load(Ordering::Acquire);
     stage.stopped()?;
     // A message that does not come back is lost; the wait for it ends.
     let _ = shared.wait_until(|| shared.unanswered() == 0);
-    let mut measured = Measured {
-        messages,
-        seconds,
-        verified: true,
-        lost: shared.unanswered() + shared.wrong.load(Ordering::Acquire),
-        ..Measured::default()
-    };
+    let lost = shared.unanswered() + shared.wrong.load(Ordering::Acquire);
     let grown = (work.connections - first) as f64;
     let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / grown;
-    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
-    figure(USER_BYTES, each(after.0, before.0));
-    figure("kernel_bytes_per_session", each(after.1, before.1));
+    let measured = Measured::verified(messages, seconds, lost)
+        .with_figure(USER_BYTES, each(after.0, before.0))
+        .with_figure("kernel_bytes_per_session", each(after.1, before.1));
     stage.measured(measured)
 }
 
 /// The resident memory of the server's process.
 fn resident_bytes(control: &Client) -> Result<u64, RoleError> {
     let what = "ask the server for its memory";
-    let reply = control
-        .request(&[])
-        .wait()
-        .map_err(RoleError::failed(what))?;
-    let bytes = reply.payload().try_into();
-    let bytes = bytes.map_err(RoleError::failed(what))?;
-    Ok(u64::from_le_bytes(bytes))
+    let reply = control.request(&[]).wait().or_failed(what)?;
+    let bytes: Result<[u8; 8], _> = reply.payload().try_into();
+    bytes.map(u64::from_le_bytes).or_failed(what)
 }
 
 /// The bytes that the kernel has in unreclaimable slabs and for sockets; 0 where it does not tell.
@@ -193,11 +169,14 @@ fn kernel_bytes() -> u64 {
 }
 
 fn slab_bytes(meminfo: &str) -> u64 {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("SUnreclaim:"));
-    let kibibytes = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
-    kibibytes.unwrap_or(0_u64) * 1_024
+    let of = |line: &str| {
+        line.strip_prefix("SUnreclaim:")?
+            .split_ascii_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    meminfo.lines().find_map(of).unwrap_or(0_u64) * 1_024
 }
 
 /// Lines such as `TCP: inuse 3 orphan 0 tw 0 alloc 4 mem 2` count the memory of queues in pages.
@@ -211,11 +190,8 @@ fn socket_bytes(sockstat: &str) -> u64 {
 
 impl Shared {
     fn fail(&self, text: String) {
-        let mut failure = self
-            .failure
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        failure.get_or_insert(text);
+        // Only the first one counts.
+        let _ = self.failure.set(text);
     }
 
     /// Waits until so many sessions have had their first reply.
@@ -231,22 +207,16 @@ impl Shared {
     }
 
     fn wait_until(&self, is_so: impl Fn() -> bool) -> Result<(), RoleError> {
+        let failed = |text: &str| Err(RoleError::failed("hold the sessions", text));
         let until_ns = now_ns() + TIMEOUT_NS;
         while !is_so() {
-            let failure = self
-                .failure
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            let text = match failure.clone() {
-                Some(text) => text,
-                None if now_ns() > until_ns => "the server does not answer everybody".to_owned(),
-                None => {
-                    drop(failure);
-                    thread::sleep(Duration::from_millis(1));
-                    continue;
+            match self.failure.get() {
+                Some(text) => return failed(text),
+                None if now_ns() > until_ns => {
+                    return failed("the server does not answer everybody");
                 }
-            };
-            return Err(RoleError::failed("hold the sessions")(text));
+                None => thread::sleep(Duration::from_millis(1)),
+            }
         }
         Ok(())
     }

@@ -17,25 +17,26 @@ mod played;
 mod pollers;
 mod pubsub;
 mod rpc;
-mod scratch;
 mod startup;
 mod workers;
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tempfile::NamedTempFile;
 use tidewire::log::LogWriter;
-use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server, Service};
+use tidewire::{
+    Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server, ServerBuilder, Service,
+};
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire_load::scenario::nearest_key;
-use tidewire_load::statistics::LatencyHistogram;
 use tidewire_proto::codec::Codec;
 use tracing::Dispatch;
 
-use super::contract::{Account, Times, Work};
+use super::contract::{Account, Work};
 use super::plan::{RoleError, Side, Suite};
-use super::stage::Stage;
+use super::stage::{OrFailed, Stage};
 
 /// All suites, in the order in which they run.
 pub static SUITES: &[Suite] = &[
@@ -57,21 +58,17 @@ pub static SUITES: &[Suite] = &[
 /// # Errors
 /// There is no such suite; the name that was probably meant, if any resembles it.
 pub fn by_name(name: &str) -> Result<&'static Suite, Option<&'static str>> {
-    SUITES
-        .iter()
-        .find(|suite| suite.name == name)
-        .ok_or_else(|| {
-            let names: Vec<&'static str> = SUITES.iter().map(|suite| suite.name).collect();
-            nearest_key(name, &names)
-        })
+    let suite = SUITES.iter().find(|suite| suite.name == name);
+    suite.ok_or_else(|| {
+        let names: Vec<&'static str> = SUITES.iter().map(|suite| suite.name).collect();
+        nearest_key(name, &names)
+    })
 }
 
 /// The server of work within one process, which has none.
 fn serves_nobody(_: Side, work: &Work, _: &mut Stage) -> Result<(), RoleError> {
-    let text = format!(
-        "the suite {} has no server; its driver does it all",
-        work.suite
-    );
+    let suite = &work.suite;
+    let text = format!("the suite {suite} has no server; its driver does it all");
     Err(RoleError::Unsupported(text))
 }
 
@@ -105,13 +102,13 @@ fn iterate(value: u64) -> u64 {
     (0..100).fold(value, |value, _| black_box(step(value)))
 }
 
-/// Warm-up and window of timed work: a second, or less when it is to be quick.
-fn timed(quick: bool, work: Work) -> Work {
+/// The same with the warm-up and the window of timed work: a second, or less when it is to be quick.
+fn timed(quick: bool, suite: &Suite, transport: &str, codec: &str) -> Work {
     let (warm_up_ms, measure_ms) = if quick { (50, 150) } else { (200, 1_000) };
     Work {
         warm_up_ms,
         measure_ms,
-        ..work
+        ..work(suite, transport, codec)
     }
 }
 
@@ -142,7 +139,7 @@ fn endpoint(address: &str) -> Result<Endpoint, RoleError> {
     address
         .parse::<Address>()
         .and_then(|address| address.resolve())
-        .map_err(RoleError::failed(&format!("use the address {address}")))
+        .or_failed(&format!("use the address {address}"))
 }
 
 /// The socket at an address, for programs that know no other transport.
@@ -155,33 +152,37 @@ fn socket_address(address: &str) -> Result<SocketAddress, RoleError> {
 
 /// The listener of a bare server, and its address.
 fn listen(work: &Work) -> Result<(Listener, String), RoleError> {
-    let listener = Listener::bind(
-        &socket_address(&bind_address(work))?,
-        &SocketOptions::default(),
-    )
-    .map_err(RoleError::failed("listen"))?;
+    let address = socket_address(&bind_address(work))?;
+    let listener = Listener::bind(&address, &SocketOptions::default()).or_failed("listen")?;
     let address = Address::from(listener.local_address().clone()).to_string();
     Ok((listener, address))
 }
 
 /// Plays a server of ours that says what its lanes allocated.
 fn serve_ours(server: &Server, stage: &mut Stage) -> Result<(), RoleError> {
-    stage.serve(&server.addresses()[0].to_string(), || Account {
+    stage.serve(&server.to_string(), || Account {
         allocated_bytes: lanes_allocated(&server.metrics()),
         ..Account::default()
     })
 }
 
-/// Starts a server of ours with the address of the work, and everything else as it is by default.
+/// A server of ours with the address of the work, and room for all its connections.
+fn builder(work: &Work) -> Result<ServerBuilder, RoleError> {
+    let builder = Server::builder().limits(limits(work));
+    builder.listen(&bind_address(work)).or_failed("listen")
+}
+
+/// Starts such a server.
 fn start_server<S: Service>(
     work: &Work,
     make: impl FnMut(usize) -> S,
 ) -> Result<Server, RoleError> {
-    Server::builder()
-        .listen(&bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .start(make)
-        .map_err(RoleError::failed("start the server"))
+    builder(work)?.start(make).or_failed("start the server")
+}
+
+/// A file for the log of a run.
+fn log_file() -> Result<NamedTempFile, RoleError> {
+    NamedTempFile::new().or_failed("make a file for the log")
 }
 
 /// The address that clients of ours connect to. If the work is within a process, its server starts here and is returned, too.
@@ -190,14 +191,12 @@ fn reach(
     address: &str,
     start: impl FnOnce(&Work) -> Result<Server, RoleError>,
 ) -> Result<(Option<Server>, String), RoleError> {
-    let server = (work.transport == "inproc")
-        .then(|| start(work))
-        .transpose()?;
-    let address = match &server {
-        Some(server) => server.to_string(),
-        None => full_address(work, address),
-    };
-    Ok((server, address))
+    if work.transport != "inproc" {
+        return Ok((None, full_address(work, address)));
+    }
+    let server = start(work)?;
+    let address = server.to_string();
+    Ok((Some(server), address))
 }
 
 /// The endpoint of a bare server in another process. `None` if the work is within this process.
@@ -239,7 +238,7 @@ fn payload_bytes(work: &Work) -> Result<usize, RoleError> {
     let mut frame = Vec::new();
     codec(work)?
         .encode(&Message::new(Kind::OneWay, 0, &[0; 8]), &mut frame)
-        .map_err(RoleError::failed("frame a message"))?;
+        .or_failed("frame a message")?;
     Ok((work.message_bytes + 8).saturating_sub(frame.len()).max(8))
 }
 
@@ -269,21 +268,6 @@ pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)
 /// Bytes that a server's lanes have allocated, where the program counts them.
 fn lanes_allocated(metrics: &Metrics) -> Option<u64> {
     tidewire_io::allocation::is_counting().then_some(metrics.allocated_bytes)
-}
-
-/// Times of a histogram, as the contract has them.
-fn times(histogram: &LatencyHistogram) -> Times {
-    let at = |quantile| histogram.quantile_ns(quantile) as f64 / 1e3;
-    let summary = histogram.summary().unwrap_or_default();
-    Times {
-        samples: histogram.count(),
-        mean_us: summary.mean_ms * 1e3,
-        p50_us: at(0.5),
-        p95_us: at(0.95),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        max_us: at(1.0),
-    }
 }
 
 /// Descriptors of a process that are no connections.

@@ -16,7 +16,7 @@ use tidewire_io::poller::{self, Events, Interest, Poller, PollerChoice, PollerKi
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::wait::WaitSet;
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
     name: "pollers",
@@ -61,18 +61,14 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                     mode: kind.to_string(),
                     connections,
                     in_flight: active,
-                    ..super::work(&SUITE, "inproc", "")
+                    ..super::timed(quick, &SUITE, "inproc", "")
                 };
                 let which = if active == 1 { "one" } else { "all" };
                 let id = format!("{kind}, {connections} descriptors, {which} active");
-                let work = super::timed(quick, work);
                 let has_limit = matches!(kind, PollerKind::Epoll | PollerKind::Poll);
                 let limit = has_limit.then(|| work.clone());
-                rows.push(
-                    RowPlan::new(id, work, EVENTS)
-                        .with_limit(limit)
-                        .with_peers(None),
-                );
+                let row = RowPlan::new(id, work, EVENTS).with_limit(limit);
+                rows.push(row.with_peers(None));
             }
         }
     }
@@ -83,51 +79,41 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 }
 
 fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let kind: PollerKind = work
-        .mode
-        .parse()
-        .map_err(RoleError::failed("choose a poller"))?;
-    let failed = "make so many sockets; raise the limit with `ulimit -n`";
-    let pairs = (0..work.connections)
-        .map(|_| UnixStream::pair())
+    let kind: PollerKind = work.mode.parse().or_failed("choose a poller")?;
+    let pairs = (0..work.connections).map(|_| UnixStream::pair());
+    let pairs = pairs
         .collect::<io::Result<Vec<_>>>()
-        .map_err(RoleError::failed(failed))?;
+        .or_failed("make so many sockets; raise the limit with `ulimit -n`")?;
     let (near, far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     let mut waits: Box<dyn Waits<'_> + '_> = match (side, kind) {
         (Side::Tidewire, kind) => Box::new(Ours {
-            poller: poller::open(PollerChoice::Only(kind))
-                .map_err(RoleError::failed("open the poller"))?,
+            poller: poller::open(PollerChoice::Only(kind)).or_failed("open the poller")?,
             events: Events::with_capacity(EVENTS_MAX),
         }),
         (Side::Bare, PollerKind::Epoll) => {
-            Box::new(WaitSet::taking(EVENTS_MAX).map_err(RoleError::failed("open an epoll set"))?)
+            Box::new(WaitSet::taking(EVENTS_MAX).or_failed("open an epoll set")?)
         }
         (Side::Bare, PollerKind::Poll) => Box::new(BarePoll(Vec::new())),
         (Side::Bare, kind) => {
             return Err(RoleError::Unsupported(format!("no bare loop over {kind}")));
         }
     };
-    let failed = || RoleError::failed("poll");
     let before_ns = now_ns();
     for (number, stream) in near.iter().enumerate() {
-        waits.add(stream.as_fd(), number).map_err(failed())?;
+        waits.add(stream.as_fd(), number).or_failed("poll")?;
     }
     let set_up_secs = (now_ns() - before_ns) as f64 / 1e9;
-    let mut run = |length_ms: u64| run(waits.as_mut(), &near, &far, work.in_flight, length_ms);
-    run(work.warm_up_ms).map_err(failed())?;
-    stage.started()?;
-    let rounds = run(work.measure_ms).map_err(failed())?;
-    stage.stopped()?;
-    let mut measured = Measured {
-        messages: rounds.events,
-        seconds: rounds.busy_ns as f64 / 1e9,
-        verified: true,
-        lost: rounds.wrong,
-        ..Measured::default()
+    let mut run = |length_ms: u64| {
+        run(waits.as_mut(), &near, &far, work.in_flight, length_ms).or_failed("poll")
     };
-    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
-    figure("set_ups_per_sec", near.len() as f64 / set_up_secs);
-    figure("ns_per_event", rounds.busy_ns as f64 / rounds.events as f64);
+    run(work.warm_up_ms)?;
+    stage.started()?;
+    let rounds = run(work.measure_ms)?;
+    stage.stopped()?;
+    let busy_ns = rounds.busy_ns as f64;
+    let measured = Measured::verified(rounds.events, busy_ns / 1e9, rounds.wrong)
+        .with_figure("set_ups_per_sec", near.len() as f64 / set_up_secs)
+        .with_figure("ns_per_event", busy_ns / rounds.events as f64);
     stage.measured(measured)
 }
 

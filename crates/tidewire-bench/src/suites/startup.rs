@@ -21,7 +21,7 @@ use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::echo;
 use crate::probes::wait::WaitSet;
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
     name: "startup",
@@ -46,10 +46,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         let work = Work {
             mode: mode.to_owned(),
             connections: 1,
-            ..super::work(&SUITE, transport, "")
+            ..super::timed(quick, &SUITE, transport, "")
         };
         let id = format!("{transport}, {mode} to first reply");
-        let work = super::timed(quick, work);
         let has_limit = mode != RECONNECT && matches!(transport, "tcp" | "ipc");
         let limit = has_limit.then(|| work.clone());
         RowPlan::new(id, work, MEDIAN)
@@ -89,9 +88,9 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         RECONNECT => reconnect(work, stage),
         _ => {
             // Within a process the server is here.
-            let local = (work.transport == "inproc")
-                .then(|| Local::start(side, &super::bind_address(work)))
-                .transpose()?;
+            let is_here = work.transport == "inproc";
+            let start = || Local::start(side, &super::bind_address(work));
+            let local = is_here.then(start).transpose()?;
             let address = local.as_ref().map_or(address, Local::address);
             measure(work, stage, || {
                 let from_ns = now_ns();
@@ -115,22 +114,17 @@ fn measure(
     while times.count() < 3 || now_ns() - from_ns < work.measure_ms * 1_000_000 {
         times.record(once()?);
     }
-    let mut measured = Measured {
-        messages: times.count(),
-        seconds: (now_ns() - from_ns) as f64 / 1e9,
-        verified: true,
-        latency: Some(super::times(&times)),
-        ..Measured::default()
-    };
+    let seconds = (now_ns() - from_ns) as f64 / 1e9;
+    let measured = Measured::verified(times.count(), seconds, 0).with_times(&times);
     let median_ms = times.quantile_ns(0.5) as f64 / 1e6;
-    measured.figures.insert(MEDIAN_MS.to_owned(), median_ms);
-    stage.measured(measured)
+    stage.measured(measured.with_figure(MEDIAN_MS, median_ms))
 }
 
 /// A client that stays while its server ends and another one takes its place.
 fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let mut local = Some(Local::start(Side::Tidewire, &super::bind_address(work))?);
-    let address = local.as_ref().map_or_else(String::new, Local::address);
+    let first = Local::start(Side::Tidewire, &super::bind_address(work))?;
+    let address = first.address();
+    let mut local = Some(first);
     let client = Client::builder()
         .reconnect(Backoff {
             first: Duration::from_millis(1),
@@ -138,7 +132,7 @@ fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         })
         .connect(&address)
         .wait()
-        .map_err(RoleError::failed("connect"))?;
+        .or_failed("connect")?;
     measure(work, stage, || {
         let from_ns = now_ns();
         drop(local.take());
@@ -148,7 +142,7 @@ fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
                 Ok(reply) if reply.payload() == WORD => return Ok(now_ns() - from_ns),
                 Ok(_) => return Err(wrong_reply()),
                 Err(error) if now_ns() - from_ns > TIMEOUT_NS => {
-                    return Err(RoleError::failed("reconnect")(error));
+                    return Err(RoleError::failed("reconnect", error));
                 }
                 // It is not connected yet, or the old connection took the request along.
                 Err(_) => thread::sleep(Duration::from_micros(50)),
@@ -159,29 +153,18 @@ fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 
 /// Connects, and hears the first reply.
 fn first_reply(side: Side, address: &str) -> Result<(), RoleError> {
-    match side {
+    let is_right = match side {
         Side::Tidewire => {
-            let client = Client::connect(address)
-                .wait()
-                .map_err(RoleError::failed("connect"))?;
-            let reply = client
-                .request(WORD)
-                .wait()
-                .map_err(RoleError::failed("get the first reply"))?;
-            (reply.payload() == WORD)
-                .then_some(())
-                .ok_or_else(wrong_reply)
+            let client = Client::connect(address).wait().or_failed("connect")?;
+            client.request(WORD).wait().or_failed(GET)?.payload() == WORD
         }
-        Side::Bare => {
-            let address = super::socket_address(address)?;
-            let reply = bare_reply(&address).map_err(RoleError::failed("get the first reply"))?;
-            (reply == WORD).then_some(()).ok_or_else(wrong_reply)
-        }
-    }
+        Side::Bare => bare_reply(&super::socket_address(address)?).or_failed(GET)? == WORD,
+    };
+    is_right.then_some(()).ok_or_else(wrong_reply)
 }
 
 fn wrong_reply() -> RoleError {
-    RoleError::failed("get the first reply")("it is not what was asked")
+    RoleError::failed(GET, "it is not what was asked")
 }
 
 fn bare_reply(address: &SocketAddress) -> io::Result<Vec<u8>> {
@@ -206,14 +189,12 @@ impl Local {
     fn start(side: Side, address: &str) -> Result<Self, RoleError> {
         if side == Side::Tidewire {
             let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
-            let server = tidewire::serve(address, echo);
-            return server
+            return tidewire::serve(address, echo)
                 .map(Self::Ours)
-                .map_err(RoleError::failed("start the server"));
+                .or_failed("start the server");
         }
         let address = super::socket_address(address)?;
-        let listener = Listener::bind(&address, &SocketOptions::default())
-            .map_err(RoleError::failed("listen"))?;
+        let listener = Listener::bind(&address, &SocketOptions::default()).or_failed("listen")?;
         let address = listener.local_address().clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -246,6 +227,8 @@ impl Drop for Local {
 const MEDIAN: Metric = Metric::least(MEDIAN_MS, "ms");
 
 const MEDIAN_MS: &str = "median_ms";
+
+const GET: &str = "get the first reply";
 
 /// The thing that is started.
 const BIND: &str = "bind";

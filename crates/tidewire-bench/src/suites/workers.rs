@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use tidewire::{WhenFull, WorkerPool};
@@ -14,7 +14,7 @@ use tidewire_load::statistics::LatencyHistogram;
 
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
     name: "workers",
@@ -39,11 +39,6 @@ struct Tasks {
     doubled: AtomicU64,
 }
 
-/// Threads that do tasks.
-trait Crew {
-    fn hand_over(&self, tasks: Vec<Task>);
-}
-
 /// A queue behind a mutex.
 struct MutexQueue {
     shared: Arc<Queue>,
@@ -57,9 +52,6 @@ struct Queue {
     over: AtomicBool,
 }
 
-/// No threads at all.
-struct Inline(Arc<Tasks>);
-
 fn rows(quick: bool) -> Vec<RowPlan> {
     let mut rows = Vec::new();
     for threads in 1..=4 {
@@ -68,17 +60,15 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 threads,
                 count: TASKS,
                 in_flight: batch,
-                ..super::work(&SUITE, "inproc", "")
+                ..super::timed(quick, &SUITE, "inproc", "")
             };
-            let work = super::timed(quick, work);
             let other = Work {
                 mode: mode.to_owned(),
                 ..work.clone()
             };
-            let each = if batch == 1 {
-                "one by one".to_owned()
-            } else {
-                format!("{batch} at once")
+            let each = match batch {
+                1 => "one by one".to_owned(),
+                batch => format!("{batch} at once"),
             };
             let id = format!("{threads} threads, {each}, beside {mode}");
             let peers = (mode == INLINE).then(|| work.clone());
@@ -94,43 +84,41 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 
 fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let tasks = Arc::new(Tasks::new(work.count as usize));
-    let crew: Box<dyn Crew> = match (side, work.mode.as_str()) {
+    let done = Arc::clone(&tasks);
+    let hand_over: Box<dyn Fn(Vec<Task>)> = match (side, work.mode.as_str()) {
         (Side::Tidewire, _) => {
-            let done = Arc::clone(&tasks);
-            let pool = WorkerPool::new(work.threads, QUEUE_MAX, WhenFull::Wait, move |task| {
-                done.work(task);
-            });
-            Box::new(pool.map_err(RoleError::failed("start the workers"))?)
+            let work_one = move |task| done.work(task);
+            let pool = WorkerPool::new(work.threads, QUEUE_MAX, WhenFull::Wait, work_one);
+            let pool = pool.or_failed("start the workers")?;
+            Box::new(move |tasks| submit(&pool, tasks))
         }
-        (Side::Bare, MUTEX) => Box::new(MutexQueue::new(work.threads, &tasks)),
-        (Side::Bare, _) => Box::new(Inline(Arc::clone(&tasks))),
+        (Side::Bare, MUTEX) => {
+            let queue = MutexQueue::new(work.threads, &tasks);
+            Box::new(move |tasks| queue.hand_over(tasks))
+        }
+        (Side::Bare, _) => {
+            Box::new(move |tasks| tasks.into_iter().for_each(|task| done.work(task)))
+        }
     };
     let batch = work.in_flight.max(1);
     let mut waits = LatencyHistogram::new();
     let warm_until_ns = now_ns() + work.warm_up_ms * 1_000_000;
-    let mut wrong = tasks.round(crew.as_ref(), batch, None);
+    let mut wrong = tasks.hand_over_all(&hand_over, batch) + tasks.settle(None);
     while now_ns() < warm_until_ns {
-        wrong += tasks.round(crew.as_ref(), batch, None);
+        wrong += tasks.hand_over_all(&hand_over, batch) + tasks.settle(None);
     }
     stage.started()?;
     let from_ns = now_ns();
     let (mut messages, mut busy_ns) = (0, 0);
     while messages == 0 || now_ns() - from_ns < work.measure_ms * 1_000_000 {
         let round_ns = now_ns();
-        let missing = tasks.hand_over_all(crew.as_ref(), batch);
+        let missing = tasks.hand_over_all(&hand_over, batch);
         busy_ns += now_ns() - round_ns;
         wrong += missing + tasks.settle(Some(&mut waits));
         messages += work.count;
     }
     stage.stopped()?;
-    stage.measured(Measured {
-        messages,
-        seconds: busy_ns as f64 / 1e9,
-        verified: true,
-        lost: wrong,
-        latency: Some(super::times(&waits)),
-        ..Measured::default()
-    })
+    stage.measured(Measured::verified(messages, busy_ns as f64 / 1e9, wrong).with_times(&waits))
 }
 
 impl Tasks {
@@ -153,26 +141,18 @@ impl Tasks {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Hands all tasks over and settles.
-    fn round(&self, crew: &dyn Crew, batch: usize, waits: Option<&mut LatencyHistogram>) -> u64 {
-        self.hand_over_all(crew, batch) + self.settle(waits)
-    }
-
     /// Hands all tasks over, and waits until as many are done. Returns how many are missing.
-    fn hand_over_all(&self, crew: &dyn Crew, batch: usize) -> u64 {
+    fn hand_over_all(&self, hand_over: &dyn Fn(Vec<Task>), batch: usize) -> u64 {
         let count = self.waited_ns.len();
         let before = self.done.load(Ordering::Acquire);
         for from in (0..count).step_by(batch) {
             let handed_over_ns = now_ns();
+            let task = |number| Task {
+                number,
+                handed_over_ns,
+            };
             let numbers = from..(from + batch).min(count);
-            crew.hand_over(
-                numbers
-                    .map(|number| Task {
-                        number,
-                        handed_over_ns,
-                    })
-                    .collect(),
-            );
+            hand_over(numbers.map(task).collect());
         }
         let until_ns = now_ns() + TIMEOUT_NS;
         loop {
@@ -198,23 +178,15 @@ impl Tasks {
     }
 }
 
-impl Crew for WorkerPool<Task> {
-    fn hand_over(&self, mut tasks: Vec<Task>) {
-        // It waits for a place, so neither is refused; if it were, the tasks would be missed.
-        match tasks.pop() {
-            Some(task) if tasks.is_empty() => drop(self.submit(task)),
-            Some(task) => {
-                tasks.push(task);
-                drop(self.submit_batch(tasks));
-            }
-            None => {}
+fn submit(pool: &WorkerPool<Task>, mut tasks: Vec<Task>) {
+    // It waits for a place, so neither is refused; if it were, the tasks would be missed.
+    match tasks.pop() {
+        Some(task) if tasks.is_empty() => drop(pool.submit(task)),
+        Some(task) => {
+            tasks.push(task);
+            drop(pool.submit_batch(tasks));
         }
-    }
-}
-
-impl Crew for Inline {
-    fn hand_over(&self, tasks: Vec<Task>) {
-        tasks.into_iter().for_each(|task| self.0.work(task));
+        None => {}
     }
 }
 
@@ -232,37 +204,10 @@ impl MutexQueue {
         let threads = (0..threads).map(|_| work()).collect();
         Self { shared, threads }
     }
-}
 
-impl Queue {
-    /// The next task, or nothing when it is over.
-    fn next(&self) -> Option<Task> {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match tasks.pop_front() {
-                Some(task) => return Some(task),
-                None if self.over.load(Ordering::Relaxed) => return None,
-                None => {
-                    tasks = self
-                        .news
-                        .wait(tasks)
-                        .unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        }
-    }
-}
-
-impl Crew for MutexQueue {
     fn hand_over(&self, tasks: Vec<Task>) {
         let is_one = tasks.len() == 1;
-        let mut queue = self
-            .shared
-            .tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        queue.extend(tasks);
-        drop(queue);
+        self.shared.lock().extend(tasks);
         if is_one {
             self.shared.news.notify_one();
         } else {
@@ -271,14 +216,24 @@ impl Crew for MutexQueue {
     }
 }
 
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Task>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next task, or nothing when it is over.
+    fn next(&self) -> Option<Task> {
+        let is_idle =
+            |tasks: &mut VecDeque<Task>| tasks.is_empty() && !self.over.load(Ordering::Relaxed);
+        let waited = self.news.wait_while(self.lock(), is_idle);
+        waited.unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
 impl Drop for MutexQueue {
     fn drop(&mut self) {
         // With the lock, so that nobody looks just before and sleeps just after.
-        let queue = self
-            .shared
-            .tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let queue = self.shared.lock();
         self.shared.over.store(true, Ordering::Relaxed);
         drop(queue);
         self.shared.news.notify_all();
@@ -321,18 +276,17 @@ mod tests {
 
     #[test]
     fn a_task_that_is_done_twice_or_not_at_all_is_wrong() {
-        struct Careless(Arc<Tasks>);
-        impl Crew for Careless {
-            fn hand_over(&self, tasks: Vec<Task>) {
-                // The second one in place of the first.
-                for task in [tasks[1], tasks[1]].iter().chain(&tasks[2..]) {
-                    self.0.work(*task);
-                }
+        let tasks = Tasks::new(10);
+        let round =
+            |crew: &dyn Fn(Vec<Task>), batch| tasks.hand_over_all(crew, batch) + tasks.settle(None);
+        let careless = |given: Vec<Task>| {
+            // The second one in place of the first.
+            for task in [given[1], given[1]].iter().chain(&given[2..]) {
+                tasks.work(*task);
             }
-        }
-        let tasks = Arc::new(Tasks::new(10));
-        let crew = Careless(Arc::clone(&tasks));
-        assert_eq!(tasks.round(&crew, 10, None), 1);
-        assert_eq!(tasks.round(&Inline(Arc::clone(&tasks)), 3, None), 0);
+        };
+        let inline = |given: Vec<Task>| given.into_iter().for_each(|task| tasks.work(task));
+        assert_eq!(round(&careless, 10), 1);
+        assert_eq!(round(&inline, 3), 0);
     }
 }

@@ -7,10 +7,10 @@ use tidewire::{Client, Reply, Request};
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 
-use super::super::{codec, lanes_allocated, times};
+use super::super::{codec, lanes_allocated};
 use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
-use crate::stage::{Stage, allocated_bytes};
+use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 /// Keeps the work's requests in flight on each of its clients, in turns.
 pub(super) fn drive(address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
@@ -24,15 +24,11 @@ pub(super) fn drive(address: &str, work: &Work, stage: &mut Stage) -> Result<(),
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
     let allocated = caller.allocated().zip(allocated_before);
     stage.stopped()?;
-    let (messages, latency) = (caller.replies, times(&caller.latency));
+    let measured = Measured::verified(caller.replies, seconds, 0).with_times(&caller.latency);
     caller.finish()?;
     stage.measured(Measured {
-        messages,
-        seconds,
-        verified: true,
         allocated_bytes: allocated.map(|(after, before)| after - before),
-        latency: Some(latency),
-        ..Measured::default()
+        ..measured
     })
 }
 
@@ -56,14 +52,12 @@ struct Waiting {
 
 impl Caller {
     fn connect(address: &str, work: &Work) -> Result<Self, RoleError> {
+        let connect = |_| {
+            let client = Client::builder().codec(codec(work)?);
+            client.connect(address).wait().or_failed("connect")
+        };
         let clients = (0..work.connections)
-            .map(|_| {
-                Client::builder()
-                    .codec(codec(work)?)
-                    .connect(address)
-                    .wait()
-                    .map_err(RoleError::failed("connect"))
-            })
+            .map(connect)
             .collect::<Result<Vec<_>, RoleError>>()?;
         let mut caller = Self {
             clients,
@@ -95,11 +89,10 @@ impl Caller {
     /// Waits for the oldest request, and takes the next ones whose replies came with its own. `follow` is called for each, with
     /// whose it was and when the block was here. The clock is read once for a block, as the bare client reads it.
     fn settle(&mut self, mut follow: impl FnMut(&mut Self, usize, u64)) -> Result<u64, RoleError> {
-        let get = || RoleError::failed("get a reply");
         let Some(oldest) = self.waiting.pop_front() else {
             return Ok(now_ns());
         };
-        let reply = oldest.request.wait().map_err(get())?;
+        let reply = oldest.request.wait().or_failed(GET)?;
         let now = now_ns();
         self.verify(&reply, oldest.number, oldest.sent_ns, now)?;
         follow(self, oldest.client, now);
@@ -112,7 +105,7 @@ impl Caller {
             };
             let (client, number, sent_ns) = (next.client, next.number, next.sent_ns);
             self.waiting.pop_front();
-            self.verify(&reply.map_err(get())?, number, sent_ns, now)?;
+            self.verify(&reply.or_failed(GET)?, number, sent_ns, now)?;
             follow(self, client, now);
         }
         Ok(now)
@@ -128,7 +121,7 @@ impl Caller {
     ) -> Result<(), RoleError> {
         if reply.payload().get(..8) != Some(&number.to_le_bytes()) {
             let text = format!("a reply is not that to request {number}");
-            return Err(RoleError::failed("verify a reply")(text));
+            return Err(RoleError::failed("verify a reply", text));
         }
         self.replies += 1;
         self.latency.record(now_ns.saturating_sub(sent_ns));
@@ -159,6 +152,8 @@ impl Caller {
             .map(|(lanes, own)| lanes + own)
     }
 }
+
+const GET: &str = "get a reply";
 
 /// With the header of a request in TW1, 12 bytes, a message has 32.
 const REQUEST_PAYLOAD_BYTES: usize = 20;

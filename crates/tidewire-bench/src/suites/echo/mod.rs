@@ -7,22 +7,23 @@
 
 mod client;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Context, Endpoint, Kind, Message, Server};
+use tidewire::{Context, Endpoint, Kind, Message};
 use tidewire_proto::codec::Codec;
 
+use super::codec;
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};
-use super::{codec, timed, times};
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::echo::{self, EchoLoad, EchoOutcome};
-use crate::probes::{Edge, Frame, Parse, datagram};
-use crate::stage::{Stage, Window, allocated_bytes};
+use crate::probes::{AtEdge, Frame, Parse, datagram};
+use crate::stage::{OrFailed, Stage, Window, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
     name: "echo",
@@ -62,24 +63,21 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     for connections in [1, 16, 64, 256, 1_024] {
         rows.extend([1, 128].map(|in_flight| row("tcp", "tw1", connections, in_flight)));
     }
+    let of_codec = |transport: &str, codec: &str, connections, in_flight| {
+        row(transport, codec, connections, in_flight).with_peers(None)
+    };
     // To rivals a codec of ours is no difference; once is enough.
     let other_codecs = [("srmp", 255), ("length-field", 128), ("uvrpc", 128)];
     for (codec, many) in other_codecs {
         for connections in [1, 64, 1_024] {
-            rows.extend(
-                [1, many]
-                    .map(|in_flight| row("tcp", codec, connections, in_flight).with_peers(None)),
-            );
+            rows.extend([1, many].map(|in_flight| of_codec("tcp", codec, connections, in_flight)));
         }
     }
     rows.extend(
-        [(1, 1), (64, 128)]
-            .map(|(connections, in_flight)| with_mode("tcp", LANE, connections, in_flight)),
+        [(1, 1), (64, 128)].map(|(many, in_flight)| with_mode("tcp", LANE, many, in_flight)),
     );
-    rows.extend(
-        [(1, 1), (1, 128), (4, 128)]
-            .map(|(connections, in_flight)| with_mode("tcp", CLIENT, connections, in_flight)),
-    );
+    let shapes = [(1, 1), (1, 128), (4, 128)];
+    rows.extend(shapes.map(|(many, in_flight)| with_mode("tcp", CLIENT, many, in_flight)));
     for transport in ["ipc", "udp"] {
         rows.push(with_mode(transport, CLIENT, 1, 64));
     }
@@ -88,9 +86,8 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         rows.extend([1, 64].map(|in_flight| row("udp", "tw1", connections, in_flight)));
     }
     for codec in ["srmp", UVRPC] {
-        rows.extend([(1, 1), (1, 64), (16, 64)].map(|(connections, in_flight)| {
-            row("udp", codec, connections, in_flight).with_peers(None)
-        }));
+        let shapes = [(1, 1), (1, 64), (16, 64)];
+        rows.extend(shapes.map(|(many, in_flight)| of_codec("udp", codec, many, in_flight)));
     }
     rows.extend([1, 128].map(|in_flight| row("inproc", "tw1", 1, in_flight)));
     rows.push(self::row(quick, "inproc", "tw1", ONE_LANE, 1, 128).with_peers(None));
@@ -115,11 +112,11 @@ fn row(
         connections,
         in_flight,
         message_bytes,
-        ..super::work(&SUITE, transport, codec)
+        ..super::timed(quick, &SUITE, transport, codec)
     };
     let separator = if mode.is_empty() { "" } else { " " };
     let id = format!("{transport} {codec}{separator}{mode}, {connections} × {in_flight} in flight");
-    RowPlan::new(id, timed(quick, work), Metric::MESSAGES)
+    RowPlan::new(id, work, Metric::MESSAGES)
 }
 
 /// A mode is ours: the bare loops and the rivals do the same as ever.
@@ -143,7 +140,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let counted = Arc::clone(&allocated);
     let address = match work.transport.as_str() {
         "udp" => {
-            let socket = datagram::bind(true).map_err(RoleError::failed("listen"))?;
+            let socket = datagram::bind(true).or_failed("listen")?;
             let address = format!("udp://{}", socket.local_address());
             thread::spawn(move || datagram::serve(&socket, &AtomicBool::new(false), &counted));
             address
@@ -162,16 +159,13 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let server = Server::builder()
-        .listen(&super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
+    let server = super::builder(work)?
         .codec(codec(work)?)
-        .limits(super::limits(work))
         // As in a closed network: to those who cannot prove their address and are not trusted, each datagram would be sent
         // by itself, and none that is larger than what came.
         .trust_datagram_peers(work.codec != "tw1")
         .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
-        .map_err(RoleError::failed("start the server"))?;
+        .or_failed("start the server")?;
     super::serve_ours(&server, stage)
 }
 
@@ -189,46 +183,50 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
             drive_lane(&endpoint, work, stage)
         }
         (endpoint, _) if work.mode == LANE => drive_lane(&endpoint, work, stage),
-        (Endpoint::Udp(address), _) => drive_bare(side, work, stage, |load, at_edge| {
+        (Endpoint::Udp(address), _) => drive_echo(side, work, stage, |load, at_edge| {
             datagram::drive(address, load, at_edge)
         }),
-        (Endpoint::Socket(address), _) => drive_bare(side, work, stage, |load, at_edge| {
+        (Endpoint::Socket(address), _) => drive_echo(side, work, stage, |load, at_edge| {
             echo::drive(&address, load, at_edge)
         }),
         (other, _) => Err(RoleError::Unsupported(format!("no echo over {other}"))),
     }
 }
 
-/// Drives by one of the bare clients.
-fn drive_bare(
+/// Drives by one of the bare clients, with frames of the work's codec and size.
+fn drive_echo(
     side: Side,
     work: &Work,
     stage: &mut Stage,
-    probe: impl FnOnce(
-        &EchoLoad,
-        &mut dyn FnMut(Edge) -> std::io::Result<()>,
-    ) -> std::io::Result<EchoOutcome>,
+    probe: impl FnOnce(&EchoLoad, AtEdge<'_>) -> io::Result<EchoOutcome>,
 ) -> Result<(), RoleError> {
+    let greets = side == Side::Tidewire && work.codec == "tw1";
+    let measured = drive_bare(work, frame(side, work)?, greets, stage, probe)?;
+    stage.measured(measured)
+}
+
+/// Drives by one of the bare clients. Returns what it counted.
+pub(super) fn drive_bare(
+    work: &Work,
+    frame: Frame,
+    greets: bool,
+    stage: &mut Stage,
+    probe: impl FnOnce(&EchoLoad, AtEdge<'_>) -> io::Result<EchoOutcome>,
+) -> Result<Measured, RoleError> {
     let load = EchoLoad {
         connections: work.connections,
         in_flight: work.in_flight as u64,
         warm_up: Duration::from_millis(work.warm_up_ms),
         duration: Duration::from_millis(work.measure_ms),
-        frame: frame(side, work)?,
-        greets: side == Side::Tidewire && work.codec == "tw1",
+        frame,
+        greets,
     };
     let mut window = Window::new(stage);
-    let outcome = probe(&load, &mut |edge| window.at_edge(edge))
-        .map_err(RoleError::failed("drive the echo"))?;
-    let allocated_bytes = window.allocated_bytes();
-    stage.measured(Measured {
-        messages: outcome.replies,
-        seconds: outcome.seconds,
-        verified: true,
-        lost: outcome.lost,
-        allocated_bytes,
-        latency: Some(times(&outcome.latency)),
-        ..Measured::default()
+    let outcome = probe(&load, &mut |edge| window.at_edge(edge)).or_failed("drive the echo")?;
+    let measured = Measured::verified(outcome.replies, outcome.seconds, outcome.lost);
+    Ok(Measured {
+        allocated_bytes: window.allocated_bytes(),
+        ..measured.with_times(&outcome.latency)
     })
 }
 
@@ -247,9 +245,8 @@ fn frame(side: Side, work: &Work) -> Result<Frame, RoleError> {
             .ok_or_else(|| RoleError::Unsupported("no frame of uvrpc can be made".to_owned()))?;
         let place = |frame: &[u8]| frame.windows(8).position(|bytes| bytes == MARK);
         let (Some(number_at), Some(reply_number_at)) = (place(&request), place(&reply)) else {
-            return Err(RoleError::Unsupported(
-                "a frame of uvrpc has no payload".to_owned(),
-            ));
+            let text = "a frame of uvrpc has no payload";
+            return Err(RoleError::Unsupported(text.to_owned()));
         };
         let frame = Frame::new(request, number_at);
         // A bare server sends back what it got, and Tidewire a response, which names no method.

@@ -1,14 +1,14 @@
 //! The two steps of the chat test that the project started from: agents in one room, each of whom hears all others.
 
-use tidewire::{Chat, Endpoint, Server};
+use tidewire::{Chat, Endpoint};
 use tidewire_load::report::StepReport;
 use tidewire_load::run::{self, RunOptions, Silent};
 use tidewire_load::scenario::{Scenario, Step};
 
 use super::SUITE;
-use crate::contract::{Account, Measured, Work};
+use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 /// The mode of these rows.
 pub(super) const MODE: &str = "chat";
@@ -16,7 +16,7 @@ pub(super) const MODE: &str = "chat";
 /// Agents of each step, and messages a second that they offer together.
 pub(super) const STEPS: [(usize, f64); 2] = [(50, 200.0 / 3.0), (500, 4_000.0)];
 
-pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> RowPlan {
+pub(super) fn row((connections, rate_per_sec): (usize, f64), quick: bool) -> RowPlan {
     let work = Work {
         mode: MODE.to_owned(),
         connections,
@@ -24,30 +24,18 @@ pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> R
         measure_ms: if quick { MEASURE_MS_MIN } else { 8_000 },
         ..super::super::work(&SUITE, "tcp", "tw1")
     };
-    RowPlan::new(
-        format!("chat of {connections}, the seed's step"),
-        work,
-        Metric::DELIVERIES,
-    )
-    .with_limit(None)
-    .with_peers(None)
-    .with_windows_from(MEASURE_MS_MIN)
+    let id = format!("chat of {connections}, the seed's step");
+    RowPlan::new(id, work, Metric::DELIVERIES)
+        .with_limit(None)
+        .with_peers(None)
+        .with_windows_from(MEASURE_MS_MIN)
 }
 
 /// Each of 50 agents says something every three quarters of a second, and a part of the window is for warming up.
 const MEASURE_MS_MIN: u64 = 3_000;
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let server = Server::builder()
-        .listen(&super::super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .limits(super::super::limits(work))
-        .start(|_| Chat::new())
-        .map_err(RoleError::failed("start the server"))?;
-    stage.serve(&server.to_string(), || Account {
-        allocated_bytes: super::super::lanes_allocated(&server.metrics()),
-        ..Account::default()
-    })
+    super::super::serve_ours(&super::super::start_server(work, |_| Chat::new())?, stage)
 }
 
 /// Runs the step. The load test has windows of its own; what it says of the processor is of the whole step, as the number of
@@ -56,13 +44,9 @@ pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Resul
     let scenario = scenario(work)?;
     stage.started()?;
     let report = run::run(&scenario, &RunOptions::new(endpoint), &mut Silent)
-        .map_err(RoleError::failed("run the load test"))?;
-    match report.steps.first() {
-        Some(step) => stage.measured(measured(step)),
-        None => Err(RoleError::Unsupported(
-            "the load test was interrupted".to_owned(),
-        )),
-    }
+        .or_failed("run the load test")?;
+    let interrupted = || RoleError::Unsupported("the load test was interrupted".to_owned());
+    stage.measured(measured(report.steps.first().ok_or_else(interrupted)?))
 }
 
 /// The built-in step with so many agents, as long as the work wants it.
@@ -83,20 +67,19 @@ fn scenario(work: &Work) -> Result<Scenario, RoleError> {
 fn measured(step: &StepReport) -> Measured {
     let scheduled = step.detail.as_ref().map(|detail| &detail.times.scheduled);
     let latency = scheduled.and_then(|times| times.histogram.decode().ok());
-    let mut measured = Measured {
-        messages: step.total_received,
-        // The steady rate, which is not diluted by coming and going.
-        seconds: step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE),
+    // The steady rate, which is not diluted by coming and going.
+    let seconds = step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE);
+    let disordered = step.duplicated.unwrap_or(0) + step.reordered.unwrap_or(0);
+    let lost = step.lost + disordered + step.total_send_errors;
+    let measured = Measured {
         verified: step.receivers_unresolved == 0 && step.corrupt == Some(0),
-        lost: step.lost
-            + step.duplicated.unwrap_or(0)
-            + step.reordered.unwrap_or(0)
-            + step.total_send_errors,
-        latency: latency.as_ref().map(super::super::times),
-        ..Measured::default()
+        ..Measured::verified(step.total_received, seconds, lost)
     };
-    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
-    figure("send_per_sec", step.steady.send_tps);
-    figure("attainment", step.attainment);
+    let measured = match &latency {
+        Some(latency) => measured.with_times(latency),
+        None => measured,
+    };
     measured
+        .with_figure("send_per_sec", step.steady.send_tps)
+        .with_figure("attainment", step.attainment)
 }

@@ -15,7 +15,7 @@ use tidewire::Endpoint;
 use crate::contract::{Measured, Work};
 use crate::hold::OFFERED;
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::stage::{Stage, Window};
+use crate::stage::{OrFailed, Stage, Window};
 use crate::subscriber::{self, Listening, Protocol};
 
 pub(super) const SUITE: Suite = Suite {
@@ -27,10 +27,7 @@ pub(super) const SUITE: Suite = Suite {
 };
 
 fn rows(quick: bool) -> Vec<RowPlan> {
-    let mut rows: Vec<RowPlan> = chat::STEPS
-        .iter()
-        .map(|step| chat::row(step, quick))
-        .collect();
+    let mut rows: Vec<RowPlan> = chat::STEPS.map(|step| chat::row(step, quick)).into();
     let rates: &[f64] = if quick { &[2.0, 16.0] } else { &MILLIONS };
     for millions in rates {
         let work = work(quick, millions * 1e6 / SUBSCRIBERS as f64);
@@ -103,21 +100,16 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     let heard = subscriber::listen(protocol, &address, &listening, &mut |edge| {
         window.at_edge(edge)
     })
-    .map_err(RoleError::failed("hear the publisher"))?;
-    let mut measured = Measured {
-        messages: heard.messages,
-        seconds: heard.seconds,
-        verified: true,
-        lost: heard.lost,
-        allocated_bytes: window.allocated_bytes(),
-        latency: Some(super::times(&heard.latency)),
-        ..Measured::default()
-    };
-    let offered = work.rate_per_sec * work.subscribers as f64;
-    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
-    figure(OFFERED, offered);
-    figure("closed_connections", heard.closed as f64);
-    stage.measured(measured)
+    .or_failed("hear the publisher")?;
+    let allocated_bytes = window.allocated_bytes();
+    let measured = Measured::verified(heard.messages, heard.seconds, heard.lost)
+        .with_times(&heard.latency)
+        .with_figure(OFFERED, work.rate_per_sec * work.subscribers as f64)
+        .with_figure("closed_connections", heard.closed as f64);
+    stage.measured(Measured {
+        allocated_bytes,
+        ..measured
+    })
 }
 
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::{Context, HandlerResult, Kind, Message, PubSub, Server, Service};
+use tidewire::{Context, HandlerResult, Kind, Message, PubSub, Service};
 use tidewire_io::clock::now_ns;
 
 use crate::contract::{Account, Work};
@@ -27,20 +27,15 @@ struct Publisher {
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let published = Arc::new(AtomicU64::new(0));
-    let server = Server::builder()
-        .listen(&super::super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
-        .limits(super::super::limits(work))
-        .start(|_| Publisher {
-            subscriptions: PubSub::new(),
-            awaited: work.subscribers,
-            rate_per_sec: work.rate_per_sec,
-            payload_bytes: work.message_bytes,
-            pace: None,
-            payload: Vec::new(),
-            published: Arc::clone(&published),
-        })
-        .map_err(RoleError::failed("start the server"))?;
+    let server = super::super::start_server(work, |_| Publisher {
+        subscriptions: PubSub::new(),
+        awaited: work.subscribers,
+        rate_per_sec: work.rate_per_sec,
+        payload_bytes: work.message_bytes,
+        pace: None,
+        payload: Vec::new(),
+        published: Arc::clone(&published),
+    })?;
     stage.serve(&server.to_string(), || Account {
         messages: Some(published.load(Ordering::Relaxed)),
         allocated_bytes: super::super::lanes_allocated(&server.metrics()),

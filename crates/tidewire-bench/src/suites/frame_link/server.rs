@@ -22,7 +22,7 @@ use crate::contract::{Account, Work};
 use crate::plan::RoleError;
 use crate::probes::datagram;
 use crate::probes::wait::{AcceptSet, TIMEOUT, WaitSet};
-use crate::stage::Stage;
+use crate::stage::{OrFailed, Stage};
 
 /// A server that is bound, so that its address is known, and does not serve yet.
 pub(in super::super) enum Server {
@@ -79,7 +79,7 @@ impl Server {
                 Ok((Self::Sockets(listener), way))
             }
             Endpoint::Udp(_) => {
-                let socket = datagram::bind(true).map_err(RoleError::failed("listen"))?;
+                let socket = datagram::bind(true).or_failed("listen")?;
                 let way = Way::Udp(socket.local_address());
                 Ok((Self::Datagrams(socket), way))
             }
@@ -87,7 +87,7 @@ impl Server {
                 let (mut near, mut far) = (Vec::new(), Vec::new());
                 for _ in 0..connections {
                     let pair = RingStream::pair(RING_BYTES);
-                    let (mut one, mut other) = pair.map_err(RoleError::failed("make a ring"))?;
+                    let (mut one, mut other) = pair.or_failed("make a ring")?;
                     // Both ends poll, so neither is ever woken.
                     one.set_interest(Interest::NONE);
                     other.set_interest(Interest::NONE);

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::super::timed;
 use super::{MESSAGE_BYTES, parse};
-use crate::contract::{Account, Work};
+use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
 use crate::probes::datagram_ingest::{self, DatagramLoad, DatagramSender, PACKED_BYTES};
 use crate::probes::ingest::Received;
 use crate::probes::{Frame, datagram};
-use crate::stage::{Stage, allocated_bytes};
+use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 /// Messages that share datagrams; the limit fills each of them.
 pub(super) fn packed(quick: bool, connections: usize) -> RowPlan {
@@ -29,19 +28,10 @@ pub(super) fn packed(quick: bool, connections: usize) -> RowPlan {
 pub(super) fn each(quick: bool, connections: usize, mode: &str) -> RowPlan {
     let work = work(quick, "raw", connections, EACH_IN_FLIGHT);
     let limit = in_datagrams(&work, MESSAGE_BYTES, mode);
-    let beside = if mode.is_empty() {
-        String::new()
-    } else {
-        format!(", beside {mode}")
-    };
-    let row = row(
-        format!("udp raw, {connections}, a datagram each{beside}"),
-        work,
-        limit.clone(),
-    );
+    let id = format!("udp raw, {connections}, a datagram each");
     match mode {
-        "" => row,
-        _ => row.beside(limit),
+        "" => row(id, work, limit),
+        mode => row(format!("{id}, beside {mode}"), work, limit.clone()).beside(limit),
     }
 }
 
@@ -52,13 +42,12 @@ fn row(id: String, work: Work, limit: Work) -> RowPlan {
 }
 
 fn work(quick: bool, codec: &str, connections: usize, in_flight: usize) -> Work {
-    let work = Work {
+    Work {
         connections,
         in_flight: in_flight / connections,
         message_bytes: MESSAGE_BYTES,
-        ..super::super::work(&super::SUITE, "udp", codec)
-    };
-    timed(quick, work)
+        ..super::super::timed(quick, &super::SUITE, "udp", codec)
+    }
 }
 
 fn in_datagrams(work: &Work, write_bytes: usize, mode: &str) -> Work {
@@ -76,7 +65,7 @@ pub(super) fn tells_every(work: &Work) -> u64 {
 
 /// Plays the bare receiver.
 pub(super) fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let socket = datagram::bind(work.mode != NO_OFFLOAD).map_err(RoleError::failed("listen"))?;
+    let socket = datagram::bind(work.mode != NO_OFFLOAD).or_failed("listen")?;
     let address = format!("udp://{}", socket.local_address());
     let frame = (parse(work)?, work.message_bytes);
     let tells_every = tells_every(work);
@@ -108,10 +97,12 @@ pub(super) fn drive_bare(
         frame: Frame::one_way(parse(work)?, work.message_bytes),
         offload: work.mode != NO_OFFLOAD,
     };
-    let mut sender = DatagramSender::open(server, &load).map_err(RoleError::failed("send"))?;
-    let mut measured = super::send(work, stage, |duration| sender.send_for(duration))?;
-    measured.sent = Some(sender.sent());
-    stage.measured(measured)
+    let mut sender = DatagramSender::open(server, &load).or_failed("send")?;
+    let measured = super::send(work, stage, |duration| sender.send_for(duration))?;
+    stage.measured(Measured {
+        sent: Some(sender.sent()),
+        ..measured
+    })
 }
 
 /// The mode of the limit in which each datagram is handed over by itself.

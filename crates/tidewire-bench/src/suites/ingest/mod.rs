@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
+use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Service};
 
+use super::codec;
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};
 use super::numbers::Numbers;
-use super::{codec, timed};
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::ingest::{self, IngestLoad, Received, Sender};
 use crate::probes::{BLOCK_BYTES, Edge, Frame, Parse};
-use crate::stage::{Stage, Window, allocated_bytes};
+use crate::stage::{OrFailed, Stage, Window, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
     name: "ingest",
@@ -73,7 +73,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 /// Our client is given every message by itself, and so are the rivals', who batch as they see fit; the limit is blocks.
 fn coalesced(quick: bool, codec: &str, connections: usize) -> RowPlan {
     let work = work(quick, codec, connections);
-    let limits = limits(&in_blocks(&work, BLOCK_BYTES), &[BLOCK_BYTES, 16 << 10]);
+    let limits = limits(&work, &[BLOCK_BYTES, 16 << 10]);
     let id = format!("{codec}, {connections}, a send each, coalesced");
     RowPlan::new(id, work, Metric::MESSAGES).with_limits(limits)
 }
@@ -86,24 +86,25 @@ fn each(quick: bool, codec: &str, connections: usize) -> RowPlan {
     };
     let limit = in_blocks(&work, MESSAGE_BYTES);
     let id = format!("{codec}, {connections}, a write each");
-    RowPlan::new(id, work, Metric::MESSAGES)
-        .with_limit(Some(limit))
-        .with_peers(None)
+    let row = RowPlan::new(id, work, Metric::MESSAGES).with_limit(Some(limit));
+    row.with_peers(None)
 }
 
 /// The bare client sends blocks to every server, also of rivals who take frames that they did not make.
 fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> RowPlan {
     let work = in_blocks(&work(quick, codec, connections), write_bytes);
-    let kibibytes = write_bytes / 1_024;
-    let id = format!("{codec}, {connections}, {kibibytes} KiB batches");
+    let id = format!(
+        "{codec}, {connections}, {} KiB batches",
+        write_bytes / 1_024
+    );
+    let mode = BLOCKS.to_owned();
     let peers = Work {
-        mode: BLOCKS.to_owned(),
+        mode,
         ..work.clone()
     };
     let limits = limits(&work, &[write_bytes]);
-    RowPlan::new(id, work, Metric::MESSAGES)
-        .with_limits(limits)
-        .with_peers(Some(peers))
+    let row = RowPlan::new(id, work, Metric::MESSAGES).with_limits(limits);
+    row.with_peers(Some(peers))
 }
 
 /// Bare loops with writes of so many bytes, and reads of several sizes: large reads save system calls, small ones leave the
@@ -115,12 +116,13 @@ fn limits(work: &Work, writes: &[usize]) -> Vec<(String, Work)> {
             let read = format!("{} KiB", read_bytes / 1_024);
             let name = format!("writes of {} KiB, reads of {read}", write_bytes / 1_024);
             let mode = format!("{READS_MODE}{read}");
-            let work = Work {
-                write_bytes,
-                mode,
-                ..work.clone()
-            };
-            limits.push((name, work));
+            limits.push((
+                name,
+                Work {
+                    mode,
+                    ..in_blocks(work, write_bytes)
+                },
+            ));
         }
     }
     limits
@@ -131,8 +133,7 @@ fn read_bytes(work: &Work) -> Result<usize, RoleError> {
     let Some(size) = work.mode.strip_prefix(READS_MODE) else {
         return Ok(READS[0]);
     };
-    let kibibytes = size.strip_suffix(" KiB").map(str::parse::<usize>);
-    match kibibytes {
+    match size.strip_suffix(" KiB").map(str::parse::<usize>) {
         // Below it an unfinished frame and a read do not fit, above it nothing changes.
         Some(Ok(kibibytes @ 1..=1_024)) => Ok(kibibytes * 1_024),
         _ => {
@@ -155,12 +156,11 @@ fn within(quick: bool, mode: &str) -> RowPlan {
 }
 
 fn work(quick: bool, codec: &str, connections: usize) -> Work {
-    let work = Work {
+    Work {
         connections,
         message_bytes: MESSAGE_BYTES,
-        ..super::work(&SUITE, "tcp", codec)
-    };
-    timed(quick, work)
+        ..super::timed(quick, &SUITE, "tcp", codec)
+    }
 }
 
 fn in_blocks(work: &Work, write_bytes: usize) -> Work {
@@ -187,14 +187,8 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let counted = Arc::clone(&received);
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn(move || {
-        ingest::serve(
-            &listener,
-            parse,
-            read_bytes,
-            usize::MAX,
-            &AtomicBool::new(false),
-            &counted,
-        )
+        let stop = AtomicBool::new(false);
+        ingest::serve(&listener, parse, read_bytes, usize::MAX, &stop, &counted)
     });
     let message_bytes = work.message_bytes as u64;
     stage.serve(&local, || Account {
@@ -288,18 +282,15 @@ fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         Parse::Bytes if !is_numbered(work) => work.message_bytes as u64,
         _ => 1,
     };
-    let server = Server::builder()
-        .listen(&super::bind_address(work))
-        .map_err(RoleError::failed("listen"))?
+    let server = super::builder(work)?
         .codec(codec(work)?)
-        .limits(super::limits(work))
         .start(|_| Counter {
             counts: Counts::of(parse, work),
             count: 0,
             shared: Arc::clone(&shared),
         })
-        .map_err(RoleError::failed("start the server"))?;
-    stage.serve(&server.addresses()[0].to_string(), || Account {
+        .or_failed("start the server")?;
+    stage.serve(&server.to_string(), || Account {
         messages: Some(shared.load(Ordering::Relaxed) / divisor),
         allocated_bytes: super::lanes_allocated(&server.metrics()),
         ..Account::default()
@@ -330,11 +321,10 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         frame: Frame::one_way(parse(work)?, work.message_bytes),
         greets: side == Side::Tidewire && work.codec == "tw1",
     };
-    let failed = || RoleError::failed("send");
-    let mut sender = Sender::connect(&address, &load).map_err(failed())?;
-    let mut measured = send(work, stage, |duration| sender.write_for(duration))?;
-    measured.sent = Some(sender.finish().map_err(failed())?);
-    stage.measured(measured)
+    let mut sender = Sender::connect(&address, &load).or_failed("send")?;
+    let measured = send(work, stage, |duration| sender.write_for(duration))?;
+    let sent = Some(sender.finish().or_failed("send")?);
+    stage.measured(Measured { sent, ..measured })
 }
 
 /// Lets a bare sender warm up and send for the length of the window. Only the receiver counts.
@@ -343,7 +333,7 @@ fn send(
     stage: &mut Stage,
     mut send_for: impl FnMut(Duration) -> io::Result<()>,
 ) -> Result<Measured, RoleError> {
-    let mut send_for = |ms| send_for(Duration::from_millis(ms)).map_err(RoleError::failed("send"));
+    let mut send_for = |ms| send_for(Duration::from_millis(ms)).or_failed("send");
     send_for(work.warm_up_ms)?;
     let mut window = Window::new(stage);
     window.at(Edge::Start)?;

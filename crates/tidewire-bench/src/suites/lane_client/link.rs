@@ -1,15 +1,17 @@
 //! The link between a lane of clients and the thread that plays the driver.
 //!
 //! The driver sets a phase, which the lane looks at once a turn; the lane has counters, which the driver looks at behind the
-//! window, and news, which are rare and go through a lock.
+//! window, and news, which are rare.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewire_io::waker::LaneWaker;
 
+use super::super::course::{News, hear_connected, hear_found, tell};
 use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
 use crate::probes::echo::DRAIN;
@@ -25,15 +27,7 @@ pub(in super::super) struct Link {
     pub(super) faulty: AtomicU64,
     /// Messages sent one way that came to the other end in order, where this lane has both.
     pub(in super::super) taken: AtomicU64,
-    news: Mutex<News>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct News {
-    pub(super) is_connected: bool,
-    pub(super) failure: Option<String>,
-    pub(super) result: Option<Measured>,
+    news: Sender<News<Measured>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -46,30 +40,31 @@ pub(super) enum Phase {
 }
 
 impl Link {
-    pub(in super::super) fn new() -> Arc<Self> {
-        Arc::new(Self {
+    /// With where its news come.
+    pub(in super::super) fn new() -> (Arc<Self>, Receiver<News<Measured>>) {
+        let (sender, news) = channel();
+        let link = Self {
             phase: AtomicU8::new(Phase::Connecting as u8),
             unanswered: AtomicU64::new(u64::MAX),
             faulty: AtomicU64::new(0),
             taken: AtomicU64::new(0),
-            news: Mutex::default(),
-            changed: Condvar::new(),
-        })
+            news: sender,
+        };
+        (Arc::new(link), news)
     }
 
     /// Plays the driver: lets the lane that `waker` wakes connect, warm up and work. Returns what it found. Where the
     /// receiver of what is sent one way is in this process, `taken` says how much that has.
     pub(in super::super) fn drive(
         &self,
+        news: &Receiver<News<Measured>>,
         work: &Work,
         waker: &LaneWaker,
         stage: &mut Stage,
         taken: Option<&dyn Fn() -> u64>,
     ) -> Result<Measured, RoleError> {
         waker.wake();
-        self.wait(CONNECT_MAX, "connect", |news| {
-            news.is_connected.then_some(())
-        })?;
+        hear_connected(news)?;
         self.enter(Phase::WarmUp, waker);
         thread::sleep(Duration::from_millis(work.warm_up_ms));
         stage.started()?;
@@ -79,8 +74,7 @@ impl Link {
         let (after, seconds) = (taken.map(|taken| taken()), from.elapsed().as_secs_f64());
         self.enter(Phase::Draining, waker);
         stage.stopped()?;
-        let mut measured =
-            self.wait(RESULT_MAX, "hear from the lane", |news| news.result.take())?;
+        let mut measured = hear_found(news)?;
         if let (Some(before), Some(after)) = (before, after) {
             measured.messages = after - before;
             measured.seconds = seconds;
@@ -117,42 +111,7 @@ impl Link {
         }
     }
 
-    fn wait<T>(
-        &self,
-        timeout: Duration,
-        what: &str,
-        mut found: impl FnMut(&mut News) -> Option<T>,
-    ) -> Result<T, RoleError> {
-        let until = Instant::now() + timeout;
-        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(failure) = news.failure.take() {
-                return Err(RoleError::failed(what)(failure));
-            }
-            if let Some(found) = found(&mut news) {
-                return Ok(found);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let text = format!("nothing came of it in {} s", timeout.as_secs());
-                return Err(RoleError::failed(what)(text));
-            }
-            news = self
-                .changed
-                .wait_timeout(news, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-    }
-
-    pub(super) fn tell(&self, change: impl FnOnce(&mut News)) {
-        change(&mut self.news.lock().unwrap_or_else(PoisonError::into_inner));
-        self.changed.notify_all();
+    pub(super) fn tell(&self, news: News<Measured>) {
+        tell(&self.news, news);
     }
 }
-
-/// Longest wait for all connections.
-const CONNECT_MAX: Duration = Duration::from_secs(25);
-
-/// Longest wait for the lane's figures after the end.
-const RESULT_MAX: Duration = Duration::from_secs(10);

@@ -22,11 +22,12 @@ use self::backlog::Backlog;
 use self::conversation::Conversation;
 pub(super) use self::link::Link;
 use self::link::Phase;
-use super::{codec, times};
+use super::codec;
+use super::course::News;
 use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
 use crate::probes::BLOCK_BYTES;
-use crate::stage::{Stage, allocated_bytes};
+use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 /// The task of a lane's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,6 @@ struct Measure {
     received_before: u64,
     allocated_before: Option<u64>,
     latency: LatencyHistogram,
-    result: Measured,
 }
 
 /// Plays the driver by a lane of its own, with these limits, and says what it measured, to which `complete` may add. The lane
@@ -102,29 +102,39 @@ pub(super) fn run(
     stage: &mut Stage,
     complete: impl FnOnce(&mut Measured),
 ) -> Result<(), RoleError> {
-    let link = Link::new();
-    let payload_bytes = super::payload_bytes(work)?;
-    let server = Server::builder()
-        .codec(codec(work)?)
-        .limits(limits)
-        .start(|_| {
-            LaneClient::new(
-                endpoint.clone(),
-                work,
-                task,
-                payload_bytes,
-                Arc::clone(&link),
-            )
-        })
-        .map_err(RoleError::failed("start the client's lane"))?;
-    let mut measured = link.drive(work, &server.waker(0), stage, None)?;
+    let (link, news) = Link::new();
+    let service = service(endpoint.clone(), work, task, &link)?;
+    let builder = Server::builder().codec(codec(work)?).limits(limits);
+    let server = builder
+        .start(|_| service())
+        .or_failed("start the client's lane")?;
+    let mut measured = link.drive(&news, work, &server.waker(0), stage, None)?;
     complete(&mut measured);
     stage.measured(measured)
 }
 
+/// Makes services for sessions to `endpoint`, whose messages have the size of the work.
+pub(super) fn service<'a>(
+    endpoint: Endpoint,
+    work: &'a Work,
+    task: Task,
+    link: &'a Arc<Link>,
+) -> Result<impl Fn() -> LaneClient + 'a, RoleError> {
+    let payload_bytes = super::payload_bytes(work)?;
+    Ok(move || {
+        LaneClient::new(
+            endpoint.clone(),
+            work,
+            task,
+            payload_bytes,
+            Arc::clone(link),
+        )
+    })
+}
+
 impl LaneClient {
-    /// Sessions to `endpoint` with messages whose payload has this many bytes, at least 8.
-    pub(super) fn new(
+    /// Messages have a payload of so many bytes, at least 8.
+    fn new(
         endpoint: Endpoint,
         work: &Work,
         task: Task,
@@ -153,14 +163,12 @@ impl LaneClient {
                 received_before: 0,
                 allocated_before: None,
                 latency: LatencyHistogram::new(),
-                result: Measured::default(),
             },
         }
     }
 
     fn fail(&self, failure: impl std::fmt::Display) {
-        self.link
-            .tell(|news| news.failure = Some(failure.to_string()));
+        self.link.tell(News::Failed(failure.to_string()));
     }
 
     fn connect_more(&mut self, cx: &mut Context<'_>) {
@@ -222,16 +230,17 @@ impl LaneClient {
         self.account();
         let allocated = allocated_bytes().zip(self.measure.allocated_before);
         let is_echo = matches!(self.task, Task::Echo { .. });
-        let result = Measured {
-            messages: self.counts.received - self.measure.received_before,
-            seconds: (now_ns() - self.measure.from_ns) as f64 / 1e9,
-            verified: true,
+        let messages = self.counts.received - self.measure.received_before;
+        let seconds = (now_ns() - self.measure.from_ns) as f64 / 1e9;
+        let mut result = Measured {
             sent: (!is_echo).then_some(self.counts.sent),
             allocated_bytes: allocated.map(|(after, before)| after - before),
-            latency: is_echo.then(|| times(&self.measure.latency)),
-            ..std::mem::take(&mut self.measure.result)
+            ..Measured::verified(messages, seconds, 0)
         };
-        self.link.tell(|news| news.result = Some(result));
+        if is_echo {
+            result = result.with_times(&self.measure.latency);
+        }
+        self.link.tell(News::Done(result));
     }
 
     /// Sends this many messages to one session, or until it is full.
@@ -306,7 +315,7 @@ impl Service for LaneClient {
         self.connecting -= 1;
         self.open += 1;
         if self.open == self.sessions.len() {
-            self.link.tell(|news| news.is_connected = true);
+            self.link.tell(News::Connected);
         }
     }
 

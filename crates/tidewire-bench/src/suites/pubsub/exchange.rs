@@ -16,6 +16,7 @@ use super::LOOK_EVERY_NS;
 use super::flow::{Deliveries, Flow};
 use crate::contract::Work;
 use crate::plan::RoleError;
+use crate::stage::OrFailed;
 use crate::subscriber::TOPIC;
 
 /// All sessions. Their tags count the subscribers, then the publishers.
@@ -55,7 +56,7 @@ pub(super) fn start(
             flow: Some(Flow::new(work)),
             payload: Vec::new(),
         })
-        .map_err(RoleError::failed("start the clients"))
+        .or_failed("start the clients")
 }
 
 impl Exchange {

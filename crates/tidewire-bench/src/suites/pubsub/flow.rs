@@ -23,7 +23,7 @@ pub(super) struct Flow {
 }
 
 /// The account of all deliveries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Deliveries {
     /// Deliveries that came within the window.
     pub(super) messages: u64,
@@ -40,12 +40,7 @@ impl Flow {
         Self {
             next: vec![0; work.publishers],
             expected: vec![vec![0; work.publishers]; work.subscribers],
-            deliveries: Deliveries {
-                messages: 0,
-                lost: 0,
-                wrong: 0,
-                latency: LatencyHistogram::new(),
-            },
+            deliveries: Deliveries::default(),
             heard_ns: 0,
             silence_ns: silence_secs * 1_000_000_000,
         }

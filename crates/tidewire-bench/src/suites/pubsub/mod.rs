@@ -10,12 +10,12 @@ mod exchange;
 mod flow;
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::Sender;
 
 use tidewire::{PubSub, Server};
 
 use self::flow::Deliveries;
-use super::course::Course;
+use super::course::{self, Course, News};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
@@ -36,10 +36,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 message_bytes: PAYLOAD_BYTES,
                 publishers,
                 subscribers,
-                ..super::work(&SUITE, transport, "tw1")
+                ..super::timed(quick, &SUITE, transport, "tw1")
             };
             let id = format!("{transport}, {publishers} to {subscribers}");
-            let work = super::timed(quick, work);
             rows.push(RowPlan::new(id, work, Metric::DELIVERIES));
         }
     }
@@ -61,41 +60,25 @@ fn start_server(work: &Work) -> Result<Server, RoleError> {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let course = Arc::new(Course::new());
-    let (sender, news) = channel();
-    let played = match side {
+    let start = |course: &Arc<Course>, sender: &Sender<News<Deliveries>>| match side {
         Side::Tidewire => {
             let (server, address) = super::reach(work, address, start_server)?;
-            let endpoint = super::endpoint(&address)?;
-            Some((server, exchange::start(&endpoint, work, &course, &sender)?))
+            let clients = exchange::start(&super::endpoint(&address)?, work, course, sender)?;
+            Ok(Some((server, clients)))
         }
         Side::Bare => {
             let way = bare::way(work, super::bare_endpoint(work, address)?)?;
-            bare::start(way, work, &course, &sender);
-            None
+            bare::start(way, work, course, sender);
+            Ok(None)
         }
     };
-    // Only the lane or the thread holds the other end, so that its end is noticed.
-    drop(sender);
-    let all = course.run(1, work, &news, stage)?;
-    let Some(deliveries) = all.first() else {
-        return Err(RoleError::Unsupported("there was nobody".to_owned()));
-    };
-    // The lanes stay until the kernel's account of them has been read.
-    let said = stage.measured(measured(deliveries, work));
-    drop(played);
-    said
+    course::drive(1, work, stage, start, |all| measured(&all[0], work))
 }
 
 fn measured(deliveries: &Deliveries, work: &Work) -> Measured {
-    Measured {
-        messages: deliveries.messages,
-        seconds: work.measure_ms as f64 / 1e3,
-        verified: true,
-        lost: deliveries.lost + deliveries.wrong,
-        latency: Some(super::times(&deliveries.latency)),
-        ..Measured::default()
-    }
+    let seconds = work.measure_ms as f64 / 1e3;
+    let lost = deliveries.lost + deliveries.wrong;
+    Measured::verified(deliveries.messages, seconds, lost).with_times(&deliveries.latency)
 }
 
 const PAYLOAD_BYTES: usize = 32;

@@ -95,7 +95,7 @@ fn call(
     let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, gives_way)?;
     let mut clients: Vec<Client> = links.all.iter().map(|_| Client::default()).collect();
     tell(sender, News::Connected);
-    let mut calls = Calls::new();
+    let mut calls = Calls::default();
     for (client, link) in clients.iter_mut().zip(&mut links.all) {
         client.send(work.in_flight, &mut link.output);
         link.flush()?;

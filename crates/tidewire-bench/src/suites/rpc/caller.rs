@@ -13,6 +13,7 @@ use super::super::course::{Course, News, tell};
 use super::{Calls, METHOD, call_timeout_ns, numbers};
 use crate::contract::Work;
 use crate::plan::RoleError;
+use crate::stage::OrFailed;
 
 /// The clients of one thread.
 struct Caller {
@@ -27,8 +28,7 @@ struct Caller {
     is_done: bool,
 }
 
-/// A client, and its calls that are on their way: each in a place of its own.
-#[derive(Default)]
+/// A client, whose tag is its index, and its calls that are on their way: each in a place of its own.
 struct Client {
     session: Option<tidewire::SessionId>,
     places: Vec<Place>,
@@ -51,18 +51,14 @@ pub(super) fn start(
     course: &Arc<Course>,
     sender: &Sender<News<Calls>>,
 ) -> Result<Server, RoleError> {
-    let places = || {
-        (1..=work.in_flight as u32)
-            .map(|call| Place {
-                call,
-                sent_ns: 0,
-                is_waiting: false,
-            })
-            .collect()
+    let place = |call| Place {
+        call,
+        sent_ns: 0,
+        is_waiting: false,
     };
     let client = || Client {
         session: None,
-        places: places(),
+        places: (1..=work.in_flight as u32).map(place).collect(),
     };
     Server::builder()
         .lanes(work.threads)
@@ -74,20 +70,15 @@ pub(super) fn start(
             open: 0,
             connects: true,
             timeout_ns: call_timeout_ns(work),
-            calls: Calls::new(),
+            calls: Calls::default(),
             is_done: false,
         })
-        .map_err(RoleError::failed("start the clients"))
+        .or_failed("start the clients")
 }
 
 impl Caller {
     fn fail(&self, error: &dyn std::error::Error) {
         tell(&self.sender, News::Failed(describe(error)));
-    }
-
-    /// The client whose session this is.
-    fn own_index(cx: &Context<'_>) -> usize {
-        cx.tag() as usize
     }
 
     /// Sends the call of a place to the session at hand.
@@ -135,7 +126,7 @@ impl Caller {
 
 impl Service for Caller {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let index = Self::own_index(cx);
+        let index = cx.tag() as usize;
         self.clients[index].session = Some(cx.session());
         self.open += 1;
         if self.open == self.clients.len() {
@@ -147,7 +138,7 @@ impl Service for Caller {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let index = Self::own_index(cx);
+        let index = cx.tag() as usize;
         let places = &mut self.clients[index].places;
         let step = places.len();
         let number = (message.id as usize).wrapping_sub(1) % step;
@@ -195,8 +186,7 @@ impl Service for Caller {
         self.expire(cx, now_ns);
         if self.course.is_over(now_ns) && !self.is_waiting() && !self.is_done {
             self.is_done = true;
-            let calls = std::mem::replace(&mut self.calls, Calls::new());
-            tell(&self.sender, News::Done(calls));
+            tell(&self.sender, News::Done(std::mem::take(&mut self.calls)));
         }
         (!self.is_done).then_some(now_ns + LOOK_EVERY_NS)
     }

@@ -9,12 +9,12 @@ mod bare;
 mod caller;
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::Sender;
 
 use tidewire::{Context, HandlerResult, Message, Router, Server};
 use tidewire_load::statistics::LatencyHistogram;
 
-use super::course::Course;
+use super::course::{self, Course, News};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
@@ -28,7 +28,7 @@ pub(super) const SUITE: Suite = Suite {
 };
 
 /// The account of a thread's calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Calls {
     /// Calls sent within the window.
     attempts: u64,
@@ -49,10 +49,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 connections: clients,
                 threads,
                 in_flight,
-                ..super::work(&SUITE, transport, "tw1")
+                ..super::timed(quick, &SUITE, transport, "tw1")
             };
             let id = format!("{transport}, {threads} × {clients} clients, {in_flight} in flight");
-            let work = super::timed(quick, work);
             // How a rival spreads its clients over threads is its own affair; it has as many as we have in all.
             let peers = Work {
                 connections: clients * threads,
@@ -95,38 +94,24 @@ fn add(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let course = Arc::new(Course::new());
-    let (sender, news) = channel();
-    let played = match side {
+    let start = |course: &Arc<Course>, sender: &Sender<News<Calls>>| match side {
         Side::Tidewire => {
             let (server, address) = super::reach(work, address, start_server)?;
-            let endpoint = super::endpoint(&address)?;
-            Some((server, caller::start(&endpoint, work, &course, &sender)?))
+            let clients = caller::start(&super::endpoint(&address)?, work, course, sender)?;
+            Ok(Some((server, clients)))
         }
         Side::Bare => {
             let way = bare::way(work, super::bare_endpoint(work, address)?)?;
-            bare::start(&way, work, &course, &sender);
-            None
+            bare::start(&way, work, course, sender);
+            Ok(None)
         }
     };
-    let calls = course.run(work.threads, work, &news, stage)?;
-    // The lanes stay until the kernel's account of them has been read.
-    let said = stage.measured(measured(&calls, work));
-    drop(played);
-    said
+    course::drive(work.threads, work, stage, start, |calls| {
+        measured(calls, work)
+    })
 }
 
 impl Calls {
-    fn new() -> Self {
-        Self {
-            attempts: 0,
-            answered: 0,
-            replies: 0,
-            wrong: 0,
-            latency: LatencyHistogram::new(),
-        }
-    }
-
     /// A call that was sent then has come to its end: its right reply came, or none did. It is counted here and not when
     /// it is sent, because the window may be laid down in between.
     fn settle(&mut self, course: &Course, sent_ns: u64, answered_ns: Option<u64>) {
@@ -153,21 +138,14 @@ impl Calls {
 
 /// The account of all threads.
 fn measured(threads: &[Calls], work: &Work) -> Measured {
-    let mut all = Calls::new();
+    let mut all = Calls::default();
     for calls in threads {
         all.add(calls);
     }
-    let mut measured = Measured {
-        messages: all.replies,
-        seconds: work.measure_ms as f64 / 1e3,
-        verified: true,
-        lost: all.attempts - all.answered + all.wrong,
-        latency: Some(super::times(&all.latency)),
-        ..Measured::default()
-    };
-    let success = all.answered as f64 / (all.attempts.max(1)) as f64;
-    measured.figures.insert("success".to_owned(), success);
-    measured
+    let lost = all.attempts - all.answered + all.wrong;
+    Measured::verified(all.replies, work.measure_ms as f64 / 1e3, lost)
+        .with_times(&all.latency)
+        .with_figure("success", all.answered as f64 / all.attempts.max(1) as f64)
 }
 
 /// The numbers that a call with this number adds.
@@ -248,7 +226,7 @@ mod tests {
     #[test]
     fn what_is_not_answered_is_lost_and_what_is_early_does_not_count() {
         let course = Course::new();
-        let mut calls = Calls::new();
+        let mut calls = Calls::default();
         calls.settle(&course, 5, Some(10));
         assert_eq!((calls.answered, calls.replies), (0, 0));
         course.lay_down(100, 200);
