@@ -41,274 +41,78 @@ pub(super) fn names(tables: &[Table]) -> Vec<&'static str> {
         .collect()
 }
 
-const fn key(
-    table: Table,
-    name: &'static str,
-    unit: &'static str,
-    default: &'static str,
-    meaning: &'static str,
-) -> Key {
-    Key {
-        table,
-        name,
-        unit,
-        default,
-        meaning,
-    }
+/// Lists keys table by table: name, unit, default, meaning.
+macro_rules! keys {
+    ($($table:ident { $($name:literal: $unit:literal, $default:literal, $meaning:literal;)* })*) => {
+        &[$($(Key {
+            table: Table::$table,
+            name: $name,
+            unit: $unit,
+            default: $default,
+            meaning: $meaning,
+        },)*)*]
+    };
 }
 
 /// All keys of version 2, in the order of the documentation.
-pub const KEYS: &[Key] = &[
-    key(
-        Table::Root,
-        "version",
-        "2",
-        "required",
-        "the version of the format",
-    ),
-    key(
-        Table::Root,
-        "target",
-        "address",
-        "required",
-        "the server: tcp://HOST:PORT, ipc://PATH or udp://HOST:PORT; `--target` names another, `--serve` starts one",
-    ),
-    key(
-        Table::Root,
-        "defaults",
-        "table",
-        "empty",
-        "keys for all steps that do not have them",
-    ),
-    key(
-        Table::Root,
-        "steps",
-        "1 to 255 tables",
-        "required",
-        "what is done, one after another",
-    ),
-    key(
-        Table::Root,
-        "guard",
-        "table",
-        "see below",
-        "when a measurement is not to be believed",
-    ),
-    key(
-        Table::Defaults,
-        "repeat",
-        "runs, 1 to 1000",
-        "1",
-        "how often the whole scenario is run, each time against a fresh server process if it is our own",
-    ),
-    key(
-        Table::Defaults,
-        "seed",
-        "whole number",
-        "42",
-        "seed of every random choice; `--seed` overrides it",
-    ),
-    key(
-        Table::Steps,
-        "name",
-        "text",
-        "required",
-        "name in reports; in `[[steps]]` only",
-    ),
-    key(
-        Table::Steps,
-        "concurrency",
-        "agents, 1 to 1000000",
-        "required",
-        "agents connected at the same time",
-    ),
-    key(
-        Table::Steps,
-        "duration_secs",
-        "seconds, up to 604800",
-        "required, or the sum of `stages`",
-        "how long the agents send, warm-up included",
-    ),
-    key(
-        Table::Steps,
-        "pattern",
-        "`ingest`, `echo`, `request`, `chat`, `pubsub`",
-        "`chat`",
-        "what is done with a message",
-    ),
-    key(
-        Table::Steps,
-        "codec",
-        "name with parameters",
-        "`tw1`",
-        "how messages look on the wire; the same in all steps",
-    ),
-    key(
-        Table::Steps,
-        "model",
-        "`closed`, `open`, `max`",
-        "`closed`",
-        "what decides when messages are sent",
-    ),
-    key(
-        Table::Steps,
-        "think_time_ms",
-        "[shortest, longest] milliseconds",
-        "required for `chat`, `pubsub`, `ingest`; else [0, 0]",
-        "closed: wait before each message",
-    ),
-    key(
-        Table::Steps,
-        "rate",
-        "messages a second, of all agents",
-        "required, or `stages`",
-        "open: the rate, or that at which the first stage begins",
-    ),
-    key(
-        Table::Steps,
-        "stages",
-        "[{ to, secs }, …]",
-        "one of `rate`",
-        "open: the rate goes evenly to `to` in `secs`, from that of the stage before",
-    ),
-    key(
-        Table::Steps,
-        "arrival",
-        "`constant`, `poisson`, `burst`",
-        "`constant`",
-        "open: how messages are spread over time",
-    ),
-    key(
-        Table::Steps,
-        "on_late",
-        "`catch_up`, `skip`",
-        "`catch_up`",
-        "open: what happens to a message that cannot be sent when it is due",
-    ),
-    key(
-        Table::Steps,
-        "max_in_flight",
-        "messages, at least one an agent",
-        "4096, or one an agent",
-        "open and max, with replies: most unanswered messages of all agents; each has an even share",
-    ),
-    key(
-        Table::Steps,
-        "timeout_ms",
-        "milliseconds, up to 3600000",
-        "5000",
-        "with replies: how long one is waited for before its place is free again",
-    ),
-    key(
-        Table::Steps,
-        "payload_bytes",
-        "bytes, 28 to 1000000",
-        "28",
-        "payload of each message, stamp included",
-    ),
-    key(
-        Table::Steps,
-        "warmup_secs",
-        "seconds, below `duration_secs`",
-        "5, at most a quarter of the duration",
-        "before the steady window",
-    ),
-    key(
-        Table::Steps,
-        "drain_ms",
-        "milliseconds, up to 3600000",
-        "2000",
-        "how long after the end late messages are still sent, and then how long nothing may arrive before the rest counts as lost",
-    ),
-    key(
-        Table::Steps,
-        "slow_receivers",
-        "agents, below `concurrency`",
-        "0",
-        "chat and pubsub: how many, the last ones, read slowly and send nothing; they are reported apart",
-    ),
-    key(
-        Table::Steps,
-        "slow_pause_ms",
-        "milliseconds, 1 to 60000",
-        "100",
-        "chat and pubsub: how long slow receivers pause between two reads",
-    ),
-    key(
-        Table::Steps,
-        "slo",
-        "table",
-        "empty",
-        "limits the step must keep; step by step over those of `[defaults.slo]`",
-    ),
-    key(
-        Table::Stage,
-        "to",
-        "messages a second",
-        "required",
-        "the rate at the end of the stage",
-    ),
-    key(
-        Table::Stage,
-        "secs",
-        "seconds, up to 604800",
-        "required",
-        "length of the stage",
-    ),
-    key(
-        Table::Slo,
-        "p50_ms",
-        "milliseconds",
-        "not judged",
-        "largest median",
-    ),
-    key(
-        Table::Slo,
-        "p90_ms",
-        "milliseconds",
-        "not judged",
-        "largest 90th percentile",
-    ),
-    key(
-        Table::Slo,
-        "p99_ms",
-        "milliseconds",
-        "not judged",
-        "largest 99th percentile",
-    ),
-    key(
-        Table::Slo,
-        "p999_ms",
-        "milliseconds",
-        "not judged",
-        "largest 99.9th percentile",
-    ),
-    key(
-        Table::Slo,
-        "loss_pct",
-        "percent, 0 to 100",
-        "not judged",
-        "largest share of the expected messages that may be lost",
-    ),
-    key(
-        Table::Slo,
-        "delivery_ratio_min",
-        "0 to 1",
-        "not judged",
-        "smallest share of the expected messages that must arrive",
-    ),
-    key(
-        Table::Guard,
-        "max_client_cpu_pct",
-        "percent, above 0 to 100",
-        "80",
-        "most that the instrument may use of the cores of its lanes",
-    ),
-    key(
-        Table::Guard,
-        "on_violation",
-        "`invalid`, `warn`",
-        "`invalid`",
-        "whether an invalid measurement has exit code 90, or is only reported",
-    ),
-];
+pub const KEYS: &[Key] = keys! {
+    Root {
+        "version": "2", "required", "the version of the format";
+        "target": "address", "required",
+            "the server: tcp://HOST:PORT, ipc://PATH or udp://HOST:PORT; `--target` names another, `--serve` starts one";
+        "defaults": "table", "empty", "keys for all steps that do not have them";
+        "steps": "1 to 255 tables", "required", "what is done, one after another";
+        "guard": "table", "see below", "when a measurement is not to be believed";
+    }
+    Defaults {
+        "repeat": "runs, 1 to 1000", "1",
+            "how often the whole scenario is run, each time against a fresh server process if it is our own";
+        "seed": "whole number", "42", "seed of every random choice; `--seed` overrides it";
+    }
+    Steps {
+        "name": "text", "required", "name in reports; in `[[steps]]` only";
+        "concurrency": "agents, 1 to 1000000", "required", "agents connected at the same time";
+        "duration_secs": "seconds, up to 604800", "required, or the sum of `stages`",
+            "how long the agents send, warm-up included";
+        "pattern": "`ingest`, `echo`, `request`, `chat`, `pubsub`", "`chat`", "what is done with a message";
+        "codec": "name with parameters", "`tw1`", "how messages look on the wire; the same in all steps";
+        "model": "`closed`, `open`, `max`", "`closed`", "what decides when messages are sent";
+        "think_time_ms": "[shortest, longest] milliseconds", "required for `chat`, `pubsub`, `ingest`; else [0, 0]",
+            "closed: wait before each message";
+        "rate": "messages a second, of all agents", "required, or `stages`",
+            "open: the rate, or that at which the first stage begins";
+        "stages": "[{ to, secs }, …]", "one of `rate`",
+            "open: the rate goes evenly to `to` in `secs`, from that of the stage before";
+        "arrival": "`constant`, `poisson`, `burst`", "`constant`", "open: how messages are spread over time";
+        "on_late": "`catch_up`, `skip`", "`catch_up`", "open: what happens to a message that cannot be sent when it is due";
+        "max_in_flight": "messages, at least one an agent", "4096, or one an agent",
+            "open and max, with replies: most unanswered messages of all agents; each has an even share";
+        "timeout_ms": "milliseconds, up to 3600000", "5000",
+            "with replies: how long one is waited for before its place is free again";
+        "payload_bytes": "bytes, 28 to 1000000", "28", "payload of each message, stamp included";
+        "warmup_secs": "seconds, below `duration_secs`", "5, at most a quarter of the duration", "before the steady window";
+        "drain_ms": "milliseconds, up to 3600000", "2000",
+            "how long after the end late messages are still sent, and then how long nothing may arrive before the rest counts as lost";
+        "slow_receivers": "agents, below `concurrency`", "0",
+            "chat and pubsub: how many, the last ones, read slowly and send nothing; they are reported apart";
+        "slow_pause_ms": "milliseconds, 1 to 60000", "100", "chat and pubsub: how long slow receivers pause between two reads";
+        "slo": "table", "empty", "limits the step must keep; step by step over those of `[defaults.slo]`";
+    }
+    Stage {
+        "to": "messages a second", "required", "the rate at the end of the stage";
+        "secs": "seconds, up to 604800", "required", "length of the stage";
+    }
+    Slo {
+        "p50_ms": "milliseconds", "not judged", "largest median";
+        "p90_ms": "milliseconds", "not judged", "largest 90th percentile";
+        "p99_ms": "milliseconds", "not judged", "largest 99th percentile";
+        "p999_ms": "milliseconds", "not judged", "largest 99.9th percentile";
+        "loss_pct": "percent, 0 to 100", "not judged", "largest share of the expected messages that may be lost";
+        "delivery_ratio_min": "0 to 1", "not judged", "smallest share of the expected messages that must arrive";
+    }
+    Guard {
+        "max_client_cpu_pct": "percent, above 0 to 100", "80", "most that the instrument may use of the cores of its lanes";
+        "on_violation": "`invalid`, `warn`", "`invalid`",
+            "whether an invalid measurement has exit code 90, or is only reported";
+    }
+};
