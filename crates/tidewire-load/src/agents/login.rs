@@ -31,7 +31,7 @@ impl Agents {
             return;
         }
         self.connecting -= 1;
-        self.link.add_login_failure();
+        self.link.login_failures.add(1);
         self.note_failure(|| cause.to_owned());
     }
 
@@ -99,7 +99,8 @@ impl Agents {
             Pattern::Ingest => None,
         };
         self.connecting -= 1;
-        self.link.add_login(self.is_slow);
+        self.link.slow_logins.add(u64::from(self.is_slow));
+        self.link.logins.add(1);
     }
 }
 

@@ -350,10 +350,12 @@ impl Service for Agents {
         let place = cx.tag() as usize;
         self.agents[place].alive = false;
         if self.agents[place].logged_in {
-            if !self.is_slow {
+            if self.is_slow {
+                self.link.slow_disconnects.add(1);
+            } else {
+                self.link.disconnects.add(1);
                 self.result.disconnects.push(reason);
             }
-            self.link.add_disconnect(self.is_slow);
             self.give_up_flight(place);
         } else {
             self.fail_login(place, &reason.to_string());

@@ -289,7 +289,7 @@ impl Agents {
 
     fn tell_sending_ended(&mut self) {
         self.sending_ended = true;
-        self.link.add_lane_done();
+        self.link.lanes_done.add(1);
         if self.pattern() == Pattern::Ingest {
             let sent = |place: &usize| self.agents[*place].sent > 0;
             self.to_confirm = (0..self.agents.len()).filter(sent).collect();
@@ -362,7 +362,7 @@ impl Agents {
                 correlator.take(id);
             }
             self.result.counts.send_errors += 1;
-            self.link.add_send_error();
+            self.link.send_errors.add(1);
             return;
         }
         agent.sent = sequence;

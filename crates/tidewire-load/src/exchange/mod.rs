@@ -15,7 +15,7 @@ pub(crate) use self::result::{AgentResult, Confirmed, Counts, LaneResult};
 pub(crate) use self::times::{SentTimes, Times};
 
 /// Shared by the coordinator and all lanes of one step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StepLink {
     /// 0 until the barrier opens.
     start_ns: AtomicU64,
@@ -23,18 +23,36 @@ pub(crate) struct StepLink {
     steady_from_ns: AtomicU64,
     login_closed: AtomicBool,
     finished: AtomicBool,
-    logins: AtomicU64,
-    slow_logins: AtomicU64,
-    login_failures: AtomicU64,
-    disconnects: AtomicU64,
-    slow_disconnects: AtomicU64,
-    send_errors: AtomicU64,
-    lanes_done: AtomicU64,
+    /// Agents logged in, slow receivers included.
+    pub(crate) logins: Counter,
+    pub(crate) slow_logins: Counter,
+    pub(crate) login_failures: Counter,
+    /// Agents that lost their connection, without slow receivers.
+    pub(crate) disconnects: Counter,
+    /// Slow receivers that lost their connection, which is nobody's fault.
+    pub(crate) slow_disconnects: Counter,
+    pub(crate) send_errors: Counter,
+    /// Lanes that have sent everything they had to.
+    pub(crate) lanes_done: Counter,
     server_agent: OnceLock<String>,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
     /// Times collected so far.
     times: Mutex<Times>,
+}
+
+/// A number that lanes add to and the coordinator reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,22 +83,10 @@ impl Default for Exchange {
 impl StepLink {
     pub(crate) fn new(lanes: usize) -> Self {
         Self {
-            start_ns: AtomicU64::new(0),
             stop_ns: AtomicU64::new(u64::MAX),
             steady_from_ns: AtomicU64::new(u64::MAX),
-            login_closed: AtomicBool::new(false),
-            finished: AtomicBool::new(false),
-            logins: AtomicU64::new(0),
-            slow_logins: AtomicU64::new(0),
-            login_failures: AtomicU64::new(0),
-            disconnects: AtomicU64::new(0),
-            slow_disconnects: AtomicU64::new(0),
-            send_errors: AtomicU64::new(0),
-            lanes_done: AtomicU64::new(0),
-            server_agent: OnceLock::new(),
             lanes: (0..lanes).map(|_| LaneLink::default()).collect(),
-            results: Mutex::default(),
-            times: Mutex::default(),
+            ..Self::default()
         }
     }
 
@@ -134,67 +140,9 @@ impl StepLink {
         )
     }
 
-    pub(crate) fn add_login(&self, is_slow: bool) {
-        self.slow_logins
-            .fetch_add(u64::from(is_slow), Ordering::Relaxed);
-        self.logins.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_login_failure(&self) {
-        self.add_login_failures(1);
-    }
-
-    pub(crate) fn add_login_failures(&self, count: u64) {
-        self.login_failures.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_disconnect(&self, is_slow: bool) {
-        let counter = if is_slow {
-            &self.slow_disconnects
-        } else {
-            &self.disconnects
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_send_error(&self) {
-        self.send_errors.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_lane_done(&self) {
-        self.lanes_done.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Lanes that have sent everything they had to.
-    pub(crate) fn lanes_done(&self) -> u64 {
-        self.lanes_done.load(Ordering::Relaxed)
-    }
-
-    /// Agents logged in, slow receivers included.
-    pub(crate) fn logins(&self) -> u64 {
-        self.logins.load(Ordering::Relaxed)
-    }
-
-    /// Slow receivers logged in.
-    pub(crate) fn slow_logins(&self) -> u64 {
-        self.slow_logins.load(Ordering::Relaxed)
-    }
-
-    /// Slow receivers that lost their connection, which is nobody's fault.
-    pub(crate) fn slow_disconnects(&self) -> u64 {
-        self.slow_disconnects.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn login_failures(&self) -> u64 {
-        self.login_failures.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn disconnects(&self) -> u64 {
-        self.disconnects.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn send_errors(&self) -> u64 {
-        self.send_errors.load(Ordering::Relaxed)
+    /// Agents logged in that are to keep up.
+    pub(crate) fn normal_logins(&self) -> u64 {
+        self.logins.get() - self.slow_logins.get()
     }
 
     pub(crate) fn set_server_agent(&self, agent: &str) {

@@ -15,7 +15,7 @@ use crate::scenario::{Guard, Load, Pattern};
 use crate::statistics::{Percentile, Quantile};
 
 /// Everything that is known when a step has ended.
-pub(super) struct StepFacts<'s> {
+pub(super) struct StepFacts<'s, 'p> {
     pub(super) plan: &'s StepPlan,
     pub(super) guard: Guard,
     pub(super) link: &'s StepLink,
@@ -23,11 +23,11 @@ pub(super) struct StepFacts<'s> {
     pub(super) steady: SteadyWindow,
     pub(super) outcome: &'s Outcome,
     pub(super) times: &'s Times,
-    pub(super) watch: &'s mut Watch,
+    pub(super) watch: &'s mut Watch<'p>,
     pub(super) server: &'s ServerUsage,
 }
 
-impl StepFacts<'_> {
+impl StepFacts<'_, '_> {
     pub(super) fn detail(self, notes: &mut Vec<String>) -> StepDetail {
         let step = &self.plan.step;
         let counts = self.counts();
@@ -89,7 +89,7 @@ impl StepFacts<'_> {
 
     /// Receivers that each message owes a delivery.
     fn receivers(&self) -> u64 {
-        let logins = self.link.logins() - self.link.slow_logins();
+        let logins = self.link.normal_logins();
         match self.plan.step.pattern {
             Pattern::Chat => logins.saturating_sub(1),
             Pattern::PubSub => logins,
@@ -195,7 +195,7 @@ impl StepFacts<'_> {
         } else {
             (self.outcome.counts.steady_sent, 0.0)
         };
-        let agents = self.link.logins() - self.link.slow_logins();
+        let agents = self.link.normal_logins();
         (secs > 0.0 && agents > 0).then(|| ClosedLoop {
             agents: agents as f64,
             throughput: rounds as f64 / secs,

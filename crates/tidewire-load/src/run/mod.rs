@@ -300,8 +300,8 @@ pub fn run(
         observer.step_started(number, step);
         let plan = plan(scenario, step, options, (run_number, number))?;
         let start_ns = starts.next(step);
-        let result = StepRun::start(&plan, options, scenario.guard)
-            .and_then(|running| running.finish(options, start_ns, observer));
+        let result = StepRun::start(&plan, options, scenario.guard, observer)
+            .and_then(|running| running.finish(start_ns));
         let report = match result {
             Ok(report) => report,
             // Earlier measurements are worth more than the error alone, so the error goes into the report.

@@ -20,6 +20,8 @@ use crate::scenario::{Guard, Load, Step};
 /// One running step.
 pub(super) struct StepRun<'p> {
     plan: &'p StepPlan,
+    options: &'p RunOptions,
+    observer: &'p mut dyn Observer,
     guard: Guard,
     link: Arc<StepLink>,
     lanes: Server,
@@ -27,7 +29,7 @@ pub(super) struct StepRun<'p> {
     slow_lane: Option<Server>,
     started: Instant,
     usage_before: Usage,
-    watch: Watch,
+    watch: Watch<'p>,
     problems: Vec<String>,
     notes: Vec<String>,
 }
@@ -35,8 +37,9 @@ pub(super) struct StepRun<'p> {
 impl<'p> StepRun<'p> {
     pub(super) fn start(
         plan: &'p StepPlan,
-        options: &RunOptions,
+        options: &'p RunOptions,
         guard: Guard,
+        observer: &'p mut dyn Observer,
     ) -> Result<Self, RunError> {
         let step = &plan.step;
         let here = plan.segment.count(step.senders()) as usize;
@@ -79,31 +82,27 @@ impl<'p> StepRun<'p> {
             .transpose()?;
         Ok(Self {
             plan,
+            options,
+            observer,
             guard,
+            watch: Watch::new(step, options, Arc::clone(&link), guard),
             link,
             lanes: server,
             slow_lane,
             started: Instant::now(),
             usage_before,
-            watch: Watch::new(step, guard, options.clock.now_ns()),
             problems: Vec::new(),
             notes: Vec::new(),
         })
     }
 
-    pub(super) fn finish(
-        mut self,
-        options: &RunOptions,
-        start_ns: Option<u64>,
-        observer: &mut dyn Observer,
-    ) -> Result<StepReport, RunError> {
-        self.log_in(options, observer)?;
-        let steady = self.send(options, start_ns, observer)?;
-        self.note_phase(Phase::Drain, options);
-        let is_cut_off = self.drain(options, observer)?;
-        self.watch
-            .look_last(&self.plan.step, &self.link, options, observer);
-        let usage_after = Usage::now(options);
+    pub(super) fn finish(mut self, start_ns: Option<u64>) -> Result<StepReport, RunError> {
+        self.log_in()?;
+        let steady = self.send(start_ns)?;
+        self.note_phase(Phase::Drain);
+        let is_cut_off = self.drain()?;
+        self.watch.look_last(self.observer);
+        let usage_after = Usage::now(self.options);
         let server = self.server_usage(&usage_after);
         self.link.finish();
         self.ring();
@@ -120,7 +119,7 @@ impl<'p> StepRun<'p> {
         };
         let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);
         if let Some(slow) = &mut outcome.slow {
-            slow.disconnected = self.link.slow_disconnects();
+            slow.disconnected = self.link.slow_disconnects.get();
         }
         let mut problems = std::mem::take(&mut outcome.problems);
         problems.append(&mut self.problems);
@@ -130,7 +129,7 @@ impl<'p> StepRun<'p> {
             plan: self.plan,
             guard: self.guard,
             link: &self.link,
-            lanes: options.lanes,
+            lanes: self.options.lanes,
             steady,
             outcome: &outcome,
             times: &times,
@@ -143,8 +142,8 @@ impl<'p> StepRun<'p> {
             step: &self.plan.step,
             test_duration_secs: self.started.elapsed().as_secs_f64(),
             total_sent: outcome.sent,
-            logged_in: self.link.logins() - self.link.slow_logins(),
-            login_failures: self.link.login_failures(),
+            logged_in: self.link.normal_logins(),
+            login_failures: self.link.login_failures.get(),
             send_errors: outcome.counts.send_errors,
             totals: outcome.totals,
             steady_secs: steady.length.as_secs_f64(),
@@ -164,28 +163,25 @@ impl<'p> StepRun<'p> {
     }
 
     /// Waits until every agent is logged in or has failed.
-    fn log_in(
-        &mut self,
-        options: &RunOptions,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
+    fn log_in(&mut self) -> Result<(), RunError> {
+        let options = self.options;
         let step = &self.plan.step;
         let here = self.plan.segment.count(step.senders());
         let wanted = u64::from(here + step.slow_receivers);
         let (mut done, mut progressed) = (0, Instant::now());
         while done < wanted && !options.stop.load(Ordering::Relaxed) {
-            self.pause(options, observer, Phase::Login)?;
-            let now_done = self.link.logins() + self.link.login_failures();
+            self.pause(Phase::Login)?;
+            let now_done = self.link.logins.get() + self.link.login_failures.get();
             if now_done > done {
                 (done, progressed) = (now_done, Instant::now());
             } else if progressed.elapsed() > options.answer_timeout {
                 self.link.close_login();
-                let silent = wanted - self.link.logins() - self.link.login_failures();
+                let silent = wanted - self.link.logins.get() - self.link.login_failures.get();
                 let secs = options.answer_timeout.as_secs_f64();
                 self.problems.push(format!(
                     "{silent} agents got no answer to their login in {secs} s"
                 ));
-                self.link.add_login_failures(silent);
+                self.link.login_failures.add(silent);
                 return Ok(());
             }
         }
@@ -193,12 +189,8 @@ impl<'p> StepRun<'p> {
     }
 
     /// Opens the barrier and waits until the last message was sent.
-    fn send(
-        &mut self,
-        options: &RunOptions,
-        start_ns: Option<u64>,
-        observer: &mut dyn Observer,
-    ) -> Result<SteadyWindow, RunError> {
+    fn send(&mut self, start_ns: Option<u64>) -> Result<SteadyWindow, RunError> {
+        let options = self.options;
         self.link.close_login();
         let earliest_ns = options.clock.now_ns() + SETTLE.as_nanos() as u64;
         let wanted_ns = start_ns.unwrap_or(earliest_ns);
@@ -213,7 +205,7 @@ impl<'p> StepRun<'p> {
         let stop_ns = start_ns + self.plan.step.duration_ns();
         self.link.open(start_ns, start_ns + warm_up_ns, stop_ns);
         self.ring();
-        self.watch.restart(start_ns, options);
+        self.watch.restart(start_ns);
         let mut all_gone_since = None;
         while options.clock.now_ns() < stop_ns {
             let phase = if options.clock.now_ns() < start_ns + warm_up_ns {
@@ -221,13 +213,13 @@ impl<'p> StepRun<'p> {
             } else {
                 Phase::Steady
             };
-            self.note_phase(phase, options);
-            self.pause(options, observer, phase)?;
+            self.note_phase(phase);
+            self.pause(phase)?;
             if options.stop.load(Ordering::Relaxed) {
                 self.link.stop_sending(options.clock.now_ns());
                 break;
             }
-            if self.link.logins() - self.link.slow_logins() == self.link.disconnects() {
+            if self.link.normal_logins() == self.link.disconnects.get() {
                 // Half a second more, so that the report shows what happens to those who still try.
                 let since = *all_gone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > ALL_GONE_GRACE {
@@ -249,11 +241,7 @@ impl<'p> StepRun<'p> {
     }
 
     /// Waits for what is under way. Returns whether something still arrived when it was ended.
-    fn drain(
-        &mut self,
-        options: &RunOptions,
-        observer: &mut dyn Observer,
-    ) -> Result<bool, RunError> {
+    fn drain(&mut self) -> Result<bool, RunError> {
         let longest = Duration::from_millis(self.plan.step.drain_ms);
         let drain_max = self.plan.step.drain_max();
         // Lanes that are late still send what was due before the end, for `longest` at most.
@@ -264,7 +252,7 @@ impl<'p> StepRun<'p> {
             if now_received > received {
                 (received, progressed) = (now_received, Instant::now());
             }
-            if !all_sent && self.link.lanes_done() >= self.lanes.lanes() as u64 {
+            if !all_sent && self.link.lanes_done.get() >= self.lanes.lanes() as u64 {
                 (all_sent, began, progressed) = (true, Instant::now(), Instant::now());
             }
             // A part of a fan-out cannot know what the others send, and hears them out.
@@ -275,7 +263,7 @@ impl<'p> StepRun<'p> {
                 && received >= expected(&self.plan.step, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;
-            let gone = self.link.logins() - self.link.slow_logins() == self.link.disconnects();
+            let gone = self.link.normal_logins() == self.link.disconnects.get();
             if complete || silent || gone {
                 return Ok(false);
             }
@@ -287,31 +275,25 @@ impl<'p> StepRun<'p> {
                 ));
                 return Ok(true);
             }
-            self.pause(options, observer, Phase::Drain)?;
+            self.pause(Phase::Drain)?;
         }
     }
 
     /// Sleeps a moment; looks at everything about once a second.
-    fn pause(
-        &mut self,
-        options: &RunOptions,
-        observer: &mut dyn Observer,
-        phase: Phase,
-    ) -> Result<(), RunError> {
+    fn pause(&mut self, phase: Phase) -> Result<(), RunError> {
         if !self.lanes.is_running() {
             return Err(RunError::Lane(
                 "it stopped before the step ended".to_owned(),
             ));
         }
         thread::sleep(POLL_INTERVAL);
-        self.watch
-            .look(&self.plan.step, &self.link, options, phase, observer);
+        self.watch.look(phase, self.observer);
         Ok(())
     }
 
-    fn note_phase(&mut self, phase: Phase, options: &RunOptions) {
+    fn note_phase(&mut self, phase: Phase) {
         let (lanes, slow_lane) = (&self.lanes, &self.slow_lane);
-        self.watch.note_phase(phase, options, || {
+        self.watch.note_phase(phase, || {
             let account = LaneAccount::of(&lanes.metrics());
             slow_lane.iter().fold(account, |account, lane| {
                 account.and(&LaneAccount::of(&lane.metrics()))

@@ -1,5 +1,6 @@
 //! The coordinator's looks at a running step: about one a second, for whoever watches and for the report.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::verdict::{Evidence, judge};
@@ -12,7 +13,10 @@ use crate::scenario::{Guard, Load, Pattern, Step};
 use crate::schedule::Curve;
 
 /// The state of a running step.
-pub(super) struct Watch {
+pub(super) struct Watch<'p> {
+    step: &'p Step,
+    options: &'p RunOptions,
+    link: Arc<StepLink>,
     guard: Guard,
     curve: Option<Curve>,
     look: Look,
@@ -25,6 +29,7 @@ pub(super) struct Watch {
 }
 
 /// The counters at the last look, to make rates of.
+#[derive(Default)]
 struct Look {
     at_ns: u64,
     at_secs: f64,
@@ -87,21 +92,26 @@ impl Usage {
     }
 }
 
-impl Watch {
-    pub(super) fn new(step: &Step, guard: Guard, now_ns: u64) -> Self {
+impl<'p> Watch<'p> {
+    pub(super) fn new(
+        step: &'p Step,
+        options: &'p RunOptions,
+        link: Arc<StepLink>,
+        guard: Guard,
+    ) -> Self {
         let curve = match &step.load {
             Load::Open { stages, .. } => Some(Curve::new(stages)),
             _ => None,
         };
         Self {
+            step,
+            options,
+            link,
             guard,
             curve,
             look: Look {
-                at_ns: now_ns,
-                at_secs: 0.0,
-                sent: 0,
-                received: 0,
-                usage: Usage::default(),
+                at_ns: options.clock.now_ns(),
+                ..Look::default()
             },
             recent: Times::default(),
             series: Vec::new(),
@@ -112,26 +122,21 @@ impl Watch {
     }
 
     /// The barrier will open then; what was before is no part of any rate.
-    pub(super) fn restart(&mut self, start_ns: u64, options: &RunOptions) {
+    pub(super) fn restart(&mut self, start_ns: u64) {
         self.look.at_ns = start_ns;
-        self.look.usage = Usage::now(options);
+        self.look.usage = Usage::now(self.options);
         self.recent.clear();
     }
 
     /// Notes what both sides have used at the ends of the steady window; `lanes` says what those of the instrument did.
-    pub(super) fn note_phase(
-        &mut self,
-        phase: Phase,
-        options: &RunOptions,
-        lanes: impl FnOnce() -> LaneAccount,
-    ) {
+    pub(super) fn note_phase(&mut self, phase: Phase, lanes: impl FnOnce() -> LaneAccount) {
         let account = match phase {
             Phase::Steady => &mut self.steady_began,
             Phase::Drain => &mut self.steady_ended,
             Phase::Login | Phase::WarmUp => return,
         };
         if account.is_none() {
-            *account = Some(Account::now(options, lanes));
+            *account = Some(Account::now(self.options, lanes));
         }
     }
 
@@ -141,53 +146,33 @@ impl Watch {
     }
 
     /// Takes what the lanes have recorded; once a second, looks.
-    pub(super) fn look(
-        &mut self,
-        step: &Step,
-        link: &StepLink,
-        options: &RunOptions,
-        phase: Phase,
-        observer: &mut dyn Observer,
-    ) {
-        link.collect_times(&mut self.recent);
-        let secs = self.secs_since_look(options);
-        if secs < LOOK_SECS {
-            return;
+    pub(super) fn look(&mut self, phase: Phase, observer: &mut dyn Observer) {
+        self.link.collect_times(&mut self.recent);
+        let secs = self.secs_since_look();
+        if secs >= LOOK_SECS {
+            self.look_now(phase, observer, secs);
         }
-        self.look_now(step, link, options, phase, observer, secs);
     }
 
     /// The rest of a second at the end of a step.
-    pub(super) fn look_last(
-        &mut self,
-        step: &Step,
-        link: &StepLink,
-        options: &RunOptions,
-        observer: &mut dyn Observer,
-    ) {
-        link.collect_times(&mut self.recent);
-        let secs = self.secs_since_look(options);
-        let is_news = link.sent() > self.look.sent || link.received() > self.look.received;
+    pub(super) fn look_last(&mut self, observer: &mut dyn Observer) {
+        self.link.collect_times(&mut self.recent);
+        let secs = self.secs_since_look();
+        let is_news =
+            self.link.sent() > self.look.sent || self.link.received() > self.look.received;
         if secs > 0.0 && is_news {
-            self.look_now(step, link, options, Phase::Drain, observer, secs);
+            self.look_now(Phase::Drain, observer, secs);
         }
     }
 
     /// Before the barrier opens, the last look lies in the future.
-    fn secs_since_look(&self, options: &RunOptions) -> f64 {
-        let now_ns = options.clock.now_ns();
+    fn secs_since_look(&self) -> f64 {
+        let now_ns = self.options.clock.now_ns();
         now_ns.saturating_sub(self.look.at_ns) as f64 / 1e9
     }
 
-    fn look_now(
-        &mut self,
-        step: &Step,
-        link: &StepLink,
-        options: &RunOptions,
-        phase: Phase,
-        observer: &mut dyn Observer,
-        secs: f64,
-    ) {
+    fn look_now(&mut self, phase: Phase, observer: &mut dyn Observer, secs: f64) {
+        let (step, options, link) = (self.step, self.options, Arc::clone(&self.link));
         let usage = Usage::now(options);
         self.server_rss_bytes_max = self.server_rss_bytes_max.max(usage.server_rss_bytes_max());
         let (sent, received) = (link.sent(), link.received());
@@ -201,7 +186,7 @@ impl Watch {
             at_secs,
             secs,
             phase: phase.name().to_owned(),
-            offered: self.offered(step, options, at_secs),
+            offered: self.offered(at_secs),
             sent: sent - self.look.sent,
             received: received - self.look.received,
             p50_ms: None,
@@ -217,11 +202,11 @@ impl Watch {
             phase,
             elapsed: Duration::from_nanos(elapsed_ns),
             duration: Duration::from_nanos(step.duration_ns()),
-            logins: link.logins(),
+            logins: link.logins.get(),
             agents: u64::from(options.segment.count(step.senders()) + step.slow_receivers),
             sent,
             received,
-            expected: expected(step, link),
+            expected: expected(step, &link),
             offered_tps: second.offered.map(|offered| offered / secs),
             send_tps: second.sent as f64 / secs,
             receive_tps: second.received as f64 / secs,
@@ -231,8 +216,8 @@ impl Watch {
             send_lag_p99_ms: second.send_lag_p99_ms,
             client_cpu_pct: second.client_cpu_pct,
             server_cpu_pct: second.server_cpu_pct,
-            errors: link.disconnects() + link.send_errors() + link.login_failures(),
-            doubts: self.doubts(&second, options.lanes),
+            errors: link.disconnects.get() + link.send_errors.get() + link.login_failures.get(),
+            doubts: self.doubts(&second),
         });
         if phase != Phase::Login {
             self.series.push(second);
@@ -248,18 +233,19 @@ impl Watch {
     }
 
     /// Messages that were due here since the last look, where the step lays that down.
-    fn offered(&self, step: &Step, options: &RunOptions, at_secs: f64) -> Option<f64> {
+    fn offered(&self, at_secs: f64) -> Option<f64> {
         let curve = self.curve.as_ref()?;
-        let here = options.segment.count(step.senders());
-        let share = f64::from(here) / f64::from(step.senders());
+        let senders = self.step.senders();
+        let share = f64::from(self.options.segment.count(senders)) / f64::from(senders);
         Some((curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share)
     }
 
     /// The doubts that one second raises about the measurement: the instrument was busy or late.
-    fn doubts(&self, second: &Second, lanes: usize) -> Vec<String> {
+    fn doubts(&self, second: &Second) -> Vec<String> {
+        let lanes = self.options.lanes.max(1) as f64;
         let own_lag = &self.recent.own_lag;
         let evidence = Evidence {
-            client_cpu_pct: second.client_cpu_pct.map(|used| used / lanes.max(1) as f64),
+            client_cpu_pct: second.client_cpu_pct.map(|used| used / lanes),
             client_lag_p99_ms: (own_lag.count() > 0)
                 .then(|| own_lag.quantile_ns(0.99) as f64 / 1e6),
             latency_p99_ms: second.p99_ms,
@@ -284,11 +270,8 @@ impl Watch {
 /// Deliveries that will have to arrive for what was sent so far.
 pub(super) fn expected(step: &Step, link: &StepLink) -> u64 {
     let receivers = match step.pattern {
-        Pattern::Chat => {
-            let normal = link.logins() - link.slow_logins();
-            normal.saturating_sub(1)
-        }
-        Pattern::PubSub => link.logins() - link.slow_logins(),
+        Pattern::Chat => link.normal_logins().saturating_sub(1),
+        Pattern::PubSub => link.normal_logins(),
         Pattern::Ingest | Pattern::Echo | Pattern::Request => 1,
     };
     link.sent() * receivers
