@@ -189,6 +189,19 @@ impl Distribution {
             histogram: EncodedHistogram::of(histogram),
         }
     }
+
+    /// The figures that limits are set on, with what was expected, delivered and left unconfirmed.
+    pub(crate) fn slo_figures(&self, [expected, delivered, unconfirmed]: [u64; 3]) -> SloFigures {
+        SloFigures {
+            p50: self.p50,
+            p90: self.p90,
+            p99: self.p99,
+            p999: self.p999,
+            expected,
+            delivered,
+            unconfirmed,
+        }
+    }
 }
 
 /// Whether a measurement is to be believed.
@@ -231,28 +244,14 @@ impl SloReport {
     pub fn limits_loss(&self) -> bool {
         self.limits.loss_pct.is_some() || self.limits.delivery_ratio_min.is_some()
     }
-}
 
-/// Judges the limits of a step by what was expected, delivered and left unconfirmed. Percentiles count what never
-/// arrived; the shares are of the whole step.
-pub(crate) fn judge_slo(
-    limits: &Slo,
-    scheduled: &Distribution,
-    (expected, delivered, unconfirmed): (u64, u64, u64),
-) -> SloReport {
-    let figures = SloFigures {
-        p50: scheduled.p50,
-        p90: scheduled.p90,
-        p99: scheduled.p99,
-        p999: scheduled.p999,
-        expected,
-        delivered,
-        unconfirmed,
-    };
-    let violations = limits.evaluate(&figures);
-    SloReport {
-        limits: *limits,
-        violations: violations.iter().map(ToString::to_string).collect(),
+    /// Judges the limits of a step. Percentiles count what never arrived; the shares are of the whole step.
+    pub(crate) fn judge(limits: &Slo, figures: &SloFigures) -> Self {
+        let violations = limits.evaluate(figures);
+        Self {
+            limits: *limits,
+            violations: violations.iter().map(ToString::to_string).collect(),
+        }
     }
 }
 

@@ -6,12 +6,12 @@
 
 use thiserror::Error;
 
-use super::detail::judge_slo;
 use super::fan_out::Unheard;
 use super::step::rate;
 use super::success::{Failures, attainment, success_rate};
 use super::{
-    Cost, Distribution, FanOutShare, Report, RunFigures, Status, StepDetail, StepReport, StepTimes,
+    Cost, Distribution, FanOutShare, Report, RunFigures, SloReport, Status, StepDetail, StepReport,
+    StepTimes,
 };
 use crate::scenario::Pattern;
 use crate::statistics::{DecodeError, LatencyHistogram};
@@ -302,12 +302,12 @@ fn merge_details(
     merged.cost = Cost::merge(details, kind);
     merged.verdict.reasons = told_of(details, |detail| &detail.verdict.reasons);
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
-    let fates = (
+    let figures = merged.times.scheduled.slo_figures([
         sum(|part| part.expected_received).saturating_add(unheard.all()),
         sum(|part| part.total_received),
         sum(|part| part.unconfirmed).saturating_add(unheard.unconfirmed),
-    );
-    merged.slo = judge_slo(&first.slo.limits, &merged.times.scheduled, fates);
+    ]);
+    merged.slo = SloReport::judge(&first.slo.limits, &figures);
     merged.fan_out_share = None;
     merged.series.clear();
     merged.worst_receivers.clear();

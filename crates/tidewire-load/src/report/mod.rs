@@ -27,7 +27,6 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 pub use self::cost::{Cost, LaneCost};
-pub(crate) use self::detail::judge_slo;
 pub use self::detail::{
     Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
     StepTimes, Verdict, Window, WorkCounts, Workload,

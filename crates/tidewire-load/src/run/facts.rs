@@ -8,8 +8,8 @@ use crate::agents::StepPlan;
 use crate::exchange::{StepLink, Times};
 use crate::format::thousands;
 use crate::report::{
-    Cost, Distribution, LaneCost, ServerUsage, StepDetail, StepTimes, Verdict, Window, WorkCounts,
-    Workload, judge_slo,
+    Cost, Distribution, LaneCost, ServerUsage, SloReport, StepDetail, StepTimes, Verdict, Window,
+    WorkCounts, Workload,
 };
 use crate::scenario::{Guard, Load, Pattern};
 use crate::statistics::{Percentile, Quantile};
@@ -37,11 +37,8 @@ impl StepFacts<'_, '_> {
         let stationary = self.watch.is_stationary();
         self.note(&counts, stationary, notes);
         let totals = &self.outcome.totals;
-        let mut slo = judge_slo(
-            &step.slo,
-            &times.scheduled,
-            (totals.expected, totals.delivered, totals.unconfirmed),
-        );
+        let fates = [totals.expected, totals.delivered, totals.unconfirmed];
+        let mut slo = SloReport::judge(&step.slo, &times.scheduled.slo_figures(fates));
         if !self.plan.segment.is_whole() {
             // Judged once, on the whole, when the parts are merged.
             slo.violations.clear();

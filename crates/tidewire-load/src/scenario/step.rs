@@ -96,15 +96,10 @@ impl Step {
         else {
             return None;
         };
-        let stage = Stage {
-            from: rate,
-            to: rate,
-            secs: self.duration_secs,
-        };
         Some(Self {
             name: format!("{} at {rate:.0}/s", self.name),
             load: Load::Open {
-                stages: vec![stage],
+                stages: vec![Stage::even(rate, self.duration_secs)],
                 arrival,
                 on_late,
             },
@@ -268,6 +263,13 @@ pub struct Stage {
     pub to: f64,
     /// Length in seconds.
     pub secs: f64,
+}
+
+impl Stage {
+    pub(super) fn even(rate: f64, secs: f64) -> Self {
+        let (from, to) = (rate, rate);
+        Self { from, to, secs }
+    }
 }
 
 /// How the messages of an open step are spread over time.

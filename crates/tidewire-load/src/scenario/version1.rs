@@ -1,24 +1,18 @@
 //! Scenarios of version 1: a chat, closed loops, and unknown keys are only warned of.
 
-use super::read::{Place, Reader, number};
+use super::read::{Place, Read, check_names, number};
 use super::{
-    CONCURRENCY_MAX, DURATION_SECS_MAX, Guard, OnViolation, Scenario, ScenarioError, Step,
-    THINK_TIME_MS_MAX, ThinkTime,
+    CONCURRENCY_MAX, DURATION_SECS_MAX, Guard, OnViolation, Scenario, Step, THINK_TIME_MS_MAX,
+    ThinkTime,
 };
 
-pub(super) fn scenario(
-    reader: &mut Reader<'_>,
-    place: &Place<'_, '_>,
-) -> Result<Scenario, ScenarioError> {
-    reader.warn_unknown(place, ROOT_KEYS);
-    let target = target(reader, place)?;
-    let mut steps = Vec::new();
-    let places = reader.steps(place)?;
-    for place in &places {
-        steps.push(step(reader, place)?);
-    }
-    let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
-    reader.check_names(&places, &names);
+pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
+    root.warn_unknown(ROOT_KEYS);
+    let target = target(root)?;
+    let places = root.steps()?;
+    let steps: Vec<Step> = places.iter().map(step).collect::<Read<_>>()?;
+    let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+    check_names(&places, &names);
     Ok(Scenario {
         version: 1,
         target,
@@ -40,53 +34,41 @@ pub(super) fn is_known(key: &str) -> bool {
 
 /// The server that the file names. Both keys may be left out together, as in the configuration that the original prints
 /// with its report; one alone, or a misspelt one, is a mistake, and must not lead to another server.
-fn target(reader: &Reader<'_>, place: &Place<'_, '_>) -> Result<Option<String>, ScenarioError> {
-    let is_meant = |key| place.has(key) || reader.misspelt(place, key).is_some();
+fn target(root: &Place<'_, '_>) -> Read<Option<String>> {
+    let is_meant = |key| root.has(key) || root.misspelt(key).is_some();
     if !is_meant("host") && !is_meant("port") {
         return Ok(None);
     }
-    let host = host(reader, place)?;
+    let expected = "a host name or address such as \"127.0.0.1\"";
+    let (host, value) = root.text("host", expected)?;
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        return Err(root.invalid("host", value, expected));
+    }
     let expected = "a port from 1 to 65535";
-    let port = reader.integer(place, "port", 1, u64::from(u16::MAX), expected)?;
+    let port = root.integer("port", 1..=u64::from(u16::MAX), expected)?;
     Ok(Some(format!("tcp://{host}:{port}")))
 }
 
-fn host(reader: &Reader<'_>, place: &Place<'_, '_>) -> Result<String, ScenarioError> {
-    let expected = "a host name or address such as \"127.0.0.1\"";
-    let value = reader.value(place, "host", expected)?;
-    let host = value.get_ref().as_str().unwrap_or_default();
-    if host.is_empty() || host.contains(char::is_whitespace) {
-        return Err(reader.invalid(place, "host", value, expected));
-    }
-    Ok(host.to_owned())
-}
-
-fn step(reader: &mut Reader<'_>, place: &Place<'_, '_>) -> Result<Step, ScenarioError> {
-    reader.warn_unknown(place, STEP_KEYS);
-    let name = reader.name(place)?;
-    let concurrency = concurrency(reader, place)?;
-    reader.check_receivers(place, concurrency);
-    let duration_secs = duration_secs(reader, place)?;
-    let think_time_ms = think_time(reader, place, Shortest::AboveZero)?;
+fn step(place: &Place<'_, '_>) -> Read<Step> {
+    place.warn_unknown(STEP_KEYS);
+    let name = place.name()?;
+    let concurrency = concurrency(place)?;
+    place.check_receivers(concurrency);
+    let duration_secs = duration_secs(place, "duration_secs")?;
+    let think_time_ms = think_time(place, Shortest::AboveZero)?;
     Ok(Step::chat(name, concurrency, duration_secs, think_time_ms))
 }
 
-pub(super) fn concurrency(
-    reader: &Reader<'_>,
-    place: &Place<'_, '_>,
-) -> Result<u32, ScenarioError> {
+pub(super) fn concurrency(place: &Place<'_, '_>) -> Read<u32> {
     let expected = "a whole number of agents from 1 to 1000000";
-    let most = u64::from(CONCURRENCY_MAX);
-    Ok(reader.integer(place, "concurrency", 1, most, expected)? as u32)
+    Ok(place.integer("concurrency", 1..=u64::from(CONCURRENCY_MAX), expected)? as u32)
 }
 
-pub(super) fn duration_secs(
-    reader: &Reader<'_>,
-    place: &Place<'_, '_>,
-) -> Result<f64, ScenarioError> {
+/// The length of a step or a stage.
+pub(super) fn duration_secs(place: &Place<'_, '_>, key: &str) -> Read<f64> {
     let expected = "a number of seconds above 0 and at most 604800 (a week)";
     let is_allowed = |secs| secs > 0.0 && secs <= DURATION_SECS_MAX;
-    reader.number_in(place, "duration_secs", is_allowed, expected)
+    place.number(key, is_allowed, expected)
 }
 
 /// Whether no think time at all is possible.
@@ -98,11 +80,7 @@ pub(super) enum Shortest {
     AboveZero,
 }
 
-pub(super) fn think_time(
-    reader: &Reader<'_>,
-    place: &Place<'_, '_>,
-    shortest: Shortest,
-) -> Result<ThinkTime, ScenarioError> {
+pub(super) fn think_time(place: &Place<'_, '_>, shortest: Shortest) -> Read<ThinkTime> {
     let key = "think_time_ms";
     let expected = match shortest {
         Shortest::Zero => {
@@ -113,7 +91,7 @@ pub(super) fn think_time(
              0 ≤ shortest ≤ longest ≤ 86400000 and longest > 0"
         }
     };
-    let value = reader.value(place, key, expected)?;
+    let value = place.value(key, expected)?;
     let think_time = match value.get_ref().as_array().map(|array| &array[..]) {
         Some([min, max]) => number(min.get_ref())
             .zip(number(max.get_ref()))
@@ -126,7 +104,7 @@ pub(super) fn think_time(
         .filter(|think| think.min_ms >= 0.0 && think.min_ms <= think.max_ms)
         .filter(|think| think.max_ms <= THINK_TIME_MS_MAX)
         .filter(is_long_enough)
-        .ok_or_else(|| reader.invalid(place, key, value, expected))
+        .ok_or_else(|| place.invalid(key, value, expected))
 }
 
 const ROOT_KEYS: &[&str] = &["version", "host", "port", "steps"];

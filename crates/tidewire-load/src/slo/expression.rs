@@ -116,12 +116,7 @@ fn parse_limit(text: &str, start: usize, part: &str) -> Result<(Objective, f64),
     let unit_start = value_start + digits_end;
     let limit = in_unit_of(objective, number, unit.trim())
         .map_err(|expected| wrong(unit_start, unit, SloErrorKind::Unit { expected }))?;
-    let most = match objective {
-        Objective::Loss => 100.0,
-        Objective::DeliveryRatio => 1.0,
-        _ => f64::INFINITY,
-    };
-    if limit > most {
+    if limit > objective.whole() {
         return Err(wrong(value_start, value, SloErrorKind::Share));
     }
     Ok((objective, limit))

@@ -50,65 +50,25 @@ impl Slo {
     /// The limits that the figures of a step break, in the order of the fields; empty when all limits are kept.
     #[must_use]
     pub fn evaluate(&self, figures: &SloFigures) -> Vec<Violation> {
-        let percentiles = [
-            (Objective::P50, self.p50_ms, figures.p50),
-            (Objective::P90, self.p90_ms, figures.p90),
-            (Objective::P99, self.p99_ms, figures.p99),
-            (Objective::P999, self.p999_ms, figures.p999),
-        ];
-        let mut violations: Vec<Violation> = percentiles
-            .into_iter()
-            .filter_map(|(objective, limit, found)| {
-                let limit = limit?;
-                let kept = matches!(
-                    found.compare_ms(limit),
-                    Some(Ordering::Less | Ordering::Equal)
-                );
-                (!kept).then_some(Violation {
-                    objective,
-                    limit,
-                    found: Found::Percentile(found),
-                })
+        let broken = |objective| {
+            let (limit, found) = (self.limit(objective)?, figures.found(objective));
+            (!objective.is_kept(limit, found)).then_some(Violation {
+                objective,
+                limit,
+                found,
             })
-            .collect();
-        let (delivered, expected) = (figures.delivered, figures.expected);
-        let lost_pct = share(expected.saturating_sub(delivered), expected) * 100.0;
-        let ratio = share(delivered, expected);
-        let shares = [
-            (Objective::Loss, self.loss_pct, lost_pct, Ordering::Greater),
-            (
-                Objective::DeliveryRatio,
-                self.delivery_ratio_min,
-                ratio,
-                Ordering::Less,
-            ),
-        ];
-        violations.extend(
-            shares
-                .into_iter()
-                .filter_map(|(objective, limit, value, broken)| {
-                    let limit = limit?;
-                    // With nothing expected neither share exists, and neither limit is kept.
-                    let kept = value
-                        .partial_cmp(&limit)
-                        .is_some_and(|order| order != broken);
-                    (!kept).then_some(Violation {
-                        objective,
-                        limit,
-                        found: if expected == 0 {
-                            Found::NothingExpected
-                        } else if figures.unconfirmed > 0 {
-                            Found::ShareAtWorst(value)
-                        } else {
-                            Found::Share(value)
-                        },
-                    })
-                }),
-        );
-        violations
+        };
+        Objective::ALL.into_iter().filter_map(broken).collect()
     }
 
-    fn field(&mut self, objective: Objective) -> &mut Option<f64> {
+    /// The limit of a figure.
+    #[must_use]
+    pub fn limit(&self, objective: Objective) -> Option<f64> {
+        let mut copy = *self;
+        *copy.field(objective)
+    }
+
+    pub(crate) fn field(&mut self, objective: Objective) -> &mut Option<f64> {
         match objective {
             Objective::P50 => &mut self.p50_ms,
             Objective::P90 => &mut self.p90_ms,
@@ -123,10 +83,9 @@ impl Slo {
 impl fmt::Display for Slo {
     /// An expression that parses to the same limits.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut copy = *self;
         let mut separator = "";
         for objective in Objective::ALL {
-            if let Some(limit) = *copy.field(objective) {
+            if let Some(limit) = self.limit(objective) {
                 let (name, sign, unit) = (objective.name(), objective.sign(), objective.unit());
                 write!(formatter, "{separator}{name}{sign}{limit}{unit}")?;
                 separator = ",";
@@ -153,6 +112,25 @@ pub struct SloFigures {
     pub delivered: u64,
     /// Expected messages of which nobody can know whether they arrived. Limits are judged as if they were lost.
     pub unconfirmed: u64,
+}
+
+impl SloFigures {
+    /// The measured value that a limit is compared with.
+    pub(crate) fn found(&self, objective: Objective) -> Found {
+        let share = |count: u64| match count as f64 / self.expected as f64 {
+            _ if self.expected == 0 => Found::NothingExpected,
+            share if self.unconfirmed > 0 => Found::ShareAtWorst(share * objective.whole()),
+            share => Found::Share(share * objective.whole()),
+        };
+        match objective {
+            Objective::P50 => Found::Percentile(self.p50),
+            Objective::P90 => Found::Percentile(self.p90),
+            Objective::P99 => Found::Percentile(self.p99),
+            Objective::P999 => Found::Percentile(self.p999),
+            Objective::Loss => share(self.expected.saturating_sub(self.delivered)),
+            Objective::DeliveryRatio => share(self.delivered),
+        }
+    }
 }
 
 /// The figure that a limit is set on.
@@ -187,13 +165,25 @@ impl Objective {
     /// Its name in an expression.
     #[must_use]
     pub const fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    /// Its key in a scenario.
+    pub(crate) const fn key(self) -> &'static str {
+        self.words().1
+    }
+
+    /// Name in an expression, key in a scenario, unit, and the limits that a scenario may set.
+    const fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        let times = "a number of milliseconds above 0";
+        let shares = "a number of percent from 0 to 100";
         match self {
-            Self::P50 => "p50",
-            Self::P90 => "p90",
-            Self::P99 => "p99",
-            Self::P999 => "p99.9",
-            Self::Loss => "loss",
-            Self::DeliveryRatio => "delivery",
+            Self::P50 => ("p50", "p50_ms", "ms", times),
+            Self::P90 => ("p90", "p90_ms", "ms", times),
+            Self::P99 => ("p99", "p99_ms", "ms", times),
+            Self::P999 => ("p99.9", "p999_ms", "ms", times),
+            Self::Loss => ("loss", "loss_pct", "%", shares),
+            Self::DeliveryRatio => ("delivery", "delivery_ratio_min", "", "a number from 0 to 1"),
         }
     }
 
@@ -212,10 +202,43 @@ impl Objective {
     }
 
     const fn unit(self) -> &'static str {
+        self.words().2
+    }
+
+    /// The limits that it may have, in words.
+    pub(crate) const fn expected(self) -> &'static str {
+        self.words().3
+    }
+
+    /// Whether it may have this limit.
+    pub(crate) fn allows(self, limit: f64) -> bool {
         match self {
-            Self::P50 | Self::P90 | Self::P99 | Self::P999 => "ms",
-            Self::Loss => "%",
-            Self::DeliveryRatio => "",
+            Self::Loss | Self::DeliveryRatio => (0.0..=self.whole()).contains(&limit),
+            _ => limit > 0.0,
+        }
+    }
+
+    /// The figure of everything, in its unit.
+    const fn whole(self) -> f64 {
+        match self {
+            Self::Loss => 100.0,
+            Self::DeliveryRatio => 1.0,
+            _ => f64::INFINITY,
+        }
+    }
+
+    pub(crate) fn is_kept(self, limit: f64, found: Found) -> bool {
+        match found {
+            Found::Percentile(found) => {
+                let order = found.compare_ms(limit);
+                matches!(order, Some(Ordering::Less | Ordering::Equal))
+            }
+            Found::Share(found) | Found::ShareAtWorst(found) => match self {
+                Self::DeliveryRatio => found >= limit,
+                _ => found <= limit,
+            },
+            // Without anything expected there is no share, and no limit is kept.
+            Found::NothingExpected => false,
         }
     }
 }
@@ -281,11 +304,6 @@ impl fmt::Display for Violation {
             }
         }
     }
-}
-
-fn share(part: u64, whole: u64) -> f64 {
-    // 0 / 0 is NaN, which keeps no limit.
-    part as f64 / whole as f64
 }
 
 #[cfg(test)]

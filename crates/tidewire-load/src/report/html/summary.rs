@@ -7,7 +7,7 @@ use crate::page::figure::{Cell, Table};
 use crate::page::{machine_facts, write_environment};
 use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
 use crate::report::{Conclusion, Report, StepReport};
-use crate::slo::{Objective, SloFigures};
+use crate::slo::{Found, Objective};
 use crate::statistics::Latency;
 
 /// How the run ended, in a word and a sentence.
@@ -195,48 +195,32 @@ fn step_limits(step: &StepReport) -> Vec<[String; 3]> {
     let Some(detail) = &step.detail else {
         return Vec::new();
     };
-    let (limits, times) = (&detail.slo.limits, &detail.times.scheduled);
-    let figures = SloFigures {
-        p50: times.p50,
-        p90: times.p90,
-        p99: times.p99,
-        p999: times.p999,
-        expected: step.expected_received,
-        delivered: step.total_received,
-        unconfirmed: step.unconfirmed,
-    };
-    let broken = limits.evaluate(&figures);
-    let [lost, delivered] = shares(step);
-    let all = [
-        (Objective::P50, limits.p50_ms, format!("{} ms", times.p50)),
-        (Objective::P90, limits.p90_ms, format!("{} ms", times.p90)),
-        (Objective::P99, limits.p99_ms, format!("{} ms", times.p99)),
-        (
-            Objective::P999,
-            limits.p999_ms,
-            format!("{} ms", times.p999),
-        ),
-        (Objective::Loss, limits.loss_pct, lost),
-        (
-            Objective::DeliveryRatio,
-            limits.delivery_ratio_min,
-            delivered,
-        ),
+    let fates = [
+        step.expected_received,
+        step.total_received,
+        step.unconfirmed,
     ];
-    let mut rows = Vec::new();
-    for (objective, limit, found) in all {
-        let Some(limit) = limit else { continue };
-        let is_broken = broken.iter().any(|one| one.objective == objective);
-        let verdict = if is_broken { "✗ broken" } else { "✓ kept" };
-        let name = objective.name();
-        let limit = match objective {
-            Objective::Loss => format!("{name} ≤ {limit} %"),
-            Objective::DeliveryRatio => format!("{name} ≥ {limit}"),
-            _ => format!("{name} ≤ {limit} ms"),
+    let figures = detail.times.scheduled.slo_figures(fates);
+    let [lost, delivered] = shares(step);
+    let row = |objective: Objective| {
+        let limit = detail.slo.limits.limit(objective)?;
+        let found = figures.found(objective);
+        let verdict = if objective.is_kept(limit, found) {
+            "✓ kept"
+        } else {
+            "✗ broken"
         };
-        rows.push([verdict.to_owned(), limit, found]);
-    }
-    rows
+        let name = objective.name();
+        let (limit, found) = match (objective, found) {
+            (_, Found::Percentile(found)) => {
+                (format!("{name} ≤ {limit} ms"), format!("{found} ms"))
+            }
+            (Objective::DeliveryRatio, _) => (format!("{name} ≥ {limit}"), delivered.clone()),
+            _ => (format!("{name} ≤ {limit} %"), lost.clone()),
+        };
+        Some([verdict.to_owned(), limit, found])
+    };
+    Objective::ALL.into_iter().filter_map(row).collect()
 }
 
 /// The lost messages in percent, and the delivered ones as a share.
