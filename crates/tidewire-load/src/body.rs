@@ -11,7 +11,7 @@ use crate::stamp::Stamp;
 
 /// Writes the rest of a payload, behind its stamp.
 #[inline]
-pub fn fill(stamp: &Stamp, rest: &mut [u8]) {
+pub(crate) fn fill(stamp: &Stamp, rest: &mut [u8]) {
     if rest.is_empty() {
         return;
     }
@@ -29,8 +29,7 @@ pub fn fill(stamp: &Stamp, rest: &mut [u8]) {
 
 /// Whether a payload has `payload_bytes` bytes, and all behind its stamp are those that [`fill`] wrote.
 #[inline]
-#[must_use]
-pub fn is_whole(stamp: &Stamp, payload: &[u8], payload_bytes: usize) -> bool {
+pub(crate) fn is_whole(stamp: &Stamp, payload: &[u8], payload_bytes: usize) -> bool {
     if payload.len() != payload_bytes {
         return false;
     }

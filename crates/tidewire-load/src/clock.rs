@@ -41,7 +41,6 @@ pub trait TimeSource: fmt::Debug + Send + Sync {
 impl Clock {
     /// Nanoseconds of the monotonic clock.
     #[inline]
-    #[must_use]
     pub fn now_ns(&self) -> u64 {
         match self {
             Self::Machine => now_ns(),
@@ -59,7 +58,6 @@ impl Clock {
     }
 
     /// The wall clock. No figure may depend on it.
-    #[must_use]
     pub fn wall(&self) -> SystemTime {
         match self {
             Self::Machine => machine_wall(),

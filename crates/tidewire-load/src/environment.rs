@@ -37,7 +37,6 @@ pub struct Environment {
 impl Environment {
     /// Describes this machine; `version` and `commit` describe the calling binary. An empty commit becomes
     /// "unknown".
-    #[must_use]
     pub fn detect(version: &str, commit: &str) -> Self {
         let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use tidewire_proto::text::is_hazardous;
 
 /// A wall-clock time in RFC 3339, UTC, with milliseconds.
-#[must_use]
 pub fn utc(time: SystemTime) -> String {
     // Only a clock set before the year -9999 or after 9999 cannot be expressed.
     let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -14,7 +13,6 @@ pub fn utc(time: SystemTime) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-#[must_use]
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -78,7 +76,6 @@ pub(crate) fn fixed(number: f64, decimals: usize) -> String {
 }
 
 /// Milliseconds with their unit, or that there are none to show.
-#[must_use]
 pub fn known_milliseconds(value: Option<f64>) -> String {
     value.map_or_else(
         || NOT_KNOWN.to_owned(),
@@ -130,7 +127,6 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
 }
 
 /// A text inside XML or HTML, also between quotes, without the control characters, which XML cannot hold.
-#[must_use]
 pub fn markup(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -24,7 +24,6 @@ pub struct LaneAccount {
 
 impl LaneAccount {
     /// The account of lanes of this process.
-    #[must_use]
     pub fn of(metrics: &Metrics) -> Self {
         let counted = |count: u64| is_counting().then_some(count);
         Self {
@@ -35,7 +34,6 @@ impl LaneAccount {
     }
 
     /// This and what other lanes did.
-    #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self {
             system_calls: self.system_calls + other.system_calls,
@@ -45,7 +43,6 @@ impl LaneAccount {
     }
 
     /// The difference between an earlier account of the same lanes and this one.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Self {
@@ -72,7 +69,6 @@ impl ServerProbe {
     }
 
     /// The server's account, if it tells.
-    #[must_use]
     pub fn ask(&self) -> Option<LaneAccount> {
         (self.0)()
     }

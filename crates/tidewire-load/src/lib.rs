@@ -9,8 +9,31 @@
 //!                                                      └──▶ statistics ──▶   table
 //! ```
 
+/// Adds the named fields of one account to those of another.
+macro_rules! add_fields {
+    ($sum:expr, $other:expr; $($field:ident)+) => { $($sum.$field += $other.$field;)+ };
+}
+
+/// Defines an enum of which every variant has a word for scenarios, reports and tables.
+macro_rules! worded {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$attribute:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        pub enum $name { $($(#[$attribute])* $variant,)+ }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            /// The word for it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+    };
+}
+
 mod agents;
-pub mod body;
+mod body;
 pub mod clock;
 pub mod compare;
 pub mod doctor;
@@ -18,7 +41,7 @@ pub mod environment;
 mod exchange;
 pub mod format;
 pub mod lane_account;
-pub mod ledger;
+mod ledger;
 pub mod levels;
 pub mod page;
 pub mod process;

@@ -32,15 +32,11 @@ impl ProcessSample {
     }
 
     /// Reads the account of this process.
-    ///
-    /// # Errors
-    /// As [`ProcessSample::of`].
     pub fn of_self() -> Result<Self, SampleError> {
         Self::read("/proc/self")
     }
 
     /// Processor time spent between an earlier sample of the same process and this one, in seconds.
-    #[must_use]
     pub fn cpu_secs_since(&self, earlier: &Self) -> f64 {
         self.cpu_secs - earlier.cpu_secs
     }
@@ -48,9 +44,7 @@ impl ProcessSample {
     fn read(directory: &str) -> Result<Self, SampleError> {
         let stat = read_text(directory, "stat")?;
         let status = read_text(directory, "status")?;
-        let format = |file| SampleError::Format {
-            path: PathBuf::from(directory).join(file),
-        };
+        let format = |file| SampleError::Format(PathBuf::from(directory).join(file));
         let ticks = cpu_ticks(&stat).ok_or_else(|| format("stat"))?;
         let ticks_per_sec = rustix::param::clock_ticks_per_second();
         Ok(Self {
@@ -72,13 +66,11 @@ pub struct MachineSample {
 
 impl MachineSample {
     /// Reads the machine's account; nothing where there is none.
-    #[must_use]
     pub fn read() -> Option<Self> {
         machine_ticks(&fs::read_to_string("/proc/stat").ok()?)
     }
 
     /// Time stolen since an earlier sample, in percent; nothing when no tick passed.
-    #[must_use]
     pub fn stolen_pct_since(&self, earlier: &Self) -> Option<f64> {
         let ticks = self.ticks.checked_sub(earlier.ticks)?;
         let stolen = self.stolen_ticks.checked_sub(earlier.stolen_ticks)?;
@@ -91,24 +83,16 @@ impl MachineSample {
 #[non_exhaustive]
 pub enum SampleError {
     /// The file could not be read: the process has ended, or `/proc` is not mounted here.
-    #[error("cannot read {}: the process may have ended, or /proc is not available", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot read {}: the process may have ended, or /proc is not available", .0.display())]
+    Read(PathBuf, #[source] io::Error),
     /// The file's text is not what the kernel documents: a zombie has no memory lines, for example.
-    #[error("{} has not the documented form: the process may just have ended", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} has not the documented form: the process may just have ended", .0.display())]
+    Format(PathBuf),
 }
 
 fn read_text(directory: &str, file: &str) -> Result<String, SampleError> {
     let path = PathBuf::from(directory).join(file);
-    fs::read_to_string(&path).map_err(|source| SampleError::Read { path, source })
+    fs::read_to_string(&path).map_err(|source| SampleError::Read(path, source))
 }
 
 /// User plus system ticks. The command name, second field, may hold spaces and parentheses, so the fields
@@ -170,6 +154,7 @@ mod tests {
         assert_eq!(sample.stolen_pct_since(&sample), None);
         assert_eq!(machine_ticks("cpu0 1 2 3 4 5 6 7 8"), None);
         assert_eq!(machine_ticks("cpu  1 2 3"), None);
+        assert_eq!(machine_ticks("cpu  1 2 x"), None);
     }
 
     #[test]

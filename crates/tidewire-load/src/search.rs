@@ -28,7 +28,6 @@ pub struct SearchPlan {
 
 impl SearchPlan {
     /// Searches from `min_rate` to `max_rate`, to 2 %, with three confirmations and at most 60 trials.
-    #[must_use]
     pub fn between(min_rate: f64, max_rate: f64) -> Self {
         Self {
             min_rate,
@@ -57,7 +56,7 @@ impl SearchPlan {
         let end = match search.run() {
             Ok(end) => end,
             Err(Stop::Exhausted(holds)) => SearchEnd::Exhausted { holds },
-            Err(Stop::Failed(rate, source)) => return Err(SearchError::Trial { rate, source }),
+            Err(Stop::Failed(rate, source)) => return Err(SearchError::Trial(rate, source)),
         };
         Ok(SearchResult {
             end,
@@ -77,7 +76,7 @@ impl SearchPlan {
         } else {
             return Ok(());
         };
-        Err(SearchError::Plan { wrong })
+        Err(SearchError::Plan(wrong))
     }
 }
 
@@ -132,19 +131,11 @@ pub enum SearchEnd {
 #[non_exhaustive]
 pub enum SearchError<E> {
     /// The plan is impossible. Correct it.
-    #[error("there is nothing to search: {wrong}")]
-    Plan {
-        /// The reason.
-        wrong: &'static str,
-    },
+    #[error("there is nothing to search: {0}")]
+    Plan(&'static str),
     /// A trial could not be run, which says nothing about the rate.
-    #[error("the trial at {rate:.0} messages a second could not be run")]
-    Trial {
-        /// Its rate.
-        rate: f64,
-        /// Why not.
-        source: E,
-    },
+    #[error("the trial at {0:.0} messages a second could not be run")]
+    Trial(f64, #[source] E),
 }
 
 struct Search<T> {
@@ -379,7 +370,7 @@ mod tests {
         let broken = SearchPlan::between(1.0, 2.0)
             .search(|_| Err::<bool, _>(io::Error::other("no server")))
             .unwrap_err();
-        assert!(matches!(broken, SearchError::Trial { rate: 1.0, .. }));
+        assert!(matches!(broken, SearchError::Trial(1.0, _)));
     }
 
     proptest! {

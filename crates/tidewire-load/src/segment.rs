@@ -26,14 +26,12 @@ impl Segment {
 
     /// Whether there is only this part.
     #[inline]
-    #[must_use]
     pub fn is_whole(self) -> bool {
         self.parts == 1
     }
 
     /// Whether the agent with this number belongs to this part.
     #[inline]
-    #[must_use]
     pub fn has(self, agent: u32) -> bool {
         // Asked for every delivery; a whole does without the division.
         self.is_whole() || agent % self.parts == self.part - 1
@@ -45,7 +43,6 @@ impl Segment {
     }
 
     /// How many of `agents` belong to this part.
-    #[must_use]
     pub fn count(self, agents: u32) -> u32 {
         (agents + self.parts - self.part) / self.parts
     }
@@ -68,21 +65,14 @@ impl FromStr for Segment {
             Some((part, parts)) if (1..=parts).contains(&part) && parts <= PARTS_MAX => {
                 Ok(Self { part, parts })
             }
-            _ => Err(SegmentError {
-                text: text.to_owned(),
-            }),
+            _ => Err(SegmentError(text.to_owned())),
         }
     }
 }
 
 /// Reads the time at which parts start together: RFC 3339, or seconds since 1970.
-///
-/// # Errors
-/// [`StartError`] when it is neither.
 pub fn parse_start(text: &str) -> Result<SystemTime, StartError> {
-    let error = || StartError {
-        text: text.to_owned(),
-    };
+    let error = || StartError(text.to_owned());
     if let Ok(secs) = text.parse::<f64>() {
         let since = std::time::Duration::try_from_secs_f64(secs).map_err(|_| error())?;
         return SystemTime::UNIX_EPOCH.checked_add(since).ok_or_else(error);
@@ -95,20 +85,14 @@ pub fn parse_start(text: &str) -> Result<SystemTime, StartError> {
 /// A text that is no time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is no time: write it as 2026-11-22T12:00:00Z, or as seconds since 1970, such as $(date -d '+30 sec' +%s)"
+    "{0:?} is no time: write it as 2026-11-22T12:00:00Z, or as seconds since 1970, such as $(date -d '+30 sec' +%s)"
 )]
-pub struct StartError {
-    /// The text.
-    pub text: String,
-}
+pub struct StartError(String);
 
 /// A text that names no part.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is no part of a whole: write K/N with 1 ≤ K ≤ N ≤ {PARTS_MAX}, for example 2/4")]
-pub struct SegmentError {
-    /// The text.
-    pub text: String,
-}
+#[error("{0:?} is no part of a whole: write K/N with 1 ≤ K ≤ N ≤ {PARTS_MAX}, for example 2/4")]
+pub struct SegmentError(String);
 
 /// Most parts: more machines than anybody tests from.
 const PARTS_MAX: u32 = 10_000;

@@ -259,7 +259,7 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
         about: "100 % is a bare loop that does the same bytes in the same run; more is better. Where the driver was the \
                 slower part (driver-bound), the processor time of the servers tells more: the limit's by Tidewire's."
             .to_owned(),
-        picture: bars::picture_with_mark("Per cent of the limit", &bars, scale, &hundred),
+        picture: bars::picture("Per cent of the limit", &bars, scale, Some(&hundred)),
         table,
     })
 }
@@ -459,7 +459,7 @@ fn costs(suite: &SuiteResult) -> Result<Drawn, String> {
     Ok(Drawn {
         about: "Processor time of each process by the kernel's account, divided by the messages."
             .to_owned(),
-        picture: bars::picture("Processor time of a message", &bars, scale),
+        picture: bars::picture("Processor time of a message", &bars, scale, None),
         table,
     })
 }

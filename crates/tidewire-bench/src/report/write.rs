@@ -79,8 +79,7 @@ impl BenchReport {
     /// The directory or a file cannot be written; files written before stay.
     pub fn write_to(&self, directory: &Path) -> Result<WrittenBench, WriteError> {
         create_directory(directory)?;
-        let mut json =
-            serde_json::to_vec_pretty(self).map_err(|source| WriteError::Serialize { source })?;
+        let mut json = serde_json::to_vec_pretty(self).map_err(WriteError::Serialize)?;
         json.push(b'\n');
         let markdown = format!("# Benchmark\n\n{}", self.to_markdown());
         Ok(WrittenBench {

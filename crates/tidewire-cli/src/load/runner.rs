@@ -237,7 +237,7 @@ fn explain(error: RunError) -> anyhow::Error {
         | RunError::Segment { .. }
         | RunError::Unmatched { .. }
         | RunError::TooLarge { .. } => Failure::configuration(error.to_string(), "").into(),
-        RunError::NoRooms { ref source, .. } => {
+        RunError::NoRooms(_, ref source) => {
             let what = format!("{error}: {source}");
             let remedy = "test a chat server: start it with `tidewire serve --app chat`";
             Failure::refused(what, remedy).into()

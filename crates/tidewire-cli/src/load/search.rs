@@ -94,14 +94,10 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
     };
     match plan.search(|rate| searching.probe(rate)) {
         Ok(result) => searching.record.close(result.end),
-        Err(SearchError::Trial {
-            source: ProbeError::Stopped,
-            ..
-        }) => {}
-        Err(SearchError::Trial {
-            source: ProbeError::Failed(error),
-            rate,
-        }) => return Err(error.context(format!("the probe at {rate:.0}/s could not be run"))),
+        Err(SearchError::Trial(_, ProbeError::Stopped)) => {}
+        Err(SearchError::Trial(rate, ProbeError::Failed(error))) => {
+            return Err(error.context(format!("the probe at {rate:.0}/s could not be run")));
+        }
         Err(error) => {
             return Err(Failure::configuration(describe(&error), "see --min and --max").into());
         }

@@ -12,15 +12,15 @@ impl Agents {
             return;
         };
         let Ok(stamp) = Stamp::decode(payload) else {
-            ledger.record_corrupt();
+            ledger.tally().record_corrupt();
             return;
         };
         if stamp.run != self.plan.run || stamp.step != self.plan.number {
-            ledger.record_foreign();
+            ledger.tally().record_foreign();
             return;
         }
         if !body::is_whole(&stamp, payload, self.payload.len()) {
-            ledger.record_corrupt();
+            ledger.tally().record_corrupt();
             return;
         }
         // A message of another part was due by the clock of another machine, which is not comparable with this one.
@@ -39,7 +39,7 @@ impl Agents {
         // Rates are of what happened in the window, not of what was planned for it: a server or instrument that
         // falls behind must show.
         let (from_ns, to_ns) = self.link.steady_window();
-        self.result.counts.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        self.result.counts.work.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
         if !is_timed {
             return;
         }
@@ -68,7 +68,7 @@ impl Agents {
         if let Some(sent_times) = &self.plan.sent_times {
             match sent_times.sent_ns(sender, sequence) {
                 Some(sent_ns) => self.times.service.record(now_ns.saturating_sub(sent_ns)),
-                None => self.result.counts.sent_unknown += 1,
+                None => self.result.counts.work.sent_unknown += 1,
             }
         }
     }

@@ -327,7 +327,7 @@ impl Service for Agents {
             }
             Kind::Error => {
                 // The server refused a message it had accepted: it is lost, and the ledger will show it.
-                self.result.counts.refused += 1;
+                self.result.counts.work.refused += 1;
                 self.note_failure(|| {
                     let body = ErrorBody::decode(message.payload);
                     let text = body.map_or("no reason given", |body| body.text);

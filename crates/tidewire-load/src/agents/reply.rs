@@ -19,7 +19,7 @@ impl Agents {
             .as_mut()
             .and_then(|correlator| correlator.answer(message.id));
         if message.kind == Kind::Error {
-            self.result.counts.refused += 1;
+            self.result.counts.work.refused += 1;
             self.note_failure(|| {
                 let body = ErrorBody::decode(message.payload);
                 let text = body.map_or("no reason given", |body| body.text);
@@ -31,18 +31,18 @@ impl Agents {
             return;
         };
         let Ok(stamp) = Stamp::decode(message.payload) else {
-            ledger.record_corrupt();
+            ledger.tally().record_corrupt();
             return self.settle(place, asked, now_ns);
         };
         let is_ours = stamp.run == self.plan.run
             && stamp.step == self.plan.number
             && stamp.sender == agent.index;
         if !is_ours || asked.is_some_and(|sequence| sequence != stamp.sequence) {
-            ledger.record_foreign();
+            ledger.tally().record_foreign();
             return self.settle(place, asked, now_ns);
         }
         if !body::is_whole(&stamp, message.payload, self.payload.len()) {
-            ledger.record_corrupt();
+            ledger.tally().record_corrupt();
             return self.settle(place, asked, now_ns);
         }
         let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
@@ -52,7 +52,7 @@ impl Agents {
         }
         self.received += 1;
         let (from_ns, to_ns) = self.link.steady_window();
-        self.result.counts.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        self.result.counts.work.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
         let answered = self.agents[place].flight.answer(stamp.sequence);
         let steady = self.is_steady(stamp.intended_ns);
         if steady {
@@ -67,10 +67,10 @@ impl Agents {
             }
             Answered::Late { sent_ns } => {
                 self.record_service(steady, now_ns, sent_ns);
-                self.result.counts.late_replies += 1;
+                self.result.counts.work.late_replies += 1;
             }
             // The ledger calls what was never sent new, until the accounts are closed.
-            Answered::Unknown => self.result.counts.sent_unknown += 1,
+            Answered::Unknown => self.result.counts.work.sent_unknown += 1,
         }
     }
 
@@ -135,7 +135,7 @@ impl Agents {
                     correlator.give_up(id);
                 }
             });
-            self.result.counts.timeouts += count;
+            self.result.counts.work.timeouts += count;
             for _ in 0..count {
                 self.free(place, now_ns);
             }
@@ -171,7 +171,7 @@ impl Agents {
     pub(super) fn handle_confirmation(&mut self, place: usize, message: &Message<'_>) {
         let agent = &mut self.agents[place];
         if message.id != JOIN_ID {
-            self.result.counts.refused += 1;
+            self.result.counts.work.refused += 1;
             return;
         }
         if agent.confirmed.is_some() || !self.sending_ended {

@@ -170,7 +170,7 @@ impl Agents {
 
     fn skip(&mut self, intended_ns: u64) {
         self.offer(intended_ns);
-        self.result.counts.skipped += 1;
+        self.result.counts.work.skipped += 1;
     }
 
     fn park(&mut self, place: usize, intended_ns: u64) {
@@ -297,8 +297,8 @@ impl Agents {
     }
 
     fn offer(&mut self, intended_ns: u64) {
-        self.result.counts.offered += 1;
-        self.result.counts.steady_offered += u64::from(self.is_steady(intended_ns));
+        self.result.counts.work.offered += 1;
+        self.result.counts.work.steady_offered += u64::from(self.is_steady(intended_ns));
     }
 
     /// Notes messages that were due and are not sent: how many before the steady window, and how many in it.
@@ -310,10 +310,11 @@ impl Agents {
                 ..
             }
         );
-        let counts = &mut self.result.counts;
+        let overdue = if is_overdue { within } else { 0 };
+        self.result.counts.steady_overdue += overdue;
+        let counts = &mut self.result.counts.work;
         counts.offered += before + within;
         counts.steady_offered += within;
-        counts.steady_overdue += if is_overdue { within } else { 0 };
         let missed = if skips {
             &mut counts.skipped
         } else {
@@ -375,7 +376,7 @@ impl Agents {
         if has_replies {
             agent.flight.send(id, sent_ns);
             self.in_flight += 1;
-            let in_flight_max = &mut self.result.counts.in_flight_max;
+            let in_flight_max = &mut self.result.counts.work.in_flight_max;
             *in_flight_max = self.in_flight.max(*in_flight_max);
         }
         let ready_ns = agent.ready_ns.max(intended_ns);
@@ -387,7 +388,7 @@ impl Agents {
             self.times.own_lag.record(sent_ns.saturating_sub(ready_ns));
         }
         let (from_ns, to_ns) = self.link.steady_window();
-        self.result.counts.steady_sent += u64::from(sent_ns >= from_ns && sent_ns < to_ns);
+        self.result.counts.work.steady_sent += u64::from(sent_ns >= from_ns && sent_ns < to_ns);
         let is_on_time = self.is_steady(intended_ns) && sent_ns < to_ns;
         self.result.counts.steady_on_time += u64::from(is_on_time);
     }

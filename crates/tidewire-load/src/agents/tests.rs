@@ -54,7 +54,7 @@ fn steady_counts_what_arrives_in_the_window_whenever_it_was_due() {
         deliver(&mut agents, 1, sequence as u64 + 1, now_ns);
     }
     assert_eq!(
-        (agents.received, agents.result.counts.steady_received),
+        (agents.received, agents.result.counts.work.steady_received),
         (4, 2)
     );
 }
@@ -66,7 +66,7 @@ fn copies_and_own_messages_belong_to_no_rate() {
     deliver(&mut agents, 1, 1, 150);
     deliver(&mut agents, 0, 1, 150);
     assert_eq!(
-        (agents.received, agents.result.counts.steady_received),
+        (agents.received, agents.result.counts.work.steady_received),
         (1, 1)
     );
 }
@@ -83,7 +83,7 @@ fn in_version_2_latencies_are_of_messages_due_in_the_window() {
     deliver(&mut agents, 1, 2, 5_000);
     assert_eq!(agents.times.scheduled.count(), 1);
     assert_eq!(
-        (agents.received, agents.result.counts.steady_received),
+        (agents.received, agents.result.counts.work.steady_received),
         (2, 1)
     );
 }

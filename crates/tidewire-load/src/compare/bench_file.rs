@@ -166,7 +166,6 @@ impl FileRow {
 
 impl Kind {
     /// The kind of a file, or the one that it had before it was damaged: its first keys tell, as far as they can be read.
-    #[must_use]
     pub fn of_file(path: &Path) -> Self {
         Self::of_json(&fs::read(path).unwrap_or_default())
     }

@@ -6,82 +6,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::{few, mebibytes, milliseconds, per_second};
 
-/// A figure that every run has for each step: the first eleven of load tests, the others of the benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    /// Median latency in milliseconds.
-    P50Ms,
-    /// 90th percentile of the latency in milliseconds.
-    P90Ms,
-    /// 99th percentile of the latency in milliseconds.
-    P99Ms,
-    /// 99.9th percentile of the latency in milliseconds; reports of older builds have none.
-    P999Ms,
-    /// Messages sent a second in the steady window.
-    SendTps,
-    /// Messages received a second in the steady window, over all receivers.
-    ReceiveTps,
-    /// Share of the expected messages that did not arrive, in percent.
-    LossPct,
-    /// Share of the expected messages of which nobody can know whether they arrived, in percent.
-    UnconfirmedPct,
-    /// Processor time of the server for a message sent or received, in nanoseconds.
-    ServerCpuNs,
-    /// Processor time of the instrument for a message sent or received, in nanoseconds.
-    ClientCpuNs,
-    /// Largest resident memory of the server, in bytes.
-    ServerMemoryBytes,
-    /// The figure of a row, in its unit, where more is better.
-    MoreIsBetter,
-    /// The same where less is better.
-    LessIsBetter,
-    /// Tidewire's share of the limit in the same round, in percent.
-    LimitPct,
+worded! {
+    /// A figure that every run has for each step: the first eleven of load tests, the others of the benchmark.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Metric {
+        /// Median latency in milliseconds.
+        P50Ms = "p50",
+        /// 90th percentile of the latency in milliseconds.
+        P90Ms = "p90",
+        /// 99th percentile of the latency in milliseconds.
+        P99Ms = "p99",
+        /// 99.9th percentile of the latency in milliseconds; reports of older builds have none.
+        P999Ms = "p99.9",
+        /// Messages sent a second in the steady window.
+        SendTps = "sent",
+        /// Messages received a second in the steady window, over all receivers.
+        ReceiveTps = "received",
+        /// Share of the expected messages that did not arrive, in percent.
+        LossPct = "lost",
+        /// Share of the expected messages of which nobody can know whether they arrived, in percent.
+        UnconfirmedPct = "unconfirmed",
+        /// Processor time of the server for a message sent or received, in nanoseconds.
+        ServerCpuNs = "server CPU/message",
+        /// Processor time of the instrument for a message sent or received, in nanoseconds.
+        ClientCpuNs = "client CPU/message",
+        /// Largest resident memory of the server, in bytes.
+        ServerMemoryBytes = "server memory",
+        /// The figure of a row, in its unit, where more is better.
+        MoreIsBetter = "more is better",
+        /// The same where less is better.
+        LessIsBetter = "less is better",
+        /// Tidewire's share of the limit in the same round, in percent.
+        LimitPct = "of the limit",
+    }
 }
 
 impl Metric {
-    /// All, in the order of a table.
-    pub const ALL: [Self; 14] = [
-        Self::P50Ms,
-        Self::P90Ms,
-        Self::P99Ms,
-        Self::P999Ms,
-        Self::SendTps,
-        Self::ReceiveTps,
-        Self::LossPct,
-        Self::UnconfirmedPct,
-        Self::ServerCpuNs,
-        Self::ClientCpuNs,
-        Self::ServerMemoryBytes,
-        Self::MoreIsBetter,
-        Self::LessIsBetter,
-        Self::LimitPct,
-    ];
-
-    /// The name in a table.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::P50Ms => "p50",
-            Self::P90Ms => "p90",
-            Self::P99Ms => "p99",
-            Self::P999Ms => "p99.9",
-            Self::SendTps => "sent",
-            Self::ReceiveTps => "received",
-            Self::LossPct => "lost",
-            Self::UnconfirmedPct => "unconfirmed",
-            Self::ServerCpuNs => "server CPU/message",
-            Self::ClientCpuNs => "client CPU/message",
-            Self::ServerMemoryBytes => "server memory",
-            Self::MoreIsBetter => "more is better",
-            Self::LessIsBetter => "less is better",
-            Self::LimitPct => "of the limit",
-        }
-    }
-
     /// Whether a larger figure is better.
-    #[must_use]
     pub const fn larger_is_better(self) -> bool {
         matches!(
             self,
@@ -95,7 +57,6 @@ impl Metric {
     }
 
     /// A figure with its unit.
-    #[must_use]
     pub fn show(self, value: f64) -> String {
         if value.is_infinite() {
             return "inf".to_owned();

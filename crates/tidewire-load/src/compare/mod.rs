@@ -110,14 +110,12 @@ impl Comparison {
     }
 
     /// How many metrics have this verdict, over all steps.
-    #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         let metrics = self.steps.iter().flat_map(|step| &step.metrics);
         metrics.filter(|metric| metric.verdict == verdict).count()
     }
 
     /// How many metrics were judged at all.
-    #[must_use]
     pub fn judged(&self) -> usize {
         [Verdict::Better, Verdict::Worse, Verdict::NoChangeFound]
             .into_iter()
@@ -126,7 +124,6 @@ impl Comparison {
     }
 
     /// The comparison as tables of plain text, what got worse first.
-    #[must_use]
     pub fn to_text(&self) -> String {
         table::render(self)
     }

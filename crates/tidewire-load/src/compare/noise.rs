@@ -54,7 +54,6 @@ pub struct Share(#[serde(with = "json_number")] pub f64);
 impl NoiseRecord {
     /// The noise that two series of one binary show, run k of the one paired with run k of the other. Nothing
     /// unless there are at least [`NOISE_PAIRS_MIN`] pairs.
-    #[must_use]
     pub fn of(first: &RunSet, second: &RunSet, bootstrap: Bootstrap) -> Option<Self> {
         let pairs = first.len().min(second.len());
         if pairs < NOISE_PAIRS_MIN {
@@ -74,18 +73,10 @@ impl NoiseRecord {
     }
 
     /// Reads a record.
-    ///
-    /// # Errors
-    /// [`NoiseError`] when it cannot be read.
     pub fn read(path: &Path) -> Result<Self, NoiseError> {
-        let bytes = fs::read(path).map_err(|source| NoiseError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        serde_json::from_slice(&bytes).map_err(|source| NoiseError::NotARecord {
-            path: path.to_owned(),
-            source,
-        })
+        let bytes = fs::read(path).map_err(|source| NoiseError::Read(path.to_owned(), source))?;
+        serde_json::from_slice(&bytes)
+            .map_err(|source| NoiseError::NotARecord(path.to_owned(), source))
     }
 
     /// Whether it was made on a machine like this one.
@@ -108,21 +99,11 @@ impl NoiseRecord {
 #[non_exhaustive]
 pub enum NoiseError {
     /// The file cannot be read. Check the path and its permissions.
-    #[error("cannot read the noise record {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot read the noise record {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
     /// The file is no record of noise. Name a noise.json that `tidewire ab` wrote.
-    #[error("{} is no noise record; name a noise.json that `tidewire ab` wrote", path.display())]
-    NotARecord {
-        /// The file.
-        path: PathBuf,
-        /// Where and why not.
-        source: serde_json::Error,
-    },
+    #[error("{} is no noise record; name a noise.json that `tidewire ab` wrote", .0.display())]
+    NotARecord(PathBuf, #[source] serde_json::Error),
 }
 
 fn step_noise(

@@ -38,22 +38,14 @@ pub struct RunSet {
 impl RunSet {
     /// Reads a report or a file of the benchmark, or all of a directory: each `report.json` and `bench.json` in it and one
     /// level below, or, when there is none, each file that ends with `.json`, in the order of their paths.
-    ///
-    /// # Errors
-    /// [`RunSetError`] when there is no report, or one cannot be read.
     pub fn read(path: &Path) -> Result<Self, RunSetError> {
         let files = if path.is_dir() {
-            reports_in(path).map_err(|source| RunSetError::Read {
-                path: path.to_owned(),
-                source,
-            })?
+            reports_in(path).map_err(|source| RunSetError::Read(path.to_owned(), source))?
         } else {
             vec![path.to_owned()]
         };
         if files.is_empty() {
-            return Err(RunSetError::Empty {
-                path: path.to_owned(),
-            });
+            return Err(RunSetError::Empty(path.to_owned()));
         }
         let mut set = Self::default();
         for file in files {
@@ -64,14 +56,8 @@ impl RunSet {
 
     /// Adds the run of one report, or the runs of one that was merged from several; a stopped run is counted and not
     /// added. Of a benchmark the rounds are added, also of one that was stopped, as far as it came.
-    ///
-    /// # Errors
-    /// [`RunSetError`] when it cannot be read.
     pub fn add_file(&mut self, path: &Path) -> Result<(), RunSetError> {
-        let bytes = fs::read(path).map_err(|source| RunSetError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let bytes = fs::read(path).map_err(|source| RunSetError::Read(path.to_owned(), source))?;
         let kind = Kind::of_json(&bytes);
         if self.files > 0 && kind != self.kind {
             return Err(RunSetError::Mixed {
@@ -82,27 +68,22 @@ impl RunSet {
         }
         self.kind = kind;
         self.files += 1;
-        let not_a_report = |source| RunSetError::NotAReport {
-            path: path.to_owned(),
-            source,
-        };
+        let not_a_report = |source| RunSetError::NotAReport(path.to_owned(), source);
         let version: FileVersion = serde_json::from_slice(&bytes).map_err(not_a_report)?;
         let known = match kind {
             Kind::Load => SCHEMA_VERSION,
             Kind::Bench => BENCH_SCHEMA_VERSION,
         };
         if version.schema_version != known {
-            return Err(RunSetError::Version {
-                path: path.to_owned(),
-                found: version.schema_version,
-            });
+            return Err(RunSetError::Version(
+                path.to_owned(),
+                version.schema_version,
+            ));
         }
         if kind == Kind::Bench {
             let bench: FileBench = serde_json::from_slice(&bytes).map_err(not_a_report)?;
             if bench.is_draft() {
-                return Err(RunSetError::Draft {
-                    path: path.to_owned(),
-                });
+                return Err(RunSetError::Draft(path.to_owned()));
             }
             self.runs.extend(bench.runs());
             return Ok(());
@@ -117,13 +98,11 @@ impl RunSet {
     }
 
     /// Number of runs, without stopped ones.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
     /// Whether there is no run.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -134,27 +113,14 @@ impl RunSet {
 #[non_exhaustive]
 pub enum RunSetError {
     /// The file or directory cannot be read. Check the path and its permissions.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
     /// There is no report. Name a report.json, or a directory that holds some.
-    #[error("{} holds no report; name a report.json, a bench.json, or a directory with some", path.display())]
-    Empty {
-        /// The directory.
-        path: PathBuf,
-    },
+    #[error("{} holds no report; name a report.json, a bench.json, or a directory with some", .0.display())]
+    Empty(PathBuf),
     /// The file is neither a report of a load test nor a file of the benchmark. Name another one.
-    #[error("{} is no report of `tidewire load` and no bench.json of `tidewire bench`", path.display())]
-    NotAReport {
-        /// The file.
-        path: PathBuf,
-        /// Where and why not.
-        source: serde_json::Error,
-    },
+    #[error("{} is no report of `tidewire load` and no bench.json of `tidewire bench`", .0.display())]
+    NotAReport(PathBuf, #[source] serde_json::Error),
     /// The file is of another kind than those read before. Put them into directories of their own.
     #[error("{} is one of {kind}, and others here are of {others}; put them into directories of their own", path.display())]
     Mixed {
@@ -169,23 +135,15 @@ pub enum RunSetError {
     #[error(
         "{} is a draft of bench.json (its suites have no elapsed_secs), in which processor time, memory and some limits \
          mean something else; measure again, or compare two drafts with the program that wrote them",
-        path.display()
+        .0.display()
     )]
-    Draft {
-        /// The file.
-        path: PathBuf,
-    },
+    Draft(PathBuf),
     /// The report has another layout. Compare with a version that knows it.
     #[error(
-        "{} has the layout {found}, which this version does not compare; use the version that wrote it",
-        path.display()
+        "{} has the layout {}, which this version does not compare; use the version that wrote it",
+        .0.display(), .1
     )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its layout.
-        found: u32,
-    },
+    Version(PathBuf, u32),
 }
 
 impl fmt::Display for Kind {

@@ -10,6 +10,7 @@ use tidewire_io::descriptors::descriptor_limit;
 
 use super::timing;
 use crate::environment::{Environment, is_virtual};
+use crate::process::MachineSample;
 
 /// Everything the examination takes into account. What a container hides is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -99,12 +100,12 @@ impl Facts {
     /// Takes the facts of this machine.
     pub(super) fn gather() -> Self {
         let environment = Environment::detect("", "");
-        let before = processor_times();
+        let before = MachineSample::read();
         let fixed_loop = timing::fixed_loop();
         let wakeup = timing::wakeups();
         let steal_pct = before
-            .zip(processor_times())
-            .and_then(|(before, after)| after.steal_pct_since(before));
+            .zip(MachineSample::read())
+            .and_then(|(before, after)| after.stolen_pct_since(&before));
         Self {
             cpu: environment.cpu,
             kernel: environment.kernel,
@@ -133,41 +134,6 @@ impl Facts {
             fixed_loop,
         }
     }
-}
-
-/// The kernel's account of all processors, in its ticks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ProcessorTimes {
-    all: u64,
-    steal: u64,
-}
-
-impl ProcessorTimes {
-    fn steal_pct_since(self, before: Self) -> Option<f64> {
-        let all = self.all.checked_sub(before.all)?;
-        let steal = self.steal.checked_sub(before.steal)?;
-        (all > 0).then(|| steal as f64 / all as f64 * 100.0)
-    }
-}
-
-fn processor_times() -> Option<ProcessorTimes> {
-    parse_processor_times(&text("/proc/stat")?)
-}
-
-/// The line `cpu`: user, nice, system, idle, waiting, interrupts, soft interrupts, stolen; what follows is
-/// part of the first two.
-fn parse_processor_times(stat: &str) -> Option<ProcessorTimes> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Option<Vec<u64>> = line
-        .split_whitespace()
-        .take(8)
-        .map(|field| field.parse().ok())
-        .collect();
-    let ticks = ticks?;
-    Some(ProcessorTimes {
-        all: ticks.iter().sum(),
-        steal: *ticks.get(7)?,
-    })
 }
 
 fn governors(directory: &Path) -> Vec<String> {
@@ -209,12 +175,6 @@ mod tests {
 
     #[test]
     fn the_kernels_texts_are_understood() {
-        let before = parse_processor_times("cpu  10 0 10 70 0 0 0 10 0 0\ncpu0 1 2").unwrap();
-        let after = parse_processor_times("cpu  20 0 20 140 0 0 0 20 5 5\n").unwrap();
-        assert_eq!(after.steal_pct_since(before), Some(10.0));
-        assert_eq!(before.steal_pct_since(before), None);
-        assert_eq!(parse_processor_times("cpu  1 2 x"), None);
-        assert_eq!(parse_processor_times("cpu  1 2 3"), None);
         assert_eq!(port_count("32768\t60999"), Some(28_232));
         assert_eq!(port_count("9 1"), None);
         assert_eq!(first("0.52 0.41 0.30 2/345 1234"), Some(0.52));

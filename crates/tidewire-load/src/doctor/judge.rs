@@ -24,16 +24,11 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 fn clock(clock: &ClockFacts) -> Finding {
     let source = clock.source.as_deref().unwrap_or("source unknown");
     let (step, cost) = (clock.resolution_ns, clock.cost_ns);
+    let is_slow = cost > CLOCK_COST_NS_MAX || step > CLOCK_STEP_NS_MAX;
     let found = format!("{source}, {step} ns steps, {cost:.0} ns a reading");
-    let level = if cost > CLOCK_COST_NS_MAX || step > CLOCK_STEP_NS_MAX {
-        Level::Warning
-    } else {
-        Level::Good
-    };
     finding(
         "clock",
-        level,
-        found,
+        (good_unless(is_slow, Level::Warning), found),
         "every message reads the clock several times; boot with clocksource=tsc, or choose kvm-clock on a virtual \
          machine, in /sys/devices/system/clocksource/clocksource0",
     )
@@ -42,29 +37,28 @@ fn clock(clock: &ClockFacts) -> Finding {
 fn core_count(cores: &CoreFacts) -> Finding {
     let (usable, allowed) = (cores.usable, cores.allowed);
     let mut found = format!("{usable} usable");
-    if usable < allowed {
-        found = format!("{usable} usable of {allowed} by a quota");
-        let remedy = "a quota pauses the process for milliseconds when it is used up, which shows as latency; raise \
-                      the container's CPU limit to whole cores, or bind it to some";
-        return finding("cores", Level::Warning, found, remedy);
-    }
-    match usable {
-        1 => finding(
-            "cores",
+    let (level, remedy) = match usable {
+        _ if usable < allowed => {
+            found = format!("{usable} usable of {allowed} by a quota");
+            (
+                Level::Warning,
+                "a quota pauses the process for milliseconds when it is used up, which shows as latency; raise \
+                 the container's CPU limit to whole cores, or bind it to some",
+            )
+        }
+        1 => (
             Level::Warning,
-            found,
             "client and server wait for each other's turn, and latencies measure that; use a second machine for the \
              server with --target, or one with 4 cores",
         ),
-        2..CORES_ROOMY => finding(
-            "cores",
+        2..CORES_ROOMY => (
             Level::Advice,
-            found,
             "client and server have a core each and share it with everything else: read latencies at 30 to 70 % of \
              the highest rate, not at the highest",
         ),
-        _ => finding("cores", Level::Good, found, ""),
-    }
+        _ => (Level::Good, ""),
+    };
+    finding("cores", (level, found), remedy)
 }
 
 fn steal(cores: &CoreFacts) -> Finding {
@@ -73,101 +67,74 @@ fn steal(cores: &CoreFacts) -> Finding {
     } else {
         "no hypervisor"
     };
-    let Some(pct) = cores.steal_pct else {
-        return finding("steal", Level::Good, format!("{kind}, not shown"), "");
-    };
-    let level = match pct {
-        pct if pct > STEAL_PCT_MAX => Level::Warning,
-        pct if pct > STEAL_PCT_GOOD => Level::Advice,
-        _ => Level::Good,
+    let judged = match cores.steal_pct {
+        None => (Level::Good, format!("{kind}, not shown")),
+        Some(pct) => (
+            at_most(pct, STEAL_PCT_GOOD, STEAL_PCT_MAX),
+            format!("{kind}, {pct:.1} % of processor time taken by others"),
+        ),
     };
     finding(
         "steal",
-        level,
-        format!("{kind}, {pct:.1} % of processor time taken by others"),
+        judged,
         "neighbours on the same host use the cores; use dedicated cores or another host, and measure in pairs with \
          `tidewire ab`",
     )
 }
 
 fn governor(cores: &CoreFacts) -> Finding {
-    if cores.governors.is_empty() {
-        return finding(
-            "governor",
-            Level::Good,
-            "not shown to this system".to_owned(),
-            "",
-        );
-    }
-    let level = if cores.governors == ["performance"] {
-        Level::Good
-    } else {
-        Level::Advice
-    };
+    let is_other = cores.governors != ["performance"];
+    let judged = (
+        good_unless(is_other, Level::Advice),
+        cores.governors.join(", "),
+    );
     finding(
         "governor",
-        level,
-        cores.governors.join(", "),
+        Some(judged).filter(|_| !cores.governors.is_empty()),
         "cores slow down when idle, so low rates show longer latencies than high ones; as root: \
          echo performance | tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
     )
 }
 
 fn load(cores: &CoreFacts) -> Finding {
-    let Some(average) = cores.load_average else {
-        return finding(
-            "other programs",
-            Level::Good,
-            "load not shown".to_owned(),
-            "",
-        );
-    };
-    let level = if average > cores.usable as f64 * LOAD_SHARE_MAX {
-        Level::Warning
-    } else {
-        Level::Good
+    let most = cores.usable as f64 * LOAD_SHARE_MAX;
+    let judge = |average| {
+        let found = format!("load average {average:.2} in the last minute");
+        (at_most(average, most, most), found)
     };
     finding(
         "other programs",
-        level,
-        format!("load average {average:.2} in the last minute"),
+        cores.load_average.map(judge),
         "something else runs and takes cores and caches; stop it (`top` shows it) and wait a minute",
     )
 }
 
 fn evenness(facts: &Facts) -> Finding {
-    let measured = &facts.fixed_loop;
-    let level = match measured.lost_pct {
-        pct if pct > LOOP_LOST_PCT_MAX => Level::Warning,
-        pct if pct > LOOP_LOST_PCT_GOOD => Level::Advice,
-        _ => Level::Good,
-    };
+    let (lost, longest) = (
+        facts.fixed_loop.lost_pct,
+        facts.fixed_loop.longest_by_median,
+    );
+    let found = format!(
+        "a fixed loop lost {lost:.1} % of its time, its longest piece took {longest:.0} times the median"
+    );
     finding(
         "evenness",
-        level,
-        format!(
-            "a fixed loop lost {:.1} % of its time, its longest piece took {:.0} times the median",
-            measured.lost_pct, measured.longest_by_median
-        ),
+        (at_most(lost, LOOP_LOST_PCT_GOOD, LOOP_LOST_PCT_MAX), found),
         "the same work takes unequal time here, through other programs, interrupts or changing frequency: differences \
          of about this size are noise; repeat runs and compare them with `tidewire ab`",
     )
 }
 
 fn wakeup(facts: &Facts) -> Finding {
-    let measured = &facts.wakeup;
-    let level = match measured.p99_us {
-        late if late > WAKEUP_P99_US_MAX => Level::Warning,
-        late if late > WAKEUP_P99_US_GOOD => Level::Advice,
-        _ => Level::Good,
-    };
+    let late = &facts.wakeup;
+    let found = format!(
+        "sleeps of 1 ms end {:.0} µs late at p50, {:.0} µs at p99, {:.0} µs at most",
+        late.p50_us, late.p99_us, late.max_us
+    );
+    let level = at_most(late.p99_us, WAKEUP_P99_US_GOOD, WAKEUP_P99_US_MAX);
     finding(
         "wake-ups",
-        level,
-        format!(
-            "sleeps of 1 ms end {:.0} µs late at p50, {:.0} µs at p99, {:.0} µs at most",
-            measured.p50_us, measured.p99_us, measured.max_us
-        ),
+        (level, found),
         "messages are sent that much too late at low rates, which the report shows as send lag; leave a core to the \
          client, or lower the idle states (boot with intel_idle.max_cstate=1 or processor.max_cstate=1)",
     )
@@ -175,93 +142,92 @@ fn wakeup(facts: &Facts) -> Finding {
 
 fn descriptors(limits: &LimitFacts) -> Finding {
     let most = limits.descriptors_max;
-    let level = if most < DESCRIPTORS_GOOD {
-        Level::Advice
-    } else {
-        Level::Good
-    };
     let found = match most {
         u64::MAX => "unlimited".to_owned(),
         most => format!("{} at most", thousands(most)),
     };
     finding(
         "descriptors",
-        level,
-        found,
+        (at_least(most, DESCRIPTORS_GOOD), found),
         "each agent and each session takes one; raise the hard limit: ulimit -Hn 1048576 as root, or LimitNOFILE= of \
          the service",
     )
 }
 
 fn socket_buffers(limits: &LimitFacts) -> Finding {
-    let sizes = [
+    let (receive, send) = (
         limits.receive_buffer_bytes_max,
         limits.send_buffer_bytes_max,
-    ];
-    let [Some(receive), Some(send)] = sizes else {
-        return finding("socket buffers", Level::Good, "not shown".to_owned(), "");
-    };
-    let level = if receive.min(send) < SOCKET_BUFFER_BYTES_GOOD {
-        Level::Advice
-    } else {
-        Level::Good
+    );
+    let judge = |(receive, send)| {
+        let sizes = [receive, send].map(mebibytes);
+        let found = format!("{} to receive and {} to send at most", sizes[0], sizes[1]);
+        (at_least(receive.min(send), SOCKET_BUFFER_BYTES_GOOD), found)
     };
     finding(
         "socket buffers",
-        level,
-        format!(
-            "{} to receive and {} to send at most",
-            mebibytes(receive),
-            mebibytes(send)
-        ),
+        receive.zip(send).map(judge),
         "UDP drops what does not fit while the receiver is busy (TCP sizes its own buffers); as root: \
          sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608",
     )
 }
 
 fn accept_queue(limits: &LimitFacts) -> Finding {
-    let Some(most) = limits.accept_queue_max else {
-        return finding("accept queue", Level::Good, "not shown".to_owned(), "");
-    };
-    let level = if most < ACCEPT_QUEUE_GOOD {
-        Level::Advice
-    } else {
-        Level::Good
+    let judge = |most| {
+        let found = format!("{} connections at most", thousands(most));
+        (at_least(most, ACCEPT_QUEUE_GOOD), found)
     };
     finding(
         "accept queue",
-        level,
-        format!("{} connections at most", thousands(most)),
+        limits.accept_queue_max.map(judge),
         "when many agents connect at once, those that find the queue full try again a second later; as root: \
          sysctl -w net.core.somaxconn=4096",
     )
 }
 
 fn ports(limits: &LimitFacts) -> Finding {
-    let Some(count) = limits.local_ports else {
-        return finding("local ports", Level::Good, "not shown".to_owned(), "");
-    };
-    let level = if count < PORTS_GOOD {
-        Level::Advice
-    } else {
-        Level::Good
+    let judge = |count| {
+        let found = format!("{} for outgoing connections", thousands(count));
+        (at_least(count, PORTS_GOOD), found)
     };
     finding(
         "local ports",
-        level,
-        format!("{} for outgoing connections", thousands(count)),
+        limits.local_ports.map(judge),
         "so many agents can connect to one address and port, fewer while closed connections linger; as root: \
          sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
     )
 }
 
-fn finding(check: &'static str, level: Level, found: String, remedy: &'static str) -> Finding {
-    let remedy = if level == Level::Good { "" } else { remedy };
+/// A warning above `most`, advice above `good`.
+fn at_most(value: f64, good: f64, most: f64) -> Level {
+    match value {
+        value if value > most => Level::Warning,
+        value if value > good => Level::Advice,
+        _ => Level::Good,
+    }
+}
+
+fn at_least(value: u64, good: u64) -> Level {
+    good_unless(value < good, Level::Advice)
+}
+
+fn good_unless(is_amiss: bool, level: Level) -> Level {
+    if is_amiss { level } else { Level::Good }
+}
+
+/// The finding of a check; good where the fact is hidden.
+fn finding(
+    check: &'static str,
+    judged: impl Into<Option<(Level, String)>>,
+    remedy: &'static str,
+) -> Finding {
+    let hidden = || (Level::Good, "not shown".to_owned());
+    let (level, found) = judged.into().unwrap_or_else(hidden);
     Finding {
         check,
         level,
         found,
-        remedy,
+        remedy: if level == Level::Good { "" } else { remedy },
     }
 }
 

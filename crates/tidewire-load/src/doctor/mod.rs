@@ -27,27 +27,23 @@ pub struct Examination {
 
 impl Examination {
     /// Examines this machine, which takes about three seconds of one core.
-    #[must_use]
     pub fn make() -> Self {
         Self::of(Facts::gather())
     }
 
     /// Judges given facts.
-    #[must_use]
     pub fn of(facts: Facts) -> Self {
         let findings = judge::findings(&facts);
         Self { facts, findings }
     }
 
     /// How many findings have this level.
-    #[must_use]
     pub fn count(&self, level: Level) -> usize {
         let findings = self.findings.iter();
         findings.filter(|finding| finding.level == level).count()
     }
 
     /// The findings as plain text, the worst first.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let mut findings: Vec<&Finding> = self.findings.iter().collect();
         findings.sort_by_key(|finding| finding.level);
@@ -87,24 +83,18 @@ pub struct Finding {
     pub remedy: &'static str,
 }
 
-/// How bad a finding is; the worst comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Figures from this machine will mislead.
-    Warning,
-    /// Figures would be steadier, or larger tests possible.
-    Advice,
-    /// Nothing to do.
-    Good,
-}
-
-impl Level {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Warning => "FIX",
-            Self::Advice => "consider",
-            Self::Good => "good",
-        }
+worded! {
+    /// How bad a finding is; the worst comes first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Level {
+        /// Figures from this machine will mislead.
+        Warning = "FIX",
+        /// Figures would be steadier, or larger tests possible.
+        Advice = "consider",
+        /// Nothing to do.
+        Good = "good",
     }
 }
+
+impl Level {}

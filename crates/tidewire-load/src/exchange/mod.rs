@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tidewire_io::clock::now_ns;
 
+pub use self::result::WorkCounts;
 pub(crate) use self::result::{AgentResult, Confirmed, Counts, LaneResult};
 pub(crate) use self::times::{SentTimes, Times};
 

@@ -1,5 +1,6 @@
 //! The findings of a lane's agents, which the lane hands in when the step ends.
 
+use serde::{Deserialize, Serialize};
 use tidewire::CloseReason;
 
 use crate::ledger::Ledger;
@@ -36,35 +37,64 @@ pub(crate) enum Confirmed {
     Count(u64),
 }
 
+/// Numbers of a step. `offered = sent + skipped + unsent + send errors`, of which the report has `total_sent` and
+/// `total_send_errors`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkCounts {
+    /// Messages that were due.
+    pub offered: u64,
+    /// Left out because they could not be sent in time.
+    pub skipped: u64,
+    /// Due and still not sent at the end.
+    pub unsent: u64,
+    /// Deliveries that failed logins, sends and receivers stand for in the share of success.
+    #[serde(default)]
+    pub failed_deliveries: u64,
+    /// Replies given up after the timeout.
+    pub timeouts: u64,
+    /// Replies that came after they had been given up; they count as received.
+    pub late_replies: u64,
+    /// Messages the server answered with an error.
+    pub refused: u64,
+    /// Most unanswered messages at one time, of all lanes together at most.
+    pub in_flight_max: u64,
+    /// Messages that arrived too late for their sent time to be known; they are missing in `service`.
+    pub sent_unknown: u64,
+    /// Messages that the schedule had due in the steady window, sent or not.
+    pub steady_offered: u64,
+    /// Those of them that were sent before it ended; nothing in reports of older builds.
+    #[serde(default)]
+    pub steady_on_time: Option<u64>,
+    /// Deliveries that those owed; in a part of a fan-out, to receivers of the same part, which are the ones that are timed.
+    pub steady_expected: u64,
+    /// Messages that were sent within the steady window.
+    pub steady_sent: u64,
+    /// Distinct messages that arrived within the steady window.
+    pub steady_received: u64,
+}
+
+impl WorkCounts {
+    /// Adds all but `in_flight_max`, of which a sum means something only where both were at the same time.
+    pub(crate) fn add(&mut self, other: &Self) {
+        add_fields!(self, other;
+            offered skipped unsent failed_deliveries timeouts late_replies refused sent_unknown steady_offered
+            steady_expected steady_sent steady_received);
+        let on_time = self.steady_on_time.zip(other.steady_on_time);
+        self.steady_on_time = on_time.map(|(one, other)| one + other);
+    }
+}
+
 /// Numbers of a lane that are added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Messages that were due, sent or not.
-    pub(crate) offered: u64,
-    /// Messages left out because they could not be sent in time.
-    pub(crate) skipped: u64,
-    /// Messages that were due and still not sent at the end.
-    pub(crate) unsent: u64,
+    /// Those that the report has.
+    pub(crate) work: WorkCounts,
     /// Messages due in the steady window that were skipped or never sent, though their agent had a place for them.
     pub(crate) steady_overdue: u64,
-    pub(crate) send_errors: u64,
-    /// Replies given up.
-    pub(crate) timeouts: u64,
-    /// Replies that came after that.
-    pub(crate) late_replies: u64,
-    /// Messages the server answered with an error.
-    pub(crate) refused: u64,
-    /// Messages of which the receiver could not learn when they were sent.
-    pub(crate) sent_unknown: u64,
-    /// Most unanswered messages at one time.
-    pub(crate) in_flight_max: u64,
-    /// Messages that were due in the steady window.
-    pub(crate) steady_offered: u64,
-    /// Those of them that were sent before it ended.
+    /// Messages due in the steady window that were sent before it ended.
     pub(crate) steady_on_time: u64,
-    /// Messages that were sent within the steady window, whenever they were due.
-    pub(crate) steady_sent: u64,
-    /// Distinct messages that arrived within the steady window, whenever they were due.
-    pub(crate) steady_received: u64,
+    pub(crate) send_errors: u64,
+    /// Messages that the server says it dropped.
     pub(crate) gaps: u64,
 }

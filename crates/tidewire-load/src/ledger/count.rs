@@ -6,56 +6,38 @@
 //! (but for one chance in 2^64). When they differ the receiver is known to be wrong, but not how: the totals
 //! then say the least that must have gone wrong, and count the receiver as unresolved.
 
-use super::ReceiverTotals;
+use super::{ReceiverTotals, Tally};
 use crate::schedule::mix;
 
 /// Number and checksum of what one receiver got.
 #[derive(Clone, Debug, Default)]
-pub struct CountLedger {
-    late_ns: u64,
-    arrived: u64,
+pub(crate) struct CountLedger {
+    pub(super) tally: Tally,
     counted: u64,
     checksum: u64,
-    corrupt: u64,
-    foreign: u64,
-    late: u64,
 }
 
 impl CountLedger {
     /// An empty account that calls a delivery late when it comes more than `late_ms` milliseconds after its
     /// intended time.
-    #[must_use]
-    pub fn with_late_ms(late_ms: u64) -> Self {
+    pub(crate) fn with_late_ms(late_ms: u64) -> Self {
         Self {
-            late_ns: late_ms.saturating_mul(1_000_000),
+            tally: Tally::with_late_ms(late_ms),
             ..Self::default()
         }
     }
 
     /// Notes a decoded message that came `delay_ns` nanoseconds after its intended time.
     #[inline]
-    pub fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) {
-        self.arrived += 1;
+    pub(crate) fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) {
+        self.tally.arrived += 1;
         self.counted += 1;
         self.checksum = self.checksum.wrapping_add(mixed(sender, sequence));
-        self.late += u64::from(delay_ns > self.late_ns);
-    }
-
-    /// Notes a message whose stamp does not check.
-    pub fn record_corrupt(&mut self) {
-        self.arrived += 1;
-        self.corrupt += 1;
-    }
-
-    /// Notes a message that is none of this step's.
-    pub fn record_foreign(&mut self) {
-        self.arrived += 1;
-        self.foreign += 1;
+        self.tally.late += u64::from(delay_ns > self.tally.late_ns);
     }
 
     /// Closes the account against what all senders but the receiver itself, `own`, sent.
-    #[must_use]
-    pub fn finish(&self, sent: &SentTotals, own: usize) -> ReceiverTotals {
+    pub(crate) fn finish(&self, sent: &SentTotals, own: usize) -> ReceiverTotals {
         let (expected, checksum) = sent.of_others(own);
         let matches = self.counted == expected && self.checksum == checksum;
         // The least that explains a mismatch: too few means loss, too many means duplication, and as many
@@ -67,24 +49,19 @@ impl CountLedger {
             None => (expected - self.counted, 0),
         };
         ReceiverTotals {
-            receivers: 1,
             receivers_unresolved: u64::from(!matches),
             expected,
             delivered: expected - lost,
             lost,
-            arrived: self.arrived,
             duplicated,
-            corrupt: self.corrupt,
-            late: self.late,
-            foreign: self.foreign,
-            ..ReceiverTotals::default()
+            ..self.tally.totals()
         }
     }
 }
 
 /// The messages of all senders, ready to be compared with many receivers.
 #[derive(Clone, Debug, Default)]
-pub struct SentTotals {
+pub(crate) struct SentTotals {
     by_sender: Vec<u64>,
     checksum_by_sender: Vec<u64>,
     sum: u64,
@@ -94,8 +71,7 @@ pub struct SentTotals {
 impl SentTotals {
     /// Takes for every sender how many messages it sent, numbered from 1. Computes checksums only with
     /// `checksums`, since that costs a few nanoseconds a message and only counting receivers need them.
-    #[must_use]
-    pub fn new(sent_by_sender: Vec<u64>, checksums: bool) -> Self {
+    pub(crate) fn new(sent_by_sender: Vec<u64>, checksums: bool) -> Self {
         let checksum_by_sender: Vec<u64> = if checksums {
             let of_sender = |(sender, sent): (usize, &u64)| {
                 (1..=*sent).fold(0_u64, |sum, sequence| {
@@ -117,15 +93,8 @@ impl SentTotals {
     }
 
     /// Number of messages of each sender.
-    #[must_use]
-    pub fn by_sender(&self) -> &[u64] {
+    pub(crate) fn by_sender(&self) -> &[u64] {
         &self.by_sender
-    }
-
-    /// Number of messages of all senders.
-    #[must_use]
-    pub fn sum(&self) -> u64 {
-        self.sum
     }
 
     /// Number and checksum of what all senders but `own` sent.
@@ -236,8 +205,8 @@ mod tests {
     fn lateness_corruption_and_strangers_are_counted_apart() {
         let mut ledger = CountLedger::with_late_ms(1);
         ledger.record(0, 1, 1_000_001);
-        ledger.record_corrupt();
-        ledger.record_foreign();
+        ledger.tally.record_corrupt();
+        ledger.tally.record_foreign();
         let totals = ledger.finish(&SentTotals::new(vec![1, 1], true), 1);
         assert_eq!((totals.delivered, totals.late), (1, 1));
         assert_eq!((totals.corrupt, totals.foreign, totals.arrived), (1, 1, 3));

@@ -16,12 +16,12 @@ mod count;
 mod missing;
 mod receiver;
 
-pub use count::{CountLedger, SentTotals};
-pub use receiver::ReceiverLedger;
+pub(crate) use count::{CountLedger, SentTotals};
+pub(crate) use receiver::ReceiverLedger;
 
 /// The account of one receiver, full or counting.
 #[derive(Debug)]
-pub enum Ledger {
+pub(crate) enum Ledger {
     /// Every pair is tracked.
     Full(Box<ReceiverLedger>),
     /// Only number and checksum are kept.
@@ -32,8 +32,7 @@ impl Ledger {
     /// The account for the receiver with index `receiver` in a room of `members`, of whom everyone sends to
     /// everyone else. Up to [`PAIRS_TRACKED_MAX`] pairs all are tracked fully, above that an evenly spaced
     /// sample of receivers is.
-    #[must_use]
-    pub fn for_member(receiver: usize, members: usize, late_ms: u64) -> Self {
+    pub(crate) fn for_member(receiver: usize, members: usize, late_ms: u64) -> Self {
         if is_tracked(receiver, members) {
             Self::Full(Box::new(ReceiverLedger::with_late_ms(members, late_ms)))
         } else {
@@ -44,7 +43,7 @@ impl Ledger {
     /// Notes a decoded message that came `delay_ns` nanoseconds after its intended time. A counting account
     /// cannot tell a duplicate and calls everything new.
     #[inline]
-    pub fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) -> Fate {
+    pub(crate) fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) -> Fate {
         match self {
             Self::Full(ledger) => ledger.record(sender, sequence, delay_ns),
             Self::Count(ledger) => {
@@ -55,34 +54,24 @@ impl Ledger {
     }
 
     /// The highest sequence that came of a sender; 0 of one that was never heard, and where it is only counted.
-    #[must_use]
-    pub fn highest(&self, sender: usize) -> u64 {
+    pub(crate) fn highest(&self, sender: usize) -> u64 {
         match self {
             Self::Full(ledger) => ledger.highest(sender),
             Self::Count(_) => 0,
         }
     }
 
-    /// Notes a message whose stamp does not check.
-    pub fn record_corrupt(&mut self) {
+    /// The counts that both kinds of account keep.
+    pub(crate) fn tally(&mut self) -> &mut Tally {
         match self {
-            Self::Full(ledger) => ledger.record_corrupt(),
-            Self::Count(ledger) => ledger.record_corrupt(),
-        }
-    }
-
-    /// Notes a message that is none of this step's: another run's or step's stamp.
-    pub fn record_foreign(&mut self) {
-        match self {
-            Self::Full(ledger) => ledger.record_foreign(),
-            Self::Count(ledger) => ledger.record_foreign(),
+            Self::Full(ledger) => &mut ledger.tally,
+            Self::Count(ledger) => &mut ledger.tally,
         }
     }
 
     /// Closes the account of the receiver with index `own`. `sent` must have checksums when
     /// [`needs_checksums`] says so for the room.
-    #[must_use]
-    pub fn finish(&self, sent: &SentTotals, own: usize) -> ReceiverTotals {
+    pub(crate) fn finish(&self, sent: &SentTotals, own: usize) -> ReceiverTotals {
         match self {
             Self::Full(ledger) => ledger.finish(sent.by_sender(), own),
             Self::Count(ledger) => ledger.finish(sent, own),
@@ -90,9 +79,54 @@ impl Ledger {
     }
 }
 
+/// The counts of arrivals that need no knowledge of what was sent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    late_ns: u64,
+    arrived: u64,
+    corrupt: u64,
+    foreign: u64,
+    late: u64,
+}
+
+impl Tally {
+    /// Calls a delivery late that comes more than `late_ms` milliseconds after its intended time.
+    fn with_late_ms(late_ms: u64) -> Self {
+        Self {
+            late_ns: late_ms.saturating_mul(1_000_000),
+            ..Self::default()
+        }
+    }
+
+    /// Notes a message whose stamp does not check. Whose it was is unknown: where senders are told apart it will also be
+    /// missing from its sender's row and so count as lost.
+    pub(crate) fn record_corrupt(&mut self) {
+        self.arrived += 1;
+        self.corrupt += 1;
+    }
+
+    /// Notes a message that is none of this step's: another run's or step's stamp.
+    pub(crate) fn record_foreign(&mut self) {
+        self.arrived += 1;
+        self.foreign += 1;
+    }
+
+    /// The closed account of one receiver, as far as it is known.
+    fn totals(&self) -> ReceiverTotals {
+        ReceiverTotals {
+            receivers: 1,
+            arrived: self.arrived,
+            corrupt: self.corrupt,
+            late: self.late,
+            foreign: self.foreign,
+            ..ReceiverTotals::default()
+        }
+    }
+}
+
 /// The fate of one message at one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// It came for the first time and before any later one of its sender.
     New,
     /// It had come before.
@@ -107,96 +141,67 @@ pub enum Fate {
 
 /// Closed accounts of one receiver, or of several after [`ReceiverTotals::merge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceiverTotals {
+pub(crate) struct ReceiverTotals {
     /// Receivers these totals are of.
-    pub receivers: u64,
+    pub(crate) receivers: u64,
     /// Those of them of which every pair was tracked.
-    pub receivers_tracked: u64,
+    pub(crate) receivers_tracked: u64,
     /// Those that were only counted and whose number or checksum did not match; their `lost` and
     /// `duplicated` are the least that explains it.
-    pub receivers_unresolved: u64,
+    pub(crate) receivers_unresolved: u64,
     /// Messages sent by all others: what should have arrived.
-    pub expected: u64,
+    pub(crate) expected: u64,
     /// Distinct expected messages that arrived.
-    pub delivered: u64,
+    pub(crate) delivered: u64,
     /// Expected messages that did not arrive.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// Expected messages of which the instrument cannot know whether they arrived; they are neither delivered nor lost.
-    pub unconfirmed: u64,
+    pub(crate) unconfirmed: u64,
     /// Arrivals of a message that had arrived before.
-    pub duplicated: u64,
+    pub(crate) duplicated: u64,
     /// Delivered messages that came after a later one of their sender.
-    pub reordered: u64,
+    pub(crate) reordered: u64,
     /// Arrivals with a broken stamp.
-    pub corrupt: u64,
+    pub(crate) corrupt: u64,
     /// Delivered messages that came too long after their intended time.
-    pub late: u64,
+    pub(crate) late: u64,
     /// Arrivals of other runs, other steps, unknown senders, or of the receiver itself.
-    pub foreign: u64,
+    pub(crate) foreign: u64,
     /// Distinct arrivals with a sequence that their sender never sent.
-    pub invented: u64,
+    pub(crate) invented: u64,
     /// Lost messages that could no longer have arrived late, because too many gaps were open at once; such
     /// an arrival would have counted as duplicated.
-    pub settled: u64,
+    pub(crate) settled: u64,
     /// Everything that arrived, counted as it came.
-    pub arrived: u64,
+    pub(crate) arrived: u64,
 }
 
 impl ReceiverTotals {
     /// Adds the totals of other receivers.
-    pub fn merge(&mut self, other: &Self) {
-        self.receivers += other.receivers;
-        self.receivers_tracked += other.receivers_tracked;
-        self.receivers_unresolved += other.receivers_unresolved;
-        self.expected += other.expected;
-        self.delivered += other.delivered;
-        self.lost += other.lost;
-        self.unconfirmed += other.unconfirmed;
-        self.duplicated += other.duplicated;
-        self.reordered += other.reordered;
-        self.corrupt += other.corrupt;
-        self.late += other.late;
-        self.foreign += other.foreign;
-        self.invented += other.invented;
-        self.settled += other.settled;
-        self.arrived += other.arrived;
+    pub(crate) fn merge(&mut self, other: &Self) {
+        add_fields!(self, other;
+            receivers receivers_tracked receivers_unresolved expected delivered lost unconfirmed duplicated
+            reordered corrupt late foreign invented settled arrived);
     }
 
     /// Whether the accounts close: what was expected arrived, is lost or is unconfirmed, and what arrived was
     /// delivered or has another name. The second sum comes from counters the first does not use.
-    #[must_use]
-    pub fn is_conserved(&self) -> bool {
+    pub(crate) fn is_conserved(&self) -> bool {
         let named = self.delivered + self.duplicated + self.corrupt + self.foreign + self.invented;
         self.expected == self.delivered + self.lost + self.unconfirmed && self.arrived == named
-    }
-
-    /// Whether every expected message came once and in order, and nothing else did. Lateness does not count.
-    #[must_use]
-    pub fn is_exactly_once_in_order(&self) -> bool {
-        let amiss = self.lost
-            + self.unconfirmed
-            + self.duplicated
-            + self.reordered
-            + self.corrupt
-            + self.foreign
-            + self.invented
-            + self.receivers_unresolved;
-        amiss == 0 && self.delivered == self.expected
     }
 }
 
 /// Whether a receiver of a room of `members` is tracked fully. The tracked ones are spread evenly, because
 /// neighbours share a lane and would share its troubles.
-#[must_use]
-pub fn is_tracked(receiver: usize, members: usize) -> bool {
+pub(crate) fn is_tracked(receiver: usize, members: usize) -> bool {
     let tracked = tracked_receivers(members) as u128;
     let (receiver, members) = (receiver as u128, members.max(1) as u128);
     (receiver + 1) * tracked / members > receiver * tracked / members
 }
 
 /// Whether some receivers of a room of `members` are only counted, so that [`SentTotals`] need checksums.
-#[must_use]
-pub fn needs_checksums(members: usize) -> bool {
+pub(crate) fn needs_checksums(members: usize) -> bool {
     tracked_receivers(members) < members
 }
 
@@ -206,11 +211,11 @@ fn tracked_receivers(members: usize) -> usize {
 
 /// Most (sender, receiver) pairs tracked fully: 4 MB while in order, which still leaves the processor's caches
 /// to the work itself.
-pub const PAIRS_TRACKED_MAX: usize = 1_000_000;
+pub(crate) const PAIRS_TRACKED_MAX: usize = 1_000_000;
 
 /// A delivery is late when it comes more than this after its intended time, in milliseconds, unless the
 /// caller says otherwise: a second is where a person stops calling a chat live.
-pub const LATE_MS: u64 = 1_000;
+pub(crate) const LATE_MS: u64 = 1_000;
 
 #[cfg(test)]
 mod tests;

@@ -10,21 +10,17 @@
 //! core, and waiting for them was a sixth of the instrument's time.
 
 use super::missing::MissingTable;
-use super::{Fate, ReceiverTotals};
+use super::{Fate, ReceiverTotals, Tally};
 
 /// The fate of every message that one receiver should get, got or should not have got.
 #[derive(Debug)]
-pub struct ReceiverLedger {
+pub(crate) struct ReceiverLedger {
     /// By sender: the last sequence of a pair in order, or [`DISORDERED`] and a place in `disordered`.
     pairs: Vec<u32>,
     disordered: Vec<Pair>,
-    late_ns: u64,
-    arrived: u64,
+    pub(super) tally: Tally,
     duplicated: u64,
     reordered: u64,
-    corrupt: u64,
-    foreign: u64,
-    late: u64,
     sequence_zero: u64,
     missing: MissingTable,
 }
@@ -36,26 +32,15 @@ struct Pair {
 }
 
 impl ReceiverLedger {
-    /// An empty row for `senders` senders with the usual bound of lateness, [`super::LATE_MS`].
-    #[must_use]
-    pub fn new(senders: usize) -> Self {
-        Self::with_late_ms(senders, super::LATE_MS)
-    }
-
     /// An empty row that calls a delivery late when it comes more than `late_ms` milliseconds after its
     /// intended time.
-    #[must_use]
-    pub fn with_late_ms(senders: usize, late_ms: u64) -> Self {
+    pub(crate) fn with_late_ms(senders: usize, late_ms: u64) -> Self {
         Self {
             pairs: vec![0; senders],
             disordered: Vec::new(),
-            late_ns: late_ms.saturating_mul(1_000_000),
-            arrived: 0,
+            tally: Tally::with_late_ms(late_ms),
             duplicated: 0,
             reordered: 0,
-            corrupt: 0,
-            foreign: 0,
-            late: 0,
             sequence_zero: 0,
             missing: MissingTable::default(),
         }
@@ -63,10 +48,10 @@ impl ReceiverLedger {
 
     /// Notes a decoded message that came `delay_ns` nanoseconds after its intended time.
     #[inline]
-    pub fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) -> Fate {
-        self.arrived += 1;
+    pub(crate) fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) -> Fate {
+        self.tally.arrived += 1;
         let Some(pair) = self.pairs.get_mut(sender as usize) else {
-            self.foreign += 1;
+            self.tally.foreign += 1;
             return Fate::Foreign;
         };
         let fate = if u64::from(*pair) + 1 == sequence && *pair < IN_ORDER_MAX {
@@ -75,50 +60,30 @@ impl ReceiverLedger {
         } else {
             self.record_out_of_order(sender, sequence)
         };
-        if delay_ns > self.late_ns && matches!(fate, Fate::New | Fate::Reordered) {
-            self.late += 1;
+        if delay_ns > self.tally.late_ns && matches!(fate, Fate::New | Fate::Reordered) {
+            self.tally.late += 1;
         }
         fate
     }
 
     /// The highest sequence that came of a sender; 0 of one that was never heard.
-    #[must_use]
-    pub fn highest(&self, sender: usize) -> u64 {
+    pub(crate) fn highest(&self, sender: usize) -> u64 {
         match self.pairs.get(sender) {
             Some(_) => self.pair(sender).highest,
             None => 0,
         }
     }
 
-    /// Notes a message whose stamp does not check. Whose it was is unknown: it will also be missing from
-    /// its sender's row and so count as lost.
-    pub fn record_corrupt(&mut self) {
-        self.arrived += 1;
-        self.corrupt += 1;
-    }
-
-    /// Notes a message that is none of this step's: another run's or step's stamp.
-    pub fn record_foreign(&mut self) {
-        self.arrived += 1;
-        self.foreign += 1;
-    }
-
     /// Closes the row. `sent_by_sender` holds for every sender how many messages it sent, which are numbered
     /// from 1; `own` is the receiver's own index, whose messages must not come back to it.
-    #[must_use]
-    pub fn finish(&self, sent_by_sender: &[u64], own: usize) -> ReceiverTotals {
+    pub(crate) fn finish(&self, sent_by_sender: &[u64], own: usize) -> ReceiverTotals {
         let mut totals = ReceiverTotals {
-            receivers: 1,
             receivers_tracked: 1,
-            arrived: self.arrived,
             duplicated: self.duplicated,
             reordered: self.reordered,
-            corrupt: self.corrupt,
-            late: self.late,
-            foreign: self.foreign,
             invented: self.sequence_zero,
             settled: self.missing.settled(),
-            ..ReceiverTotals::default()
+            ..self.tally.totals()
         };
         let untracked = sent_by_sender.iter().skip(self.pairs.len()).sum::<u64>();
         totals.expected += untracked;
@@ -248,10 +213,11 @@ const IN_ORDER_MAX: u32 = DISORDERED - 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::LATE_MS;
 
     /// A row of one other sender (index 0) for the receiver with index 1.
     fn row(sequences: impl IntoIterator<Item = u64>) -> ReceiverLedger {
-        let mut row = ReceiverLedger::new(2);
+        let mut row = ReceiverLedger::with_late_ms(2, LATE_MS);
         for sequence in sequences {
             row.record(0, sequence, 0);
         }
@@ -349,8 +315,8 @@ mod tests {
         let mut row = row([1]);
         assert_eq!(row.record(1, 1, 0), Fate::New);
         assert_eq!(row.record(2, 1, 0), Fate::Foreign);
-        row.record_foreign();
-        row.record_corrupt();
+        row.tally.record_foreign();
+        row.tally.record_corrupt();
         let totals = finish(&row, 2);
         assert_eq!((totals.foreign, totals.corrupt), (3, 1));
         assert_eq!((totals.expected, totals.delivered, totals.lost), (2, 1, 1));
@@ -372,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_pair_in_order_may_outgrow_its_number() {
-        let mut row = ReceiverLedger::new(2);
+        let mut row = ReceiverLedger::with_late_ms(2, LATE_MS);
         row.pairs[0] = IN_ORDER_MAX - 1;
         let last = u64::from(IN_ORDER_MAX) + 70;
         for sequence in u64::from(IN_ORDER_MAX)..=last {
@@ -396,7 +362,7 @@ mod tests {
             (totals.expected, totals.lost, totals.delivered),
             (100, 100, 0)
         );
-        let totals = ReceiverLedger::new(1).finish(&[1, 2, 3], 0);
+        let totals = ReceiverLedger::with_late_ms(1, LATE_MS).finish(&[1, 2, 3], 0);
         assert_eq!((totals.expected, totals.lost), (5, 5));
         assert!(totals.is_conserved());
     }

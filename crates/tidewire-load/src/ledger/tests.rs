@@ -6,6 +6,21 @@ use proptest::prelude::*;
 
 use super::*;
 
+impl ReceiverTotals {
+    /// Whether every expected message came once and in order, and nothing else did. Lateness does not count.
+    pub(super) fn is_exactly_once_in_order(&self) -> bool {
+        let amiss = self.lost
+            + self.unconfirmed
+            + self.duplicated
+            + self.reordered
+            + self.corrupt
+            + self.foreign
+            + self.invented
+            + self.receivers_unresolved;
+        amiss == 0 && self.delivered == self.expected
+    }
+}
+
 /// The plainest possible account: how often each message came.
 #[derive(Default)]
 struct Oracle {
@@ -136,7 +151,7 @@ proptest! {
         senders in prop::collection::vec(0_u32..3, 1_500),
     ) {
         let (messages, sent) = stream(&faults, &senders);
-        let mut ledger = ReceiverLedger::new(3);
+        let mut ledger = ReceiverLedger::with_late_ms(3, LATE_MS);
         let mut oracle = Oracle::default();
         for (sender, sequence) in messages {
             prop_assert_eq!(
@@ -154,7 +169,7 @@ proptest! {
         senders in prop::collection::vec(0_u32..3, 300),
     ) {
         let (messages, sent) = stream(&faults, &senders);
-        let mut full = ReceiverLedger::new(3);
+        let mut full = ReceiverLedger::with_late_ms(3, LATE_MS);
         let mut count = CountLedger::with_late_ms(LATE_MS);
         for (sender, sequence) in messages {
             full.record(sender, sequence, 0);
@@ -172,7 +187,7 @@ proptest! {
 
 #[test]
 fn a_flood_of_gaps_beyond_the_bound_stays_conserved() {
-    let mut ledger = ReceiverLedger::new(2);
+    let mut ledger = ReceiverLedger::with_late_ms(2, LATE_MS);
     let sent = 400_000;
     for sequence in (1..=sent).filter(|sequence| sequence % 4 == 0) {
         ledger.record(0, sequence, 0);
@@ -219,7 +234,7 @@ fn small_rooms_are_tracked_fully_and_huge_ones_by_an_even_sample() {
 fn totals_of_both_kinds_of_receiver_add_up() {
     let members = 2_000;
     let sent = SentTotals::new(vec![3; members], needs_checksums(members));
-    assert_eq!(sent.sum(), 6_000);
+    assert_eq!(sent.by_sender().iter().sum::<u64>(), 6_000);
     let mut totals = ReceiverTotals::default();
     for receiver in 0..members {
         let mut ledger = Ledger::for_member(receiver, members, LATE_MS);
@@ -229,8 +244,8 @@ fn totals_of_both_kinds_of_receiver_add_up() {
             }
         }
         if receiver == 1_000 {
-            ledger.record_foreign();
-            ledger.record_corrupt();
+            ledger.tally().record_foreign();
+            ledger.tally().record_corrupt();
         }
         totals.merge(&ledger.finish(&sent, receiver));
     }

@@ -44,7 +44,6 @@ pub struct Probe {
 
 impl Probe {
     /// Judges the run of a single step; nothing when it has none or could not be measured.
-    #[must_use]
     pub fn of(number: u32, rate: f64, report: &Report) -> Option<Self> {
         let step = report.steps.first()?;
         let detail = step.detail.as_ref()?;
@@ -84,7 +83,6 @@ impl Probe {
     }
 
     /// Whether the measurement was refused, which says nothing about the server.
-    #[must_use]
     pub fn is_invalid(&self) -> bool {
         self.conclusion == word(Conclusion::Invalid)
     }
@@ -119,7 +117,6 @@ pub struct RateSearch {
 
 impl RateSearch {
     /// A search for `step` that has not begun.
-    #[must_use]
     pub fn new(step: &Step, slo: Slo, plan: SearchPlan, seed: u64, env: Environment) -> Self {
         Self {
             schema_version: SEARCH_SCHEMA_VERSION,
@@ -152,7 +149,6 @@ impl RateSearch {
 
     /// The conclusion of the search. A search without a result has not shown that the limits can be kept, so it has
     /// failed.
-    #[must_use]
     pub fn conclusion(&self) -> Conclusion {
         match self.end {
             None => Conclusion::Interrupted,

@@ -29,7 +29,6 @@ pub struct SweepLevel {
 
 impl SweepLevel {
     /// The figures of a run of `step` alone; nothing when it could not be measured.
-    #[must_use]
     pub fn of(step: &Step, run: u32, report: &Report) -> Option<Self> {
         let found = report.steps.first()?;
         let detail = found.detail.as_ref()?;
@@ -72,7 +71,6 @@ pub struct Sweep {
 
 impl Sweep {
     /// A sweep of `step` that has not begun.
-    #[must_use]
     pub fn new(step: &Step, seed: u64, env: Environment) -> Self {
         Self {
             schema_version: SWEEP_SCHEMA_VERSION,

@@ -1,12 +1,10 @@
 //! Dots with their intervals, a line each over one axis, as SVG.
 
-use std::fmt::Write as _;
-
-use super::bars::shortened;
+use super::bars::{shortened, write_group};
 use super::figure::Picture;
 use super::plot::text_width;
 use super::scale::Axis;
-use crate::format::markup;
+use super::svg::{Anchor, Svg};
 
 /// A dot on a line of its own.
 #[derive(Debug)]
@@ -28,7 +26,6 @@ pub struct Whisker {
 }
 
 /// Draws them over an axis.
-#[must_use]
 pub fn picture(label: &str, whiskers: &[Whisker], axis: &Axis) -> Picture {
     Picture {
         wide: draw(label, whiskers, axis, 560.0),
@@ -41,60 +38,39 @@ fn draw(label: &str, whiskers: &[Whisker], axis: &Axis, width: f64) -> String {
     let names = widths.fold(0.0, f64::max).min(width * 0.3) + 8.0;
     let room = width - names - END;
     let place = |value: f64| names + axis.scale.share(value) * room;
-    let mut body = String::new();
-    let mut y = 4.0;
-    for whisker in whiskers {
-        if let Some(group) = &whisker.group {
-            y += 14.0;
-            let text = markup(&shortened(group, width));
-            let _ = write!(
-                body,
-                "<text class=\"group\" x=\"0\" y=\"{y:.1}\">{text}</text>"
-            );
-            y += 8.0;
-        }
-        let name = markup(&shortened(&whisker.name, names));
-        let (class, tip) = (whisker.class, markup(&whisker.tip));
-        let (low, at, high) = (
-            place(whisker.low),
-            place(whisker.value),
-            place(whisker.high),
-        );
-        let (before, middle) = (names - 8.0, y + 8.5);
-        let _ = write!(
-            body,
-            "<g data-tip=\"{tip}\"><rect class=\"row\" x=\"0\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"17\"/>\
-             <text class=\"tick\" text-anchor=\"end\" x=\"{before:.1}\" y=\"{:.1}\">{name}</text>\
-             <line class=\"line {class}\" x1=\"{low:.1}\" y1=\"{middle:.1}\" x2=\"{high:.1}\" y2=\"{middle:.1}\"/>\
-             <circle class=\"dot {class}\" cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"4\"/></g>",
-            y + 12.0
-        );
-        y += 18.0;
-    }
-    let mut marks = String::new();
+    let mut svg = Svg::default();
+    let height = whiskers.iter().fold(4.0, |height, whisker| {
+        height + 18.0 + if whisker.group.is_some() { 22.0 } else { 0.0 }
+    });
     let mut free_from = f64::NEG_INFINITY;
     for (value, text) in &axis.ticks {
         let (x, half) = (place(*value), text_width(text) / 2.0);
-        let _ = write!(
-            marks,
-            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"0\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>"
-        );
+        svg.line("grid", (x, 0.0), (x, height));
         // A text that would run into its neighbour is left out; its line stays.
         if x - half >= free_from {
             free_from = x + half + 4.0;
-            let (base, text) = (y + 14.0, markup(text));
-            let _ = write!(
-                marks,
-                "<text class=\"tick\" text-anchor=\"middle\" x=\"{x:.1}\" y=\"{base:.1}\">{text}</text>"
-            );
+            svg.text("tick", Anchor::Middle, (x, height + 14.0), text);
         }
     }
-    let (base, height) = (y + 30.0, y + 36.0);
-    let (title, label) = (markup(&axis.title), markup(label));
-    format!(
-        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{label}\">{marks}{body}\
-         <text class=\"quiet\" text-anchor=\"end\" x=\"{width:.1}\" y=\"{base:.1}\">{title}</text></svg>"
-    )
+    let mut y = 4.0;
+    for whisker in whiskers {
+        if let Some(group) = &whisker.group {
+            write_group(&mut svg, group, &mut y, width);
+        }
+        let middle = y + 8.5;
+        svg.group("", &whisker.tip, |svg| {
+            svg.rect("row", (0.0, y), (width, 17.0));
+            let name = shortened(&whisker.name, names);
+            svg.text("tick", Anchor::End, (names - 8.0, y + 12.0), &name);
+            let class = format!("line {}", whisker.class);
+            let (low, high) = (place(whisker.low), place(whisker.high));
+            svg.line(&class, (low, middle), (high, middle));
+            svg.circle(whisker.class, (place(whisker.value), middle), 4.0, "");
+        });
+        y += 18.0;
+    }
+    svg.text("quiet", Anchor::End, (width, y + 30.0), &axis.title);
+    svg.finish(label, width, y + 36.0)
 }
 
 /// Room behind the axis for half of its last text.

@@ -134,7 +134,6 @@ impl Table {
     }
 
     /// Says that a column holds words and not numbers.
-    #[must_use]
     pub fn with_words(mut self, column: usize) -> Self {
         self.words.push(column);
         self

@@ -16,6 +16,7 @@ pub mod dots;
 pub mod figure;
 pub(crate) mod plot;
 pub mod scale;
+mod svg;
 
 use self::figure::Table;
 use crate::environment::Environment;
@@ -33,7 +34,6 @@ pub struct Heading<'a> {
 }
 
 /// A page with this markup as its content.
-#[must_use]
 pub fn whole_page(heading: &Heading<'_>, content: &str) -> String {
     let [title, name, about] = [heading.title, heading.name, heading.about].map(markup);
     format!(
@@ -48,7 +48,6 @@ pub fn whole_page(heading: &Heading<'_>, content: &str) -> String {
 }
 
 /// Names and values that describe the machine, the build and the command.
-#[must_use]
 pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 8] {
     // Reports of older builds do not know them.
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "not recorded".to_owned());
@@ -66,7 +65,7 @@ pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 8] {
 
 /// Writes the section that says of which run and machine the page is.
 pub fn write_environment(rows: Vec<(&str, String)>, page: &mut String) {
-    let mut table = Table::new(["what", "value"]).with_words(1);
+    let mut table = Table::new("what, value".split(", ")).with_words(1);
     for (name, value) in rows {
         table.row(vec![name.to_owned(), value]);
     }

@@ -3,11 +3,9 @@
 //! A plot is described once and drawn twice, for a desk and for a phone. Each line is named at its own end, so that no
 //! legend has to be matched by colour. Whatever has a text for the pointer carries it as `data-tip`.
 
-use std::fmt::Write as _;
-
 use super::figure::Picture;
 use super::scale::Axis;
-use crate::format::markup;
+use super::svg::{Anchor, Svg};
 
 /// The content of a plot.
 pub(crate) struct Plot {
@@ -113,10 +111,7 @@ impl Plot {
             top: TOP,
             bottom: frame.height - BOTTOM,
         };
-        let (width, height, label) = (frame.width, frame.height, markup(&self.label));
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{label}\">"
-        );
+        let mut svg = Svg::default();
         canvas.bands(&mut svg);
         canvas.axes(&mut svg);
         canvas.cells(&mut svg);
@@ -126,8 +121,7 @@ impl Plot {
         canvas.columns(&mut svg);
         canvas.dots(&mut svg);
         canvas.shades(&mut svg);
-        svg.push_str("</svg>");
-        svg
+        svg.finish(&self.label, frame.width, frame.height)
     }
 }
 
@@ -155,136 +149,99 @@ impl Canvas<'_> {
         self.bottom - self.plot.y.scale.share(value) * (self.bottom - self.top)
     }
 
-    fn bands(&self, svg: &mut String) {
+    /// The rectangle over the whole height between two values.
+    fn column(&self, from: f64, to: f64) -> ((f64, f64), (f64, f64)) {
+        let (from, to) = (self.x(from), self.x(to));
+        ((from, self.top), (to - from, self.bottom - self.top))
+    }
+
+    fn bands(&self, svg: &mut Svg) {
         for band in &self.plot.bands {
-            let (from, to) = (self.x(band.from), self.x(band.to));
-            let (top, width, height) = (self.top, to - from, self.bottom - self.top);
-            let _ = write!(
-                svg,
-                "<rect class=\"band\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
-            );
+            let (corner, size) = self.column(band.from, band.to);
+            svg.rect("band", corner, size);
         }
     }
 
     /// Names of the bands that are wide enough, above the lines so that none runs through them.
-    fn band_names(&self, svg: &mut String) {
+    fn band_names(&self, svg: &mut Svg) {
         for band in &self.plot.bands {
-            let (from, to) = (self.x(band.from), self.x(band.to));
-            if to - from >= text_width(&band.name) + 6.0 {
-                let (x, y, name) = (from + 4.0, self.top + 12.0, markup(&band.name));
-                let _ = write!(
-                    svg,
-                    "<text class=\"quiet on-top\" x=\"{x:.1}\" y=\"{y:.1}\">{name}</text>"
-                );
+            let ((x, _), (width, _)) = self.column(band.from, band.to);
+            if width >= text_width(&band.name) + 6.0 {
+                let place = (x + 4.0, self.top + 12.0);
+                svg.text("quiet on-top", Anchor::Start, place, &band.name);
             }
         }
     }
 
-    fn axes(&self, svg: &mut String) {
-        let (left, right, top, bottom) = (self.left, self.right, self.top, self.bottom);
+    fn axes(&self, svg: &mut Svg) {
+        let (left, right, bottom) = (self.left, self.right, self.bottom);
         for (value, text) in &self.plot.y.ticks {
-            let (y, text) = (self.y(*value), markup(text));
-            let _ = write!(
-                svg,
-                "<line class=\"grid\" x1=\"{left:.1}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"tick\" text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{text}</text>",
-                left - 6.0,
-                y + 3.5
-            );
+            let y = self.y(*value);
+            svg.line("grid", (left, y), (right, y));
+            svg.text("tick", Anchor::End, (left - 6.0, y + 3.5), text);
         }
         let mut free_from = f64::NEG_INFINITY;
         for (value, text) in &self.plot.x.ticks {
             let x = self.x(*value);
             let half = text_width(text) / 2.0;
-            let _ = write!(
-                svg,
-                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{bottom:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>",
-                bottom + 4.0
-            );
+            svg.line("grid", (x, bottom), (x, bottom + 4.0));
             // A text that would run into its neighbour is left out; its mark stays.
-            if x - half < free_from {
-                continue;
+            if x - half >= free_from {
+                free_from = x + half + 4.0;
+                svg.text("tick", Anchor::Middle, (x, bottom + 16.0), text);
             }
-            free_from = x + half + 4.0;
-            let _ = write!(
-                svg,
-                "<text class=\"tick\" text-anchor=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 16.0,
-                markup(text)
-            );
         }
-        let _ = write!(
-            svg,
-            "<line class=\"axis\" x1=\"{left:.1}\" y1=\"{bottom:.1}\" x2=\"{right:.1}\" y2=\"{bottom:.1}\"/>\
-             <text class=\"quiet\" x=\"0\" y=\"{:.1}\">{}</text>\
-             <text class=\"quiet\" text-anchor=\"end\" x=\"{right:.1}\" y=\"{:.1}\">{}</text>",
-            top - 10.0,
-            markup(&self.plot.y.title),
-            bottom + 32.0,
-            markup(&self.plot.x.title)
-        );
+        svg.line("axis", (left, bottom), (right, bottom));
+        let (above, below) = ((0.0, self.top - 10.0), (right, bottom + 32.0));
+        svg.text("quiet", Anchor::Start, above, &self.plot.y.title);
+        svg.text("quiet", Anchor::End, below, &self.plot.x.title);
     }
 
-    fn cells(&self, svg: &mut String) {
+    fn cells(&self, svg: &mut Svg) {
         for cell in &self.plot.cells {
             let (left, right) = (self.x(cell.x.0), self.x(cell.x.1));
             let (bottom, top) = (self.y(cell.y.0), self.y(cell.y.1));
-            let (width, height) = ((right - left).max(0.5), (bottom - top).max(0.5));
-            let (level, tip) = (cell.level, markup(&cell.tip));
-            let _ = write!(
-                svg,
-                "<rect class=\"heat h{level}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" \
-                 height=\"{height:.1}\" data-tip=\"{tip}\"/>"
-            );
+            let size = ((right - left).max(0.5), (bottom - top).max(0.5));
+            let class = format!("heat h{}", cell.level);
+            svg.tipped_rect(&class, (left, top), size, &cell.tip);
         }
     }
 
     /// The scale of the colours, above the right end of the drawing.
-    fn shades(&self, svg: &mut String) {
+    fn shades(&self, svg: &mut Svg) {
         let Some(shades) = &self.plot.shades else {
             return;
         };
-        let (bottom, least, most) = (self.top - 10.0, markup(&shades.least), markup(&shades.most));
+        let base = self.top - 10.0;
         let boxes_end = self.right - text_width(&shades.most) - 4.0;
         let boxes_begin = boxes_end - f64::from(SHADES) * SHADE_WIDTH;
-        let _ = write!(
-            svg,
-            "<g class=\"shades\"><text class=\"quiet\" text-anchor=\"end\" x=\"{:.1}\" y=\"{bottom:.1}\">{least}</text>\
-             <text class=\"quiet\" text-anchor=\"end\" x=\"{:.1}\" y=\"{bottom:.1}\">{most}</text>",
-            boxes_begin - 4.0,
-            self.right
-        );
-        for level in 1..=SHADES {
-            let x = boxes_begin + f64::from(level - 1) * SHADE_WIDTH;
-            let _ = write!(
-                svg,
-                "<rect class=\"heat h{level}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{SHADE_WIDTH:.1}\" height=\"9\"/>",
-                bottom - 8.5
+        svg.group("shades", "", |svg| {
+            svg.text(
+                "quiet",
+                Anchor::End,
+                (boxes_begin - 4.0, base),
+                &shades.least,
             );
-        }
-        svg.push_str("</g>");
+            svg.text("quiet", Anchor::End, (self.right, base), &shades.most);
+            for level in 1..=SHADES {
+                let x = boxes_begin + f64::from(level - 1) * SHADE_WIDTH;
+                svg.rect(
+                    &format!("heat h{level}"),
+                    (x, base - 8.5),
+                    (SHADE_WIDTH, 9.0),
+                );
+            }
+        });
     }
 
-    fn lines(&self, svg: &mut String) {
+    fn lines(&self, svg: &mut Svg) {
         for line in &self.plot.lines {
-            let class = line.class;
             for piece in &line.pieces {
-                let mut path = String::new();
-                for (x, y) in piece {
-                    let _ = write!(path, "{:.1},{:.1} ", self.x(*x), self.y(*y));
-                }
-                let _ = write!(
-                    svg,
-                    "<polyline class=\"line {class}\" points=\"{}\"/>",
-                    path.trim_end()
-                );
+                let points = piece.iter().map(|(x, y)| (self.x(*x), self.y(*y)));
+                svg.polyline(line.class, points.clone());
                 // A lone point has no length, and a line of none is not drawn.
-                if let [(x, y)] = piece.as_slice() {
-                    let (x, y) = (self.x(*x), self.y(*y));
-                    let _ = write!(
-                        svg,
-                        "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>"
-                    );
+                if piece.len() == 1 {
+                    points.for_each(|point| svg.circle(line.class, point, 2.5, ""));
                 }
             }
         }
@@ -292,7 +249,7 @@ impl Canvas<'_> {
     }
 
     /// Names at the ends of the lines, moved apart where they would cover each other.
-    fn line_names(&self, svg: &mut String) {
+    fn line_names(&self, svg: &mut Svg) {
         let mut names: Vec<(f64, &Line)> = Vec::new();
         for line in &self.plot.lines {
             let end = line.pieces.iter().rev().find_map(|piece| piece.last());
@@ -312,49 +269,37 @@ impl Canvas<'_> {
             free_to = *y - LINE_HEIGHT;
         }
         for (y, line) in names {
-            let (class, name) = (line.class, markup(&line.name));
-            let (x, y) = (self.right + 6.0, y + 3.5);
-            let _ = write!(
-                svg,
-                "<text class=\"name {class}\" x=\"{x:.1}\" y=\"{y:.1}\">{name}</text>"
+            let class = format!("name {}", line.class);
+            svg.text(
+                &class,
+                Anchor::Start,
+                (self.right + 6.0, y + 3.5),
+                &line.name,
             );
         }
     }
 
-    fn rules(&self, svg: &mut String) {
+    fn rules(&self, svg: &mut Svg) {
         for rule in &self.plot.rules {
-            let (left, right, y) = (self.left, self.right, self.y(rule.y));
-            let (x, above, name) = (right - 4.0, y - 4.0, markup(&rule.name));
-            let class = rule.class;
-            let _ = write!(
-                svg,
-                "<line class=\"rule {class}\" x1=\"{left:.1}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"rule-name on-top {class}\" text-anchor=\"end\" x=\"{x:.1}\" y=\"{above:.1}\">{name}</text>"
-            );
+            let (class, y) = (rule.class, self.y(rule.y));
+            svg.line(&format!("rule {class}"), (self.left, y), (self.right, y));
+            let place = (self.right - 4.0, y - 4.0);
+            let class = format!("rule-name on-top {class}");
+            svg.text(&class, Anchor::End, place, &rule.name);
         }
     }
 
-    fn columns(&self, svg: &mut String) {
+    fn columns(&self, svg: &mut Svg) {
         for column in &self.plot.columns {
-            let (from, to) = (self.x(column.from), self.x(column.to));
-            let (top, width, height) = (self.top, to - from, self.bottom - self.top);
-            let tip = markup(&column.tip);
-            let _ = write!(
-                svg,
-                "<rect class=\"hit\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-                 data-tip=\"{tip}\"/>"
-            );
+            let (corner, size) = self.column(column.from, column.to);
+            svg.tipped_rect("hit", corner, size, &column.tip);
         }
     }
 
-    fn dots(&self, svg: &mut String) {
+    fn dots(&self, svg: &mut Svg) {
         for dot in &self.plot.dots {
-            let (x, y) = (self.x(dot.x), self.y(dot.y));
-            let (class, tip) = (dot.class, markup(&dot.tip));
-            let _ = write!(
-                svg,
-                "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" data-tip=\"{tip}\"/>"
-            );
+            let place = (self.x(dot.x), self.y(dot.y));
+            svg.circle(dot.class, place, 4.0, &dot.tip);
         }
     }
 }

@@ -109,7 +109,6 @@ pub enum Scale {
 
 impl Scale {
     /// Where a value lies, from 0 to 1.
-    #[must_use]
     pub fn share(self, value: f64) -> f64 {
         let share = match self {
             Self::Linear { low, high } => (value - low) / (high - low),
@@ -122,7 +121,6 @@ impl Scale {
     }
 
     /// The values at the lower and the upper end.
-    #[must_use]
     pub fn ends(self) -> (f64, f64) {
         match self {
             Self::Linear { low, high } | Self::Logarithmic { low, high } => (low, high),

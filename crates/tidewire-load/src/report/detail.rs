@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cost, FanOutShare};
+use super::{Cost, FanOutShare, WorkCounts};
 use crate::exchange::Times;
 use crate::ledger::ReceiverTotals;
 use crate::scenario::{Load, Step};
@@ -74,43 +74,6 @@ pub struct Workload {
     pub in_flight_allowed: Option<u64>,
 }
 
-/// Numbers of a step. `offered = sent + skipped + unsent + send errors`, of which the report has `total_sent` and
-/// `total_send_errors`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WorkCounts {
-    /// Messages that were due.
-    pub offered: u64,
-    /// Left out because they could not be sent in time.
-    pub skipped: u64,
-    /// Due and still not sent at the end.
-    pub unsent: u64,
-    /// Deliveries that failed logins, sends and receivers stand for in the share of success.
-    #[serde(default)]
-    pub failed_deliveries: u64,
-    /// Replies given up after the timeout.
-    pub timeouts: u64,
-    /// Replies that came after they had been given up; they count as received.
-    pub late_replies: u64,
-    /// Messages the server answered with an error.
-    pub refused: u64,
-    /// Most unanswered messages at one time, of all lanes together at most.
-    pub in_flight_max: u64,
-    /// Messages that arrived too late for their sent time to be known; they are missing in `service`.
-    pub sent_unknown: u64,
-    /// Messages that the schedule had due in the steady window, sent or not.
-    pub steady_offered: u64,
-    /// Those of them that were sent before it ended; nothing in reports of older builds.
-    #[serde(default)]
-    pub steady_on_time: Option<u64>,
-    /// Deliveries that those owed; in a part of a fan-out, to receivers of the same part, which are the ones that are timed.
-    pub steady_expected: u64,
-    /// Messages that were sent within the steady window.
-    pub steady_sent: u64,
-    /// Distinct messages that arrived within the steady window.
-    pub steady_received: u64,
-}
-
 /// From when to when figures count, in seconds since the barrier opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,7 +135,6 @@ pub struct Distribution {
 
 impl Distribution {
     /// The distribution of `histogram`, with `missing` messages that never arrived.
-    #[must_use]
     pub fn of(histogram: &LatencyHistogram, missing: u64) -> Self {
         let percentile = |quantile| Percentile::of(histogram, missing, quantile);
         let summary = histogram.summary().unwrap_or_default();
@@ -216,13 +178,11 @@ pub struct Verdict {
 
 impl Verdict {
     /// Whether nothing speaks against the measurement.
-    #[must_use]
     pub fn is_valid(&self) -> bool {
         self.reasons.is_empty()
     }
 
     /// `VALID` or `INVALID`.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         if self.is_valid() { "VALID" } else { "INVALID" }
     }
@@ -240,7 +200,6 @@ pub struct SloReport {
 
 impl SloReport {
     /// Whether lost messages are judged by a limit.
-    #[must_use]
     pub fn limits_loss(&self) -> bool {
         self.limits.loss_pct.is_some() || self.limits.delivery_ratio_min.is_some()
     }

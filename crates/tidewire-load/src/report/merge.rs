@@ -25,6 +25,16 @@ pub enum MergeKind {
     Parts,
 }
 
+impl MergeKind {
+    /// The time that all take together.
+    fn secs(self, each: impl Iterator<Item = f64>) -> f64 {
+        match self {
+            Self::Runs => each.sum(),
+            Self::Parts => each.fold(0.0, f64::max),
+        }
+    }
+}
+
 /// Why reports cannot be put together.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -41,11 +51,8 @@ pub enum MergeError {
         what: &'static str,
     },
     /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
-    #[error("the reports are not the parts of one run: {what}")]
-    Parts {
-        /// The contradiction.
-        what: String,
-    },
+    #[error("the reports are not the parts of one run: {0}")]
+    Parts(String),
     /// A report of an older build, or of a step that could not be measured, has no histograms. Run it again.
     #[error("step {step:?} of report {number} has no histograms to add")]
     NoDetail {
@@ -68,9 +75,6 @@ pub enum MergeError {
 
 impl Report {
     /// Puts reports together into one. A single one comes back as it is.
-    ///
-    /// # Errors
-    /// See [`MergeError`].
     pub fn merge(reports: &[Self], kind: MergeKind) -> Result<Self, MergeError> {
         let [first, others @ ..] = reports else {
             return Err(MergeError::Nothing);
@@ -95,9 +99,7 @@ impl Report {
         }
         let mut steps = Vec::new();
         for index in 0..first.steps.len() {
-            let parts: Vec<&StepReport> =
-                reports.iter().map(|report| &report.steps[index]).collect();
-            steps.push(merge_steps(&parts, kind)?);
+            steps.push(Parts::of(reports, index, kind)?.merge()?);
         }
         let is_interrupted = |report: &Self| report.status == Status::Interrupted;
         let durations = reports.iter().map(|report| report.total_duration_secs);
@@ -112,10 +114,7 @@ impl Report {
             ),
             start_time_utc: starts.min().cloned().unwrap_or_default(),
             end_time_utc: ends.max().cloned().unwrap_or_default(),
-            total_duration_secs: match kind {
-                MergeKind::Runs => durations.sum(),
-                MergeKind::Parts => durations.fold(0.0, f64::max),
-            },
+            total_duration_secs: kind.secs(durations),
             segment: None,
             steps,
             ..first.clone()
@@ -125,7 +124,7 @@ impl Report {
 
 /// Whether the reports are all parts of a whole, each once.
 fn check_parts(reports: &[Report]) -> Result<(), MergeError> {
-    let wrong = |what: String| Err(MergeError::Parts { what });
+    let wrong = |what: String| Err(MergeError::Parts(what));
     let mut found = Vec::new();
     for (index, report) in reports.iter().enumerate() {
         let Some(segment) = report.segment else {
@@ -143,225 +142,273 @@ fn check_parts(reports: &[Report]) -> Result<(), MergeError> {
     Ok(())
 }
 
-fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, MergeError> {
-    let first = parts[0];
-    let mut details = Vec::new();
-    for (number, part) in (1..).zip(parts) {
-        if part.step_name != first.step_name || part.concurrency != first.concurrency {
-            let what = "a step";
-            return Err(MergeError::Different { number, what });
-        }
-        let Some(detail) = part.detail.as_deref() else {
-            let step = part.step_name.clone();
-            return Err(MergeError::NoDetail { number, step });
-        };
-        details.push(detail);
-    }
-    let unheard = unheard(&details)?;
-    let mut detail = merge_details(parts, &details, kind, unheard)?;
-    let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
-    let durations = parts.iter().map(|part| part.test_duration_secs);
-    let secs = match kind {
-        MergeKind::Runs => durations.sum(),
-        MergeKind::Parts => durations.fold(0.0, f64::max),
-    };
-    let steady_secs = detail.window.steady_secs;
-    let mut step = first.clone();
-    step.test_duration_secs = secs;
-    step.total_sent = sum(|part| part.total_sent);
-    step.total_received = sum(|part| part.total_received);
-    step.send_tps = rate(step.total_sent, secs);
-    step.receive_tps = rate(step.total_received, secs);
-    step.total_login_failures = sum(|part| part.total_login_failures);
-    step.total_send_errors = sum(|part| part.total_send_errors);
-    add_fates(&mut step, parts, unheard);
-    step.receivers_tracked = sum(|part| part.receivers_tracked);
-    step.receivers_unresolved = sum(|part| part.receivers_unresolved);
-    step.steady.send_tps = rate(detail.counts.steady_sent, steady_secs);
-    step.steady.receive_tps = rate(detail.counts.steady_received, steady_secs);
-    step.theoretical_tps = match detail.workload.model.as_str() {
-        "open" => rate(detail.counts.steady_offered, steady_secs),
-        _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),
-    };
-    step.attainment = attainment(Some(&detail), step.steady.send_tps, step.theoretical_tps);
-    let failures = failed_deliveries(&step, &details, kind);
-    detail.counts.failed_deliveries = failures;
-    let (received, expected) = (step.total_received, step.expected_received);
-    step.success_rate = success_rate(step.total_sent, received, expected, failures);
-    step.error_rate = 1.0 - step.success_rate;
-    let mut latencies = [LatencyHistogram::new(), LatencyHistogram::new()];
-    for (number, (part, detail)) in (1..).zip(parts.iter().zip(&details)) {
-        let read = |times: &Distribution| decode(times, number, part);
-        latencies[0].merge(&read(&detail.times.scheduled)?);
-        latencies[1].merge(&read(&detail.times.write)?);
-    }
-    [step.latency, step.latency_send] = latencies.map(|latency| latency.summary());
-    merge_usage(&mut step, parts);
-    step.client.send_lag_p99_ms = detail.times.send_lag.p99.as_ms();
-    step.problems = told(parts, |part| &part.problems);
-    let limits_loss = detail.slo.limits_loss();
-    step.problems.extend(unheard.problems(limits_loss));
-    step.notes = told(parts, |part| &part.notes);
-    step.detail = Some(Box::new(detail));
-    Ok(step)
-}
-
-/// The deliveries that the failures of all parts cost. An agent that could not log in to a fan-out would have heard what
-/// all parts sent, of which each knows only its own.
-fn failed_deliveries(step: &StepReport, details: &[&StepDetail], kind: MergeKind) -> u64 {
-    let sum = details.iter().map(|detail| detail.counts.failed_deliveries);
-    let is_shared = |pattern: &Pattern| {
-        let is_this = pattern.name() == details[0].workload.pattern;
-        is_this && pattern.is_fan_out() && kind == MergeKind::Parts
-    };
-    match Pattern::ALL.into_iter().find(is_shared) {
-        None => sum.fold(0, u64::saturating_add),
-        Some(pattern) => Failures {
-            pattern,
-            receivers: u64::from(step.concurrency),
-            logged_in: u64::from(step.concurrency).saturating_sub(step.total_login_failures),
-            sent: step.total_sent,
-            logins: step.total_login_failures,
-            sends: step.total_send_errors,
-            receivers_unresolved: step.receivers_unresolved,
-        }
-        .deliveries(),
-    }
-}
-
-/// Adds the fates of the messages; `step` is the first of the parts.
-fn add_fates(step: &mut StepReport, parts: &[&StepReport], unheard: Unheard) {
-    let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
-    step.expected_received = sum(|part| part.expected_received).saturating_add(unheard.all());
-    step.lost = sum(|part| part.lost).saturating_add(unheard.lost);
-    step.unconfirmed = sum(|part| part.unconfirmed).saturating_add(unheard.unconfirmed);
-    // Known of all parts or of none: they ran the same pattern.
-    let seen = |count: fn(&StepReport) -> Option<u64>| parts.iter().map(|part| count(part)).sum();
-    step.duplicated = seen(|part| part.duplicated);
-    step.reordered = seen(|part| part.reordered);
-    step.corrupt = seen(|part| part.corrupt);
-    step.late = seen(|part| part.late);
-    step.foreign = sum(|part| part.foreign);
-    step.invented = sum(|part| part.invented).saturating_add(unheard.invented);
-}
-
-fn merge_usage(step: &mut StepReport, parts: &[&StepReport]) {
-    step.client.cpu_secs = parts.iter().map(|part| part.client.cpu_secs).sum();
-    // Only of a server that every part could observe is the sum that of the whole.
-    step.server.cpu_secs = parts.iter().map(|part| part.server.cpu_secs).sum();
-    step.server.rss_bytes_max = parts
-        .iter()
-        .filter_map(|part| part.server.rss_bytes_max)
-        .max();
-}
-
-/// The deliveries that are left to account for between the parts of a fan-out; zero elsewhere.
-fn unheard(details: &[&StepDetail]) -> Result<Unheard, MergeError> {
-    let shares: Vec<&FanOutShare> = details
-        .iter()
-        .filter_map(|detail| detail.fan_out_share.as_ref())
-        .collect();
-    if !shares.is_empty() && shares.len() < details.len() {
-        let (number, what) = (1, "what its parts say of each other");
-        return Err(MergeError::Different { number, what });
-    }
-    Ok(Unheard::of(&shares))
-}
-
-fn merge_details(
-    parts: &[&StepReport],
-    details: &[&StepDetail],
+/// One step of every report.
+struct Parts<'r> {
+    all: Vec<Part<'r>>,
     kind: MergeKind,
+    /// The deliveries that are left to account for between the parts of a fan-out; zero elsewhere.
     unheard: Unheard,
-) -> Result<StepDetail, MergeError> {
-    let first = details[0];
-    let mut merged = first.clone();
-    for (number, detail) in (1..).zip(details) {
-        if detail.workload != first.workload || detail.slo.limits != first.slo.limits {
-            let what = "what a step does";
-            return Err(MergeError::Different { number, what });
-        }
-    }
-    merged.counts = details
-        .iter()
-        .skip(1)
-        .fold(first.counts, |mut sum, detail| {
-            sum.add(&detail.counts, kind);
-            sum
-        });
-    let steady = details.iter().map(|detail| detail.window.steady_secs);
-    merged.window.steady_secs = match kind {
-        MergeKind::Runs => steady.sum(),
-        MergeKind::Parts => steady.fold(0.0, f64::max),
-    };
-    let told = details.iter().map(|detail| detail.window.stationary);
-    merged.window.stationary = told
-        .reduce(|one, other| Some(one? && other?))
-        .unwrap_or_default();
-    merged.times = merge_times(parts, details)?;
-    merged.cost = Cost::merge(details, kind);
-    merged.verdict.reasons = told_of(details, |detail| &detail.verdict.reasons);
-    let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
-    let figures = merged.times.scheduled.slo_figures([
-        sum(|part| part.expected_received).saturating_add(unheard.all()),
-        sum(|part| part.total_received),
-        sum(|part| part.unconfirmed).saturating_add(unheard.unconfirmed),
-    ]);
-    merged.slo = SloReport::judge(&first.slo.limits, &figures);
-    merged.fan_out_share = None;
-    merged.series.clear();
-    merged.worst_receivers.clear();
-    merged.runs.clear();
-    for (run, (part, detail)) in (1..).zip(parts.iter().zip(details)) {
-        let seconds = detail.series.iter().cloned();
-        merged
-            .series
-            .extend(seconds.map(|second| super::Second { run, ..second }));
-        merged.worst_receivers.extend(&detail.worst_receivers);
-        merged.runs.push(run_figures(run, part, detail));
-        if let (Some(sum), Some(slow), true) =
-            (&mut merged.slow_receivers, &detail.slow_receivers, run > 1)
-        {
-            sum.expected += slow.expected;
-            sum.delivered += slow.delivered;
-            sum.lost += slow.lost;
-            sum.unconfirmed += slow.unconfirmed;
-            sum.disconnected += slow.disconnected;
-        }
-    }
-    merged
-        .worst_receivers
-        .sort_by_key(|figures| std::cmp::Reverse(figures.amiss()));
-    merged.worst_receivers.truncate(WORST_MAX);
-    Ok(merged)
 }
 
-fn merge_times(parts: &[&StepReport], details: &[&StepDetail]) -> Result<StepTimes, MergeError> {
-    let add = |pick: fn(&StepTimes) -> Option<&Distribution>| -> Result<_, MergeError> {
-        let (mut whole, mut missing, mut any) = (LatencyHistogram::new(), 0, false);
-        for (number, (part, detail)) in (1..).zip(parts.iter().zip(details)) {
-            if let Some(times) = pick(&detail.times) {
-                whole.merge(&decode(times, number, part)?);
-                missing += times.missing;
-                any = true;
+#[derive(Clone, Copy)]
+struct Part<'r> {
+    /// Which report, from 1.
+    number: u32,
+    step: &'r StepReport,
+    detail: &'r StepDetail,
+}
+
+impl<'r> Parts<'r> {
+    /// The steps at `index`, if they are the same one.
+    fn of(reports: &'r [Report], index: usize, kind: MergeKind) -> Result<Self, MergeError> {
+        let first = &reports[0].steps[index];
+        let mut all: Vec<Part<'r>> = Vec::new();
+        for (number, report) in (1..).zip(reports) {
+            let step = &report.steps[index];
+            let differs = |what| MergeError::Different {
+                number: number as usize,
+                what,
+            };
+            if step.step_name != first.step_name || step.concurrency != first.concurrency {
+                return Err(differs("a step"));
+            }
+            let Some(detail) = step.detail.as_deref() else {
+                return Err(MergeError::NoDetail {
+                    number: number as usize,
+                    step: step.step_name.clone(),
+                });
+            };
+            let known = all.first().map_or(detail, |part| part.detail);
+            if detail.workload != known.workload || detail.slo.limits != known.slo.limits {
+                return Err(differs("what a step does"));
+            }
+            if detail.fan_out_share.is_some() != known.fan_out_share.is_some() {
+                return Err(differs("what its parts say of each other"));
+            }
+            all.push(Part {
+                number,
+                step,
+                detail,
+            });
+        }
+        let shares: Vec<&FanOutShare> = all
+            .iter()
+            .filter_map(|part| part.detail.fan_out_share.as_ref())
+            .collect();
+        Ok(Self {
+            unheard: Unheard::of(&shares),
+            all,
+            kind,
+        })
+    }
+
+    fn sum(&self, count: impl Fn(&StepReport) -> u64) -> u64 {
+        self.all.iter().map(|part| count(part.step)).sum()
+    }
+
+    /// The sum of what is known of all parts.
+    fn sum_known<T: std::iter::Sum>(&self, count: fn(&StepReport) -> Option<T>) -> Option<T> {
+        self.all.iter().map(|part| count(part.step)).sum()
+    }
+
+    /// The texts of the runs, each with the number of its run.
+    fn told(&self, pick: impl Fn(&Part<'r>) -> &'r Vec<String>) -> Vec<String> {
+        let texts = self.all.iter().flat_map(|part| {
+            let of_run = |text| format!("run {}: {text}", part.number);
+            pick(part).iter().map(of_run).collect::<Vec<String>>()
+        });
+        texts.collect()
+    }
+
+    fn merge(&self) -> Result<StepReport, MergeError> {
+        let mut detail = self.detail()?;
+        let mut step = self.all[0].step.clone();
+        let secs = self
+            .kind
+            .secs(self.all.iter().map(|part| part.step.test_duration_secs));
+        let steady_secs = detail.window.steady_secs;
+        step.test_duration_secs = secs;
+        step.total_sent = self.sum(|part| part.total_sent);
+        step.total_received = self.sum(|part| part.total_received);
+        step.send_tps = rate(step.total_sent, secs);
+        step.receive_tps = rate(step.total_received, secs);
+        step.total_login_failures = self.sum(|part| part.total_login_failures);
+        step.total_send_errors = self.sum(|part| part.total_send_errors);
+        self.add_fates(&mut step);
+        step.receivers_tracked = self.sum(|part| part.receivers_tracked);
+        step.receivers_unresolved = self.sum(|part| part.receivers_unresolved);
+        step.steady.send_tps = rate(detail.counts.steady_sent, steady_secs);
+        step.steady.receive_tps = rate(detail.counts.steady_received, steady_secs);
+        step.theoretical_tps = match detail.workload.model.as_str() {
+            "open" => rate(detail.counts.steady_offered, steady_secs),
+            _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),
+        };
+        step.attainment = attainment(Some(&detail), step.steady.send_tps, step.theoretical_tps);
+        let failures = self.failed_deliveries(&step);
+        detail.counts.failed_deliveries = failures;
+        let (received, expected) = (step.total_received, step.expected_received);
+        step.success_rate = success_rate(step.total_sent, received, expected, failures);
+        step.error_rate = 1.0 - step.success_rate;
+        step.latency = self.add_up(|times| Some(&times.scheduled))?.0.summary();
+        step.latency_send = self.add_up(|times| Some(&times.write))?.0.summary();
+        step.client.cpu_secs = self.all.iter().map(|part| part.step.client.cpu_secs).sum();
+        step.client.send_lag_p99_ms = detail.times.send_lag.p99.as_ms();
+        // Only of a server that every part could observe is the sum that of the whole.
+        step.server.cpu_secs = self.sum_known(|part| part.server.cpu_secs);
+        let memory = self.all.iter().map(|part| part.step.server.rss_bytes_max);
+        step.server.rss_bytes_max = memory.max().flatten();
+        step.problems = self.told(|part| &part.step.problems);
+        let limits_loss = detail.slo.limits_loss();
+        step.problems.extend(self.unheard.problems(limits_loss));
+        step.notes = self.told(|part| &part.step.notes);
+        step.detail = Some(Box::new(detail));
+        Ok(step)
+    }
+
+    /// The deliveries that the failures of all parts cost. An agent that could not log in to a fan-out would have heard what
+    /// all parts sent, of which each knows only its own.
+    fn failed_deliveries(&self, step: &StepReport) -> u64 {
+        let name = &self.all[0].detail.workload.pattern;
+        let is_shared = |pattern: &Pattern| {
+            pattern.name() == name && pattern.is_fan_out() && self.kind == MergeKind::Parts
+        };
+        match Pattern::ALL.into_iter().find(is_shared) {
+            None => {
+                let each = self.all.iter();
+                let each = each.map(|part| part.detail.counts.failed_deliveries);
+                each.fold(0, u64::saturating_add)
+            }
+            Some(pattern) => Failures {
+                pattern,
+                receivers: u64::from(step.concurrency),
+                logged_in: u64::from(step.concurrency).saturating_sub(step.total_login_failures),
+                sent: step.total_sent,
+                logins: step.total_login_failures,
+                sends: step.total_send_errors,
+                receivers_unresolved: step.receivers_unresolved,
+            }
+            .deliveries(),
+        }
+    }
+
+    /// What was expected, delivered and left unconfirmed.
+    fn fates(&self) -> [u64; 3] {
+        let unheard = self.unheard;
+        let expected = self.sum(|part| part.expected_received);
+        let unconfirmed = self.sum(|part| part.unconfirmed);
+        [
+            expected.saturating_add(unheard.all()),
+            self.sum(|part| part.total_received),
+            unconfirmed.saturating_add(unheard.unconfirmed),
+        ]
+    }
+
+    /// Adds the fates of the messages; `step` is the first of the parts.
+    fn add_fates(&self, step: &mut StepReport) {
+        let unheard = self.unheard;
+        [step.expected_received, _, step.unconfirmed] = self.fates();
+        step.lost = self.sum(|part| part.lost).saturating_add(unheard.lost);
+        // Known of all parts or of none: they ran the same pattern.
+        step.duplicated = self.sum_known(|part| part.duplicated);
+        step.reordered = self.sum_known(|part| part.reordered);
+        step.corrupt = self.sum_known(|part| part.corrupt);
+        step.late = self.sum_known(|part| part.late);
+        step.foreign = self.sum(|part| part.foreign);
+        let invented = self.sum(|part| part.invented);
+        step.invented = invented.saturating_add(unheard.invented);
+    }
+
+    fn detail(&self) -> Result<StepDetail, MergeError> {
+        let details: Vec<&StepDetail> = self.all.iter().map(|part| part.detail).collect();
+        let mut merged = details[0].clone();
+        for detail in &details[1..] {
+            let (most, other) = (merged.counts.in_flight_max, detail.counts.in_flight_max);
+            merged.counts.add(&detail.counts);
+            merged.counts.in_flight_max = match self.kind {
+                MergeKind::Runs => most.max(other),
+                MergeKind::Parts => most + other,
+            };
+            if let (Some(sum), Some(slow)) = (&mut merged.slow_receivers, &detail.slow_receivers) {
+                add_fields!(sum, slow; expected delivered lost unconfirmed disconnected);
             }
         }
-        Ok((any, Distribution::of(&whole, missing)))
-    };
-    let optional = |(any, distribution): (bool, Distribution)| any.then_some(distribution);
-    Ok(StepTimes {
-        scheduled: add(|times| Some(&times.scheduled))?.1,
-        service: optional(add(|times| times.service.as_ref())?),
-        send_lag: add(|times| Some(&times.send_lag))?.1,
-        client_lag: optional(add(|times| times.client_lag.as_ref())?),
-        write: add(|times| Some(&times.write))?.1,
-    })
+        let windows = || details.iter().map(|detail| &detail.window);
+        merged.window.steady_secs = self.kind.secs(windows().map(|window| window.steady_secs));
+        merged.window.stationary = windows()
+            .map(|window| window.stationary)
+            .reduce(|one, other| Some(one? && other?))
+            .unwrap_or_default();
+        merged.times = self.times()?;
+        merged.cost = Cost::merge(&details, self.kind);
+        merged.verdict.reasons = self.told(|part| &part.detail.verdict.reasons);
+        let figures = merged.times.scheduled.slo_figures(self.fates());
+        merged.slo = SloReport::judge(&details[0].slo.limits, &figures);
+        merged.fan_out_share = None;
+        let series = self.all.iter().flat_map(|part| {
+            let run = part.number;
+            let seconds = part.detail.series.iter().cloned();
+            seconds.map(move |second| super::Second { run, ..second })
+        });
+        merged.series = series.collect();
+        merged.runs = self.all.iter().map(run_figures).collect();
+        let worst = details.iter().flat_map(|detail| &detail.worst_receivers);
+        merged.worst_receivers = worst.copied().collect();
+        merged
+            .worst_receivers
+            .sort_by_key(|figures| std::cmp::Reverse(figures.amiss()));
+        merged.worst_receivers.truncate(WORST_MAX);
+        Ok(merged)
+    }
+
+    fn times(&self) -> Result<StepTimes, MergeError> {
+        let known = |pick: fn(&StepTimes) -> Option<&Distribution>| -> Result<_, MergeError> {
+            let (histogram, missing) = self.add_up(pick)?;
+            let is_any = self
+                .all
+                .iter()
+                .any(|part| pick(&part.detail.times).is_some());
+            Ok(is_any.then(|| Distribution::of(&histogram, missing)))
+        };
+        let required = |pick: fn(&StepTimes) -> Option<&Distribution>| {
+            let (histogram, missing) = self.add_up(pick)?;
+            Ok(Distribution::of(&histogram, missing))
+        };
+        Ok(StepTimes {
+            scheduled: required(|times| Some(&times.scheduled))?,
+            service: known(|times| times.service.as_ref())?,
+            send_lag: required(|times| Some(&times.send_lag))?,
+            client_lag: known(|times| times.client_lag.as_ref())?,
+            write: required(|times| Some(&times.write))?,
+        })
+    }
+
+    /// One distribution of all parts, with how many messages never arrived.
+    fn add_up(
+        &self,
+        pick: fn(&StepTimes) -> Option<&Distribution>,
+    ) -> Result<(LatencyHistogram, u64), MergeError> {
+        let (mut whole, mut missing) = (LatencyHistogram::new(), 0);
+        for part in &self.all {
+            let Some(times) = pick(&part.detail.times) else {
+                continue;
+            };
+            let decoded = times.histogram.decode();
+            whole.merge(&decoded.map_err(|source| MergeError::Histogram {
+                number: part.number as usize,
+                step: part.step.step_name.clone(),
+                source,
+            })?);
+            missing += times.missing;
+        }
+        Ok((whole, missing))
+    }
 }
 
-pub(super) fn run_figures(run: u32, step: &StepReport, detail: &StepDetail) -> RunFigures {
+fn run_figures(part: &Part<'_>) -> RunFigures {
+    let (step, detail) = (part.step, part.detail);
     let scheduled = &detail.times.scheduled;
     RunFigures {
-        run,
+        run: part.number,
         send_tps: step.steady.send_tps,
         receive_tps: step.steady.receive_tps,
         expected: step.expected_received,
@@ -373,69 +420,6 @@ pub(super) fn run_figures(run: u32, step: &StepReport, detail: &StepDetail) -> R
         server_ns_per_message: detail.cost.server_ns_per_message,
         valid: detail.verdict.is_valid(),
     }
-}
-
-impl super::WorkCounts {
-    fn add(&mut self, other: &Self, kind: MergeKind) {
-        self.offered += other.offered;
-        self.skipped += other.skipped;
-        self.unsent += other.unsent;
-        self.timeouts += other.timeouts;
-        self.late_replies += other.late_replies;
-        self.refused += other.refused;
-        self.in_flight_max = match kind {
-            MergeKind::Runs => self.in_flight_max.max(other.in_flight_max),
-            MergeKind::Parts => self.in_flight_max + other.in_flight_max,
-        };
-        self.sent_unknown += other.sent_unknown;
-        self.failed_deliveries += other.failed_deliveries;
-        self.steady_offered += other.steady_offered;
-        self.steady_on_time = self
-            .steady_on_time
-            .zip(other.steady_on_time)
-            .map(|(one, other)| one + other);
-        self.steady_expected += other.steady_expected;
-        self.steady_sent += other.steady_sent;
-        self.steady_received += other.steady_received;
-    }
-}
-
-fn decode(
-    times: &Distribution,
-    number: usize,
-    step: &StepReport,
-) -> Result<LatencyHistogram, MergeError> {
-    times
-        .histogram
-        .decode()
-        .map_err(|source| MergeError::Histogram {
-            number,
-            step: step.step_name.clone(),
-            source,
-        })
-}
-
-/// The texts of the runs, each with the number of its run.
-fn told(parts: &[&StepReport], pick: fn(&StepReport) -> &Vec<String>) -> Vec<String> {
-    let texts = (1..).zip(parts);
-    texts
-        .flat_map(|(run, part)| {
-            pick(part)
-                .iter()
-                .map(move |text| format!("run {run}: {text}"))
-        })
-        .collect()
-}
-
-fn told_of(details: &[&StepDetail], pick: fn(&StepDetail) -> &Vec<String>) -> Vec<String> {
-    let texts = (1..).zip(details);
-    texts
-        .flat_map(|(run, part)| {
-            pick(part)
-                .iter()
-                .map(move |text| format!("run {run}: {text}"))
-        })
-        .collect()
 }
 
 /// Receivers that the report names.

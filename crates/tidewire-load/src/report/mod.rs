@@ -29,11 +29,12 @@ use serde::{Deserialize, Serialize};
 pub use self::cost::{Cost, LaneCost};
 pub use self::detail::{
     Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
-    StepTimes, Verdict, Window, WorkCounts, Workload,
+    StepTimes, Verdict, Window, Workload,
 };
 pub use self::fan_out::FanOutShare;
 pub use self::merge::{MergeError, MergeKind};
-pub use self::step::{ClientUsage, ServerUsage, Steady, StepMeasurements, StepReport};
+pub(crate) use self::step::StepMeasurements;
+pub use self::step::{ClientUsage, ServerUsage, Steady, StepReport};
 pub use self::table::step_table;
 pub use self::validate::ValidateError;
 pub use self::write::{
@@ -41,6 +42,7 @@ pub use self::write::{
     WriteError, WrittenReport, create_directory, replace,
 };
 pub use crate::environment::Environment;
+pub use crate::exchange::WorkCounts;
 use crate::format;
 use crate::segment::Segment;
 pub use crate::statistics::{Latency, Percentile};
@@ -82,7 +84,6 @@ impl Report {
     /// Puts a report together. The status is [`Status::Interrupted`] when the run says so. Otherwise it is
     /// [`Status::Completed`] in version 1, and in version 2 [`Status::Passed`] only if there are steps and every step is
     /// clean, keeps its limits and is not refused.
-    #[must_use]
     pub fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
@@ -101,7 +102,6 @@ impl Report {
     }
 
     /// The conclusion of the run, the weightiest first.
-    #[must_use]
     pub fn conclusion(&self) -> Conclusion {
         let any = |found: fn(&StepReport) -> bool| self.steps.iter().any(found);
         if self.status == Status::Interrupted {
@@ -118,26 +118,27 @@ impl Report {
     }
 
     /// The content of `report.md`.
-    #[must_use]
     pub fn to_markdown(&self) -> String {
         markdown::render(self)
     }
 }
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// A scenario of version 1 ran to its end, whatever it found. It is the word of the report that the project started
-    /// with, which scripts look for; the steps' problems and the exit code say what the run comes to.
-    #[serde(rename = "COMPLETED")]
-    Completed,
-    /// Every step ran to its end, and every expected message came once and in order.
-    Passed,
-    /// Something went wrong; the steps say what.
-    Failed,
-    /// The user stopped the run. What was measured until then is reported.
-    Interrupted,
+worded! {
+    /// How a run ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Status {
+        /// A scenario of version 1 ran to its end, whatever it found. It is the word of the report that the project started
+        /// with, which scripts look for; the steps' problems and the exit code say what the run comes to.
+        #[serde(rename = "COMPLETED")]
+        Completed = "COMPLETED",
+        /// Every step ran to its end, and every expected message came once and in order.
+        Passed = "passed",
+        /// Something went wrong; the steps say what.
+        Failed = "failed",
+        /// The user stopped the run. What was measured until then is reported.
+        Interrupted = "interrupted",
+    }
 }
 
 impl Status {
@@ -150,47 +151,26 @@ impl Status {
             (false, _, false) => Self::Failed,
         }
     }
+}
 
-    /// The word in the report.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "COMPLETED",
-            Self::Passed => "passed",
-            Self::Failed => "failed",
-            Self::Interrupted => "interrupted",
-        }
+worded! {
+    /// The conclusion of a run. Each has an exit code of its own.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Conclusion {
+        /// Everything that was expected arrived once and in order, within the limits.
+        Passed = "passed",
+        /// Something was lost, wrong or impossible that no limit allows.
+        Failed = "failed",
+        /// A limit was broken.
+        SloFailed = "limit broken",
+        /// A measurement is not to be believed, so that nothing else counts.
+        Invalid = "INVALID measurement",
+        /// The user stopped the run.
+        Interrupted = "interrupted",
     }
 }
 
-/// The conclusion of a run. Each has an exit code of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conclusion {
-    /// Everything that was expected arrived once and in order, within the limits.
-    Passed,
-    /// Something was lost, wrong or impossible that no limit allows.
-    Failed,
-    /// A limit was broken.
-    SloFailed,
-    /// A measurement is not to be believed, so that nothing else counts.
-    Invalid,
-    /// The user stopped the run.
-    Interrupted,
-}
-
-impl Conclusion {
-    /// The words for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Failed => "failed",
-            Self::SloFailed => "limit broken",
-            Self::Invalid => "INVALID measurement",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
+impl Conclusion {}
 
 /// The facts about a run besides its steps.
 #[derive(Clone, Debug)]

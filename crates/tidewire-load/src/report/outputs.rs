@@ -11,7 +11,6 @@ impl Report {
     /// One line a step with the figures people compare, comma-separated, with a heading. What is not known is empty, an
     /// infinite percentile is `inf`. Costs are by the message; `offered`, `unsent` and `skipped` are messages of the whole
     /// step.
-    #[must_use]
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
             "step,pattern,codec,model,offered_tps,send_tps,receive_tps,expected,lost,unconfirmed,duplicated,reordered,corrupt,\
@@ -28,7 +27,6 @@ impl Report {
     }
 
     /// One test case a step, failed with its reasons if it is invalid, breaks a limit or has a problem.
-    #[must_use]
     pub fn to_junit(&self) -> String {
         let failures: Vec<Vec<String>> = self.steps.iter().map(failures).collect();
         let failed = failures.iter().filter(|texts| !texts.is_empty()).count();
@@ -59,7 +57,6 @@ impl Report {
     /// An HdrHistogram interval log with one line for each distribution of each step, tagged with the name of the
     /// distribution. Values are nanoseconds, the column of maxima is in milliseconds. Steps follow each other: each begins
     /// where the one before it ended, its login and its drain included, since tools add up what overlaps.
-    #[must_use]
     pub fn to_histogram_log(&self) -> String {
         let mut text = format!(
             "#[Histogram log format version 1.3]\n#[StartTime: 0 (seconds since the first step began), {}]\n\

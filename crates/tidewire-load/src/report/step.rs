@@ -88,25 +88,24 @@ pub struct StepReport {
 
 impl StepReport {
     /// Derives every figure of the report from what was measured.
-    #[must_use]
-    pub fn from_measurements(measured: StepMeasurements<'_>) -> Self {
+    pub(crate) fn from_measurements(step: &Step, measured: StepMeasurements) -> Self {
         let totals = &measured.totals;
         let steady = Steady {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
             receive_tps: rate(measured.steady_received, measured.steady_secs),
         };
         // Only who gets a message back sees these.
-        let seen = |count| (measured.step.pattern != Pattern::Ingest).then_some(count);
-        let theoretical_tps = match (&measured.step.load, &measured.detail) {
+        let seen = |count| (step.pattern != Pattern::Ingest).then_some(count);
+        let theoretical_tps = match (&step.load, &measured.detail) {
             // The rate may change, so what the window is compared with is what was due in it.
             (Load::Open { .. }, Some(detail)) => {
                 rate(detail.counts.steady_offered, measured.steady_secs)
             }
-            _ => measured.step.offered_tps().unwrap_or(steady.send_tps),
+            _ => step.offered_tps().unwrap_or(steady.send_tps),
         };
         let failures = Failures {
-            pattern: measured.step.pattern,
-            receivers: u64::from(measured.step.senders()),
+            pattern: step.pattern,
+            receivers: u64::from(step.senders()),
             logged_in: measured.logged_in,
             sent: measured.total_sent,
             logins: measured.login_failures,
@@ -125,9 +124,9 @@ impl StepReport {
             failures,
         );
         Self {
-            step_name: measured.step.name.clone(),
+            step_name: step.name.clone(),
             test_duration_secs: measured.test_duration_secs,
-            concurrency: measured.step.concurrency,
+            concurrency: step.concurrency,
             total_sent: measured.total_sent,
             total_received: totals.delivered,
             send_tps: rate(measured.total_sent, measured.test_duration_secs),
@@ -151,12 +150,12 @@ impl StepReport {
             invented: totals.invented,
             receivers_tracked: totals.receivers_tracked,
             receivers_unresolved: totals.receivers_unresolved,
-            latency_kind: match measured.step.pattern {
+            latency_kind: match step.pattern {
                 Pattern::Ingest => LATENCY_KIND_NONE.to_owned(),
                 _ => LATENCY_KIND_END_TO_END.to_owned(),
             },
             latency_send: measured.latency_send,
-            problems: problems(&measured),
+            problems: problems(step, &measured),
             notes: notes(&measured),
             server: measured.server,
             client: measured.client,
@@ -165,37 +164,20 @@ impl StepReport {
     }
 
     /// A step that could not be measured.
-    #[must_use]
-    pub fn failed(step: &Step, cause: String) -> Self {
-        Self::from_measurements(StepMeasurements {
-            step,
-            test_duration_secs: 0.0,
-            total_sent: 0,
-            logged_in: 0,
-            login_failures: 0,
-            send_errors: 0,
-            totals: ReceiverTotals::default(),
-            steady_secs: 0.0,
-            steady_sent: 0,
-            steady_received: 0,
-            latency: None,
-            latency_send: None,
-            server: ServerUsage::default(),
-            client: ClientUsage::default(),
+    pub(crate) fn failed(step: &Step, cause: String) -> Self {
+        let measured = StepMeasurements {
             problems: vec![cause],
-            notes: Vec::new(),
-            detail: None,
-        })
+            ..StepMeasurements::default()
+        };
+        Self::from_measurements(step, measured)
     }
 
     /// Whether nothing was lost, wrong or impossible, beyond what the step's limits allow.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// Whether all limits were kept; a step without limits keeps them.
-    #[must_use]
     pub fn keeps_slo(&self) -> bool {
         self.detail
             .as_ref()
@@ -203,7 +185,6 @@ impl StepReport {
     }
 
     /// Whether the measurement is one that the scenario refuses to believe.
-    #[must_use]
     pub fn is_refused(&self) -> bool {
         self.detail
             .as_ref()
@@ -211,13 +192,11 @@ impl StepReport {
     }
 
     /// Whether it is clean, keeps its limits and is believed.
-    #[must_use]
     pub fn passes(&self) -> bool {
         self.is_clean() && self.keeps_slo() && !self.is_refused()
     }
 
     /// Whether lost messages are judged by a limit and are no problem by themselves.
-    #[must_use]
     pub(super) fn allows_loss(&self) -> bool {
         self.detail
             .as_ref()
@@ -261,42 +240,39 @@ pub struct ClientUsage {
 }
 
 /// Everything a step measured, before any figure is derived from it.
-#[derive(Clone, Debug)]
-pub struct StepMeasurements<'s> {
-    /// The step as the scenario describes it.
-    pub step: &'s Step,
-    /// Length of the whole step in seconds, with connecting and draining.
-    pub test_duration_secs: f64,
-    /// Messages sent.
-    pub total_sent: u64,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepMeasurements {
+    pub(crate) test_duration_secs: f64,
+    pub(crate) total_sent: u64,
     /// Agents that logged in, slow receivers left out.
-    pub logged_in: u64,
+    pub(crate) logged_in: u64,
     /// Agents that could not connect or log in.
-    pub login_failures: u64,
-    /// Messages that could not be sent.
-    pub send_errors: u64,
+    pub(crate) login_failures: u64,
+    pub(crate) send_errors: u64,
     /// The merged accounts of all receivers.
-    pub totals: ReceiverTotals,
+    pub(crate) totals: ReceiverTotals,
     /// Length of the steady window in seconds; 0 when the step had none.
-    pub steady_secs: f64,
-    /// Messages sent within the steady window.
-    pub steady_sent: u64,
+    pub(crate) steady_secs: f64,
+    pub(crate) steady_sent: u64,
     /// Distinct messages received within the steady window.
-    pub steady_received: u64,
-    /// End-to-end times.
-    pub latency: Option<Latency>,
-    /// Cost of the write call alone.
-    pub latency_send: Option<Latency>,
-    /// The resources that the server used.
-    pub server: ServerUsage,
-    /// The resources that the instrument used.
-    pub client: ClientUsage,
+    pub(crate) steady_received: u64,
+    pub(crate) latency: Option<Latency>,
+    pub(crate) latency_send: Option<Latency>,
+    pub(crate) server: ServerUsage,
+    pub(crate) client: ClientUsage,
     /// Other problems that make the step fail, such as a server that died.
-    pub problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// Other remarks for a reader.
-    pub notes: Vec<String>,
-    /// The details.
-    pub detail: Option<StepDetail>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) detail: Option<StepDetail>,
+}
+
+impl StepMeasurements {
+    /// Whether lost messages are judged by a limit and are no problem by themselves.
+    fn limits_loss(&self) -> bool {
+        let detail = self.detail.as_ref();
+        detail.is_some_and(|detail| detail.slo.limits_loss())
+    }
 }
 
 /// Events a second; 0 where there was no time for any.
@@ -305,33 +281,28 @@ pub(super) fn rate(count: u64, secs: f64) -> f64 {
 }
 
 /// Worst first: what never came, what came wrong, what could not even be tried.
-fn problems(measured: &StepMeasurements<'_>) -> Vec<String> {
+fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
-    let allows_loss = measured
-        .detail
-        .as_ref()
-        .is_some_and(|detail| detail.slo.limits_loss());
-    // Requests may be answered in any order.
-    let keeps_order = measured.step.pattern != Pattern::Request;
+    let (lost, unconfirmed) = if measured.limits_loss() {
+        (0, 0)
+    } else {
+        (totals.lost, totals.unconfirmed)
+    };
+    let reordered = match step.pattern {
+        // Requests may be answered in any order.
+        Pattern::Request => 0,
+        _ => totals.reordered,
+    };
     let counted = [
-        (
-            if allows_loss { 0 } else { totals.lost },
-            "expected deliveries were lost",
-        ),
-        (
-            if allows_loss { 0 } else { totals.unconfirmed },
-            unconfirmed_text(measured.step.pattern),
-        ),
+        (lost, "expected deliveries were lost"),
+        (unconfirmed, unconfirmed_text(step.pattern)),
         (
             totals.receivers_unresolved,
             "receivers got a wrong set of messages",
         ),
         (totals.corrupt, "messages arrived corrupt"),
         (totals.duplicated, "messages arrived more than once"),
-        (
-            if keeps_order { totals.reordered } else { 0 },
-            "messages arrived out of order",
-        ),
+        (reordered, "messages arrived out of order"),
         (totals.invented, "messages arrived that were never sent"),
         (totals.foreign, "messages arrived that belong elsewhere"),
         (
@@ -371,14 +342,10 @@ fn unconfirmed_text(pattern: Pattern) -> &'static str {
     }
 }
 
-fn notes(measured: &StepMeasurements<'_>) -> Vec<String> {
+fn notes(measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
     let mut notes = Vec::new();
-    let judged_as_lost = measured
-        .detail
-        .as_ref()
-        .is_some_and(|detail| detail.slo.limits_loss());
-    if totals.unconfirmed > 0 && judged_as_lost {
+    if totals.unconfirmed > 0 && measured.limits_loss() {
         notes.push(format!(
             "{} expected deliveries are unconfirmed; the limits are judged as if they were lost",
             crate::format::thousands(totals.unconfirmed)

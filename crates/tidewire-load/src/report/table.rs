@@ -12,7 +12,6 @@ use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
 
 /// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
 /// line break.
-#[must_use]
 pub fn step_table(step: &StepReport) -> String {
     let mut text = String::new();
     let verdict = match (step.is_refused(), step.passes()) {

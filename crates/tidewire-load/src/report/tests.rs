@@ -14,7 +14,7 @@ use crate::scenario::Scenario;
 const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");
 
 /// A clean run of the second built-in step, or what `spoil` makes of it.
-fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
+fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
     let scenario = Scenario::built_in();
     let latency = Latency {
         min_ms: 0.2,
@@ -27,12 +27,9 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
         max_ms: 40.0,
     };
     let mut measured = StepMeasurements {
-        step: &scenario.steps[1],
         test_duration_secs: 31.5,
         total_sent: 120_000,
         logged_in: 500,
-        login_failures: 0,
-        send_errors: 0,
         totals: ReceiverTotals {
             receivers: 500,
             receivers_tracked: 500,
@@ -59,9 +56,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
             cpu_secs: 20.5,
             send_lag_p99_ms: Some(0.4),
         },
-        problems: Vec::new(),
-        notes: Vec::new(),
-        detail: None,
+        ..StepMeasurements::default()
     };
     spoil(&mut measured);
     let facts = RunFacts {
@@ -82,7 +77,10 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
         version: 1,
         segment: None,
     };
-    Report::new(facts, vec![StepReport::from_measurements(measured)])
+    Report::new(
+        facts,
+        vec![StepReport::from_measurements(&scenario.steps[1], measured)],
+    )
 }
 
 #[test]
@@ -140,7 +138,7 @@ fn what_is_unconfirmed_is_neither_delivered_nor_lost_in_any_form_of_the_report()
     assert!(!schema().is_valid(&hidden));
 }
 
-fn lose(count: u64) -> impl FnOnce(&mut StepMeasurements<'_>) {
+fn lose(count: u64) -> impl FnOnce(&mut StepMeasurements) {
     move |measured| {
         measured.totals.lost = count;
         measured.totals.delivered -= count;
@@ -197,7 +195,7 @@ fn one_lost_message_fails_the_run_and_never_rounds_up_to_success() {
 
 #[test]
 fn every_kind_of_trouble_is_a_problem() {
-    type Spoil = fn(&mut StepMeasurements<'_>);
+    type Spoil = fn(&mut StepMeasurements);
     let spoils: [(Spoil, &str); 10] = [
         (|measured| measured.login_failures = 1, "could not connect"),
         (|measured| measured.send_errors = 1, "could not be sent"),
@@ -343,8 +341,7 @@ fn times_that_were_not_measured_are_null_and_not_zero() {
 #[test]
 fn generated_reports_match_the_schema_and_survive_a_round_trip() {
     let schema = schema();
-    let unknown_server =
-        |measured: &mut StepMeasurements<'_>| measured.server = ServerUsage::default();
+    let unknown_server = |measured: &mut StepMeasurements| measured.server = ServerUsage::default();
     for mut report in [
         report_of(|_| {}),
         report_of(lose(17)),

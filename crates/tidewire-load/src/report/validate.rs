@@ -47,18 +47,13 @@ impl Report {
     }
 }
 
-/// A rule between the figures of a report that does not hold.
+/// A rule between the figures of a report that does not hold: the report was altered, or the instrument has a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ValidateError {
-    /// The report contradicts itself: it was altered, or the instrument has a fault.
-    #[error("{place}{rule}: this does not hold")]
-    Broken {
-        /// Which part: empty for the whole, or such as `steps[0]: `.
-        place: String,
-        /// The rule.
-        rule: String,
-    },
+#[error("{place}{rule}: this does not hold")]
+pub struct ValidateError {
+    /// Empty for the whole, or such as `steps[0]: `.
+    place: String,
+    rule: String,
 }
 
 struct Check {
@@ -299,7 +294,7 @@ impl Check {
         if holds {
             return Ok(());
         }
-        Err(ValidateError::Broken {
+        Err(ValidateError {
             place: self.place.clone(),
             rule: rule.to_owned(),
         })

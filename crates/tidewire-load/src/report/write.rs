@@ -13,22 +13,13 @@ use super::{Report, ValidateError};
 
 impl Report {
     /// Reads a `report.json`, of this build or an older one.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the file cannot be read, is no report, or contradicts itself.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let text = fs::read(path).map_err(|source| ReadError::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        let report: Self = serde_json::from_slice(&text).map_err(|source| ReadError::Format {
-            path: path.to_owned(),
-            source,
-        })?;
-        report.validate().map_err(|source| ReadError::Invalid {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text = fs::read(path).map_err(|source| ReadError::File(path.to_owned(), source))?;
+        let report: Self = serde_json::from_slice(&text)
+            .map_err(|source| ReadError::Format(path.to_owned(), source))?;
+        report
+            .validate()
+            .map_err(|source| ReadError::Invalid(path.to_owned(), source))?;
         Ok(report)
     }
 
@@ -39,8 +30,7 @@ impl Report {
     /// written; files written before stay.
     pub fn write_to(&self, directory: &Path) -> Result<WrittenReport, WriteError> {
         create_directory(directory)?;
-        let mut json =
-            serde_json::to_vec_pretty(self).map_err(|source| WriteError::Serialize { source })?;
+        let mut json = serde_json::to_vec_pretty(self).map_err(WriteError::Serialize)?;
         json.push(b'\n');
         Ok(WrittenReport {
             json: replace(directory, JSON_FILE, &json)?,
@@ -79,27 +69,14 @@ pub struct WrittenReport {
 #[non_exhaustive]
 pub enum WriteError {
     /// The directory cannot be created. Name another one.
-    #[error("cannot create the report directory {}: {}", path.display(), remedy(source))]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot create the report directory {}: {}", .0.display(), remedy(.1))]
+    Directory(PathBuf, #[source] io::Error),
     /// A file cannot be written. Make room or name another directory.
-    #[error("cannot write {}: {}", path.display(), remedy(source))]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot write {}: {}", .0.display(), remedy(.1))]
+    File(PathBuf, #[source] io::Error),
     /// The report cannot be expressed as JSON, a fault of the instrument.
     #[error("the report cannot be expressed as JSON")]
-    Serialize {
-        /// The error of the serialiser.
-        source: serde_json::Error,
-    },
+    Serialize(#[source] serde_json::Error),
 }
 
 /// Why a report could not be read.
@@ -107,46 +84,23 @@ pub enum WriteError {
 #[non_exhaustive]
 pub enum ReadError {
     /// The file cannot be read. Check the path.
-    #[error("cannot read {}; check that it is a readable file", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot read {}; check that it is a readable file", .0.display())]
+    File(PathBuf, #[source] io::Error),
     /// The file is no report of a load test. Name a `report.json`.
-    #[error("{} is no report.json of a load test", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The error of the parser.
-        source: serde_json::Error,
-    },
+    #[error("{} is no report.json of a load test", .0.display())]
+    Format(PathBuf, #[source] serde_json::Error),
     /// The figures contradict each other. It was altered: take it from where it was made once more.
-    #[error("{} cannot be believed", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// The rule that is broken.
-        source: ValidateError,
-    },
+    #[error("{} cannot be believed", .0.display())]
+    Invalid(PathBuf, #[source] ValidateError),
 }
 
 /// Creates a directory and its parents.
-///
-/// # Errors
-/// [`WriteError::Directory`] when the system refuses.
 pub fn create_directory(directory: &Path) -> Result<(), WriteError> {
-    fs::create_dir_all(directory).map_err(|source| WriteError::Directory {
-        path: directory.to_owned(),
-        source,
-    })
+    fs::create_dir_all(directory)
+        .map_err(|source| WriteError::Directory(directory.to_owned(), source))
 }
 
 /// Writes a file under another name and renames it, so that no reader sees half of it. Returns its path.
-///
-/// # Errors
-/// [`WriteError::File`] when the system refuses.
 pub fn replace(directory: &Path, name: &str, content: &[u8]) -> Result<PathBuf, WriteError> {
     let path = directory.join(name);
     let partial = directory.join(format!("{name}.partial"));
@@ -156,10 +110,7 @@ pub fn replace(directory: &Path, name: &str, content: &[u8]) -> Result<PathBuf, 
     written.map_err(|source| {
         // The report is lost either way; a leftover that cannot be removed changes nothing.
         let _ = fs::remove_file(&partial);
-        WriteError::File {
-            path: path.clone(),
-            source,
-        }
+        WriteError::File(path.clone(), source)
     })?;
     Ok(path)
 }

@@ -8,10 +8,8 @@ use crate::scenario::{Pattern, Step};
 
 /// The step's codec as it is spoken to this address: some frame datagrams in another way than streams.
 pub(super) fn codec_of(step: &Step, address: &Endpoint) -> Result<AnyCodec, RunError> {
-    let codec = AnyCodec::by_name(&step.codec).map_err(|source| RunError::Codec {
-        step: step.name.clone(),
-        source,
-    })?;
+    let codec = AnyCodec::by_name(&step.codec)
+        .map_err(|source| RunError::Codec(step.name.clone(), source))?;
     Ok(match address {
         Endpoint::Udp(_) => codec.for_datagrams(),
         _ => codec,

@@ -67,20 +67,9 @@ impl StepFacts<'_, '_> {
     fn counts(&self) -> WorkCounts {
         let counts = &self.outcome.counts;
         WorkCounts {
-            offered: counts.offered,
-            skipped: counts.skipped,
-            unsent: counts.unsent,
-            failed_deliveries: 0,
-            timeouts: counts.timeouts,
-            late_replies: counts.late_replies,
-            refused: counts.refused,
-            in_flight_max: counts.in_flight_max,
-            sent_unknown: counts.sent_unknown,
-            steady_offered: counts.steady_offered,
-            steady_expected: counts.steady_offered * self.receivers(),
+            steady_expected: counts.work.steady_offered * self.receivers(),
             steady_on_time: Some(counts.steady_on_time),
-            steady_sent: counts.steady_sent,
-            steady_received: counts.steady_received,
+            ..counts.work
         }
     }
 
@@ -127,7 +116,8 @@ impl StepFacts<'_, '_> {
         let percent_of = |cpu_secs: f64, lanes: f64| cpu_secs / (secs * lanes.max(1.0)) * 100.0;
         let lanes = self.lanes.min(self.plan.step.concurrency as usize) as f64;
         let server_lanes = f64::from(self.server.lanes.unwrap_or(1));
-        let messages = self.outcome.counts.steady_sent + self.outcome.counts.steady_received;
+        let messages =
+            self.outcome.counts.work.steady_sent + self.outcome.counts.work.steady_received;
         let by_message = |cpu_secs: f64| (messages > 0).then(|| cpu_secs * 1e9 / messages as f64);
         Cost {
             client_cpu_pct: client_secs
@@ -168,7 +158,7 @@ impl StepFacts<'_, '_> {
             server_cpu_pct: cost.server_cpu_pct,
             client_lag_p99_ms: p99_ms(lag).filter(|_| !is_max),
             latency_p99_ms: p99_ms(&times.scheduled),
-            offered: self.outcome.counts.steady_offered,
+            offered: self.outcome.counts.work.steady_offered,
             on_time: self.outcome.counts.steady_on_time,
             overdue: self.outcome.counts.steady_overdue,
             closed: self.closed_loop(),
@@ -188,9 +178,9 @@ impl StepFacts<'_, '_> {
         let (rounds, response_secs) = if waits {
             let summary = self.times.scheduled.summary();
             let mean_ms = summary.map_or(0.0, |latency| latency.mean_ms);
-            (self.outcome.counts.steady_received, mean_ms / 1e3)
+            (self.outcome.counts.work.steady_received, mean_ms / 1e3)
         } else {
-            (self.outcome.counts.steady_sent, 0.0)
+            (self.outcome.counts.work.steady_sent, 0.0)
         };
         let agents = self.link.normal_logins();
         (secs > 0.0 && agents > 0).then(|| ClosedLoop {

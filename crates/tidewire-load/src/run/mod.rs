@@ -78,7 +78,6 @@ pub struct RunOptions {
 
 impl RunOptions {
     /// One client lane and the default grace times.
-    #[must_use]
     pub fn new(address: Endpoint) -> Self {
         Self {
             address,
@@ -99,31 +98,22 @@ impl RunOptions {
     }
 }
 
-/// Where a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Agents connect and log in.
-    Login,
-    /// Messages are sent; the steady window has not begun.
-    WarmUp,
-    /// Messages are sent and count for the steady rates.
-    Steady,
-    /// Nothing is sent; what is under way arrives.
-    Drain,
-}
-
-impl Phase {
-    /// The word in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Login => "login",
-            Self::WarmUp => "warm_up",
-            Self::Steady => "steady",
-            Self::Drain => "drain",
-        }
+worded! {
+    /// Where a step is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Phase {
+        /// Agents connect and log in.
+        Login = "login",
+        /// Messages are sent; the steady window has not begun.
+        WarmUp = "warm_up",
+        /// Messages are sent and count for the steady rates.
+        Steady = "steady",
+        /// Nothing is sent; what is under way arrives.
+        Drain = "drain",
     }
 }
+
+impl Phase {}
 
 /// A look at a running step.
 #[derive(Clone, Debug)]
@@ -197,21 +187,11 @@ impl Observer for Silent {}
 #[non_exhaustive]
 pub enum RunError {
     /// The server cannot be reached or does not speak the native protocol.
-    #[error("cannot log in at {address}")]
-    Target {
-        /// The server.
-        address: String,
-        /// Why.
-        source: ConnectError,
-    },
+    #[error("cannot log in at {0}")]
+    Target(String, #[source] ConnectError),
     /// The server has no rooms, so that there is nothing to measure. Start one with `tidewire serve --app chat`.
-    #[error("the server at {address} has no rooms")]
-    NoRooms {
-        /// The server.
-        address: String,
-        /// The error of the server.
-        source: RequestError,
-    },
+    #[error("the server at {0} has no rooms")]
+    NoRooms(String, #[source] RequestError),
     /// The client lanes could not start.
     #[error("cannot start the client lanes")]
     Client(#[from] ServeError),
@@ -229,13 +209,8 @@ pub enum RunError {
         limit: u64,
     },
     /// The codec's name or a parameter is wrong. A scenario that was read from a file has none such.
-    #[error("step {step:?} cannot run")]
-    Codec {
-        /// Name of the step.
-        step: String,
-        /// The error of the codec's name.
-        source: CodecSpecError,
-    },
+    #[error("step {0:?} cannot run")]
+    Codec(String, #[source] CodecSpecError),
     /// Requests that are matched by their order, over a transport that may lose some.
     #[error(
         "step {step:?} cannot run over udp://: replies of {codec} are matched by their order, which a lost datagram shifts; \
@@ -348,10 +323,7 @@ fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(
         .request_timeout(options.answer_timeout)
         .connect(address)
         .wait()
-        .map_err(|source| RunError::Target {
-            address: address.to_owned(),
-            source,
-        })?;
+        .map_err(|source| RunError::Target(address.to_owned(), source))?;
     let needs_rooms = |step: &Step| step.pattern == Pattern::Chat;
     if !scenario.steps.iter().any(needs_rooms) {
         client.close().wait();
@@ -369,10 +341,7 @@ fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(
             }
             | RequestError::MalformedReply
             | RequestError::TimedOut),
-        ) => Err(RunError::NoRooms {
-            address: address.to_owned(),
-            source,
-        }),
+        ) => Err(RunError::NoRooms(address.to_owned(), source)),
         // Whatever else is the matter with it, the report will tell.
         _ => Ok(()),
     }

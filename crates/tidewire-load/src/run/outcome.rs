@@ -149,22 +149,10 @@ impl Outcome {
 
 impl Counts {
     fn add(&mut self, other: &Self) {
-        self.offered += other.offered;
-        self.skipped += other.skipped;
-        self.unsent += other.unsent;
-        self.send_errors += other.send_errors;
-        self.timeouts += other.timeouts;
-        self.late_replies += other.late_replies;
-        self.refused += other.refused;
-        self.sent_unknown += other.sent_unknown;
+        self.work.add(&other.work);
         // Lanes have their largest numbers at different times, so this is a bound from above.
-        self.in_flight_max += other.in_flight_max;
-        self.steady_offered += other.steady_offered;
-        self.steady_on_time += other.steady_on_time;
-        self.steady_overdue += other.steady_overdue;
-        self.steady_sent += other.steady_sent;
-        self.steady_received += other.steady_received;
-        self.gaps += other.gaps;
+        self.work.in_flight_max += other.work.in_flight_max;
+        add_fields!(self, other; steady_overdue steady_on_time send_errors gaps);
     }
 }
 

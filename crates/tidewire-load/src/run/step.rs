@@ -138,8 +138,7 @@ impl<'p> StepRun<'p> {
         };
         let detail = facts.detail(&mut notes);
         let client_cpu_secs = usage_after.client_secs_since(&self.usage_before);
-        Ok(StepReport::from_measurements(StepMeasurements {
-            step: &self.plan.step,
+        let measured = StepMeasurements {
             test_duration_secs: self.started.elapsed().as_secs_f64(),
             total_sent: outcome.sent,
             logged_in: self.link.normal_logins(),
@@ -147,8 +146,8 @@ impl<'p> StepRun<'p> {
             send_errors: outcome.counts.send_errors,
             totals: outcome.totals,
             steady_secs: steady.length.as_secs_f64(),
-            steady_sent: outcome.counts.steady_sent,
-            steady_received: outcome.counts.steady_received,
+            steady_sent: outcome.counts.work.steady_sent,
+            steady_received: outcome.counts.work.steady_received,
             latency: times.scheduled.summary(),
             latency_send: times.write.summary(),
             server,
@@ -159,7 +158,8 @@ impl<'p> StepRun<'p> {
             problems,
             notes,
             detail: Some(detail),
-        }))
+        };
+        Ok(StepReport::from_measurements(&self.plan.step, measured))
     }
 
     /// Waits until every agent is logged in or has failed.

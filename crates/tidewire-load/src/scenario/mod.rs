@@ -75,16 +75,13 @@ impl Scenario {
     /// # Errors
     /// [`ScenarioError::Read`] when the file cannot be read, otherwise as [`Scenario::parse`].
     pub fn load(path: &Path) -> Result<(Self, Vec<Warning>), ScenarioError> {
-        let text = fs::read_to_string(path).map_err(|source| ScenarioError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text = fs::read_to_string(path)
+            .map_err(|source| ScenarioError::Read(path.to_owned(), source))?;
         Self::parse(&text, &path.display().to_string())
     }
 
     /// The scenario that runs when none is named: the chat load test the project started from, against a server of our
     /// own, since nobody has said that there is one.
-    #[must_use]
     pub fn built_in() -> Self {
         let (scenario, _) = Self::parse(BUILT_IN_TEXT, "built-in scenario")
             .expect("the built-in scenario parses, which a test asserts");
@@ -95,7 +92,6 @@ impl Scenario {
     }
 
     /// The same load for a first impression: every step lasts [`QUICK_STEP_SECS_MAX`] seconds at most.
-    #[must_use]
     pub fn quick(&self) -> Self {
         let mut scenario = self.clone();
         for step in &mut scenario.steps {
@@ -176,13 +172,8 @@ pub enum WarningKind {
 #[non_exhaustive]
 pub enum ScenarioError {
     /// The file cannot be read. Check the path, and that this user may read it.
-    #[error("cannot read the scenario {}: {}", path.display(), read_remedy(source))]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot read the scenario {}: {}", .0.display(), read_remedy(.1))]
+    Read(PathBuf, #[source] io::Error),
     /// The text is not TOML; a key given twice is such a case. Correct the line.
     #[error("{file}:{line}: not valid TOML: {message}")]
     Syntax {

@@ -39,7 +39,6 @@ pub struct Step {
 
 impl Step {
     /// A chat step of version 1, with everything else as its files mean it.
-    #[must_use]
     pub fn chat(
         name: impl Into<String>,
         concurrency: u32,
@@ -66,7 +65,6 @@ impl Step {
 
     /// Messages a second that are offered over the whole step if nothing delays the agents. Nothing for steps whose
     /// rate is what they are to find out: `max`, and closed loops that wait for replies.
-    #[must_use]
     pub fn offered_tps(&self) -> Option<f64> {
         match &self.load {
             Load::Closed { .. } if self.pattern.has_replies() => None,
@@ -88,7 +86,6 @@ impl Step {
 
     /// The same step at one constant rate, in messages a second; nothing for one that is not open, because no rate can
     /// be given to it.
-    #[must_use]
     pub fn at_rate(&self, rate: f64) -> Option<Self> {
         let Load::Open {
             arrival, on_late, ..
@@ -108,7 +105,6 @@ impl Step {
     }
 
     /// The same step with so many agents.
-    #[must_use]
     pub fn at_concurrency(&self, concurrency: u32) -> Self {
         Self {
             name: format!("{} at {concurrency}", self.name),
@@ -133,13 +129,11 @@ impl Step {
     }
 
     /// Agents that send.
-    #[must_use]
     pub fn senders(&self) -> u32 {
         self.concurrency - self.slow_receivers.min(self.concurrency)
     }
 
     /// Unanswered messages that one agent may have.
-    #[must_use]
     pub fn window(&self) -> u32 {
         match self.load {
             Load::Closed { .. } => 1,
@@ -148,57 +142,35 @@ impl Step {
     }
 
     /// Longest drain behind the last message sent, however much still arrives.
-    #[must_use]
     pub fn drain_max(&self) -> Duration {
         DRAIN_MAX.max(Duration::from_millis(self.drain_ms))
     }
 
     /// How long the agents send, in nanoseconds.
-    #[must_use]
     pub fn duration_ns(&self) -> u64 {
         (self.duration_secs * 1e9).round() as u64
     }
 }
 
-/// The use that an agent makes of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Sends it one way; at the end the server is asked how many it has.
-    Ingest,
-    /// Sends it one way and expects it back.
-    Echo,
-    /// Sends it as a request and expects it back as the reply.
-    Request,
-    /// Says it in a room that all agents are in.
-    Chat,
-    /// Publishes it to a topic that all agents are subscribed to.
-    PubSub,
+worded! {
+    /// The use that an agent makes of a message.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Pattern {
+        /// Sends it one way; at the end the server is asked how many it has.
+        Ingest = "ingest",
+        /// Sends it one way and expects it back.
+        Echo = "echo",
+        /// Sends it as a request and expects it back as the reply.
+        Request = "request",
+        /// Says it in a room that all agents are in.
+        Chat = "chat",
+        /// Publishes it to a topic that all agents are subscribed to.
+        PubSub = "pubsub",
+    }
 }
 
 impl Pattern {
-    /// All patterns.
-    pub const ALL: [Self; 5] = [
-        Self::Ingest,
-        Self::Echo,
-        Self::Request,
-        Self::Chat,
-        Self::PubSub,
-    ];
-
-    /// The word in scenarios and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ingest => "ingest",
-            Self::Echo => "echo",
-            Self::Request => "request",
-            Self::Chat => "chat",
-            Self::PubSub => "pubsub",
-        }
-    }
-
     /// The name that `tidewire serve --app` has for the server of this pattern.
-    #[must_use]
     pub const fn app(self) -> &'static str {
         match self {
             Self::Ingest => "sink",
@@ -209,13 +181,11 @@ impl Pattern {
     }
 
     /// Whether each message comes back to its sender.
-    #[must_use]
     pub const fn has_replies(self) -> bool {
         matches!(self, Self::Echo | Self::Request)
     }
 
     /// Whether each message goes to many receivers.
-    #[must_use]
     pub const fn is_fan_out(self) -> bool {
         matches!(self, Self::Chat | Self::PubSub)
     }
@@ -244,7 +214,6 @@ pub enum Load {
 
 impl Load {
     /// The word in scenarios and reports.
-    #[must_use]
     pub const fn model(&self) -> &'static str {
         match self {
             Self::Closed { .. } => "closed",
@@ -272,49 +241,34 @@ impl Stage {
     }
 }
 
-/// How the messages of an open step are spread over time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// At even intervals, the agents taking turns.
-    Constant,
-    /// At random, as from many independent users.
-    Poisson,
-    /// All agents at the same moment.
-    Burst,
-}
-
-impl Arrival {
-    /// The word in scenarios and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Poisson => "poisson",
-            Self::Burst => "burst",
-        }
+worded! {
+    /// How the messages of an open step are spread over time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Arrival {
+        /// At even intervals, the agents taking turns.
+        Constant = "constant",
+        /// At random, as from many independent users.
+        Poisson = "poisson",
+        /// All agents at the same moment.
+        Burst = "burst",
     }
 }
 
-/// The policy of an open step for a message that cannot be sent when it is due: its agent's window is full, or the lane
-/// is late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLate {
-    /// It is sent as soon as possible, and its lateness counts from when it was due.
-    CatchUp,
-    /// It waits until the next message of its agent is due, and is then left out and counted.
-    Skip,
-}
+impl Arrival {}
 
-impl OnLate {
-    /// The word in scenarios and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CatchUp => "catch_up",
-            Self::Skip => "skip",
-        }
+worded! {
+    /// The policy of an open step for a message that cannot be sent when it is due: its agent's window is full, or the lane
+    /// is late.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OnLate {
+        /// It is sent as soon as possible, and its lateness counts from when it was due.
+        CatchUp = "catch_up",
+        /// It waits until the next message of its agent is due, and is then left out and counted.
+        Skip = "skip",
     }
 }
+
+impl OnLate {}
 
 /// A uniform range of think times in milliseconds, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -333,19 +287,16 @@ impl ThinkTime {
     };
 
     /// The middle of the range in milliseconds, which is the mean of a uniform distribution.
-    #[must_use]
     pub fn mean_ms(self) -> f64 {
         f64::midpoint(self.min_ms, self.max_ms)
     }
 
     /// Shortest, in nanoseconds.
-    #[must_use]
     pub fn min_ns(self) -> u64 {
         (self.min_ms * 1e6).round() as u64
     }
 
     /// Longest, in nanoseconds.
-    #[must_use]
     pub fn max_ns(self) -> u64 {
         (self.max_ms * 1e6).round() as u64
     }

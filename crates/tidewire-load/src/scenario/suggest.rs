@@ -5,7 +5,6 @@
 use strsim::osa_distance;
 
 /// The known key nearest to `key`, if fewer than half of its letters would have to change.
-#[must_use]
 pub fn nearest_key<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let key: String = key.chars().take(LETTERS_MAX).collect();
     let key = key.to_lowercase();

@@ -185,9 +185,8 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
     }
 
     fn open(&self) -> Read<Load> {
-        let arrivals =
-            [Arrival::Constant, Arrival::Poisson, Arrival::Burst].map(|kind| (kind.name(), kind));
-        let lates = [OnLate::CatchUp, OnLate::Skip].map(|kind| (kind.name(), kind));
+        let arrivals = Arrival::ALL.map(|kind| (kind.name(), kind));
+        let lates = OnLate::ALL.map(|kind| (kind.name(), kind));
         let arrival = self.word_or("arrival", &arrivals, Arrival::Constant)?;
         let on_late = self.word_or("on_late", &lates, OnLate::CatchUp)?;
         let rate = |place: &Place<'_, '_>| {

@@ -27,7 +27,6 @@ pub struct Arrivals {
 impl Arrivals {
     /// The times of the agent with number `index` of `agents` after `start_ns`. `seed` should come from
     /// [`agent_seed`](super::agent_seed).
-    #[must_use]
     pub fn new(
         stages: &[Stage],
         arrival: Arrival,
@@ -59,7 +58,6 @@ impl Arrivals {
     ///
     /// Even intervals are counted without a look at each, however many they are. Random ones have to be drawn; beyond a
     /// million of them the rest is counted as the rate says, which is off by less than chance itself.
-    #[must_use]
     pub fn count_rest(mut self, from_ns: u64, to_ns: u64) -> (u64, u64) {
         let from = self.messages_by(from_ns.min(to_ns));
         let to = self.messages_by(to_ns);
@@ -120,7 +118,6 @@ struct Piece {
 
 impl Curve {
     /// The curve of these stages.
-    #[must_use]
     pub fn new(stages: &[Stage]) -> Self {
         let (mut start_secs, mut start_messages) = (0.0, 0.0);
         let mut pieces = Vec::with_capacity(stages.len());
@@ -139,7 +136,6 @@ impl Curve {
     }
 
     /// Messages that are due in the first `secs` seconds.
-    #[must_use]
     pub fn messages_by(&self, secs: f64) -> f64 {
         let mut messages = 0.0;
         for piece in &self.pieces {

@@ -28,7 +28,6 @@ impl Schedule {
     /// A schedule whose first message is due one think time after `start_ns`.
     ///
     /// `seed` should come from [`agent_seed`]. Times are nanoseconds of any monotonic clock.
-    #[must_use]
     pub fn new(seed: u64, start_ns: u64, think: ThinkTime) -> Self {
         let think_min_ns = think.min_ns();
         Self {
@@ -56,7 +55,6 @@ impl Schedule {
 
     /// Counts the times that are left: how many lie before `from_ns`, and how many from there on and before `to_ns`.
     /// Beyond a million of them the rest is counted by the mean think time.
-    #[must_use]
     pub fn count_rest(mut self, from_ns: u64, to_ns: u64) -> (u64, u64) {
         let (mut before, mut within) = (0, 0);
         for _ in 0..DRAWS_MAX {
@@ -81,7 +79,6 @@ impl Schedule {
 /// which every input bit changes every output bit with probability about one half. Neighbouring agents
 /// therefore get unrelated generators, and no two agents of a run share a seed, since each part of the mix
 /// is a bijection.
-#[must_use]
 pub fn agent_seed(run_seed: u64, step: u8, agent: u32) -> u64 {
     let place = (u64::from(step) << 32) | u64::from(agent);
     mix(run_seed.wrapping_add(place.wrapping_add(1).wrapping_mul(GOLDEN_RATIO)))

@@ -42,13 +42,11 @@ pub struct Slo {
 
 impl Slo {
     /// Whether there is nothing to judge.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// The limits that the figures of a step break, in the order of the fields; empty when all limits are kept.
-    #[must_use]
     pub fn evaluate(&self, figures: &SloFigures) -> Vec<Violation> {
         let broken = |objective| {
             let (limit, found) = (self.limit(objective)?, figures.found(objective));
@@ -62,7 +60,6 @@ impl Slo {
     }
 
     /// The limit of a figure.
-    #[must_use]
     pub fn limit(&self, objective: Objective) -> Option<f64> {
         let mut copy = *self;
         *copy.field(objective)
@@ -163,7 +160,6 @@ impl Objective {
     ];
 
     /// Its name in an expression.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         self.words().0
     }

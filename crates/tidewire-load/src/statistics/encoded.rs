@@ -35,7 +35,6 @@ pub struct EncodedHistogram {
 
 impl EncodedHistogram {
     /// Writes a histogram as text, a few kilobytes.
-    #[must_use]
     pub fn of(histogram: &LatencyHistogram) -> Self {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new()
@@ -49,23 +48,18 @@ impl EncodedHistogram {
     }
 
     /// Reads the histogram back; every sample is in the bucket it was in.
-    ///
-    /// # Errors
-    /// [`DecodeError`] when the text is damaged or was not written by this instrument.
     pub fn decode(&self) -> Result<LatencyHistogram, DecodeError> {
         if self.hdr_v2_base64.len() > TEXT_BYTES_MAX {
-            return Err(DecodeError::TooLong {
-                bytes: self.hdr_v2_base64.len(),
-            });
+            return Err(DecodeError::TooLong(self.hdr_v2_base64.len()));
         }
         let packed = STANDARD
             .decode(&self.hdr_v2_base64)
-            .map_err(|source| DecodeError::Base64 { source })?;
+            .map_err(DecodeError::Base64)?;
         let plain = unpack(&packed)?;
         check_header(&plain)?;
         let inner = Deserializer::new()
             .deserialize(&mut plain.as_slice())
-            .map_err(|source| DecodeError::Histogram { source })?;
+            .map_err(DecodeError::Histogram)?;
         let (clipped, count) = (self.clipped, inner.len());
         if count != self.count || clipped > count {
             return Err(DecodeError::Count {
@@ -84,29 +78,17 @@ impl EncodedHistogram {
 #[non_exhaustive]
 pub enum DecodeError {
     /// Longer than any histogram of this instrument.
-    #[error("{bytes} bytes of text are more than a histogram takes")]
-    TooLong {
-        /// Length of the text.
-        bytes: usize,
-    },
+    #[error("{0} bytes of text are more than a histogram takes")]
+    TooLong(usize),
     /// The text is not base64.
     #[error("the histogram is not base64; the file was altered or cut")]
-    Base64 {
-        /// Where it is not.
-        source: base64::DecodeError,
-    },
+    Base64(#[source] base64::DecodeError),
     /// The content of the text is not compressed, or was cut.
     #[error("the histogram cannot be unpacked; the file was altered or cut")]
-    Packed {
-        /// The error of the decompressor.
-        source: io::Error,
-    },
+    Packed(#[source] io::Error),
     /// The unpacked content is no histogram.
     #[error("the histogram cannot be decoded; the file was altered")]
-    Histogram {
-        /// The error of the decoder.
-        source: DeserializeError,
-    },
+    Histogram(#[source] DeserializeError),
     /// A histogram with other bounds or digits; adding it would not be exact.
     #[error("the histogram has another layout than 1 ns to 120 s with three digits")]
     Layout,
@@ -136,7 +118,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, DecodeError> {
     ZlibDecoder::new(body)
         .take(PLAIN_BYTES_MAX)
         .read_to_end(&mut plain)
-        .map_err(|source| DecodeError::Packed { source })?;
+        .map_err(DecodeError::Packed)?;
     Ok(plain)
 }
 

@@ -23,7 +23,6 @@ impl LatencyHistogram {
     pub const HIGHEST_NS: u64 = 120_000_000_000;
 
     /// An empty histogram. This allocates, about 200 KiB; recording does not.
-    #[must_use]
     pub fn new() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, Self::HIGHEST_NS, SIGNIFICANT_DIGITS)
             .expect("constant bounds that the histogram accepts");
@@ -81,26 +80,22 @@ impl LatencyHistogram {
     }
 
     /// Number of samples.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// Number of samples above [`LatencyHistogram::HIGHEST_NS`], which were recorded as that value.
-    #[must_use]
     pub fn clipped(&self) -> u64 {
         self.clipped
     }
 
     /// The value in nanoseconds below or at which the share `quantile` (0 to 1) of the samples lies; 0 when
     /// there are none.
-    #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)
     }
 
     /// The figures of the report in milliseconds; none when there are no samples.
-    #[must_use]
     pub fn summary(&self) -> Option<Latency> {
         if self.histogram.is_empty() {
             return None;

@@ -34,7 +34,6 @@ pub struct MedianInterval {
 impl MedianInterval {
     /// The median of `runs` with an interval of 95 %, or as near as so few runs come. Nothing when there are
     /// no runs or one of them is NaN. Infinite values, as of lost messages, are the largest ones.
-    #[must_use]
     pub fn of(runs: &[f64], bootstrap: Bootstrap) -> Option<Self> {
         if runs.is_empty() || runs.iter().any(|value| value.is_nan()) {
             return None;

@@ -28,7 +28,6 @@ pub struct Outliers {
 impl Outliers {
     /// Looks for outliers among the figures of runs. An infinite figure is always flagged, and the fences
     /// come from the others. Nothing when no figure is finite, or one is NaN.
-    #[must_use]
     pub fn among(runs: &[f64]) -> Option<Self> {
         if runs.iter().any(|value| value.is_nan()) {
             return None;
@@ -55,7 +54,6 @@ impl Outliers {
     }
 
     /// Whether there are enough runs that one of them could be flagged.
-    #[must_use]
     pub fn can_flag(&self) -> bool {
         self.runs >= RUNS_MIN
     }

@@ -47,7 +47,6 @@ pub enum Percentile {
 impl Percentile {
     /// The percentile `quantile` of the times in `histogram`, with `missing` messages that never arrived
     /// ranked above all of them.
-    #[must_use]
     pub fn of(histogram: &LatencyHistogram, missing: u64, quantile: Quantile) -> Self {
         let arrived = histogram.count();
         let samples = arrived.saturating_add(missing);
@@ -75,7 +74,6 @@ impl Percentile {
 
     /// Milliseconds for arithmetic: infinity when the share above never arrived, nothing when there are too
     /// few samples or the value lies beyond what was recorded.
-    #[must_use]
     pub fn as_ms(self) -> Option<f64> {
         match self {
             Self::Known { ms } => Some(ms),
@@ -85,7 +83,6 @@ impl Percentile {
     }
 
     /// How it compares with a limit in milliseconds; nothing when that cannot be known.
-    #[must_use]
     pub fn compare_ms(self, limit_ms: f64) -> Option<Ordering> {
         match self {
             Self::Known { ms } => ms.partial_cmp(&limit_ms),
@@ -134,25 +131,22 @@ impl Quantile {
     /// number of samples makes certain.
     pub const fn from_ppm(ppm: u32) -> Result<Self, QuantileError> {
         if ppm == 0 || ppm >= PARTS {
-            return Err(QuantileError { ppm });
+            return Err(QuantileError(ppm));
         }
         Ok(Self(ppm))
     }
 
     /// The share from 0 to 1.
-    #[must_use]
     pub fn share(self) -> f64 {
         f64::from(self.0) / f64::from(PARTS)
     }
 
     /// Samples below which this percentile is not given: 10 / (1 − q), so that at least ten lie above it.
-    #[must_use]
     pub fn samples_needed(self) -> u64 {
         (u64::from(PARTS) * SAMPLES_ABOVE).div_ceil(u64::from(self.above_ppm()))
     }
 
     /// Whether so many missing messages make this percentile infinite: when they are as many as lie above it.
-    #[must_use]
     pub fn is_beyond(self, missing: u64, samples: u64) -> bool {
         let above = u128::from(self.above_ppm()) * u128::from(samples);
         samples > 0 && u128::from(missing) * u128::from(PARTS) >= above
@@ -177,12 +171,9 @@ impl fmt::Display for Quantile {
 
 /// A share that is no percentile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{ppm} parts per million is no percentile; it must be from 1 to {}", thousands(u64::from(PARTS) - 1))]
+#[error("{} parts per million is no percentile; it must be from 1 to {}", .0, thousands(u64::from(PARTS) - 1))]
 #[non_exhaustive]
-pub struct QuantileError {
-    /// The quantile that was asked for.
-    pub ppm: u32,
-}
+pub struct QuantileError(u32);
 
 const PARTS: u32 = 1_000_000;
 
@@ -284,7 +275,7 @@ mod tests {
         assert_eq!(Quantile::P50.to_string(), "p50");
         assert_eq!(Quantile::P999.to_string(), "p99.9");
         assert_eq!(Quantile::P9999.to_string(), "p99.99");
-        assert_eq!(Quantile::from_ppm(0), Err(QuantileError { ppm: 0 }));
+        assert_eq!(Quantile::from_ppm(0), Err(QuantileError(0)));
         assert!(Quantile::from_ppm(1_000_000).is_err());
     }
 

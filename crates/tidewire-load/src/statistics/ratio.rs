@@ -42,7 +42,6 @@ pub struct RatioInterval {
 impl RatioInterval {
     /// The ratio of the medians. Nothing when a side has no runs or one of them is NaN or negative. Equal medians,
     /// also zero or infinite ones, have the ratio 1.
-    #[must_use]
     pub fn of(sides: Sides<'_>, bootstrap: Bootstrap) -> Option<Self> {
         let (base, new): (Vec<f64>, Vec<f64>) = match sides {
             Sides::Paired(pairs) => pairs.iter().copied().unzip(),
@@ -78,7 +77,6 @@ impl RatioInterval {
     }
 
     /// Whether chance alone explains the difference.
-    #[must_use]
     pub fn includes_one(&self) -> bool {
         self.low <= 1.0 && 1.0 <= self.high
     }
@@ -86,7 +84,6 @@ impl RatioInterval {
 
 impl Sides<'_> {
     /// Whether there are enough runs that the interval keeps its promise.
-    #[must_use]
     pub fn suffice(&self) -> bool {
         let fewest = match self {
             Self::Paired(pairs) => pairs.len(),
@@ -96,7 +93,6 @@ impl Sides<'_> {
     }
 
     /// Runs that each side needs.
-    #[must_use]
     pub const fn needed(&self) -> usize {
         match self {
             Self::Paired(_) => PAIRS_MIN,

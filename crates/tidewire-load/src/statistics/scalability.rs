@@ -112,7 +112,6 @@ impl ScalabilityFit {
     }
 
     /// The throughput of the fitted curve at a concurrency, in messages a second.
-    #[must_use]
     pub fn throughput(&self, concurrency: f64) -> f64 {
         Law {
             lambda: self.lambda.value,

@@ -8,14 +8,8 @@ use crate::report::{Cost, Report};
 
 /// Processor time a message, of both sides.
 pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
-    let mut table = Table::new([
-        "step",
-        "client ns",
-        "server ns",
-        "client CPU %",
-        "server CPU %",
-        "steal %",
-    ]);
+    let mut table =
+        Table::new("step, client ns, server ns, client CPU %, server CPU %, steal %".split(", "));
     let mut bars = Bars::default();
     for (name, cost) in costs(report) {
         let nanoseconds = |figure: f64| format!("{} ns", thousands(figure.round() as u64));
@@ -52,15 +46,7 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
 
 /// System calls and allocations a message, of both sides.
 pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
-    let mut table = Table::new([
-        "step",
-        "client calls",
-        "server calls",
-        "client allocations",
-        "server allocations",
-        "client bytes",
-        "server bytes",
-    ]);
+    let mut table = Table::new("step, client calls, server calls, client allocations, server allocations, client bytes, server bytes".split(", "));
     let mut bars = Bars::default();
     for (name, cost) in costs(report) {
         let [client, server] = [cost.client_lanes, cost.server_lanes];
@@ -141,6 +127,6 @@ impl Bars {
         let most = self.0.iter().map(|bar| bar.value).fold(0.0, f64::max);
         let high = if most > 0.0 { most } else { 1.0 };
         let scale = Scale::Linear { low: 0.0, high };
-        (!self.0.is_empty()).then(|| picture(label, &self.0, scale))
+        (!self.0.is_empty()).then(|| picture(label, &self.0, scale, None))
     }
 }

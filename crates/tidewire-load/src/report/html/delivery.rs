@@ -12,20 +12,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     if report.steps.is_empty() {
         return Err("no step was begun".to_owned());
     }
-    let mut table = Table::new([
-        "step",
-        "expected",
-        "delivered",
-        "late",
-        "lost",
-        "unconfirmed",
-        "duplicated",
-        "reordered",
-        "corrupt",
-        "foreign",
-        "invented",
-        "lost share",
-    ]);
+    let mut table = Table::new("step, expected, delivered, late, lost, unconfirmed, duplicated, reordered, corrupt, foreign, invented, lost share".split(", "));
     let mut bars = Vec::new();
     let mut most = 10_u64;
     for step in &report.steps {
@@ -74,7 +61,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
         about: "Bars are logarithmic, so that one lost message is seen beside millions of delivered ones. Late ones \
                 are delivered too. Of unconfirmed ones nobody can know whether they arrived. What has no bar did not happen."
             .to_owned(),
-        picture: picture("What became of the messages", &bars, scale),
+        picture: picture("What became of the messages", &bars, scale, None),
         table,
     })
 }
@@ -85,17 +72,10 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
     if receivers.is_empty() {
         return Err("no receiver has anything amiss, or receivers are not told apart".to_owned());
     }
-    let mut table = Table::new([
-        "receiver",
-        "expected",
-        "delivered",
-        "late",
-        "lost",
-        "unconfirmed",
-        "duplicated",
-        "reordered",
-        "corrupt",
-    ]);
+    let mut table = Table::new(
+        "receiver, expected, delivered, late, lost, unconfirmed, duplicated, reordered, corrupt"
+            .split(", "),
+    );
     let mut bars = Vec::new();
     let mut most = 10.0_f64;
     for receiver in receivers {
@@ -135,7 +115,7 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
     };
     Ok(Drawn {
         about: "The ten receivers with most amiss, worst first; logarithmic.".to_owned(),
-        picture: picture("The worst receivers", &bars, scale),
+        picture: picture("The worst receivers", &bars, scale, None),
         table,
     })
 }

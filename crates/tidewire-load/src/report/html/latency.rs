@@ -93,7 +93,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
             pieces: course.pieces(figure),
         });
     }
-    let mut table = Table::new(["time", "phase", "p50 ms", "p99 ms", "p99.9 ms"]).with_words(1);
+    let mut table = Table::new("time, phase, p50 ms, p99 ms, p99.9 ms".split(", ")).with_words(1);
     for span in &course.spans {
         let [p50, p99, p999] = figures.map(|(_, _, figure)| optional(figure(span)));
         let time = span.time(course.runs);
@@ -139,13 +139,8 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         Axis::logarithmic("ms", edges),
     );
     shade(&mut plot, &course);
-    let mut table = Table::new([
-        "time",
-        "messages",
-        "fastest ms",
-        "most around ms",
-        "slowest ms",
-    ]);
+    let mut table =
+        Table::new("time, messages, fastest ms, most around ms, slowest ms".split(", "));
     for span in &course.spans {
         let time = span.time(course.runs);
         for (edge, count) in span.heat.iter().filter(|(_, count)| *count > 0) {
@@ -313,7 +308,7 @@ fn rows(detail: &StepDetail) -> Vec<(&'static str, &Distribution)> {
 
 /// The points of the curves.
 fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
-    let mut table = Table::new(["percentile", "scheduled ms", "service ms"]);
+    let mut table = Table::new("percentile, scheduled ms, service ms".split(", "));
     for (x, ms) in &scheduled.points {
         let service = service.and_then(|curve| curve.points.iter().find(|(place, _)| place == x));
         let percentile = format!("p{}", compact(100.0 * (1.0 - 1.0 / x)));
@@ -348,9 +343,8 @@ pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
 }
 
 fn percentile_table(detail: &StepDetail) -> Table {
-    let mut table = Table::new([
-        "ms", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "missing",
-    ]);
+    let mut table =
+        Table::new("ms, p50, p90, p95, p99, p99.9, p99.99, max, mean, missing".split(", "));
     for (name, times) in rows(detail) {
         let mut cells = vec![Cell::from(name.to_owned())];
         cells.extend(percentiles(times).map(|(_, _, value)| value.into()));

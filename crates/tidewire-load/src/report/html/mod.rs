@@ -27,7 +27,6 @@ use crate::page::{Heading, whole_page};
 
 impl Report {
     /// The content of `report.html`: one page that needs nothing else.
-    #[must_use]
     pub fn to_html(&self) -> String {
         let mut page = String::new();
         answer::write(self, &mut page);

@@ -49,7 +49,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
         );
     }
     let mut table =
-        Table::new(["time", "phase", "offered/s", "sent/s", "received/s"]).with_words(1);
+        Table::new("time, phase, offered/s, sent/s, received/s".split(", ")).with_words(1);
     for span in &course.spans {
         let time = span.time(course.runs);
         let offered = span.offered.map_or_else(|| NO_VALUE.to_owned(), per_second);

@@ -37,7 +37,7 @@ pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
         });
         about.push_str(&format!(" Messages a second: {interval:.0}."));
     }
-    let mut table = Table::new(HEAD).with_words(HEAD.len() - 1);
+    let mut table = Table::new(HEAD.split(", ")).with_words(10);
     for (place, run) in (1..).zip(runs) {
         plot.dots.push(Dot {
             x: f64::from(place),
@@ -80,16 +80,4 @@ fn verdict(run: &RunFigures) -> &'static str {
     if run.valid { "VALID" } else { "INVALID" }
 }
 
-const HEAD: [&str; 11] = [
-    "run",
-    "sent/s",
-    "received/s",
-    "expected",
-    "lost",
-    "unconfirmed",
-    "p50 ms",
-    "p99 ms",
-    "p99.9 ms",
-    "server ns",
-    "verdict",
-];
+const HEAD: &str = "run, sent/s, received/s, expected, lost, unconfirmed, p50 ms, p99 ms, p99.9 ms, server ns, verdict";

@@ -21,7 +21,7 @@ pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
         .collect();
     let fit = ScalabilityFit::of(&points, Bootstrap::default());
     let mut plot = scaling_plot(&points, &fit);
-    let mut table = Table::new(["step", "agents", "messages a second", "fitted"]);
+    let mut table = Table::new("step, agents, messages a second, fitted".split(", "));
     for step in &steps {
         let (agents, rate) = (thousands(u64::from(step.concurrency)), throughput(step));
         let fitted = match &fit {
@@ -117,7 +117,7 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         class: "limit",
         name: format!("limit {limit} ms"),
     }));
-    let mut table = Table::new(["step", "offered/s", "sent/s", "p99 ms", "limit ms"]);
+    let mut table = Table::new("step, offered/s, sent/s, p99 ms, limit ms".split(", "));
     let mut path = Vec::new();
     for (step, p99) in &steps {
         let place = match p99 {

@@ -74,20 +74,7 @@ fn write_news(step: &StepReport, page: &mut String) {
 
 /// Every step in a line.
 pub(super) fn overview(report: &Report, page: &mut String) {
-    let mut table = Table::new([
-        "step",
-        "verdict",
-        "model",
-        "agents",
-        "offered/s",
-        "sent/s",
-        "received/s",
-        "lost",
-        "unconfirmed",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-    ])
+    let mut table = Table::new("step, verdict, model, agents, offered/s, sent/s, received/s, lost, unconfirmed, p50 ms, p99 ms, p99.9 ms".split(", "))
     .with_words(1)
     .with_words(2);
     for (number, step) in (1..).zip(&report.steps) {
@@ -167,7 +154,7 @@ pub(super) fn is_doubtful(step: &StepReport) -> bool {
 
 /// Each limit with what was found.
 pub(super) fn limits(report: &Report, page: &mut String) {
-    let mut table = Table::new(["step", "verdict", "limit", "found"])
+    let mut table = Table::new("step, verdict, limit, found".split(", "))
         .with_words(1)
         .with_words(2);
     let mut any = false;
