@@ -23,7 +23,6 @@ mod pending;
 mod reading;
 pub(crate) mod reply;
 mod request;
-mod request_index;
 mod rooms;
 mod service;
 mod slots;

@@ -18,7 +18,6 @@ use super::disconnected::Disconnected;
 use super::effect::Undo;
 use super::error::RequestError;
 use super::link::{Control, Link};
-use super::request_index::RequestIndex;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
 use crate::limits::nanoseconds;
@@ -35,8 +34,9 @@ pub(super) struct Pending {
     sent: Correlator<Sent>,
     /// In order of arrival.
     queued: VecDeque<Kept>,
-    /// Finds abandoned requests by their slots.
-    index: RequestIndex,
+    /// The id under which each slot's request was sent last, so that an abandoned request is found without a search. An
+    /// answer leaves its entry, so a reader compares the slot of the request that has the id now.
+    sent_ids: Vec<u32>,
     /// Time of the next search for passed deadlines: the earliest deadline, or earlier.
     due_ns: Option<u64>,
     /// Scratch list of requests whose deadlines have passed.
@@ -100,7 +100,7 @@ impl Pending {
             has_ids: ids != RequestIds::None,
             sent: Correlator::for_ids(ids, pending_max),
             queued: VecDeque::new(),
-            index: RequestIndex::default(),
+            sent_ids: Vec::new(),
             due_ns: None,
             expired: Vec::new(),
             completions: Completions::default(),
@@ -179,7 +179,7 @@ impl Pending {
                     self.queued.push_front(kept);
                     return false;
                 }
-                Err(not_sent) => self.fail_queued(head.slot, self.error(not_sent)),
+                Err(not_sent) => self.completions.fail(head.slot, self.error(not_sent)),
             }
         }
         true
@@ -220,7 +220,7 @@ impl Pending {
             return Err(error.into());
         }
         block.bytes += name.len() + payload.len();
-        self.index.note_sent(head.slot, id);
+        self.note_sent(head.slot, id);
         self.note_deadline(head.deadline_ns);
         Ok(id)
     }
@@ -268,37 +268,28 @@ impl Pending {
     }
 
     fn enqueue(&mut self, kept: Kept) {
-        let slot = kept.head.slot;
-        if self.queued.len() - self.index.abandoned_count() >= QUEUED_MAX {
-            return self.fail_queued(slot, RequestError::WindowFull);
+        if self.queued.len() >= QUEUED_MAX {
+            self.drop_abandoned();
         }
-        self.index.note_queued(slot);
+        if self.queued.len() >= QUEUED_MAX {
+            return self
+                .completions
+                .fail(kept.head.slot, RequestError::WindowFull);
+        }
         self.note_deadline(kept.head.deadline_ns);
         self.queued.push_back(kept);
     }
 
-    /// Fails a request that cannot be in the queue, or was just removed from it.
-    fn fail_queued(&mut self, slot: Option<SlotId>, error: RequestError) {
-        self.index.note_unqueued(slot);
-        self.completions.fail(slot, error);
-    }
-
     /// Removes the abandoned requests from the queue, all in one walk.
     fn drop_abandoned(&mut self) {
-        if self.index.abandoned_count() == 0 {
+        let table = &self.link.table;
+        if !table.has_abandoned() {
             return;
         }
-        let Self {
-            queued,
-            index,
-            completions,
-            ..
-        } = self;
-        queued.retain(|Kept { head, .. }| {
-            let is_abandoned = index.is_abandoned(head.slot);
+        self.queued.retain(|Kept { head, .. }| {
+            let is_abandoned = table.is_abandoned(head.slot);
             if is_abandoned {
-                index.note_unqueued(head.slot);
-                completions.fail(head.slot, RequestError::Shutdown);
+                self.completions.fail(head.slot, RequestError::Shutdown);
             }
             !is_abandoned
         });
@@ -331,17 +322,26 @@ impl Pending {
         true
     }
 
-    /// Abandons a request. A queued one is removed at the next [`send_queued`](Self::send_queued).
+    /// Gives up the request of a slot that was abandoned, if it is still the one that was sent last for that slot. Otherwise
+    /// its answer has come, or it is queued: the next [`send_queued`](Self::send_queued) removes it.
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
-        let sent = self.index.sent_id(slot).filter(|id| {
-            let sent = self.sent.find_mut(*id);
-            sent.is_some_and(|sent| sent.head.slot == Some(slot))
-        });
-        match sent {
-            Some(id) => self.give_up(cx, id, RequestError::Shutdown),
-            // It is queued, or its answer has come.
-            None => self.index.note_abandoned(slot),
+        if let Some(id) = self.sent_ids.get(slot.index()).copied()
+            && let Some(sent) = self.sent.find_mut(id)
+            && sent.head.slot == Some(slot)
+        {
+            self.give_up(cx, id, RequestError::Shutdown);
         }
+    }
+
+    #[inline]
+    fn note_sent(&mut self, slot: Option<SlotId>, id: u32) {
+        let Some(slot) = slot else {
+            return;
+        };
+        if slot.index() >= self.sent_ids.len() {
+            self.sent_ids.resize(slot.index() + 1, 0);
+        }
+        self.sent_ids[slot.index()] = id;
     }
 
     /// Time of the next search for passed deadlines.
@@ -385,12 +385,10 @@ impl Pending {
         }
         self.expired = expired;
         next_ns = next_ns.min(self.due_ns.unwrap_or(u64::MAX));
-        let (completions, index) = (&mut self.completions, &mut self.index);
         self.queued.retain(|Kept { head, .. }| {
             let is_due = head.deadline_ns <= now_ns;
             if is_due {
-                index.note_unqueued(head.slot);
-                completions.fail(head.slot, RequestError::TimedOut);
+                self.completions.fail(head.slot, RequestError::TimedOut);
             } else {
                 next_ns = next_ns.min(head.deadline_ns);
             }
@@ -462,7 +460,8 @@ impl Pending {
             if kept.head.idempotent && self.reconnects {
                 self.enqueue(kept);
             } else {
-                self.fail_queued(kept.head.slot, RequestError::Closed(end.clone()));
+                self.completions
+                    .fail(kept.head.slot, RequestError::Closed(end.clone()));
             }
         }
     }

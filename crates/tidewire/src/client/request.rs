@@ -95,7 +95,7 @@ impl Request {
         let State::Sent { link, slot } = &self.state else {
             return None;
         };
-        let reply = link.table.poll_reply(*slot)?;
+        let reply = link.table.fetch(*slot)?;
         self.finish();
         Some(reply)
     }

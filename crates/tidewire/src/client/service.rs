@@ -14,8 +14,7 @@ use super::events::Event;
 use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};
 use super::pending::Pending;
-use super::submissions::{Range, Submission, Submissions};
-use super::table::TakenBytes;
+use super::submissions::{Submission, Submissions};
 use crate::service::Context;
 use crate::service::{HandlerResult, Service};
 use crate::session::SendError;
@@ -61,12 +60,27 @@ impl ClientService {
         }
     }
 
-    fn run(&mut self, cx: &mut Context<'_>, submission: Submission<Control>) {
+    /// Processes the next submissions of the list: a block of requests, or one other.
+    fn run_next(&mut self, cx: &mut Context<'_>) {
+        if self.list.request().is_some() {
+            return self.pending.send_all(cx, &mut self.list);
+        }
+        let Some((submission, bytes)) = self.list.take() else {
+            return;
+        };
         match submission {
-            Submission::Requests { .. } => self.pending.send_all(cx, &mut self.list),
+            // Handled above.
+            Submission::Request(_) => {}
             Submission::Abandon(slot) => self.pending.abandon(cx, slot),
             Submission::Undo(undo) => self.pending.undo(cx, undo),
-            Submission::Messages { count, range } => self.send_messages(cx, count, range),
+            Submission::Messages { count, .. } => {
+                let session = self.pending.session.ok_or(SendError::NotOpen);
+                let sent = session.and_then(|session| cx.send_frames(session, bytes));
+                if let Err(error) = sent {
+                    tracing::trace!(%error, count, "messages were not sent");
+                    self.link.events.push(Event::Lost { count });
+                }
+            }
             Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
             Submission::Control(Control::Unsubscribe(queue)) => {
                 self.listening.give_up(&queue);
@@ -102,23 +116,9 @@ impl ClientService {
         }
     }
 
-    /// Appends a range of the list's bytes, which holds `count` complete frames.
-    fn send_messages(&mut self, cx: &mut Context<'_>, count: u64, range: Range) {
-        let frames = self.list.bytes(range);
-        let sent = self
-            .pending
-            .session
-            .ok_or(SendError::NotOpen)
-            .and_then(|session| cx.send_frames(session, frames));
-        if let Err(error) = sent {
-            tracing::trace!(%error, count, "messages were not sent");
-            self.link.events.push(Event::Lost { count });
-        }
-    }
-
     /// Processes submissions, as far as the session's output has room and the turn's limit allows.
     fn run_submissions(&mut self, cx: &mut Context<'_>) {
-        let mut taken = TakenBytes::default();
+        let mut turn_bytes = 0;
         loop {
             // Accepted submissions must not be dropped because the server is slow. They stay in the queue, and a full queue
             // refuses new ones. If the output is still full after a flush, the lane waits for the socket, whose event starts
@@ -132,14 +132,10 @@ impl ClientService {
                     }
                 }
             };
-            if self.is_backed_up {
+            if self.is_backed_up || !self.link.table.refill(&mut self.list, &mut turn_bytes) {
                 return;
             }
-            let next = self.link.table.next(&mut self.list, &mut taken);
-            let Some(submission) = next else {
-                return;
-            };
-            self.run(cx, submission);
+            self.run_next(cx);
         }
     }
 

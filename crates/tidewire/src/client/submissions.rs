@@ -1,9 +1,8 @@
 //! The submissions of the application's threads, in order, and their bytes.
 //!
 //! One run of bytes lies beside the list of submissions. The sending thread encodes one-way messages into it, and copies
-//! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive requests are one
-//! submission, and so are consecutive messages: the lane does their common work once. The threads and the lane exchange
-//! lists and byte buffers, and never allocate new ones.
+//! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive messages are one
+//! submission. The threads and the lane exchange lists and byte buffers, and never allocate new ones.
 
 use tidewire_proto::message::Kind;
 
@@ -13,8 +12,8 @@ use super::slots::SlotId;
 /// A submission to a client's lane. `C` is the type of submissions that are neither requests nor messages.
 #[derive(Debug)]
 pub(crate) enum Submission<C> {
-    /// Sends `count` requests, the [next ones](Submissions::request).
-    Requests { count: usize },
+    /// Sends a request. Its name and payload are in the list's bytes.
+    Request(Queued),
     /// The application abandoned a request that was not completed.
     Abandon(SlotId),
     /// The application dropped a reply that it never took. The effect of the request is undone.
@@ -63,7 +62,7 @@ pub(crate) struct RequestHead {
 
 /// A request in the list, with the position of its bytes.
 #[derive(Clone, Copy, Debug)]
-struct Queued {
+pub(crate) struct Queued {
     head: RequestHead,
     /// Offset of the name; the payload follows it.
     from: usize,
@@ -75,24 +74,15 @@ struct Queued {
 #[derive(Debug)]
 pub(crate) struct Submissions<C> {
     list: Vec<Submission<C>>,
-    /// Number of submissions; each request counts as one.
-    count: usize,
-    /// Number of submissions that were taken out.
+    /// Number of submissions at the front that were taken out.
     taken: usize,
-    /// Requests of all submissions, in order.
-    requests: Vec<Queued>,
-    /// Number of requests that were [passed](Self::pass).
-    passed: usize,
-    /// Number of requests of the last submission taken out that were not passed yet.
-    unpassed: usize,
     bytes: Vec<u8>,
     /// Length of complete submissions in `bytes`. A codec that panicked halfway may have left more behind.
     whole: usize,
     /// Bytes of one-way messages among `whole`.
     message_bytes: usize,
-    /// The earliest deadline among the submissions. It may be too early, because its submission may be gone. 0 if none had a
-    /// deadline.
-    deadline_ns: u64,
+    /// The earliest deadline among the submissions. It may be too early, because its submission may be gone.
+    deadline_ns: Option<u64>,
 }
 
 /// A range of `Submissions::bytes`.
@@ -102,15 +92,22 @@ impl<C> Default for Submissions<C> {
     fn default() -> Self {
         Self {
             list: Vec::new(),
-            count: 0,
             taken: 0,
-            requests: Vec::new(),
-            passed: 0,
-            unpassed: 0,
             bytes: Vec::new(),
             whole: 0,
             message_bytes: 0,
-            deadline_ns: 0,
+            deadline_ns: None,
+        }
+    }
+}
+
+impl<C: Control> Submission<C> {
+    /// The deadline, and the slot that gets the error when it has passed.
+    fn deadline(&self) -> Option<(u64, Option<SlotId>)> {
+        match self {
+            Self::Request(Queued { head, .. }) => Some((head.deadline_ns, head.slot)),
+            Self::Control(control) => control.deadline().map(|(at, slot)| (at, Some(slot))),
+            Self::Messages { .. } | Self::Abandon(_) | Self::Undo(_) => None,
         }
     }
 }
@@ -118,43 +115,31 @@ impl<C> Default for Submissions<C> {
 impl<C: Control> Submissions<C> {
     /// Whether a submission needs a connection. Submissions that only end something do not.
     pub(crate) fn wants_connection(&self) -> bool {
-        self.list.iter().any(|submission| match submission {
-            Submission::Requests { .. } | Submission::Messages { .. } => true,
-            Submission::Control(control) => control.deadline().is_some(),
-            Submission::Abandon(_) | Submission::Undo(_) => false,
-        })
+        let needs_it = |submission: &Submission<C>| {
+            matches!(submission, Submission::Messages { .. }) || submission.deadline().is_some()
+        };
+        self.list.iter().any(needs_it)
     }
 
     /// Whether there is no room for another submission.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.count >= SUBMISSIONS_MAX
+        self.list.len() >= SUBMISSIONS_MAX
     }
 
-    /// Takes out the next submission. Requests are returned again until all of them were [passed](Self::pass).
+    /// Whether all submissions were taken out.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<Submission<C>> {
-        if self.unpassed == 0 {
-            let next = self.list.get_mut(self.taken)?;
-            self.taken += 1;
-            let submission = std::mem::replace(next, Submission::Requests { count: 0 });
-            let Submission::Requests { count } = submission else {
-                return Some(submission);
-            };
-            self.unpassed = count;
-        }
-        Some(Submission::Requests {
-            count: self.unpassed,
-        })
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken >= self.list.len()
     }
 
-    /// Returns head, name and payload of the next request of the last submission taken out, if it has one.
+    /// Returns head, name and payload of the next submission if it is a request. It stays until it is
+    /// [passed](Self::pass).
     #[inline]
     pub(crate) fn request(&self) -> Option<(&RequestHead, &str, &[u8])> {
-        if self.unpassed == 0 {
+        let Some(Submission::Request(queued)) = self.list.get(self.taken) else {
             return None;
-        }
-        let queued = self.requests.get(self.passed)?;
+        };
         let bytes = self.bytes.get(queued.from..)?;
         if queued.name_bytes == 0 {
             return Some((&queued.head, "", bytes.get(..queued.payload_bytes)?));
@@ -165,16 +150,26 @@ impl<C: Control> Submissions<C> {
         Some((&queued.head, name, bytes.get(..queued.payload_bytes)?))
     }
 
-    /// Marks the next request as done.
+    /// Marks the next submission as done.
     #[inline]
     pub(crate) fn pass(&mut self) {
-        self.passed += 1;
-        self.unpassed -= 1;
+        self.taken += 1;
     }
 
-    #[inline]
-    pub(crate) fn bytes(&self, range: Range) -> &[u8] {
-        &self.bytes[range]
+    /// Takes out the next submission, with its bytes if it is messages.
+    pub(crate) fn take(&mut self) -> Option<(Submission<C>, &[u8])> {
+        let next = self.list.get_mut(self.taken)?;
+        self.taken += 1;
+        let done = Submission::Messages {
+            count: 0,
+            range: 0..0,
+        };
+        let submission = std::mem::replace(next, done);
+        let bytes = match &submission {
+            Submission::Messages { range, .. } => &self.bytes[range.clone()],
+            _ => &[],
+        };
+        Some((submission, bytes))
     }
 
     /// Number of bytes of its one-way messages.
@@ -191,18 +186,20 @@ impl<C: Control> Submissions<C> {
 
     /// The cost of processing all of it, as a number of copied bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
-        self.count * SUBMISSION_WEIGHT_BYTES + self.whole
+        self.list.len() * SUBMISSION_WEIGHT_BYTES + self.whole
     }
 
-    /// Adds a submission without bytes.
+    /// Adds a submission.
+    #[inline]
     pub(crate) fn push(&mut self, submission: Submission<C>) {
-        if let Submission::Control(control) = &submission
-            && let Some((deadline_ns, _)) = control.deadline()
+        if let Some((deadline_ns, _)) = submission.deadline()
+            && self
+                .deadline_ns
+                .is_none_or(|earliest| deadline_ns < earliest)
         {
-            self.note_deadline(deadline_ns);
+            self.deadline_ns = Some(deadline_ns);
         }
         self.list.push(submission);
-        self.count += 1;
     }
 
     /// Adds a request with a copy of its name and payload.
@@ -215,25 +212,12 @@ impl<C: Control> Submissions<C> {
         }
         self.bytes.extend_from_slice(payload);
         self.whole = self.bytes.len();
-        self.push_queued(Queued {
+        self.push(Submission::Request(Queued {
             head,
             from,
             name_bytes: name.len(),
             payload_bytes: payload.len(),
-        });
-    }
-
-    /// Appends a request whose bytes are in `bytes` already, to the previous requests if there are any.
-    #[inline(always)]
-    fn push_queued(&mut self, queued: Queued) {
-        self.note_deadline(queued.head.deadline_ns);
-        self.requests.push(queued);
-        self.count += 1;
-        if let Some(Submission::Requests { count }) = self.list.last_mut() {
-            *count += 1;
-        } else {
-            self.list.push(Submission::Requests { count: 1 });
-        }
+        }));
     }
 
     /// Adds the one message that `encode` appends. It joins the previous messages unless it `is_apart`.
@@ -244,14 +228,14 @@ impl<C: Control> Submissions<C> {
     ) -> Result<(), E> {
         self.bytes.truncate(self.whole);
         encode(&mut self.bytes)?;
-        let more = self.bytes.len() - self.whole;
+        let from = self.whole;
         self.whole = self.bytes.len();
-        self.message_bytes += more;
+        self.message_bytes += self.whole - from;
         if !is_apart && let Some(Submission::Messages { count, range }) = self.list.last_mut() {
             *count += 1;
             range.end = self.whole;
         } else {
-            let range = self.whole - more..self.whole;
+            let range = from..self.whole;
             self.push(Submission::Messages { count: 1, range });
         }
         Ok(())
@@ -260,51 +244,27 @@ impl<C: Control> Submissions<C> {
     /// Clears the list and keeps its memory, but not more than `bytes_max` of the byte buffer.
     pub(crate) fn clear(&mut self, bytes_max: usize) {
         self.list.clear();
-        self.count = 0;
         self.taken = 0;
-        self.requests.clear();
-        self.passed = 0;
-        self.unpassed = 0;
         self.bytes.clear();
         self.bytes.shrink_to(bytes_max);
         self.whole = 0;
         self.message_bytes = 0;
-        self.deadline_ns = 0;
+        self.deadline_ns = None;
     }
 
     /// Removes the submissions whose deadlines have passed. Returns the next deadline.
     pub(crate) fn expire(&mut self, now_ns: u64, expired: &mut Vec<SlotId>) -> Option<u64> {
-        if !(1..=now_ns).contains(&self.deadline_ns) {
-            return (self.deadline_ns > 0).then_some(self.deadline_ns);
-        }
-        self.deadline_ns = 0;
-        let requests = std::mem::take(&mut self.requests).into_iter();
-        let mut requests = requests.skip(std::mem::take(&mut self.passed));
-        let unpassed = Submission::Requests {
-            count: std::mem::take(&mut self.unpassed),
-        };
-        self.count = 0;
-        let submissions = std::mem::take(&mut self.list).into_iter();
-        let submissions = submissions.skip(std::mem::take(&mut self.taken));
-        for submission in std::iter::once(unpassed).chain(submissions) {
-            match submission {
-                Submission::Requests { count } => {
-                    for queued in requests.by_ref().take(count) {
-                        if queued.head.deadline_ns <= now_ns {
-                            expired.extend(queued.head.slot);
-                        } else {
-                            self.push_queued(queued);
-                        }
-                    }
+        if self.deadline_ns.is_some_and(|earliest| earliest <= now_ns) {
+            self.list.drain(..std::mem::take(&mut self.taken));
+            self.deadline_ns = None;
+            for submission in std::mem::take(&mut self.list) {
+                match submission.deadline() {
+                    Some((deadline_ns, slot)) if deadline_ns <= now_ns => expired.extend(slot),
+                    _ => self.push(submission),
                 }
-                Submission::Control(control) => match control.deadline() {
-                    Some((deadline_ns, slot)) if deadline_ns <= now_ns => expired.push(slot),
-                    _ => self.push(Submission::Control(control)),
-                },
-                submission => self.push(submission),
             }
         }
-        (self.deadline_ns > 0).then_some(self.deadline_ns)
+        self.deadline_ns
     }
 
     /// Number of one-way messages that were not taken out.
@@ -314,13 +274,6 @@ impl<C: Control> Submissions<C> {
             _ => 0,
         });
         messages.sum()
-    }
-
-    #[inline]
-    fn note_deadline(&mut self, deadline_ns: u64) {
-        if self.deadline_ns == 0 || deadline_ns < self.deadline_ns {
-            self.deadline_ns = deadline_ns;
-        }
     }
 }
 

@@ -5,11 +5,11 @@
 //!   application's threads                                             lane
 //!   ─────────────────────                                             ────
 //!   submit ──▶ opens a slot, copies the bytes ─┐
-//!   send, control ─────────────────────────────┼─▶ submissions ─────▶ next: the whole list, once a turn
+//!   send, control ─────────────────────────────┼─▶ submissions ─────▶ refill: the whole list, once a turn
 //!   abandon ── marks the slot ─────────────────┘   (lock)                │
 //!                                                                        ▼ encodes, writes, reads, matches
-//!   poll  ◀── short reply ──────── slots (no lock) ◀────────────────── Completions::reply
-//!         ◀── anything else ────── outcomes (lock) ◀──┐
+//!   fetch ◀── short reply ──────── slots (no lock) ◀────────────────── reply
+//!   poll  ◀── anything else ────── outcomes (lock) ◀──┐
 //!         ──▶ a waker, if there is none (lock) ───────┴─────────────── complete: once for a block, gives the wakers
 //!                                                                     end: fails all that is pending
 //! ```
@@ -85,10 +85,6 @@ struct Wait {
     /// The request that undoes the effect of the outcome.
     undo: Option<Undo>,
 }
-
-/// Amount of work that a turn has taken, in [weight](Submissions::weight_bytes).
-#[derive(Debug, Default)]
-pub(super) struct TakenBytes(usize);
 
 impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn new(queue_bytes_max: usize, is_single: bool) -> Self {
@@ -187,17 +183,14 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         Ok(added)
     }
 
-    /// Takes a short reply, if there is one.
+    /// Takes a short reply without the lock, if there is one.
     #[inline(always)]
-    pub(super) fn poll_reply(&self, slot: SlotId) -> Option<Reply> {
+    pub(super) fn fetch(&self, slot: SlotId) -> Option<Reply> {
         self.slots.fetch(slot, take_memory)
     }
 
     /// Takes the outcome of a request. If there is none yet, stores `waker`, if given, to be woken when there is one.
     pub(super) fn poll(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
-        if let Some(reply) = self.poll_reply(slot) {
-            return Some(Ok(reply));
-        }
         if waker.is_none() && self.slots.answer(slot) == Answer::Pending {
             return None;
         }
@@ -212,7 +205,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             }
             Answer::Short => {
                 drop(shared);
-                self.poll_reply(slot).map(Ok)
+                self.fetch(slot).map(Ok)
             }
             Answer::Long => {
                 let wait = shared.wait_of(slot);
@@ -245,8 +238,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         if is_pending {
             self.slots.note_abandoned(slot);
             self.count_abandoned(1);
-            // If the list is full, the request ends at its deadline.
-            if !self.has_ended() && !shared.submissions.is_full() {
+            if !self.has_ended() {
                 shared.submissions.push(Submission::Abandon(slot));
                 is_new = self.note_news();
             }
@@ -269,11 +261,16 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Whether the request was abandoned. The read is relaxed: a lane that sees it late only sends a request for nothing.
     #[inline]
     pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
-        self.abandoned.load(Ordering::Relaxed) > 0
-            && slot.is_some_and(|slot| self.slots.is_abandoned(slot))
+        self.has_abandoned() && slot.is_some_and(|slot| self.slots.is_abandoned(slot))
     }
 
-    /// Whether submissions wait for [`next`](Self::next).
+    /// Whether any request was abandoned and is not completed.
+    #[inline]
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether submissions wait for [`refill`](Self::refill).
     #[inline]
     pub(super) fn is_occupied(&self) -> bool {
         matches!(self.news.load(Ordering::Acquire), SEEN | NEW)
@@ -289,46 +286,26 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.is_occupied() && self.shared.lock().submissions.messages() > 0
     }
 
-    /// Whether a submission came since the last [`next`](Self::next) or [`expire`](Self::expire).
+    /// Whether a submission came since the last [`refill`](Self::refill) or [`expire`](Self::expire).
     pub(super) fn has_news(&self) -> bool {
         self.news.load(Ordering::Acquire) == NEW
     }
 
-    /// Returns the next submission of `list`. At its end the waiting submissions become the new list, until the turn has
-    /// `taken` enough. The limit keeps a sender that never pauses from delaying the lane's socket, deadlines and
-    /// completions. The table stays [occupied](Self::is_occupied), so the next turn comes at once.
-    #[inline]
-    pub(super) fn next(
-        &self,
-        list: &mut Submissions<C>,
-        taken: &mut TakenBytes,
-    ) -> Option<Submission<C>> {
-        list.next().or_else(|| self.next_waiting(list, taken))
-    }
-
-    /// Takes the waiting submissions and returns the first, unless the turn has taken enough.
-    fn next_waiting(
-        &self,
-        list: &mut Submissions<C>,
-        taken: &mut TakenBytes,
-    ) -> Option<Submission<C>> {
-        if taken.0 >= TURN_BYTES_MAX {
-            self.clear(list);
-            return None;
+    /// Whether `list` has another submission. At its end the waiting submissions become the new list, until the turn has
+    /// taken enough, which `turn_bytes` counts in [weight](Submissions::weight_bytes). The limit keeps a sender that never
+    /// pauses from delaying the lane's socket, deadlines and completions. The table stays
+    /// [occupied](Self::is_occupied), so the next turn comes at once.
+    pub(super) fn refill(&self, list: &mut Submissions<C>, turn_bytes: &mut usize) -> bool {
+        if list.is_empty() {
+            list.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));
+            if *turn_bytes < TURN_BYTES_MAX && self.is_occupied() {
+                let mut shared = self.shared.lock();
+                self.news.store(NOTHING, Ordering::Relaxed);
+                std::mem::swap(&mut shared.submissions, list);
+                *turn_bytes += list.weight_bytes();
+            }
         }
-        self.take(list);
-        taken.0 += list.weight_bytes();
-        list.next()
-    }
-
-    /// Clears `list` and exchanges it for the waiting submissions.
-    pub(super) fn take(&self, list: &mut Submissions<C>) {
-        self.clear(list);
-        if self.is_occupied() {
-            let mut shared = self.shared.lock();
-            self.news.store(NOTHING, Ordering::Relaxed);
-            std::mem::swap(&mut shared.submissions, list);
-        }
+        !list.is_empty()
     }
 
     /// Fails waiting submissions whose deadlines have passed. Returns the next deadline. A lane that cannot take submissions
@@ -394,7 +371,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let mut shared = self.shared.lock();
         for slot in &completions.replied {
             // Usually only one thread waits, and for the oldest request.
-            if shared.waiting == 0 && self.abandoned.load(Ordering::Relaxed) == 0 {
+            if shared.waiting == 0 && !self.has_abandoned() {
                 break;
             }
             self.conclude(&mut shared, *slot, &mut completions.wakers);
@@ -497,11 +474,6 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let abandoned = self.abandoned.load(Ordering::Relaxed);
         let changed = abandoned.saturating_add_signed(change);
         self.abandoned.store(changed, Ordering::Relaxed);
-    }
-
-    /// Empties a list and keeps a part of its memory.
-    fn clear(&self, list: &mut Submissions<C>) {
-        list.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));
     }
 }
 

@@ -39,11 +39,12 @@ impl Rig {
     fn run(&mut self, core: &mut Core) {
         let mut cx = core.context_without_session();
         let mut batch = Submissions::default();
-        self.link.table.take(&mut batch);
-        while let Some(submission) = batch.next() {
-            match submission {
-                Submission::Requests { .. } => self.pending.send_all(&mut cx, &mut batch),
-                Submission::Abandon(slot) => self.pending.abandon(&mut cx, slot),
+        self.link.table.refill(&mut batch, &mut 0);
+        while !batch.is_empty() {
+            self.pending.send_all(&mut cx, &mut batch);
+            match batch.take() {
+                Some((Submission::Abandon(slot), _)) => self.pending.abandon(&mut cx, slot),
+                None => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -52,9 +53,7 @@ impl Rig {
     /// Sends a block of new requests, and the queued requests as far as there is room.
     fn send_both(&mut self, core: &mut Core, batch: &mut Submissions<Control>) {
         let mut cx = core.context_without_session();
-        if batch.next().is_some() {
-            self.pending.send_all(&mut cx, batch);
-        }
+        self.pending.send_all(&mut cx, batch);
         self.pending.send_queued(&mut cx);
     }
 
@@ -86,7 +85,7 @@ fn dropping_many_requests_takes_no_search_for_each() {
         assert_eq!(pending.queued.len(), REQUESTS - WINDOW, "{ids:?}");
         for (id, sent) in pending.sent.iter() {
             let slot = sent.head.slot.unwrap();
-            assert_eq!(pending.index.sent_id(slot), Some(id), "{ids:?}");
+            assert_eq!(pending.sent_ids[slot.index()], id, "{ids:?}");
         }
         for slot in slots.iter().rev() {
             rig.link.table.abandon(*slot);
@@ -97,7 +96,7 @@ fn dropping_many_requests_takes_no_search_for_each() {
         assert_eq!(rig.pending.queued.len(), REQUESTS - WINDOW, "{ids:?}");
         rig.end_turn(core);
         assert!(rig.pending.queued.is_empty(), "{ids:?}");
-        assert_eq!(rig.pending.index.abandoned_count(), 0, "{ids:?}");
+        assert!(!rig.link.table.has_abandoned(), "{ids:?}");
         // All requests are completed, so none counts as abandoned and all slots are free.
         let table = &rig.link.table;
         assert!(!slots.iter().any(|slot| table.is_abandoned(Some(*slot))));
@@ -120,7 +119,7 @@ fn a_request_put_back_waits_for_the_next_connection_unless_it_is_abandoned() {
         rig.link.table.submit(head, "", b"payload").unwrap()
     });
     rig.run(core);
-    let id_of = |rig: &Rig, slot| rig.pending.index.sent_id(slot).unwrap();
+    let id_of = |rig: &Rig, slot: SlotId| rig.pending.sent_ids[slot.index()];
     let [once_id, other_id, abandoned_id] =
         [once, sent_again, abandoned].map(|slot| id_of(&rig, slot));
     rig.pending.session = None;
@@ -148,14 +147,13 @@ fn what_was_asked_for_is_written_block_by_block() {
     let (mut rig, mut batch) = large_requests(core, session);
     let mut received = 0;
     for sent in (2..=LARGE_REQUESTS).step_by(2) {
-        assert!(matches!(batch.next(), Some(Submission::Requests { .. })));
         rig.pending
             .send_all(&mut core.context_without_session(), &mut batch);
         assert_eq!(rig.pending.sent.len(), sent);
         assert_eq!(core.sessions[session].output.len(), 0, "it was written");
         received += drain(&mut peer);
     }
-    assert!(batch.next().is_none());
+    assert!(batch.is_empty());
     assert_eq!(received, LARGE_REQUESTS * (12 + LARGE_BYTES));
 }
 
@@ -170,7 +168,7 @@ fn requests_without_room_stay_where_they_are_until_there_is_some() {
     let core = &mut lane.core;
     let (mut rig, mut batch) = large_requests(core, session);
     let (mut received, mut times_full) = (0, 0);
-    while batch.next().is_some() {
+    while !batch.is_empty() {
         let id = core.sessions[session].id;
         let mut cx = core.context_without_session();
         rig.pending.send_all(&mut cx, &mut batch);
@@ -215,7 +213,7 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
         rig.pending.enqueue(Kept::new(&head, "", &[8; LARGE_BYTES]));
     }
     let mut batch = Submissions::default();
-    rig.link.table.take(&mut batch);
+    rig.link.table.refill(&mut batch, &mut 0);
     // The output is full after the first request of the block.
     core.sessions[session].connection.handle_blocked();
     for _ in 0..3 {
@@ -273,17 +271,16 @@ fn names_fill_a_block_as_payloads_do() {
         rig.link.table.submit(head, NAME, b"").unwrap();
     }
     let mut batch = Submissions::default();
-    rig.link.table.take(&mut batch);
+    rig.link.table.refill(&mut batch, &mut 0);
     let mut received = 0;
     for blocks in 1..=2 {
-        assert!(batch.next().is_some());
         rig.pending
             .send_all(&mut core.context_without_session(), &mut batch);
         assert_eq!(rig.pending.sent.len(), blocks * BLOCK);
         assert_eq!(core.sessions[session].output.len(), 0, "it was written");
         received += drain(&mut peer);
     }
-    assert!(batch.next().is_none());
+    assert!(batch.is_empty());
     assert_eq!(received, 2 * BLOCK * (12 + 1 + NAME.len()));
 }
 
@@ -295,7 +292,7 @@ fn large_requests(core: &Core, session: usize) -> (Rig, Submissions<Control>) {
         rig.link.table.submit(head, "", &[7; LARGE_BYTES]).unwrap();
     }
     let mut batch = Submissions::default();
-    rig.link.table.take(&mut batch);
+    rig.link.table.refill(&mut batch, &mut 0);
     (rig, batch)
 }
 
@@ -341,9 +338,6 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
         };
         assert_eq!(head.slot, Some(waiting), "{ids:?}");
         assert_eq!(rig.pending.queued.len(), others + 1, "{ids:?}");
-        // A request sent from the queue is no longer in it.
-        rig.pending.index.note_abandoned(waiting);
-        assert_eq!(rig.pending.index.abandoned_count(), 0, "{ids:?}");
         for _ in 0..=others {
             let (id, _) = rig.pending.sent.iter().next().unwrap();
             rig.pending.take_answered(id).unwrap();
@@ -397,7 +391,9 @@ fn room_in_the_queue_is_free_as_soon_as_a_request_is_abandoned() {
     rig.link.table.abandon(waiting[QUEUED_MAX / 2]);
     rig.ask();
     rig.run(core);
-    assert!(rig.pending.completions.is_empty(), "none is refused");
+    let outcomes = rig.pending.completions.outcomes.iter();
+    let slots: Vec<SlotId> = outcomes.map(|(slot, ..)| *slot).collect();
+    assert_eq!(slots, [waiting[QUEUED_MAX / 2]], "none is refused");
     rig.end_turn(core);
     assert_eq!(rig.pending.queued.len(), QUEUED_MAX);
 }

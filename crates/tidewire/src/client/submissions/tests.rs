@@ -12,6 +12,23 @@ fn message(batch: &mut Batch, bytes: &[u8]) {
     pushed.unwrap();
 }
 
+/// Takes out messages, and checks their bytes and number.
+fn assert_messages(batch: &mut Batch, expected: &[u8], number: u64) {
+    match batch.take() {
+        Some((Submission::Messages { count, .. }, bytes)) => {
+            assert_eq!((bytes, count), (expected, number));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Checks name and payload of the next request, and passes it.
+fn assert_request(batch: &mut Batch, expected_name: &str, expected: &[u8]) {
+    let (_, name, payload) = batch.request().unwrap();
+    assert_eq!((name, payload), (expected_name, expected));
+    batch.pass();
+}
+
 #[test]
 fn messages_in_a_row_are_one_submission_and_keep_their_place() {
     let mut batch = Batch::default();
@@ -19,23 +36,13 @@ fn messages_in_a_row_are_one_submission_and_keep_their_place() {
     message(&mut batch, b"c");
     batch.push_request(RequestHead::due_at(1), "na", b"pay");
     message(&mut batch, b"d");
-    assert_eq!(batch.bytes, b"abcnapayd");
     assert_eq!((batch.message_bytes(), batch.messages()), (4, 3));
     assert_eq!(batch.request_bytes(), 5);
-    assert!(matches!(
-        batch.list.as_slice(),
-        [
-            Submission::Messages {
-                count: 2,
-                range: Range { start: 0, end: 3 }
-            },
-            Submission::Requests { count: 1 },
-            Submission::Messages {
-                count: 1,
-                range: Range { start: 8, end: 9 }
-            }
-        ]
-    ));
+    assert!(batch.request().is_none(), "messages come first");
+    assert_messages(&mut batch, b"abc", 2);
+    assert_request(&mut batch, "na", b"pay");
+    assert_messages(&mut batch, b"d", 1);
+    assert!(batch.is_empty() && batch.take().is_none());
 }
 
 #[test]
@@ -48,11 +55,8 @@ fn messages_that_end_where_they_are_handed_on_stay_apart() {
         });
         pushed.unwrap();
     }
-    let ranges = std::iter::from_fn(|| match batch.next()? {
-        Submission::Messages { count: 1, range } => Some(range),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(ranges.collect::<Vec<_>>(), [0..2, 2..3]);
+    assert_messages(&mut batch, b"ab", 1);
+    assert_messages(&mut batch, b"c", 1);
 }
 
 #[test]
@@ -93,23 +97,15 @@ fn what_is_due_is_passed_over() {
     assert!(expired.is_empty());
     assert_eq!(batch.expire(20, &mut expired), Some(30));
     assert_eq!(expired, ids[1..]);
-    assert_eq!((batch.requests.len(), batch.bytes.len()), (1, 4));
-    assert!(matches!(
-        batch.next(),
-        Some(Submission::Requests { count: 1 })
-    ));
+    assert_eq!((batch.list.len(), batch.bytes.len()), (2, 4));
     let (head, name, payload) = batch.request().unwrap();
     assert_eq!((head.slot, name, payload), (Some(ids[0]), "", &[30][..]));
-    // A request that was taken out but not passed can still expire.
+    // A request that was seen but not passed can still expire.
     expired.clear();
     assert_eq!(batch.expire(u64::MAX, &mut expired), None);
     assert_eq!(expired, ids[..1]);
-    assert!(batch.request().is_none());
-    assert!(matches!(
-        batch.next(),
-        Some(Submission::Messages { count: 1, .. })
-    ));
-    assert!(batch.next().is_none());
+    assert_messages(&mut batch, b"x", 1);
+    assert!(batch.is_empty());
 }
 
 #[test]
@@ -120,35 +116,21 @@ fn submissions_come_out_with_their_bytes() {
     message(&mut batch, b"d");
     batch.push_request(RequestHead::due_at(2), "", b"p");
     batch.push_request(RequestHead::due_at(3), "me", b"q");
-    for _ in 0..2 {
-        assert!(matches!(
-            batch.next(),
-            Some(Submission::Requests { count: 1 })
-        ));
-    }
-    let (_, name, payload) = batch.request().unwrap();
-    assert_eq!((name, payload), ("na", &b"pay"[..]));
-    batch.pass();
+    assert_request(&mut batch, "na", b"pay");
     // A passed request does not expire.
     let mut expired = Vec::new();
     assert_eq!(batch.expire(1, &mut expired), Some(2));
     assert!(expired.is_empty() && batch.request().is_none());
-    assert!(matches!(batch.next(), Some(Submission::Control(Nothing))));
-    assert_eq!(batch.messages(), 1);
-    let Some(Submission::Messages { count: 1, range }) = batch.next() else {
-        panic!("no messages");
-    };
-    assert_eq!((batch.bytes(range), batch.messages()), (&b"d"[..], 0));
     assert!(matches!(
-        batch.next(),
-        Some(Submission::Requests { count: 2 })
+        batch.take(),
+        Some((Submission::Control(Nothing), b""))
     ));
-    for expected in [("", &b"p"[..]), ("me", b"q")] {
-        let (_, name, payload) = batch.request().unwrap();
-        assert_eq!((name, payload), expected);
-        batch.pass();
-    }
-    assert!(batch.request().is_none() && batch.next().is_none());
+    assert_eq!(batch.messages(), 1);
+    assert_messages(&mut batch, b"d", 1);
+    assert_eq!(batch.messages(), 0);
+    assert_request(&mut batch, "", b"p");
+    assert_request(&mut batch, "me", b"q");
+    assert!(batch.request().is_none() && batch.is_empty());
 }
 
 #[test]
@@ -160,6 +142,6 @@ fn much_memory_is_not_kept() {
     batch.push_request(RequestHead::due_at(1), "", &[0; 10_000]);
     batch.clear(1_000);
     assert!(batch.bytes.capacity() < 10_000);
-    assert!(batch.next().is_none() && batch.message_bytes() == 0);
+    assert!(batch.is_empty() && batch.message_bytes() == 0);
     assert_eq!(batch.expire(u64::MAX, &mut Vec::new()), None);
 }

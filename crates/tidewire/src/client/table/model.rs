@@ -145,16 +145,16 @@ enum Complete {
 fn run_turn<P: Primitives>(table: &Table<P>, complete: Complete) -> usize {
     let (mut list, mut completions) = (Submissions::default(), Completions::default());
     let mut replied = 0;
-    table.take(&mut list);
+    table.refill(&mut list, &mut 0);
     if complete == Complete::BeforeReplies {
         table.complete(&mut completions);
     }
-    while list.next().is_some() {
-        while let Some((head, _, payload)) = list.request() {
+    while !list.is_empty() {
+        if let Some((head, _, payload)) = list.request() {
             table.reply(&mut completions, head.slot, 7, payload);
-            list.pass();
             replied += 1;
         }
+        list.pass();
     }
     if complete == Complete::AfterReplies {
         table.complete(&mut completions);
@@ -244,7 +244,7 @@ fn long<P: Primitives>(table: &Table<P>) -> Asleep {
 /// Sends a second request, which may reuse the slot of the first one before the lane has completed the block.
 fn one_then_another<P: Primitives>(table: &Table<P>) -> Asleep {
     let first = submit(table, b"first request");
-    let reply = table.poll_reply(first);
+    let reply = table.fetch(first);
     let second = poll(table, submit(table, b"second"), b"second");
     match reply {
         Some(reply) => assert_is(&Ok(reply), b"first request"),

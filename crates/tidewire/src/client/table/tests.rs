@@ -40,21 +40,17 @@ fn the_lane_takes_what_came_and_hears_of_what_comes_then() {
     request(&table, 1);
     message(&table, b"x").unwrap();
     let mut batch = Batch::default();
-    table.take(&mut batch);
-    assert!(matches!(
-        batch.next(),
-        Some(Submission::Requests { count: 2 })
-    ));
+    assert!(table.refill(&mut batch, &mut 0));
     for _ in 0..2 {
         assert!(batch.request().is_some());
         batch.pass();
     }
+    let messages = batch.take().map(|(submission, _)| submission);
     assert!(matches!(
-        batch.next(),
+        messages,
         Some(Submission::Messages { count: 1, .. })
     ));
-    assert!(batch.next().is_none());
-    assert!(!table.is_occupied());
+    assert!(batch.is_empty() && !table.is_occupied());
     // A lane that has seen submissions it cannot take is woken for new ones.
     request(&table, 5);
     assert_eq!(table.expire(0, &mut Completions::default()), Some(5));
@@ -104,8 +100,7 @@ fn requests_are_bounded_in_bytes_too() {
     assert_eq!(table.expire(1, &mut completions), None);
     assert!(!completions.is_empty());
     assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
-    let mut batch = Batch::default();
-    table.take(&mut batch);
+    table.refill(&mut Batch::default(), &mut 0);
     ask(&[0; 1_000]).unwrap();
     assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
     message(&table, b"x").unwrap();
@@ -181,16 +176,14 @@ fn an_abandoned_request_is_told_to_the_lane_once() {
     }
     assert!(table.is_abandoned(Some(open)) && !table.is_abandoned(Some(answered)));
     let mut batch = Batch::default();
-    table.take(&mut batch);
-    assert!(matches!(
-        batch.next(),
-        Some(Submission::Requests { count: 2 })
-    ));
+    table.refill(&mut batch, &mut 0);
     for _ in 0..2 {
+        assert!(batch.request().is_some());
         batch.pass();
     }
-    assert!(matches!(batch.next(), Some(Submission::Abandon(slot)) if slot == open));
-    assert!(batch.next().is_none());
+    let told = batch.take().map(|(submission, _)| submission);
+    assert!(matches!(told, Some(Submission::Abandon(slot)) if slot == open));
+    assert!(batch.is_empty());
     completions.fail(Some(open), RequestError::Shutdown);
     table.complete(&mut completions);
     assert!(!table.is_abandoned(Some(open)));
@@ -261,7 +254,7 @@ fn answers_find_their_requests_from_many_threads() {
                 continue;
             }
             let reply = loop {
-                if let Some(reply) = table.poll_reply(slot) {
+                if let Some(reply) = table.fetch(slot) {
                     fetched_at_once.fetch_add(1, Ordering::Relaxed);
                     break reply;
                 }
@@ -282,13 +275,13 @@ fn answers_find_their_requests_from_many_threads() {
         let (mut batch, mut completions, mut taken) = (Batch::default(), Completions::default(), 0);
         // A thread that finds a wrong reply also ends.
         while !threads.iter().all(|thread| thread.is_finished()) {
-            table.take(&mut batch);
-            while batch.next().is_some() {
-                while let Some((head, _, payload)) = batch.request() {
+            table.refill(&mut batch, &mut 0);
+            while !batch.is_empty() {
+                if let Some((head, _, payload)) = batch.request() {
                     table.reply(&mut completions, head.slot, head.channel, payload);
-                    batch.pass();
                     taken += 1;
                 }
+                batch.pass();
             }
             table.complete(&mut completions);
             completions.wake();
@@ -320,8 +313,8 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
         offer();
         let (mut batch, mut run, mut turns) = (Batch::default(), 0, 0);
         while table.is_occupied() {
-            let (mut taken, mut in_turn) = (TakenBytes::default(), 0);
-            while table.next(&mut batch, &mut taken).is_some() {
+            let (mut turn_bytes, mut in_turn) = (0, 0);
+            while table.refill(&mut batch, &mut turn_bytes) {
                 assert!(batch.request().is_some());
                 batch.pass();
                 in_turn += 1;
@@ -329,7 +322,7 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
                 offer();
             }
             assert!(in_turn <= turn_max, "{in_turn} commands in a turn");
-            assert!(batch.next().is_none(), "nothing is left behind");
+            assert!(batch.is_empty(), "nothing is left behind");
             run += in_turn;
             turns += 1;
         }
@@ -347,24 +340,24 @@ fn a_turn_begins_with_what_the_last_one_left() {
     for _ in 0..3 {
         request(&table, 1);
     }
-    let first = table.next(&mut batch, &mut TakenBytes::default());
-    assert!(matches!(first, Some(Submission::Requests { count: 3 })));
+    assert!(table.refill(&mut batch, &mut 0));
     batch.pass();
     for _ in 0..SUBMISSIONS_MAX {
         table.control(Nothing).unwrap();
     }
-    let mut taken = TakenBytes::default();
-    for left in [2, 1] {
-        let next = table.next(&mut batch, &mut taken);
-        assert!(matches!(next, Some(Submission::Requests { count }) if count == left));
+    let mut turn_bytes = 0;
+    for _ in 0..2 {
+        assert!(table.refill(&mut batch, &mut turn_bytes));
+        assert!(batch.request().is_some());
         batch.pass();
     }
-    let mut next = || table.next(&mut batch, &mut taken);
     for _ in 0..SUBMISSIONS_MAX {
-        assert!(matches!(next(), Some(Submission::Control(Nothing))));
+        assert!(table.refill(&mut batch, &mut turn_bytes));
+        let next = batch.take().map(|(submission, _)| submission);
+        assert!(matches!(next, Some(Submission::Control(Nothing))));
     }
     request(&table, 1);
-    assert!(next().is_none() && table.is_occupied());
+    assert!(!table.refill(&mut batch, &mut turn_bytes) && table.is_occupied());
 }
 
 #[test]
@@ -393,14 +386,14 @@ fn the_block_of_an_earlier_request_takes_no_waker_of_the_next_one() {
     let slot = request(&table, 1);
     let mut completions = Completions::default();
     table.reply(&mut completions, Some(slot), 3, b"first");
-    assert_eq!(table.poll_reply(slot).unwrap().payload(), b"first");
+    assert_eq!(table.fetch(slot).unwrap().payload(), b"first");
     let next = loop {
         let next = request(&table, 1);
         if next == slot {
             break next;
         }
         table.reply(&mut completions, Some(next), 0, b"");
-        assert!(table.poll_reply(next).is_some());
+        assert!(table.fetch(next).is_some());
     };
     assert!(table.poll(next, Some(&waker)).is_none());
     table.complete(&mut completions);
@@ -423,7 +416,7 @@ fn a_slot_is_free_when_both_sides_are_done_with_it() {
         let mut completions = Completions::default();
         let mut opened = (0..1_000).map(|_| {
             let id = request(&table, 1);
-            table.take(&mut batch);
+            table.refill(&mut batch, &mut 0);
             table.reply(&mut completions, Some(id), 0, b"a");
             table.complete(&mut completions);
             table.abandon(id);
@@ -509,7 +502,7 @@ fn a_reply_that_does_not_fit_is_in_the_memory_of_one_before_it() {
     for _ in 0..3 {
         let slot = request(&table, 1);
         table.reply(&mut completions, Some(slot), 3, &[7; 500]);
-        assert_eq!(table.poll_reply(slot), None);
+        assert_eq!(table.fetch(slot), None);
         table.complete(&mut completions);
         let reply = table.poll(slot, None).unwrap().unwrap();
         assert_eq!((reply.channel(), reply.payload()), (3, &[7; 500][..]));
