@@ -9,12 +9,11 @@ use tidewire_io::socket::SocketOptions;
 use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
 use tidewire_proto::layer::Layer;
 
-use super::backoff::Backoff;
-use super::connecting::Connecting;
-use super::dialing::{Dialing, Target};
+use super::dialing::{Backoff, Dialing, Target};
 use super::error::ConnectError;
 use super::event_queue::{EventBounds, WhenEventsFull};
 use super::link::Link;
+use super::operation::Connecting;
 use super::service::ClientService;
 use super::submissions::WhenWindowFull;
 use super::table::RequestTable;

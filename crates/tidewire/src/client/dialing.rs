@@ -15,12 +15,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
 
-use super::backoff::Backoff;
-use super::disconnected::Disconnected;
-use super::error::ConnectError;
+use super::error::{ConnectError, Disconnected};
 use super::events::Event;
 use super::link::Link;
 use super::service::ClientService;
@@ -29,6 +28,17 @@ use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
+
+/// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each pause is
+/// twice as long as the one before. A random part spreads the clients of a server that comes back.
+/// [`ClientBuilder`](crate::ClientBuilder) has an example.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// The first pause. Default 200 ms.
+    pub first: Duration,
+    /// The longest pause. Default 5 s.
+    pub max: Duration,
+}
 
 /// A server's address and the endpoints that it resolves to.
 #[derive(Debug)]
@@ -72,6 +82,28 @@ enum State {
     },
     /// The server refused the client for good.
     Refused,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(200),
+            max: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Backoff {
+    /// Returns the pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the pause
+    /// is half as long at 0 and full at 1.
+    #[must_use]
+    pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
+        let doubled = self
+            .first
+            .saturating_mul(1 << attempt.min(20))
+            .min(self.max);
+        doubled.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+    }
 }
 
 impl Target {

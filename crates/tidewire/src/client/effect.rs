@@ -15,12 +15,16 @@
 //! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
+use tidewire_io::clock::now_ns;
 use tidewire_proto::message::{Kind, Message};
 
 use super::error::RequestError;
+use super::pending::{Kept, Pending};
 use super::service::ClientService;
-use super::submissions::RequestHead;
+use super::submissions::{RequestHead, WhenWindowFull};
+use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::SessionId;
 
@@ -111,6 +115,27 @@ impl ClientService {
     }
 }
 
+impl Pending {
+    /// Undoes the effect of a request, unless its connection has ended and the effect with it.
+    pub(super) fn undo(&mut self, cx: &mut Context<'_>, undo: Undo) {
+        if self.session != Some(undo.session) {
+            return;
+        }
+        let head = RequestHead {
+            slot: None,
+            kind: undo.kind,
+            channel: undo.channel,
+            deadline_ns: now_ns().saturating_add(nanoseconds(UNDO_TIMEOUT)),
+            idempotent: false,
+            when_full: WhenWindowFull::Wait,
+            effect: None,
+        };
+        self.enqueue(Kept::new(&head, "", &[]));
+        // Send at once, so that it comes before the application's next submissions.
+        self.send_queued(cx);
+    }
+}
+
 fn undo_kind(kind: Kind) -> Option<Kind> {
     match kind {
         Kind::Join => Some(Kind::Leave),
@@ -121,3 +146,6 @@ fn undo_kind(kind: Kind) -> Option<Kind> {
 
 /// The bit of an [`Effect`] whose caller gave up.
 const GIVEN_UP: u32 = 1 << 31;
+
+/// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.
+const UNDO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,17 +2,17 @@
 //!
 //! Problem: an application that stops taking events must not cost unbounded memory. It must not stop its other traffic
 //! either, unless it chooses that. Approach: one pair of bounds, and a policy for what happens at them. [`State::admit`]
-//! decides by the policy which event is dropped, and [`State::is_at_bound`] whether the lane [stops
-//! reading](super::reading). Dropped events are counted, and an event at their position reports the count.
+//! decides by the policy which event is dropped, and [`Reading`] whether the lane stops reading. Dropped events are counted, and an event at their position reports the count.
 //!
 //! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own events,
 //! would use up the room of all others.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::reading::Reading;
+use super::sync::{OnceWaker, WakeLane};
 pub(crate) use state::EventBounds;
 use state::State;
 pub use state::WhenEventsFull;
@@ -45,6 +45,21 @@ pub(crate) struct EventQueue<E> {
     ready: Condvar,
     bounds: EventBounds,
     reading: Arc<Reading>,
+}
+
+/// Decides whether the lane may read, by how full the event queues are.
+///
+/// A queue that is full under [`PauseReading`](WhenEventsFull::PauseReading) adds 1 to a count here, and subtracts it when
+/// half of its events have been taken. The lane reads while the count is 0. It checks the count after each event, so it stops
+/// right after the event that filled a queue. The thread that brings the count back to 0 wakes the lane.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    full_queues: AtomicUsize,
+    /// Whether a queue that can pause reading was created.
+    may_be_held: AtomicBool,
+    /// Events that queues dropped because the application did not take them.
+    dropped: AtomicU64,
+    waker: OnceWaker,
 }
 
 /// A future's registration with a queue. End it with [`EventQueue::forget`], so that there are never more wakers than
@@ -208,6 +223,50 @@ impl<E: Queued> EventQueue<E> {
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading {
+    pub(super) fn waker(&self) -> &OnceWaker {
+        &self.waker
+    }
+
+    /// Whether a queue is full. Relaxed is enough: the count changes before the lane is woken, and the waker orders memory.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.full_queues.load(Ordering::Relaxed) > 0
+    }
+
+    /// Records that a queue exists that can pause reading.
+    pub(super) fn note_pausing(&self) {
+        self.may_be_held.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether reading may be paused at some time, so that a reply may stay unread without a time limit.
+    pub(super) fn may_be_held(&self) -> bool {
+        self.may_be_held.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_dropped(&self, events: u64) {
+        if events > 0 {
+            self.dropped.fetch_add(events, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Adds a queue that became full.
+    pub(super) fn hold(&self) {
+        self.full_queues.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Removes a queue that has room again, and wakes the lane if it was the last full one.
+    pub(super) fn release(&self) {
+        if self.full_queues.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.waker.wake();
+        }
     }
 }
 

@@ -10,9 +10,8 @@ use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
 
 use super::error::ConnectError;
-use super::event_queue::{EventBounds, EventQueue, Queued};
+use super::event_queue::{EventBounds, EventQueue, Queued, Reading};
 use super::events::Event;
-use super::reading::Reading;
 use super::slots::SlotId;
 use super::submissions;
 use super::subscription::TopicQueue;

@@ -4,14 +4,8 @@
 //! sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor and has
 //! a blocking twin.
 
-mod backoff;
-mod blocking;
 mod builder;
-mod call;
-mod completions;
-mod connecting;
 mod dialing;
-mod disconnected;
 mod effect;
 mod error;
 mod event_queue;
@@ -20,7 +14,6 @@ mod link;
 mod listening;
 mod operation;
 mod pending;
-mod reading;
 pub(crate) mod reply;
 mod request;
 mod rooms;
@@ -40,18 +33,15 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::{Kind, Message};
 
-pub use backoff::Backoff;
 pub use builder::ClientBuilder;
-pub use call::Call;
-pub(crate) use call::Payload;
-pub use connecting::{Closing, Connecting};
-pub use disconnected::Disconnected;
-pub use error::{ConnectError, RequestError};
+pub use dialing::Backoff;
+pub use error::{ConnectError, Disconnected, RequestError};
 pub use event_queue::WhenEventsFull;
 pub use events::{ClientEvent, Event, Events, NextEvent, OwnedMessage};
-pub use operation::Operation;
+pub use operation::{Closing, Connecting, Operation};
 pub use reply::Reply;
-pub use request::Request;
+pub(crate) use request::Payload;
+pub use request::{Call, Request};
 pub use submissions::WhenWindowFull;
 pub use subscription::{Subscribe, Subscription, TopicEvent, TopicMessage};
 
@@ -109,27 +99,6 @@ impl Client {
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
-    }
-
-    /// Makes a request. Methods of the returned [`Call`] set options, such as method, deadline and repetition; `send`, `wait` or
-    /// `.await` sends it.
-    ///
-    /// ```
-    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
-    /// #     cx.reply(message.payload)
-    /// # })?;
-    /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
-    /// assert_eq!(client.request(b"one").wait()?.payload(), b"one");
-    /// // Two at once: `send` does not wait.
-    /// let requests = [b"two", b"six"].map(|payload| client.request(payload).send());
-    /// for request in requests {
-    ///     request.wait()?; // or `.await?`
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn request<'a>(&'a self, payload: &'a [u8]) -> Call<'a> {
-        Call::new(self, Payload::Borrowed(payload))
     }
 
     /// Sends a one-way message. It costs a copy, and no system call while the lane is awake. It is written at the end

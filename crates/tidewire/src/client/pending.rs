@@ -13,11 +13,9 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
-use super::completions::Completions;
-use super::disconnected::Disconnected;
-use super::effect::Undo;
-use super::error::RequestError;
+use super::error::{Disconnected, RequestError};
 use super::link::{Control, Link};
+use super::reply::Completions;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
 use crate::limits::nanoseconds;
@@ -61,7 +59,7 @@ pub(super) struct Sent {
 
 /// A request with its own copy of the bytes: it is queued, or may be repeated.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Kept {
     head: RequestHead,
     name: String,
     payload: Vec<u8>,
@@ -267,7 +265,7 @@ impl Pending {
         }
     }
 
-    fn enqueue(&mut self, kept: Kept) {
+    pub(super) fn enqueue(&mut self, kept: Kept) {
         if self.queued.len() >= QUEUED_MAX {
             self.drop_abandoned();
         }
@@ -423,25 +421,6 @@ impl Pending {
         }
     }
 
-    /// Undoes the effect of a request, unless its connection has ended and the effect with it.
-    pub(super) fn undo(&mut self, cx: &mut Context<'_>, undo: Undo) {
-        if self.session != Some(undo.session) {
-            return;
-        }
-        let head = RequestHead {
-            slot: None,
-            kind: undo.kind,
-            channel: undo.channel,
-            deadline_ns: now_ns().saturating_add(nanoseconds(UNDO_TIMEOUT)),
-            idempotent: false,
-            when_full: WhenWindowFull::Wait,
-            effect: None,
-        };
-        self.enqueue(Kept::new(&head, "", &[]));
-        // Send at once, so that it comes before the application's next submissions.
-        self.send_queued(cx);
-    }
-
     /// Handles the end of the connection: requests that may be repeated are queued for the next one, the others fail.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;
@@ -482,7 +461,7 @@ impl<'a> Block<'a> {
 }
 
 impl Kept {
-    fn new(head: &RequestHead, name: &str, payload: &[u8]) -> Self {
+    pub(super) fn new(head: &RequestHead, name: &str, payload: &[u8]) -> Self {
         Self {
             head: *head,
             name: name.to_owned(),
@@ -507,9 +486,6 @@ const QUEUED_MAX: usize = 4096;
 
 /// Bytes of names and payloads that fill a block. An output of this size is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
-
-/// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.
-const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout for the reply to a request with an effect after its caller gave up. It is longer than any server takes that replies.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);

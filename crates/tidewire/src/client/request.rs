@@ -1,4 +1,4 @@
-//! A request that was sent: a future for any executor, with a blocking twin.
+//! A request: its settings, and the future of its reply with a blocking twin.
 //!
 //! The requests of a thread reuse references to their client's link. Cloning and dropping an `Arc` costs two atomic
 //! operations, and each costs as much as the rest of a request on this side. The kept references do not keep a client alive
@@ -6,17 +6,65 @@
 //! finishes a request, or when it ends.
 
 use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, IntoFuture};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
 
-use super::blocking::block_on;
+use tidewire_io::clock::coarse_now_ns;
+use tidewire_proto::message::Kind;
+
+use super::Client;
+use super::effect::Effect;
 use super::error::RequestError;
 use super::link::Link;
-use super::reply::{PIECES_MAX, Reply};
+use super::reply::{PIECES_MAX, Reply, give_back};
 use super::slots::SlotId;
+use super::submissions::{RequestHead, WhenWindowFull};
+use crate::limits::nanoseconds;
 use crate::mailbox::EnqueueError;
+
+/// A request that is not sent yet, made by [`Client::request`]. Await it, [`wait`](Self::wait) for it, or
+/// [`send`](Self::send) it and take the reply later.
+///
+/// ```
+/// # use std::time::Duration;
+/// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+/// #     cx.reply(message.payload)
+/// # })?;
+/// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
+/// let reply = client
+///     .request(b"42")
+///     .method("lookup")
+///     .timeout(Duration::from_secs(1))
+///     .idempotent()
+///     .wait()?;
+/// assert_eq!(reply.payload(), b"42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is sent before `send`, `wait` or `.await`"]
+pub struct Call<'a> {
+    client: &'a Client,
+    payload: Payload<'a>,
+    kind: Kind,
+    effect: Option<Effect>,
+    channel: u16,
+    name: &'a str,
+    timeout: Duration,
+    idempotent: bool,
+    when_full: WhenWindowFull,
+}
+
+/// The payload of a request.
+#[derive(Debug)]
+pub(crate) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    /// In reused [memory](super::reply::take_memory).
+    Spare(Vec<u8>),
+}
 
 /// A request that was queued for the client's lane. Await it, or [`Request::wait`] for it.
 /// [`Client::request`](crate::Client::request) has an example.
@@ -39,6 +87,142 @@ enum State {
     Failed(Box<RequestError>),
     /// The result was taken.
     Done,
+}
+
+/// A waker that unparks a sleeping thread.
+struct SleepingThread(Thread);
+
+impl Client {
+    /// Makes a request. Methods of the returned [`Call`] set options, such as method, deadline and repetition; `send`, `wait` or
+    /// `.await` sends it.
+    ///
+    /// ```
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+    /// #     cx.reply(message.payload)
+    /// # })?;
+    /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
+    /// assert_eq!(client.request(b"one").wait()?.payload(), b"one");
+    /// // Two at once: `send` does not wait.
+    /// let requests = [b"two", b"six"].map(|payload| client.request(payload).send());
+    /// for request in requests {
+    ///     request.wait()?; // or `.await?`
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn request<'a>(&'a self, payload: &'a [u8]) -> Call<'a> {
+        Call::new(self, Payload::Borrowed(payload))
+    }
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    pub(crate) fn new(client: &'a Client, payload: Payload<'a>) -> Self {
+        Self {
+            client,
+            payload,
+            kind: Kind::Request,
+            effect: None,
+            channel: 0,
+            name: "",
+            timeout: client.inner.request_timeout,
+            idempotent: false,
+            when_full: client.inner.when_window_full,
+        }
+    }
+
+    /// Calls the method of this name. Codecs without names refuse it.
+    pub fn method(mut self, name: &'a str) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// Sends a frame of this kind instead of [`Kind::Request`]. The kind must be one that the server answers. If a
+    /// [`Kind::Join`] or [`Kind::Subscribe`] is given up and the server agrees to it later, the client undoes it with a
+    /// [`Kind::Leave`] or [`Kind::Unsubscribe`].
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self.effect = Effect::of(kind);
+        self
+    }
+
+    /// Sets the channel: the alias of a room or a method. Default 0.
+    pub fn channel(mut self, channel: u16) -> Self {
+        self.channel = channel;
+        self
+    }
+
+    /// Sets the longest time from [`Call::send`] to the reply. It includes all waits and repetitions. The request never
+    /// times out earlier, and at most two ticks of the system's timer (some milliseconds) later. Default:
+    /// [`ClientBuilder::request_timeout`](super::ClientBuilder::request_timeout).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Declares that the request may be processed twice. If the connection ends before the reply, a client that reconnects
+    /// sends it again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// Sets the policy for a full window: as many requests wait for their replies as allowed. Default:
+    /// [`ClientBuilder::when_window_full`](super::ClientBuilder::when_window_full).
+    pub fn when_full(mut self, choice: WhenWindowFull) -> Self {
+        self.when_full = choice;
+        self
+    }
+
+    /// Sends the request and returns a future of the reply.
+    #[inline]
+    pub fn send(self) -> Request {
+        let inner = &self.client.inner;
+        if !inner.matches_replies {
+            return Request::failed(RequestError::CannotMatch);
+        }
+        let head = RequestHead {
+            slot: None,
+            kind: self.kind,
+            channel: self.channel,
+            // Reading the exact clock would be a tenth of the cost of a request. One tick is added so that no request times
+            // out early.
+            deadline_ns: coarse_now_ns()
+                .saturating_add(inner.coarse_tick_ns)
+                .saturating_add(nanoseconds(self.timeout)),
+            idempotent: self.idempotent,
+            when_full: self.when_full,
+            effect: self.effect,
+        };
+        let link = &inner.link;
+        match self.payload {
+            Payload::Borrowed(payload) => {
+                Request::new(link, link.table.submit(head, self.name, payload))
+            }
+            Payload::Spare(payload) => {
+                let sent = link.table.submit(head, self.name, &payload);
+                give_back(payload);
+                Request::new(link, sent)
+            }
+        }
+    }
+
+    /// Sends the request and blocks until its reply. Never call it on a lane.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn wait(self) -> Result<Reply, RequestError> {
+        self.send().wait()
+    }
+}
+
+impl IntoFuture for Call<'_> {
+    type Output = Result<Reply, RequestError>;
+    type IntoFuture = Request;
+
+    fn into_future(self) -> Request {
+        self.send()
+    }
 }
 
 impl Request {
@@ -191,135 +375,48 @@ fn drop_last_while(links: &RefCell<Vec<Arc<Link>>>, is_unwanted: impl Fn(&Arc<Li
     }
 }
 
+/// Blocks this thread until the future is ready.
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let here = this_thread();
+    let mut cx = Context::from_waker(&here);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        // `park` may return early; then the loop polls again.
+        thread::park();
+    }
+}
+
+/// Returns the waker of this thread.
+pub(super) fn this_thread() -> Waker {
+    let here = THIS_THREAD.try_with(Waker::clone);
+    // Thread-local variables are gone while a thread ends.
+    here.unwrap_or_else(|_| SleepingThread::here())
+}
+
+impl SleepingThread {
+    fn here() -> Waker {
+        Waker::from(Arc::new(Self(thread::current())))
+    }
+}
+
+impl Wake for SleepingThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 thread_local! {
+    /// Waker of this thread. It is kept, because the lane recognises by it that several replies are for one thread.
+    static THIS_THREAD: Waker = SleepingThread::here();
     static LINKS: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::Wake;
-    use std::thread;
-
-    use tidewire_proto::message::Message;
-
-    use super::super::completions::Completions;
-    use super::super::submissions::RequestHead;
-    use super::super::table::RequestTable;
-    use super::*;
-    use crate::client::event_queue::EventBounds;
-    use crate::client::{Client, Event};
-    use crate::server::Server;
-
-    fn link() -> Arc<Link> {
-        let table = RequestTable::new(1_000, false);
-        Arc::new(Link::new(table, EventBounds::default()))
-    }
-
-    #[test]
-    fn a_blocked_thread_is_woken() {
-        let link = link();
-        let submitted = link.table.submit(RequestHead::due_at(u64::MAX), "", &[]);
-        let slot = submitted.unwrap();
-        let request = Request::new(&link, Ok(slot));
-        let thread = thread::spawn(move || request.wait());
-        let mut completions = Completions::default();
-        link.table.reply(&mut completions, Some(slot), 3, &[1]);
-        link.table.complete(&mut completions);
-        completions.wake();
-        let reply = thread.join().unwrap().unwrap();
-        assert_eq!((reply.channel(), reply.payload()), (3, &[1][..]));
-    }
-
-    #[test]
-    fn references_go_round_and_only_those_to_the_last_link_are_kept() {
-        let [first, second] = [(); 2].map(|()| link());
-        let held = [(); 3].map(|()| share(&first));
-        assert_eq!(Arc::strong_count(&first), 4);
-        held.into_iter().for_each(give_back_share);
-        let again = [(); 4].map(|()| share(&first));
-        assert_eq!(Arc::strong_count(&first), 5, "three of them were spare");
-        again.into_iter().for_each(give_back_share);
-        let other = share(&second);
-        assert_eq!(
-            (Arc::strong_count(&first), Arc::strong_count(&second)),
-            (4, 2),
-            "one was not what was needed"
-        );
-        give_back_share(other);
-        let counts = [&first, &second].map(Arc::strong_count);
-        assert_eq!(counts, [1, 2]);
-    }
-
-    #[test]
-    fn references_to_a_link_that_has_ended_are_not_kept() {
-        let link = link();
-        let [first, second, third] = [(); 3].map(|()| share(&link));
-        give_back_share(first);
-        assert_eq!(Arc::strong_count(&link), 4, "one is spare");
-        assert_eq!(link.table.end(&RequestError::Shutdown), 0);
-        give_back_share(second);
-        assert_eq!(Arc::strong_count(&link), 2, "nor are those from before");
-        give_back_share(third);
-        assert_eq!(Arc::strong_count(&link), 1);
-    }
-
-    /// Regression: a dropped client stayed in memory, with its events and slots, until its threads ended.
-    #[test]
-    fn a_client_that_is_dropped_leaves_nothing_with_its_thread() {
-        let (client, _server) = client();
-        let link = Arc::downgrade(&client.inner.link);
-        client.request(b"x").wait().unwrap();
-        drop(client);
-        assert_eq!(link.strong_count(), 0);
-    }
-
-    #[test]
-    fn a_client_that_is_dropped_leaves_no_events_behind() {
-        let (client, _server) = client();
-        // Another thread may hold the link like this.
-        let held = Arc::clone(&client.inner.link);
-        let request = client.request(b"x").send();
-        drop(client);
-        assert_eq!(held.events.next(None), Some(Event::Ended));
-        // The reply may have come before the drop.
-        if let Ok(reply) = request.wait() {
-            assert_eq!(reply.payload(), b"x");
-        }
-        assert_eq!(Arc::strong_count(&held), 1);
-    }
-
-    /// A client, and the echo server that it is connected to.
-    fn client() -> (Client, Server) {
-        let server = crate::serve(
-            "tcp://127.0.0.1:0",
-            |cx: &mut crate::service::Context<'_>, message: Message<'_>| cx.reply(message.payload),
-        )
-        .unwrap();
-        let client = Client::connect(&server.to_string()).wait().unwrap();
-        (client, server)
-    }
-
-    /// Dropping the last reference to a link may drop a waker that gives back another link.
-    #[test]
-    fn a_link_that_falls_may_give_back_another() {
-        struct Task(std::sync::Mutex<Option<Arc<Link>>>);
-        impl Wake for Task {
-            fn wake(self: Arc<Self>) {}
-        }
-        impl Drop for Task {
-            fn drop(&mut self) {
-                give_back_share(self.0.lock().unwrap().take().unwrap());
-            }
-        }
-        let [first, second, third] = [(); 3].map(|()| link());
-        let submitted = first.table.submit(RequestHead::due_at(1), "", b"");
-        let task = Arc::new(Task(std::sync::Mutex::new(Some(Arc::clone(&third)))));
-        let outcome = first.table.poll(submitted.unwrap(), Some(&task.into()));
-        assert!(outcome.is_none());
-        let weak = Arc::downgrade(&first);
-        give_back_share(first);
-        give_back_share(second);
-        assert!(weak.upgrade().is_none());
-        assert_eq!(Arc::strong_count(&third), 1, "it fell, too");
-    }
-}
+mod tests;

@@ -8,8 +8,7 @@ use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
-use super::disconnected::Disconnected;
-use super::error::{ConnectError, RequestError};
+use super::error::{ConnectError, Disconnected, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};

@@ -24,20 +24,17 @@
 //!   slots were stored. So the thread sees the reply, or the lane sees the waker.
 //! - The thread that changes `news` to `NEW` wakes the lane. That wake begins with a fence, and so does the lane's sleep.
 //!
-//! A lock-free queue of submissions was measured first. It moves a cache line between two processors for every message; this
-//! design moves one for every list. A free lock costs only its compare-and-swap. A lock for each reply was measured too: a
-//! thread that was woken by the first reply took the lane's processor before the second one.
+//! `docs/client-path.md` follows a request through these functions. The decision record 0028 has what was rejected.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
 use tidewire_proto::error::EncodeError;
 
-use super::completions::{Completions, Outcome};
 use super::effect::Undo;
 use super::error::{RequestError, too_large};
-use super::reply::{Pile, Reply, give_back, take_memory};
-use super::slots::{Answer, Cursor, SlotId, Slots};
+use super::reply::{Completions, Outcome, Pile, Reply, give_back, take_memory};
+use super::slots::{Answer, Cursor, SlotId, Slots, Waits};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{Lock, Native, Primitives, WakeLane, Word};
 use crate::mailbox::EnqueueError;
@@ -68,22 +65,9 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
 struct Shared<C> {
     submissions: Submissions<C>,
     cursor: Cursor,
-    /// Indexed by slot.
-    waits: Vec<Wait>,
-    /// Number of entries in `waits` that have a waker.
-    waiting: usize,
+    waits: Waits,
     /// Buffers for replies that do not fit their slots, left by threads that fetched such replies.
     memory: Pile,
-}
-
-/// The part of a request that the lock protects.
-#[derive(Debug, Default)]
-struct Wait {
-    waker: Option<Waker>,
-    /// The outcome, if the slot's answer is `Long`.
-    outcome: Option<Outcome>,
-    /// The request that undoes the effect of the outcome.
-    undo: Option<Undo>,
 }
 
 impl<C: Control, P: Primitives> RequestTable<C, P> {
@@ -197,7 +181,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let mut shared = self.shared.lock();
         match self.slots.answer(slot) {
             Answer::Pending => {
-                let replaced = waker.and_then(|waker| shared.wait(slot, waker));
+                let replaced = waker.and_then(|waker| shared.waits.register(slot, waker));
                 // Unlock first: dropping a waker may run code of its executor, which may take this lock.
                 drop(shared);
                 drop(replaced);
@@ -208,11 +192,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                 self.fetch(slot).map(Ok)
             }
             Answer::Long => {
-                let wait = shared.wait_of(slot);
-                let outcome = wait.outcome.take();
-                wait.undo = None;
+                let wait = shared.waits.take(slot);
                 self.slots.note_done(slot);
-                let refused = if matches!(outcome, Some(Ok(_))) {
+                let refused = if matches!(wait.outcome, Some(Ok(_))) {
                     shared.memory.push(take_memory())
                 } else {
                     None
@@ -222,7 +204,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                     give_back(memory);
                 }
                 // Only the slot's request polls it, and only until it has its outcome. So the outcome is there.
-                Some(outcome.unwrap_or_else(ended))
+                Some(wait.outcome.unwrap_or_else(ended))
             }
         }
     }
@@ -231,9 +213,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn abandon(&self, slot: SlotId) {
         let mut shared = self.shared.lock();
         let is_pending = self.slots.answer(slot) == Answer::Pending;
-        let wait = shared.wait_of(slot);
-        let held = std::mem::take(wait);
-        shared.waiting -= usize::from(held.waker.is_some());
+        let held = shared.waits.take(slot);
         let mut is_new = false;
         if is_pending {
             self.slots.note_abandoned(slot);
@@ -371,7 +351,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let mut shared = self.shared.lock();
         for slot in &completions.replied {
             // Usually only one thread waits, and for the oldest request.
-            if shared.waiting == 0 && !self.has_abandoned() {
+            if !shared.waits.has_wakers() && !self.has_abandoned() {
                 break;
             }
             self.conclude(&mut shared, *slot, &mut completions.wakers);
@@ -383,9 +363,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                 unwanted.push(outcome);
                 completions.undos.extend(undo);
             } else {
-                let wait = shared.wait_of(slot);
-                wait.outcome = Some(outcome);
-                wait.undo = undo;
+                shared.waits.set_outcome(slot, outcome, undo);
             }
             self.slots.note_long(slot);
             self.conclude(&mut shared, slot, &mut completions.wakers);
@@ -405,7 +383,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             let slot = SlotId::new(index);
             if self.slots.answer(slot) == Answer::Pending {
                 if !self.slots.is_abandoned(slot) {
-                    shared.wait_of(slot).outcome = Some(Err(Box::new(error.clone())));
+                    let outcome = Err(Box::new(error.clone()));
+                    shared.waits.set_outcome(slot, outcome, None);
                 }
                 self.slots.note_long(slot);
                 self.conclude(&mut shared, slot, &mut wakers);
@@ -446,12 +425,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             self.slots.note_done(slot);
             self.count_abandoned(-1);
         }
-        if let Some(wait) = shared.waits.get_mut(slot.index())
-            && let Some(waker) = wait.waker.take()
-        {
-            shared.waiting -= 1;
-            wakers.push(waker);
-        }
+        wakers.extend(shared.waits.take_waker(slot));
     }
 
     /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
@@ -482,34 +456,9 @@ impl<C> Default for Shared<C> {
         Self {
             submissions: Submissions::default(),
             cursor: Cursor::default(),
-            waits: Vec::new(),
-            waiting: 0,
+            waits: Waits::default(),
             memory: Pile::default(),
         }
-    }
-}
-
-impl<C> Shared<C> {
-    /// Stores the waker for this slot's completion. Returns the previous waker.
-    fn wait(&mut self, slot: SlotId, waker: &Waker) -> Option<Waker> {
-        let wait = self.wait_of(slot);
-        if wait
-            .waker
-            .as_ref()
-            .is_some_and(|known| known.will_wake(waker))
-        {
-            return None;
-        }
-        let replaced = wait.waker.replace(waker.clone());
-        self.waiting += usize::from(replaced.is_none());
-        replaced
-    }
-
-    fn wait_of(&mut self, slot: SlotId) -> &mut Wait {
-        if self.waits.len() <= slot.index() {
-            self.waits.resize_with(self.cursor.len(), Wait::default);
-        }
-        &mut self.waits[slot.index()]
     }
 }
 

@@ -122,3 +122,15 @@ fn a_host_is_looked_up_again_after_none_of_its_addresses_answered() {
     assert_eq!(reply.payload(), b"there");
     client.close().wait();
 }
+
+#[test]
+fn pauses_double_up_to_the_maximum_and_vary() {
+    let backoff = Backoff {
+        first: Duration::from_millis(100),
+        max: Duration::from_secs(1),
+    };
+    assert_eq!(backoff.delay(0, 1.0), Duration::from_millis(100));
+    assert_eq!(backoff.delay(2, 1.0), Duration::from_millis(400));
+    assert_eq!(backoff.delay(50, 1.0), Duration::from_secs(1));
+    assert_eq!(backoff.delay(50, 0.0), Duration::from_millis(500));
+}
