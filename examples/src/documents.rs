@@ -10,6 +10,7 @@ documents! {
     readme: "README.md",
     tutorial: "docs/tutorial.md",
     operating: "docs/operating.md",
+    codecs: "docs/codecs.md",
     coming_from: "docs/coming-from.md",
     device_gateway: "docs/guides/device-gateway.md",
     chat_and_games: "docs/guides/chat-and-games.md",
