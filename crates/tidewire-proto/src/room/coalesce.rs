@@ -73,9 +73,10 @@ impl Coalescer {
 /// is left to read the messages of the next sweep.
 const SWEEP_COST_MULTIPLE: u64 = 2;
 
-/// The wanted interval grows at most by this factor from sweep to sweep, and by [`FIRST_INTERVAL_MAX_NS`].
+/// The wanted interval is at most this many times the last interval, plus [`FIRST_INTERVAL_MAX_NS`].
 const GROWTH_MAX: u64 = 4;
 
+/// The wanted interval after the first sweep, at most; later it is added to the growth. Without it the interval would stay 0.
 const FIRST_INTERVAL_MAX_NS: u64 = 100_000;
 
 #[cfg(test)]
