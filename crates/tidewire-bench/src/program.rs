@@ -1,8 +1,7 @@
 //! Programs that take part, and how they are found.
-//!
-//! Ours are this very binary, so that what is measured is what was built. Peers are executables in a directory, one
-//! each, which say themselves who they are; a directory that is not there, or a peer that does not answer, costs nobody
-//! else anything.
+//! Tidewire's two programs are this binary itself, so the benchmark measures the build that runs it. Peers are
+//! executables in a directory, and each describes itself. If the directory is missing or a peer does not answer, the
+//! others are still measured.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,26 +18,26 @@ use super::plan::Side;
 /// A program that takes part.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its own description.
+    /// The description that the program gave of itself.
     pub description: Description,
     file: PathBuf,
     arguments: Vec<OsString>,
 }
 
-/// Which peers are to take part.
+/// The peers that take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerChoice {
-    /// All that are found.
+    /// All peers in the directory.
     All,
-    /// Those with these names.
+    /// The peers with these names.
     Named(Vec<String>),
 }
 
-/// A peer does not take part.
+/// The reason why a peer does not take part.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// There is no such directory.
+    /// The directory cannot be read.
     #[error("there are no peers in {}: make them with `peers/setup`, or name their directory with --peers-dir", directory.display())]
     NoDirectory {
         /// The directory.
@@ -51,10 +50,10 @@ pub enum PeerError {
     Missing {
         /// Name of the peer.
         name: String,
-        /// Where it was looked for.
+        /// The directory that was searched.
         directory: PathBuf,
     },
-    /// It did not say what it can do.
+    /// It did not describe itself.
     #[error("peer `{name}` does not describe itself and is left out; try `{} describe`", file.display())]
     NotDescribed {
         /// Name of the peer.
@@ -67,7 +66,7 @@ pub enum PeerError {
 }
 
 impl Program {
-    /// One of our own two programs: `FILE bench-program SIDE`.
+    /// Returns one of Tidewire's two programs: `FILE bench-program SIDE`.
     #[must_use]
     pub fn own(file: &Path, side: Side, version: &str) -> Self {
         Self {
@@ -81,10 +80,10 @@ impl Program {
         }
     }
 
-    /// Any other program, which is asked what it can do.
+    /// Returns another program, after it has described itself.
     ///
     /// # Errors
-    /// It cannot be started, says nothing in time, or something else than a description.
+    /// The program cannot be started, does not answer in time, or its answer is no description.
     pub fn ask(file: &Path) -> Result<Self, ChildError> {
         let mut program = Self {
             description: Description {
@@ -100,7 +99,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The peers in a directory, by name, and why others do not take part.
+    /// Returns the peers in a directory, by name, and the reasons why others do not take part.
     #[must_use]
     pub fn peers(directory: &Path, choice: &PeerChoice) -> (Vec<Self>, Vec<PeerError>) {
         let entries = match std::fs::read_dir(directory) {
@@ -143,7 +142,7 @@ impl Program {
         (peers, errors)
     }
 
-    /// Its offers for this work: in its mode, and in modes that drop in silence.
+    /// Returns its offers for this work: in the mode of the work, and in modes that drop in silence.
     pub(super) fn offers_for(&self, work: &Work) -> impl Iterator<Item = &Offer> {
         self.description.offers.iter().filter(|offer| {
             offer.suite == work.suite
@@ -152,7 +151,7 @@ impl Program {
         })
     }
 
-    /// The command that plays a part.
+    /// Returns the command that plays a part.
     pub(super) fn command(&self, part: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.file);
         command.args(&self.arguments).arg(part).args(arguments);
@@ -161,7 +160,7 @@ impl Program {
 }
 
 impl Driver {
-    /// Whether the driver is one of the benchmark's.
+    /// Whether the benchmark's own driver drives it.
     pub(super) fn is_ours(self) -> bool {
         self != Self::Own
     }
@@ -170,8 +169,8 @@ impl Driver {
 /// The mode in which messages are dropped in silence.
 pub(super) const DROPS: &str = "drops";
 
-/// Longest wait for a description.
+/// The longest wait for a description.
 const DESCRIBE_MAX: Duration = Duration::from_secs(10);
 
-/// Longest wait for the end of a program that has described itself.
+/// The longest wait for the end of a program that has described itself.
 const DESCRIBE_GRACE: Duration = Duration::from_secs(1);

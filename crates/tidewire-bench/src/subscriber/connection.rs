@@ -1,4 +1,4 @@
-//! One connection of the subscriber: bytes in, dialect, numbers checked.
+//! One connection of the subscriber: it reads bytes, decodes the dialect, and checks the numbers.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -12,13 +12,13 @@ use crate::pace::Pace;
 use crate::probes::wait::WaitSet;
 use crate::publication::Publication;
 
-/// A connection that is open, or was.
+/// A connection, open or ended.
 #[derive(Debug)]
 pub(super) struct Connection<D> {
     stream: Stream,
     dialect: D,
     role: Role,
-    /// Bytes read that are not yet whole.
+    /// Bytes of a message that is not complete.
     rest: Vec<u8>,
     /// Bytes to send, of which the first `written` are sent.
     output: Vec<u8>,
@@ -27,18 +27,18 @@ pub(super) struct Connection<D> {
     pub(super) is_closed: bool,
 }
 
-/// The numbers that came over one connection, against those that should have.
+/// The check of the numbers that came over one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sequence {
-    /// The number that is next.
+    /// The next expected number.
     pub(super) next: u64,
-    /// Numbers that were left out.
+    /// Numbers that are missing so far.
     pub(super) missing: u64,
-    /// Messages that came again or late, or were changed.
+    /// Messages that came twice, late or changed.
     pub(super) wrong: u64,
-    /// Whether a message came that was due behind the window, so that nothing of the window comes any more.
+    /// Whether a message came that was due after the window. All messages of the window have come by then.
     pub(super) is_past: bool,
-    /// How late the first message of the window was, in nanoseconds, and the last one.
+    /// The lateness of the first and of the last message of the window, in nanoseconds.
     pub(super) lateness_ns: Option<(u64, u64)>,
 }
 
@@ -50,13 +50,14 @@ pub(super) struct Tally {
     payload_bytes: usize,
     from_ns: u64,
     pub(super) until_ns: u64,
-    /// The lowest number that is known to be due behind the window.
+    /// The lowest number that is known to be due after the window.
     pub(super) behind: Option<u64>,
-    /// Messages that were due at about the same time and are not yet recorded: when the first of them was, and how many.
+    /// Messages with about the same due time that are not recorded yet: the due time of the first one, and their
+    /// number.
     run: (u64, u64),
 }
 
-/// Why a connection cannot go on.
+/// The reason why a connection cannot go on.
 #[derive(Debug)]
 pub(super) enum Broken {
     Io(io::Error),
@@ -64,7 +65,7 @@ pub(super) enum Broken {
 }
 
 impl<D: Dialect> Connection<D> {
-    /// Over a stream that is connected; says what comes first.
+    /// Creates it over a connected stream and queues the first bytes of the dialect.
     pub(super) fn new(stream: Stream, role: Role) -> Result<Self, Broken> {
         let mut connection = Self {
             stream,
@@ -85,7 +86,7 @@ impl<D: Dialect> Connection<D> {
         set.add(self.stream.as_fd(), number)
     }
 
-    /// No longer watches a connection that has ended.
+    /// Stops watching a connection that has ended.
     pub(super) fn forget(&self, set: &WaitSet) -> io::Result<()> {
         set.remove(self.stream.as_fd())
     }
@@ -94,12 +95,12 @@ impl<D: Dialect> Connection<D> {
         self.dialect.is_ready()
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of bytes that are not written yet.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.output.len() - self.written
     }
 
-    /// Reads once and takes apart what is there.
+    /// Reads once and decodes the messages.
     pub(super) fn receive(&mut self, buffer: &mut [u8], tally: &mut Tally) -> Result<(), Broken> {
         let kept = self.rest.len();
         buffer[..kept].copy_from_slice(&self.rest);
@@ -132,7 +133,7 @@ impl<D: Dialect> Connection<D> {
         Ok(())
     }
 
-    /// Publishes what is due with `publish`, which writes a payload in this dialect.
+    /// Publishes the due messages with `publish`, which writes a payload in this dialect.
     pub(super) fn publish(
         &mut self,
         pace: &mut Pace,
@@ -149,7 +150,7 @@ impl<D: Dialect> Connection<D> {
         self.flush()
     }
 
-    /// Writes what the socket takes; the rest is tried again at the next occasion, without having been moved: it may be
+    /// Writes as much as the socket accepts. The rest stays in place until the next call, because moving it may cost
     /// many megabytes.
     pub(super) fn flush(&mut self) -> Result<(), Broken> {
         while self.written < self.output.len() {
@@ -159,7 +160,7 @@ impl<D: Dialect> Connection<D> {
                 Err(error) => return Err(Broken::Io(error)),
             }
         }
-        // Moves at most as much as was written since it was last moved.
+        // Moves at most as many bytes as were written since the last move.
         if self.written * 2 >= self.output.len() {
             self.output.drain(..self.written);
             self.written = 0;
@@ -169,7 +170,7 @@ impl<D: Dialect> Connection<D> {
 }
 
 impl Sequence {
-    /// Takes note of a number. Returns whether it is one that had not come.
+    /// Notes a number. Returns whether it had not come before.
     #[inline]
     fn take(&mut self, number: u64) -> bool {
         if number < self.next {
@@ -181,14 +182,14 @@ impl Sequence {
         true
     }
 
-    /// Everything that is not as it should be, if the numbers below `until` were sent.
+    /// Returns the number of missing and wrong messages, if the numbers below `until` were sent.
     pub(super) fn lost(&self, until: u64) -> u64 {
         self.missing + self.wrong + until.saturating_sub(self.next)
     }
 }
 
 impl Tally {
-    /// Of everything that comes, until there is a window.
+    /// Creates a count of all messages, until a window is set.
     pub(super) fn new(payload_bytes: usize) -> Self {
         Self {
             messages: 0,
@@ -201,7 +202,7 @@ impl Tally {
         }
     }
 
-    /// From now on only what is due between these times counts.
+    /// Counts from now on only messages that are due between these times.
     pub(super) fn begin(&mut self, from_ns: u64, until_ns: u64) {
         self.messages = 0;
         self.latency.clear();
@@ -243,7 +244,7 @@ impl Tally {
         }
     }
 
-    /// Records what was due at about one time.
+    /// Records the messages that were due at about one time.
     #[inline]
     fn settle(&mut self, now_ns: u64) {
         let (due_ns, count) = std::mem::take(&mut self.run);
@@ -260,14 +261,14 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// No publisher of the benchmark gets this far in a year.
+/// A number that no publisher reaches in a year.
 const NUMBERS_MAX: u64 = 1 << 48;
 
-/// Most bytes that a subscriber keeps for a server that does not read them: thousands of pongs.
+/// The most bytes that a subscriber keeps for a server that does not read: thousands of pongs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Publications that were due within this time of one another share a time, that of the first. It is a fifth of a
-/// publisher's tick, so that recording does not cost more than reading.
+/// Publications that were due within this time share the due time of the first. It is a fifth of a publisher's tick.
+/// So recording does not cost more than reading.
 const RUN_NS: u64 = 200_000;
 
 #[cfg(test)]

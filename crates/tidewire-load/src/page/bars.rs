@@ -1,4 +1,4 @@
-//! Horizontal bars with their names before and their values behind them, as SVG.
+//! Horizontal bars as SVG, each with its name on the left and its value on the right.
 
 use super::figure::Picture;
 use super::plot::text_width;
@@ -10,7 +10,7 @@ use super::svg::{Anchor, Svg};
 pub struct Bar {
     /// Text before the bar.
     pub name: String,
-    /// Its length on the scale.
+    /// The value that determines its length.
     pub value: f64,
     /// The value as it is written behind the bar.
     pub text: String,
@@ -18,14 +18,14 @@ pub struct Bar {
     pub class: &'static str,
     /// Text for the pointer.
     pub tip: String,
-    /// Stands in bold above the bar; bars without it belong to the last one that has it.
+    /// A heading in bold above the bar. It holds for the following bars without a heading, too.
     pub group: Option<String>,
 }
 
 /// A line across all bars at a value to compare them with.
 #[derive(Debug)]
 pub struct Mark {
-    /// Where it stands on the scale.
+    /// Its position on the scale.
     pub value: f64,
     /// Text above it.
     pub text: String,
@@ -85,7 +85,7 @@ pub(super) fn write_group(svg: &mut Svg, group: &str, y: &mut f64, width: f64) {
     *y += 8.0;
 }
 
-/// As much of a text as fits into a width; the table has all of it.
+/// Cuts a text to a width. The table below the chart has the whole text.
 pub(super) fn shortened(text: &str, width: f64) -> String {
     let room = (width / text_width("m")).floor().max(2.0) as usize;
     if text.chars().count() <= room {

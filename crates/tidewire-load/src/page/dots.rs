@@ -1,4 +1,4 @@
-//! Dots with their intervals, a line each over one axis, as SVG.
+//! Dots with their intervals as SVG: one line for each, over a common axis.
 
 use super::bars::{shortened, write_group};
 use super::figure::Picture;
@@ -21,11 +21,11 @@ pub struct Whisker {
     pub class: &'static str,
     /// Text for the pointer.
     pub tip: String,
-    /// Stands in bold above the line; lines without it belong to the last one that has it.
+    /// A heading in bold above the line. It holds for the following lines without a heading, too.
     pub group: Option<String>,
 }
 
-/// Draws them over an axis.
+/// Draws the dots over an axis.
 pub fn picture(label: &str, whiskers: &[Whisker], axis: &Axis) -> Picture {
     Picture {
         wide: draw(label, whiskers, axis, 560.0),
@@ -46,7 +46,7 @@ fn draw(label: &str, whiskers: &[Whisker], axis: &Axis, width: f64) -> String {
     for (value, text) in &axis.ticks {
         let (x, half) = (place(*value), text_width(text) / 2.0);
         svg.line("grid", (x, 0.0), (x, height));
-        // A text that would run into its neighbour is left out; its line stays.
+        // A text that would overlap its neighbour is left out; its line is drawn.
         if x - half >= free_from {
             free_from = x + half + 4.0;
             svg.text("tick", Anchor::Middle, (x, height + 14.0), text);
@@ -73,5 +73,5 @@ fn draw(label: &str, whiskers: &[Whisker], axis: &Axis, width: f64) -> String {
     svg.finish(label, width, y + 36.0)
 }
 
-/// Room behind the axis for half of its last text.
+/// Room to the right of the axis for half of its last text.
 const END: f64 = 18.0;

@@ -1,4 +1,4 @@
-//! A chart as it stands in the page: title, one sentence, the drawing in two widths, and the same figures as a table.
+//! A chart in the page: title, explanation, the drawing in two widths, and the same figures as a table.
 
 use std::fmt::Write as _;
 
@@ -8,18 +8,18 @@ use crate::statistics::Percentile;
 /// A chart, or the reason why there is none.
 #[derive(Debug)]
 pub struct Figure {
-    /// Name in links, unique in the page.
+    /// The `id` of the chart, unique in the page.
     pub id: String,
     /// Heading of the chart.
     pub title: &'static str,
-    /// The chart, or why there is none.
+    /// The chart, or the reason why there is none.
     pub content: Result<Drawn, String>,
 }
 
 /// The content of a chart.
 #[derive(Debug)]
 pub struct Drawn {
-    /// How it is to be read, in a sentence or two. Plain text.
+    /// An explanation in a sentence or two, as plain text.
     pub about: String,
     /// The drawing.
     pub picture: Picture,
@@ -27,8 +27,8 @@ pub struct Drawn {
     pub table: Table,
 }
 
-/// A drawing for a column of a desk's width and one for a phone. A single drawing would have to be shrunk to a phone's
-/// width together with its letters.
+/// A chart drawn for a desk and again for a phone. A single drawing would be shrunk to the width of a phone together
+/// with its letters.
 #[derive(Debug)]
 pub struct Picture {
     pub(super) wide: String,
@@ -133,7 +133,7 @@ impl Table {
         }
     }
 
-    /// Says that a column holds words and not numbers.
+    /// Marks a column that holds words and not numbers.
     pub fn with_words(mut self, column: usize) -> Self {
         self.words.push(column);
         self
@@ -174,7 +174,7 @@ impl Table {
     }
 
     fn write_folded(&self, page: &mut String) {
-        // On paper a table cannot be opened, and one of many seconds would bury the charts.
+        // On paper a folded table is shown open, and a table of many seconds would take whole pages.
         let class = if self.rows.len() > ROWS_PRINTED_MAX {
             " class=\"long\""
         } else {
@@ -185,7 +185,7 @@ impl Table {
         page.push_str("</details>");
     }
 
-    /// The decimals of a column: those that its smallest number needs.
+    /// Returns the decimals of a column: as many as its smallest number needs.
     fn decimals(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         decimals(cells.filter_map(|cell| match cell {
@@ -204,7 +204,7 @@ impl Table {
     }
 }
 
-/// Stands in a table where there is no figure.
+/// The text of a cell without a figure.
 pub(crate) const NO_VALUE: &str = "–";
 
 const ROWS_PRINTED_MAX: usize = 24;

@@ -1,15 +1,12 @@
 //! The parts of an HTML report: one file that contains its charts.
-//!
-//! The file is all there is: styles, drawings and a few lines of script stand in it, and a policy in its head forbids
-//! the browser to fetch anything. So it opens from a mail, a build server or a drive, today and in ten years.
-//!
-//! Charts are drawn here, as SVG, when the file is written: they show without script and print as they are. A chart
-//! library was rejected: it is larger than all of this, draws only when it runs, and knows neither heat maps nor bars of
-//! this kind. Every drawing is made twice, for a desk and for a phone, because a shrunken one has letters too small to
-//! read.
-//!
-//! Whatever comes from a file goes through [`markup`] on its way into the page, and through a [`scale::Scale`], which
-//! takes every number, on its way into a drawing.
+//! The file contains everything: styles, drawings and a few lines of script. A policy in its head forbids the browser
+//! to fetch anything. So it can be opened from a mail, a build server or a drive, also years later.
+//! Charts are drawn as SVG when the file is written, so they need no script and can be printed. A chart library was
+//! rejected: it is larger than this module, draws only when its script runs, and has neither heat maps nor bars of
+//! this kind. Every chart is drawn twice, for a desk and for a phone, because the letters of a shrunken drawing are
+//! too small to read.
+//! Texts from a file pass through [`markup`] before they enter the page. Numbers from a file pass through a
+//! [`scale::Scale`], which accepts every number, before they enter a drawing.
 
 pub mod bars;
 pub mod dots;
@@ -33,7 +30,7 @@ pub struct Heading<'a> {
     pub about: &'a str,
 }
 
-/// A page with this markup as its content.
+/// Returns a page with this markup as its content.
 pub fn whole_page(heading: &Heading<'_>, content: &str) -> String {
     let [title, name, about] = [heading.title, heading.name, heading.about].map(markup);
     format!(
@@ -63,7 +60,7 @@ pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 8] {
     ]
 }
 
-/// Writes the section that says of which run and machine the page is.
+/// Writes the section about the run and the machine.
 pub fn write_environment(rows: Vec<(&str, String)>, page: &mut String) {
     let mut table = Table::new("what, value".split(", ")).with_words(1);
     for (name, value) in rows {
@@ -74,7 +71,7 @@ pub fn write_environment(rows: Vec<(&str, String)>, page: &mut String) {
     page.push_str("</section>\n");
 }
 
-/// Nothing may be fetched; what stands in the page may be used.
+/// The browser may use the parts of the page and fetch nothing else.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 

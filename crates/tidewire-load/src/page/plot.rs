@@ -1,7 +1,6 @@
 //! Lines, dots and cells over two axes, as SVG.
-//!
-//! A plot is described once and drawn twice, for a desk and for a phone. Each line is named at its own end, so that no
-//! legend has to be matched by colour. Whatever has a text for the pointer carries it as `data-tip`.
+//! A plot is described once and drawn twice, for a desk and for a phone. Each line has its name at its end, so the
+//! reader need not compare colours with a legend. The attribute `data-tip` holds the text that the pointer shows.
 
 use super::figure::Picture;
 use super::scale::Axis;
@@ -27,11 +26,11 @@ pub(crate) struct Plot {
 pub(crate) struct Shades {
     /// Text before the faintest shade.
     pub(crate) least: String,
-    /// Text behind the fullest one.
+    /// Text behind the fullest shade.
     pub(crate) most: String,
 }
 
-/// A part of the width that is shaded and named.
+/// A shaded part of the width, with its name.
 pub(crate) struct Band {
     pub(crate) from: f64,
     pub(crate) to: f64,
@@ -55,7 +54,7 @@ pub(crate) struct Rule {
     pub(crate) name: String,
 }
 
-/// A line in pieces, named at its end.
+/// A line, possibly interrupted, with its name at its end.
 pub(crate) struct Line {
     pub(crate) name: String,
     /// How it looks: a class of `style.css`.
@@ -131,7 +130,7 @@ struct Frame {
     height: f64,
 }
 
-/// A plot and the rectangle its axes enclose.
+/// A plot and the rectangle between its axes.
 struct Canvas<'p> {
     plot: &'p Plot,
     left: f64,
@@ -162,7 +161,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Names of the bands that are wide enough, above the lines so that none runs through them.
+    /// Writes the names of bands that are wide enough. They are drawn after the lines, so that no line crosses them.
     fn band_names(&self, svg: &mut Svg) {
         for band in &self.plot.bands {
             let ((x, _), (width, _)) = self.column(band.from, band.to);
@@ -185,7 +184,7 @@ impl Canvas<'_> {
             let x = self.x(*value);
             let half = text_width(text) / 2.0;
             svg.line("grid", (x, bottom), (x, bottom + 4.0));
-            // A text that would run into its neighbour is left out; its mark stays.
+            // A text that would overlap its neighbour is left out; its mark is drawn.
             if x - half >= free_from {
                 free_from = x + half + 4.0;
                 svg.text("tick", Anchor::Middle, (x, bottom + 16.0), text);
@@ -207,7 +206,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// The scale of the colours, above the right end of the drawing.
+    /// Draws the scale of the colours, above the right end of the plot.
     fn shades(&self, svg: &mut Svg) {
         let Some(shades) = &self.plot.shades else {
             return;
@@ -239,7 +238,7 @@ impl Canvas<'_> {
             for piece in &line.pieces {
                 let points = piece.iter().map(|(x, y)| (self.x(*x), self.y(*y)));
                 svg.polyline(line.class, points.clone());
-                // A lone point has no length, and a line of none is not drawn.
+                // A browser does not draw a line of a single point.
                 if piece.len() == 1 {
                     points.for_each(|point| svg.circle(line.class, point, 2.5, ""));
                 }
@@ -248,7 +247,7 @@ impl Canvas<'_> {
         self.line_names(svg);
     }
 
-    /// Names at the ends of the lines, moved apart where they would cover each other.
+    /// Writes the names at the ends of the lines, and moves them apart where they would overlap.
     fn line_names(&self, svg: &mut Svg) {
         let mut names: Vec<(f64, &Line)> = Vec::new();
         for line in &self.plot.lines {
@@ -304,7 +303,7 @@ impl Canvas<'_> {
     }
 }
 
-/// About how wide a text is: letters differ by font, and a little too much room is better than too little.
+/// Estimates the width of a text. Fonts differ, and the estimate is rather too wide.
 pub(crate) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.8
 }
@@ -322,6 +321,6 @@ const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
 const RIGHT: f64 = 14.0;
 const LINE_HEIGHT: f64 = 14.0;
-/// Shades of a heat map.
+/// The number of shades of a heat map.
 pub(crate) const SHADES: u8 = 6;
 const SHADE_WIDTH: f64 = 16.0;

@@ -1,14 +1,13 @@
-//! From values to places along an axis, and which values are written beside it.
-//!
-//! A report may come from anywhere, so a scale takes every number: what is no number, or lies outside, is put at the
-//! nearest end. No coordinate is ever infinite, which a browser would drop without a word.
+//! Maps values to positions along an axis, and chooses the values that are written beside it.
+//! A report may come from anywhere, so a scale accepts every number. NaN and values outside of the axis get a
+//! position at one of its ends. So no coordinate is infinite; a browser would silently ignore such a shape.
 
 /// An axis: its title, its scale and the values written beside it.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Text at its end.
     pub title: String,
-    /// Where values lie.
+    /// The position of each value.
     pub scale: Scale,
     /// Values with their texts, ascending.
     pub ticks: Vec<(f64, String)>,
@@ -33,7 +32,7 @@ impl Axis {
         }
     }
 
-    /// Even steps from 0 to exactly `end`: for time, where nothing lies behind the end.
+    /// Even steps from 0 to exactly `end`, for time.
     pub fn until(title: impl Into<String>, end: f64) -> Self {
         let mut axis = Self::from_zero(title, end);
         let high = if end > 0.0 { end.min(LARGEST) } else { 1.0 };
@@ -88,17 +87,17 @@ impl Axis {
     }
 }
 
-/// How values are spread over an axis.
+/// The rule that maps values to positions.
 #[derive(Clone, Copy, Debug)]
 pub enum Scale {
-    /// Equal differences are equally long.
+    /// Equal differences have equal lengths.
     Linear {
         /// Value at the lower end.
         low: f64,
         /// Value at the upper end.
         high: f64,
     },
-    /// Equal ratios are equally long.
+    /// Equal ratios have equal lengths.
     Logarithmic {
         /// Value at the lower end, above 0.
         low: f64,
@@ -108,7 +107,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Where a value lies, from 0 to 1.
+    /// Returns the position of a value, from 0 to 1.
     pub fn share(self, value: f64) -> f64 {
         let share = match self {
             Self::Linear { low, high } => (value - low) / (high - low),
@@ -158,7 +157,7 @@ pub(crate) fn compact(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Larger values are drawn at the end: their differences could not be computed.
+/// Larger values are drawn at the end of the axis, because their differences overflow.
 const LARGEST: f64 = 1e100;
 
 #[cfg(test)]

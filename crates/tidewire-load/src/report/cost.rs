@@ -11,24 +11,24 @@ use crate::lane_account::LaneAccount;
 pub struct Cost {
     /// Processor time of the instrument, in percent of the cores of its lanes.
     pub client_cpu_pct: Option<f64>,
-    /// Processor time of the server, in percent of the cores of its lanes, if it is ours to observe.
+    /// Processor time of the server, in percent of the cores of its lanes, if this program can observe it.
     pub server_cpu_pct: Option<f64>,
     /// Processor time of the instrument by messages sent and received, in nanoseconds.
     pub client_ns_per_message: Option<f64>,
     /// Processor time of the server by messages sent and received, in nanoseconds.
     pub server_ns_per_message: Option<f64>,
-    /// Time that the machine's own host took from it, in percent.
+    /// Time that the host took from this virtual machine, in percent.
     pub steal_pct: Option<f64>,
-    /// The work of the instrument's lanes for a message.
+    /// The work of the instrument's lanes for each message.
     #[serde(default)]
     pub client_lanes: Option<LaneCost>,
-    /// The work of the server's lanes for a message, if this program has started the server and so can ask it.
+    /// The work of the server's lanes for each message, if this program has started the server and so can ask it.
     #[serde(default)]
     pub server_lanes: Option<LaneCost>,
 }
 
 impl Cost {
-    /// Shares of time are means over the time they are shares of; costs a message are means over messages.
+    /// Shares of time are weighted by time, and costs of a message by messages.
     pub(super) fn merge(details: &[&StepDetail], kind: MergeKind) -> Self {
         let secs = |detail: &StepDetail| detail.window.steady_secs;
         let client = Self {
@@ -49,7 +49,7 @@ impl Cost {
                 server_lanes: merge_lanes(details, |cost| cost.server_lanes),
                 ..client
             },
-            // Parts share one server, which none of them can tell apart by what it did for whom.
+            // All parts share one server, and it cannot say which work it did for which part.
             MergeKind::Parts => client,
         }
     }
@@ -63,7 +63,7 @@ pub struct LaneCost {
     pub system_calls_per_message: f64,
     /// Allocations, if the program counts them.
     pub allocations_per_message: Option<f64>,
-    /// Bytes of those.
+    /// Bytes of those allocations.
     pub allocated_bytes_per_message: Option<f64>,
 }
 

@@ -166,7 +166,7 @@ fn csv_line(step: &StepReport) -> Vec<String> {
     fields
 }
 
-/// A number with all its digits, as what is done once for thousands of messages needs them.
+/// Formats a number with all its digits: a cost of one system call for thousands of messages is a small number.
 fn exact(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }

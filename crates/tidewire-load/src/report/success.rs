@@ -1,17 +1,16 @@
-//! The shares of success and attainment. Success has one definition, with what a failure is worth in each pattern.
-//!
-//! Success is what is known to have arrived, by what should have: what was expected of the messages that were sent, and
-//! what failed before anything could be expected of it. A failure counts as the deliveries it cost; as one each, failures
-//! would vanish beside the millions of deliveries of a room.
+//! The shares of success and attainment. Success has one definition. It counts each failure by the deliveries that it
+//! costs in its pattern.
+//! Success is the number of known deliveries divided by the number that should have arrived: the deliveries expected
+//! of sent messages, and those that were prevented by a failure before the send. A failure counts as the deliveries
+//! that it cost. If it counted as one, failures would be invisible beside the millions of deliveries of a room.
 //!
 //! | pattern | a message that could not be sent | an agent that could not log in |
 //! |---|---|---|
 //! | ingest, echo, request | 1 | what the others sent on average |
 //! | chat | one to every other agent | all that was sent, which it would have heard |
 //! | pubsub | one to every agent, the sender too | the same |
-//!
-//! A receiver whose account does not match counts as one in all of them. Messages that were due and never sent are no
-//! part of it: they were not tried, and have a count of their own.
+//! A receiver whose account does not match counts as one delivery in all patterns. Messages that were due and never
+//! sent are not part of success: they were not tried, and have their own count.
 
 use super::{StepDetail, WorkCounts};
 use crate::scenario::Pattern;
@@ -20,7 +19,7 @@ use crate::scenario::Pattern;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failures {
     pub(super) pattern: Pattern,
-    /// Agents that are to receive, logged in or not.
+    /// Agents that should receive, logged in or not.
     pub(super) receivers: u64,
     /// Agents that logged in, of those that send.
     pub(super) logged_in: u64,
@@ -51,8 +50,8 @@ impl Failures {
     }
 }
 
-/// The share of success, below 1.0 whenever a single thing failed. Where nothing was expected, it is a
-/// success that something was sent to nobody, and none that nothing was sent.
+/// Returns the share of success. It is below 1.0 if anything failed. If no delivery was expected, it is 1.0 if
+/// messages were sent (to nobody), and 0.0 if none was sent.
 pub(super) fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u64) -> f64 {
     let attempted = expected.saturating_add(failures);
     if attempted == 0 {
@@ -67,8 +66,8 @@ pub(super) fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u
     }
 }
 
-/// The share of the offered load that was sent in time. In an open step it is counted, of what was due in the window;
-/// elsewhere it is the ratio of the rates.
+/// Returns the share of the offered load that was sent in time. In an open step it is counted over the messages due
+/// in the window; in others it is the ratio of the rates.
 pub(super) fn attainment(detail: Option<&StepDetail>, send_tps: f64, theoretical_tps: f64) -> f64 {
     let counts = detail.filter(|detail| detail.is_open());
     match counts.and_then(|detail| detail.counts.steady_on_time_share()) {
@@ -79,14 +78,14 @@ pub(super) fn attainment(detail: Option<&StepDetail>, send_tps: f64, theoretical
 }
 
 impl StepDetail {
-    /// Whether its times were laid down in advance.
+    /// Whether its times were fixed in advance.
     pub(super) fn is_open(&self) -> bool {
         self.workload.model == "open"
     }
 }
 
 impl WorkCounts {
-    /// The share of what was due in the steady window that was sent before it ended, at most 1.
+    /// The share of the messages due in the steady window that were sent before it ended, at most 1.
     pub(super) fn steady_on_time_share(&self) -> Option<f64> {
         let on_time = self.steady_on_time?;
         Some(on_time as f64 / self.steady_offered.max(1) as f64)

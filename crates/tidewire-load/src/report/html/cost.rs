@@ -6,7 +6,7 @@ use crate::page::figure::{Cell, Drawn, Table};
 use crate::page::scale::Scale;
 use crate::report::{Cost, Report};
 
-/// Processor time a message, of both sides.
+/// Draws the processor time for each message, of both sides.
 pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
     let mut table =
         Table::new("step, client ns, server ns, client CPU %, server CPU %, steal %".split(", "));
@@ -44,7 +44,7 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
     })
 }
 
-/// System calls and allocations a message, of both sides.
+/// Draws the system calls and allocations for each message, of both sides.
 pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
     let mut table = Table::new("step, client calls, server calls, client allocations, server allocations, client bytes, server bytes".split(", "));
     let mut bars = Bars::default();
@@ -66,7 +66,7 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
         let mut cells = vec![Cell::from(name.to_owned())];
         let figures = [calls, allocations, bytes].concat();
         let told = figures.into_iter().map(|figure| {
-            // Also of reports that are older than the figure.
+            // Reports of older builds do not have the figure.
             match figure {
                 None => Cell::from("not known".to_owned()),
                 Some(figure) if figure < NONE_BELOW => each(figure).into(),
@@ -93,12 +93,12 @@ fn costs(report: &Report) -> impl Iterator<Item = (&str, &Cost)> {
     steps.filter_map(|step| Some((step.step_name.as_str(), &step.detail.as_ref()?.cost)))
 }
 
-/// Bars of several steps, each under its name.
+/// Bars of several steps, with the name of each step above its bars.
 #[derive(Default)]
 struct Bars(Vec<Bar>);
 
 impl Bars {
-    /// Adds what is known of a step. An impossible figure is none.
+    /// Adds the known figures of a step. Impossible figures are left out.
     fn add<const SIDES: usize>(
         &mut self,
         step: &str,
@@ -122,7 +122,7 @@ impl Bars {
         }
     }
 
-    /// Nothing without a bar.
+    /// Returns `None` if there is no bar.
     fn picture(&self, label: &str) -> Option<crate::page::figure::Picture> {
         let most = self.0.iter().map(|bar| bar.value).fold(0.0, f64::max);
         let high = if most > 0.0 { most } else { 1.0 };

@@ -1,19 +1,18 @@
-//! The seconds of a step laid along one axis.
-//!
-//! Runs and parts stand side by side, because adding them would hide the one that differs. A long step has more seconds
-//! than a chart has room, so neighbours are put together: counts are added, and of percentiles, which cannot be put
-//! together, the worst second stands for all.
+//! The seconds of a step along one axis.
+//! Runs and parts stand side by side, because a sum would hide the run that differs. A long step has more seconds
+//! than a chart has room for, so neighbouring seconds are merged into a span. Counts are added. Percentiles cannot be
+//! added, so a span has those of its worst second.
 
 use crate::report::{Second, StepDetail};
 
 /// The course of a step.
 pub(super) struct Course {
     pub(super) spans: Vec<Span>,
-    /// Length of all together in seconds.
+    /// Length of all runs and parts together, in seconds.
     pub(super) secs: f64,
-    /// Runs or parts.
+    /// The number of runs or parts.
     pub(super) runs: usize,
-    /// Seconds in a span at most.
+    /// The most seconds that are merged into a span.
     pub(super) seconds_each: usize,
 }
 
@@ -37,7 +36,7 @@ pub(super) struct Span {
 }
 
 impl Course {
-    /// The course of a step, or why it is not known.
+    /// Returns the course of a step, or the reason why it is not known.
     pub(super) fn of(detail: &StepDetail) -> Result<Self, String> {
         let mut seconds: Vec<&Second> = detail.series.iter().filter(|one| one.secs > 0.0).collect();
         if seconds.is_empty() {
@@ -79,12 +78,12 @@ impl Course {
         !is_last || span.to - span.from >= longest * WHOLE_FROM
     }
 
-    /// A curve of rates of sending, which end with the sending.
+    /// Returns a curve of sending rates. It ends when the sending ends.
     pub(super) fn sending(&self, figure: impl Fn(&Span) -> Option<f64>) -> Vec<Vec<(f64, f64)>> {
         self.pieces(|span| figure(span).filter(|_| span.phase != DRAIN))
     }
 
-    /// A sentence about the part of a second that is not drawn, if there is one.
+    /// Returns a sentence about the part of a second that is not drawn, if there is one.
     pub(super) fn about_rest(&self) -> &'static str {
         if (0..self.spans.len()).all(|index| self.is_whole(index)) {
             ""
@@ -93,7 +92,7 @@ impl Course {
         }
     }
 
-    /// A curve over time, broken where a figure is not known and between runs.
+    /// Returns a curve over time, interrupted between runs and where a figure is not known.
     pub(super) fn pieces(&self, figure: impl Fn(&Span) -> Option<f64>) -> Vec<Vec<(f64, f64)>> {
         let mut pieces: Vec<Vec<(f64, f64)>> = Vec::new();
         let mut last_run = None;
@@ -114,7 +113,7 @@ impl Course {
         pieces
     }
 
-    /// Where the phases that do not count begin and end, with their names.
+    /// Returns the phases that do not count, with begin, end and name.
     pub(super) fn phases(&self) -> Vec<(f64, f64, &'static str)> {
         self.spans
             .chunk_by(|one, next| one.run == next.run && one.phase == next.phase)
@@ -123,7 +122,7 @@ impl Course {
             .collect()
     }
 
-    /// The title of the axis.
+    /// Returns the title of the axis.
     pub(super) fn axis_title(&self) -> String {
         if self.runs > 1 {
             format!("seconds, {} runs or parts side by side", self.runs)
@@ -132,7 +131,7 @@ impl Course {
         }
     }
 
-    /// A sentence about the spans of the points, if seconds were put together.
+    /// Returns a sentence about the length of the spans, if seconds were merged.
     pub(super) fn about_spans(&self) -> String {
         if self.seconds_each > 1 {
             format!(
@@ -195,7 +194,7 @@ impl Span {
         }
     }
 
-    /// When it was, as the table and the pointer say it.
+    /// Returns the time of the span as text for the table and the pointer.
     pub(super) fn time(&self, runs: usize) -> String {
         if runs > 1 {
             format!("run {}, {:.1} s", self.run, self.at_secs)
@@ -208,8 +207,8 @@ impl Span {
 const STEADY: &str = "steady";
 const DRAIN: &str = "drain";
 
-/// A span that is shorter than this share of the longest one is a part.
+/// A span that is shorter than this share of the longest one is a part of a second.
 const WHOLE_FROM: f64 = 0.9;
 
-/// More points than this cannot be told apart in a chart.
+/// The most points that a reader can distinguish in a chart.
 const SPANS_MAX: usize = 180;

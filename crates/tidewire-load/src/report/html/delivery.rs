@@ -7,7 +7,7 @@ use crate::page::figure::{Drawn, NO_VALUE, Table};
 use crate::page::scale::Scale;
 use crate::report::{Report, StepReport};
 
-/// Delivered, late, lost, unconfirmed, duplicated and reordered, step by step.
+/// Draws the delivered, late, lost, unconfirmed, duplicated and reordered messages of each step.
 pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     if report.steps.is_empty() {
         return Err("no step was begun".to_owned());
@@ -52,7 +52,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
         cells.push(share_of(step.lost, step.expected_received));
         table.row(cells);
     }
-    // From a half, so that a single message has a bar.
+    // The scale begins at a half, so that a single message has a bar.
     let scale = Scale::Logarithmic {
         low: 0.5,
         high: most as f64,
@@ -66,7 +66,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     })
 }
 
-/// The ten receivers with most amiss.
+/// Draws the ten receivers with the most problems.
 pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
     let receivers = &detail(step)?.worst_receivers;
     if receivers.is_empty() {

@@ -1,4 +1,4 @@
-//! How long messages took: by percentile, over time, and all of them at once.
+//! The latency of messages: by percentile, over time, and as a heat map.
 
 use super::course::{Course, Span};
 use crate::format::{few, milliseconds, thousands};
@@ -8,13 +8,13 @@ use crate::page::scale::{Axis, compact};
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
-/// Latency by percentile, `scheduled` and `service` over each other.
+/// Draws latency by percentile, with `scheduled` and `service` in one chart.
 pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
     let detail = detail(step)?;
     let times = &detail.times;
     let scheduled = Curve::of(&times.scheduled)?;
     let service = times.service.as_ref().map(Curve::of).transpose()?;
-    // Where nothing waits for a schedule the two are one line.
+    // Without a schedule both latencies are the same, so one line is enough.
     let service = service.filter(|service| service.points != scheduled.points);
     let all = || {
         let service = service.iter().flat_map(|curve| &curve.points);
@@ -57,7 +57,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
     })
 }
 
-/// p50, p99 and p99.9 by the second.
+/// Draws p50, p99 and p99.9 of each second.
 pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     let detail = detail(step)?;
     let course = Course::of(detail)?;
@@ -120,7 +120,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     })
 }
 
-/// How many messages took how long in which second.
+/// Draws the heat map: the number of messages by second and latency.
 pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
     let course = Course::of(detail(step)?)?;
     let counts = || course.spans.iter().flat_map(|span| &span.heat);
@@ -171,7 +171,7 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
             last.map(|(edge, _)| *edge).into(),
         ]);
     }
-    // The faintest shade also stands for all that is rarer.
+    // The faintest shade also stands for all smaller numbers.
     let faintest = densest / SHADE_RATIO.powi(i32::from(SHADES) - 1);
     plot.shades = Some(Shades {
         least: format!("up to {}", short(faintest)),
@@ -186,7 +186,7 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
     })
 }
 
-/// Shades the phases that no figure counts.
+/// Shades the phases that are not part of the figures.
 pub(super) fn shade(plot: &mut Plot, course: &Course) {
     for (from, to, phase) in course.phases() {
         plot.bands.push(Band {
@@ -217,13 +217,13 @@ impl Span {
     }
 }
 
-/// A figure that a part of the course may have.
+/// Reads a figure of a span, if the span has it.
 type FigureOfSpan = fn(&Span) -> Option<f64>;
 
-/// A distribution as points over 1 / (1 − q), as far as it has samples enough.
+/// A distribution as points over 1 / (1 − q), up to the last percentile with enough samples.
 struct Curve {
     points: Vec<(f64, f64)>,
-    /// From where on messages never arrived.
+    /// The position from which on messages never arrived.
     lost_from: Option<f64>,
 }
 
@@ -321,7 +321,7 @@ fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
     table
 }
 
-/// The percentiles of every latency of a step, with a sentence for each name.
+/// Writes the percentiles of every latency of a step, with an explanation of each name.
 pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
     let Ok(detail) = detail(step) else { return };
     page.push_str("<h3>Percentiles</h3>\n");
@@ -366,7 +366,7 @@ fn percentiles(times: &Distribution) -> [(f64, &'static str, Percentile); 6] {
     ]
 }
 
-/// The percentiles of the table as parts of the width, each reaching half-way to its neighbours.
+/// Returns a part of the width for each percentile of the table. It reaches half-way to the neighbours.
 fn percentile_columns(detail: &StepDetail) -> Vec<Column> {
     let rows: Vec<_> = rows(detail).into_iter().take(2).collect();
     let places = percentiles(&detail.times.scheduled);
@@ -393,13 +393,14 @@ fn lower_edge(edge: f64) -> f64 {
     edge * 10_f64.powf(-0.1)
 }
 
-/// The shade of a cell: the fullest for the densest, one less for each four times fewer.
+/// Returns the shade of a cell. The densest cell has the fullest shade; each lower shade stands for a fourth of the
+/// messages.
 fn level(density: f64, densest: f64) -> u8 {
     let steps = (densest / density).log(SHADE_RATIO).floor();
     SHADES - steps.clamp(0.0, f64::from(SHADES - 1)) as u8
 }
 
-/// A number for which there is little room.
+/// Formats a number for little room.
 fn short(number: f64) -> String {
     if number < 10.0 {
         few(number)

@@ -1,4 +1,4 @@
-//! How many messages a second, over time.
+//! The rate of messages over time.
 
 use super::course::Course;
 use super::latency::{detail, shade};
@@ -8,7 +8,7 @@ use crate::page::plot::{Column, Line, Plot};
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, StepReport};
 
-/// Offered, sent and received by the second, with the phases shaded.
+/// Draws offered, sent and received messages of each second, with shaded phases.
 pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     let course = Course::of(detail(step)?)?;
     let receivers = receivers_each(step);
@@ -93,12 +93,12 @@ fn about(course: &Course, receivers: f64) -> String {
     about
 }
 
-/// Receivers of each message where there are many; else 1.
+/// Returns the number of receivers of each message.
 fn receivers_each(step: &StepReport) -> f64 {
     if step.total_sent == 0 {
         return 1.0;
     }
-    // Those that are slow on purpose are in no count of the step, but in those of its seconds.
+    // Slow receivers are not in the counts of the step, but they are in those of its seconds.
     let slow = step
         .detail
         .as_ref()

@@ -1,4 +1,4 @@
-//! How far it goes: the rate against concurrency, and what a higher rate does to the tail.
+//! Scaling: the rate against concurrency, and the p99 against the offered rate.
 
 use crate::format::{per_second, thousands};
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
@@ -9,7 +9,7 @@ use crate::statistics::{
     Bootstrap, LEVELS_MIN, Percentile, ScalabilityError, ScalabilityFit, ScalePoint,
 };
 
-/// Rate against concurrency, with the fitted law where the steps are a sweep.
+/// Draws the rate against concurrency, with the fitted law if the steps are a sweep.
 pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
     let steps = sweep(report)?;
     let points: Vec<ScalePoint> = steps
@@ -93,7 +93,7 @@ fn scaling_plot(points: &[ScalePoint], fit: &Result<ScalabilityFit, ScalabilityE
     plot
 }
 
-/// p99 against what was offered, in open steps, with the limit.
+/// Draws the p99 of open steps against their offered rate, with the limit.
 pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
     let steps = open_steps(report)?;
     let limit = shared_limit(&steps);
@@ -157,7 +157,7 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
     })
 }
 
-/// Open steps whose p99 can be told, by what they offered.
+/// Returns the open steps whose p99 is known, by their offered rate.
 fn open_steps(report: &Report) -> Result<Vec<(&StepReport, Percentile)>, String> {
     let mut steps: Vec<(&StepReport, Percentile)> = Vec::new();
     for step in &report.steps {
@@ -177,7 +177,7 @@ fn open_steps(report: &Report) -> Result<Vec<(&StepReport, Percentile)>, String>
     Ok(steps)
 }
 
-/// The limit that all steps share: one line can stand for no other.
+/// Returns the limit, if all steps have the same one. One line cannot show several.
 fn shared_limit(steps: &[(&StepReport, Percentile)]) -> Option<f64> {
     let mut limits = steps.iter().map(|(step, _)| p99_limit(step));
     let first = limits.next().flatten()?;
@@ -188,7 +188,7 @@ fn p99_limit(step: &StepReport) -> Option<f64> {
     step.detail.as_ref()?.slo.limits.p99_ms
 }
 
-/// Steps that differ in their concurrency alone, by it.
+/// Returns the steps that differ only in their concurrency, by concurrency.
 fn sweep(report: &Report) -> Result<Vec<&StepReport>, String> {
     let reason = format!(
         "it needs steps that differ in their concurrency alone, two for a chart and {LEVELS_MIN} for a fit"
@@ -216,7 +216,7 @@ fn sweep(report: &Report) -> Result<Vec<&StepReport>, String> {
     Ok(steps)
 }
 
-/// The throughput of a step: arrivals, or sent messages where nothing comes back.
+/// Returns the throughput of a step: arrivals, or sent messages if there are no replies.
 fn throughput(step: &StepReport) -> f64 {
     if step.latency_kind == LATENCY_KIND_NONE {
         step.steady.send_tps
