@@ -5,7 +5,6 @@
 //! other's. A full fence between the two steps keeps both sides from reading the old value at once.
 //!
 //! ```text
-//! ```text
 //!  other thread                       lane
 //!  push to the queue                  before_sleep: sleeping = true
 //!  wake: fence                                      fence
@@ -213,18 +212,18 @@ mod tests {
         }
     }
 
-    /// Runs every interleaving of `ringers` threads that push and wake while the lane goes to sleep. A wake is lost
+    /// Runs every interleaving of `callers` threads that push and wake while the lane goes to sleep. A wake is lost
     /// when the lane sleeps, there is work, and the eventfd was not written.
-    fn no_wake_is_lost<F: Flag + Send + Sync + 'static>(ringers: usize) {
+    fn no_wake_is_lost<F: Flag + Send + Sync + 'static>(callers: usize) {
         let mut checker = loom::model::Builder::new();
         // Two threads run all interleavings. Three threads run those with at most three preemptions: errors of such
         // protocols show there, and the run takes seconds instead of minutes.
-        checker.preemption_bound = (ringers > 1).then_some(3);
+        checker.preemption_bound = (callers > 1).then_some(3);
         checker.check(move || {
             let sleep = loom::sync::Arc::new(SleepFlag::<F>::new());
             let queue = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
             let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
-            let threads: Vec<_> = (0..ringers)
+            let threads: Vec<_> = (0..callers)
                 .map(|_| {
                     let (sleep, queue, rings) = (sleep.clone(), queue.clone(), rings.clone());
                     loom::thread::spawn(move || {
@@ -242,11 +241,11 @@ mod tests {
             }
             let rung = rings.load(Ordering::Relaxed);
             assert!(
-                found == ringers || rung > 0,
+                found == callers || rung > 0,
                 "the lane sleeps on {} messages",
-                ringers - found
+                callers - found
             );
-            assert!(rung <= 1, "one ringer makes the system call");
+            assert!(rung <= 1, "one caller makes the system call");
             assert_eq!(
                 sleep.retract(),
                 rung == 1,
@@ -342,9 +341,9 @@ mod tests {
         for _ in 0..3 {
             waker.before_sleep();
             assert!(!is_readable(&waker));
-            let ringer = waker.clone();
-            ringer.wake();
-            ringer.wake();
+            let other = waker.clone();
+            other.wake();
+            other.wake();
             assert!(is_readable(&waker));
             waker.after_sleep();
             assert!(!is_readable(&waker));
@@ -372,7 +371,7 @@ mod tests {
         const MESSAGES: u64 = 20_000;
         let waker = LaneWaker::new().unwrap();
         let sent = Arc::new(AtomicU64::new(0));
-        let ringer = {
+        let other = {
             let (waker, sent) = (waker.clone(), Arc::clone(&sent));
             std::thread::spawn(move || {
                 for _ in 0..MESSAGES {
@@ -392,7 +391,7 @@ mod tests {
             waker.after_sleep();
             seen = sent.load(Ordering::Acquire);
         }
-        ringer.join().unwrap();
+        other.join().unwrap();
         assert_eq!(seen, MESSAGES);
     }
 }
