@@ -1,8 +1,8 @@
-//! A program that runs, and what it says: started on cores of its own, heard line by line, ended with all it started.
-//!
-//! Every wait has an end, because a rival that says nothing must not stop the others. One that is ended before its time
-//! hears it by the end of its input and has a moment to tidy up. Its standard error is kept, since what a program says last
-//! before it dies is what a reader wants to know.
+//! A child process of the benchmark: it is started on given cores, its output is read line by line, and it is ended
+//! with all its descendants.
+//! Every wait has a time limit, because a silent rival must not stop the others. To end a program, the runner closes
+//! its input and gives it a moment to clean up. The end of its standard error is kept, because the last message of a
+//! program tells why it died.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -19,63 +19,63 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tidewire_proto::text::visible;
 
-/// A program that runs. Dropped, it is told to end, and after its grace killed, with everything it started.
+/// A running program. When it is dropped, its input is closed; after its grace it is killed with all its descendants.
 #[derive(Debug)]
 pub(super) struct Child {
     process: std::process::Child,
     input: Option<ChildStdin>,
-    /// How long it may take to end when it is dropped.
+    /// The time that it may take to end when it is dropped.
     grace: Duration,
     lines: Receiver<io::Result<String>>,
-    /// The last of what it said on standard error, and who reads that.
+    /// The end of its standard error, and the thread that reads it.
     complaint: Arc<Mutex<Vec<u8>>>,
     listener: Option<JoinHandle<()>>,
 }
 
-/// A failure between the runner and a program.
+/// A failure of the conversation between the runner and a program.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChildError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("cannot start it; is it executable?")]
     Start(#[source] io::Error),
-    /// It said nothing.
+    /// It wrote no line in time.
     #[error("it said nothing for {secs} s")]
     Silent {
-        /// How long it was waited for, in seconds.
+        /// The time limit, in seconds.
         secs: u64,
     },
-    /// It said what cannot be understood.
+    /// It wrote a line that is not of the contract.
     #[error("it said what the contract does not know: {line:?}")]
     Garbled {
-        /// The line, at most its beginning.
+        /// The line, or its beginning.
         line: String,
         /// The error of the parser.
         source: serde_json::Error,
     },
-    /// It spoke out of turn.
+    /// It wrote a line of another kind than expected.
     #[error("it said {said:?} where {expected} was due")]
     OutOfTurn {
         /// The line.
         said: String,
-        /// The kind of line that was due.
+        /// The expected kind of line.
         expected: String,
     },
-    /// It ended.
+    /// It ended too early.
     #[error("it ended too early ({how}){}", complaint(said))]
     Ended {
-        /// How.
+        /// Its exit status, as text.
         how: String,
-        /// The last it said on standard error; may be empty.
+        /// The end of its standard error; may be empty.
         said: String,
     },
-    /// The user stopped everything.
+    /// The user stopped the benchmark.
     #[error("it was stopped")]
     Stopped,
 }
 
 impl Child {
-    /// Starts it on these cores, or anywhere if there are none.
+    /// Starts it on these cores, or on any core if the list is empty.
     pub(super) fn start(
         mut command: Command,
         cores: &[usize],
@@ -85,7 +85,8 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C in the terminal is for the runner, and what a program starts is ended with it.
+            // In a process group of its own, the program does not get Ctrl-C, and its descendants can be ended with
+            // it.
             .process_group(0);
         let cores = cores.to_vec();
         // A process inherits the cores of the thread that starts it.
@@ -110,7 +111,7 @@ impl Child {
                         break;
                     }
                 }
-                // Whatever else it says must not block it.
+                // Further output must not block the program.
                 let _ = io::copy(&mut output, &mut io::sink());
             });
         }
@@ -129,12 +130,12 @@ impl Child {
         })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Asks it for something by a line.
+    /// Writes a line to its input.
     pub(super) fn ask(&mut self) -> Result<(), ChildError> {
         let asked = self
             .input
@@ -146,7 +147,7 @@ impl Child {
         }
     }
 
-    /// The next it says.
+    /// Waits for its next line.
     pub(super) fn hear<T: DeserializeOwned>(
         &mut self,
         timeout: Duration,
@@ -177,13 +178,13 @@ impl Child {
         }
     }
 
-    /// Tells it to end and waits until it did; what stays longer is killed.
+    /// Closes its input and waits for its end. After its grace the program and its descendants are killed.
     pub(super) fn finish(mut self, timeout: Duration) -> Result<(), ChildError> {
         drop(self.input.take());
         match self.wait(timeout) {
             Some(status) if status.success() => Ok(()),
             Some(_) => Err(self.ended()),
-            // It has done its work: that it does not end by itself costs nothing but this wait.
+            // It has done its work, so it does no harm that it must be killed.
             None => Ok(()),
         }
     }
@@ -206,7 +207,7 @@ impl Child {
             Some(status) => status.to_string(),
             None => "it closed its output".to_owned(),
         };
-        // Its last words may still be on their way; what it started may hold the stream open for long.
+        // Its last messages may still arrive. A descendant may keep the stream open for long.
         let until = Instant::now() + DYING_MAX;
         let is_listening = |listener: &JoinHandle<()>| !listener.is_finished();
         while self.listener.as_ref().is_some_and(is_listening) && Instant::now() < until {
@@ -226,14 +227,15 @@ impl Drop for Child {
         if self.input.take().is_some() {
             self.wait(self.grace);
         }
-        // The group lives on while anything that the program started runs, and so long its number is nobody else's. An
-        // empty one is not found; that its number was given away in the moment since is as unlikely as it gets.
+        // The group exists while a descendant of the program runs, and until then no other group can have its number.
+        // If the group is empty, the call finds none; that the number was reused within this moment is extremely
+        // unlikely.
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
     }
 }
 
-/// The next line; nothing at the end. One that is longer than any line of the contract is an error.
+/// Reads the next line; `None` at the end of the stream. A line that is longer than any of the contract is an error.
 fn next_line(output: &mut impl BufRead) -> Option<io::Result<String>> {
     let mut line = Vec::new();
     match output.take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
@@ -270,23 +272,23 @@ fn complaint(said: &str) -> String {
     }
 }
 
-/// How soon a stop is seen.
+/// The interval in which a stop is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How soon an end is seen.
+/// The interval in which an end is noticed.
 const END_LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Longest wait for the exit code, and then for the last words, of a program that has closed its output.
+/// The longest wait for the exit code, and then for the last messages, of a program that has closed its output.
 const DYING_MAX: Duration = Duration::from_secs(3);
 
-/// Longest line of a program: the longest of the contract has some hundred bytes.
+/// The longest line of a program. The longest of the contract has some hundred bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Letters of a wrong line that are shown.
+/// The number of shown letters of a wrong line.
 const LINE_SHOWN: usize = 200;
 
 /// The number of bytes of standard error that are kept, the last ones.
 const COMPLAINT_BYTES_MAX: usize = 4_096;
 
-/// Lines of it that are shown.
+/// The number of shown lines of standard error.
 const COMPLAINT_LINES: usize = 3;

@@ -15,33 +15,33 @@ use super::contract::Measured;
 use super::hold::{OFFERED, holds};
 use super::run::Outcome;
 
-/// Where a contender stands on its way up, and then at the rate that it holds.
+/// The state of a contender: on its way up, then at the highest rate that it holds.
 #[derive(Clone, Debug)]
 pub(super) struct Climb {
     /// Rates of [`Work::rate_per_sec`](super::contract::Work::rate_per_sec), rising.
     rates: &'static [f64],
-    /// The rate at hand.
+    /// The index of the current rate.
     at: usize,
-    /// How often it was not held: on the way up in a row, then in all rounds.
+    /// The number of failures: successive ones on the way up, then all in the rounds.
     failures: usize,
     is_up: bool,
     tries: Vec<Try>,
 }
 
-/// One run on the way up, or a round behind it that did not hold.
+/// One run on the way up, or a later round that did not hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Try {
-    /// Deliveries a second that were offered; nothing of a run that failed at a rate that was never held.
+    /// Offered deliveries a second; `None` for a run that failed at a rate that was never held.
     pub offered_per_sec: Option<f64>,
-    /// Deliveries a second that came.
+    /// Received deliveries a second.
     pub delivered_per_sec: Option<f64>,
     /// 99th percentile of their times, in microseconds.
     pub p99_us: Option<f64>,
-    /// Messages that were lost.
+    /// Lost messages.
     pub lost: u64,
     /// Whether it held.
     pub holds: bool,
-    /// Why the run failed, if it did.
+    /// The reason why the run failed, if it did.
     pub error: Option<String>,
 }
 
@@ -57,18 +57,18 @@ impl Climb {
         }
     }
 
-    /// The rate to be offered next: on the way up the next one to be tried, then the highest that it holds. Nothing where
+    /// Returns the next rate to offer: on the way up the next one to try, then the highest that it holds. `None` if
     /// it holds none.
     pub(super) fn rate(&self) -> Option<f64> {
         self.rates.get(self.at).copied()
     }
 
-    /// Whether the highest rate is found, or that there is none.
+    /// Whether the highest rate is found, or it is known that there is none.
     pub(super) fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// Takes a run on the way up.
+    /// Notes a run on the way up.
     pub(super) fn climb(&mut self, run: Result<&Outcome, &str>) {
         if self.note(run) {
             self.at += 1;
@@ -81,8 +81,8 @@ impl Climb {
         }
     }
 
-    /// Takes a round at the rate that it held. Returns whether the rate is still the same; behind a step down, what was
-    /// measured until then is worth nothing.
+    /// Notes a round at the rate that it held. Returns whether the rate is still the same. After a step down the
+    /// earlier rounds do not count.
     pub(super) fn stay(&mut self, run: Result<&Outcome, &str>) -> bool {
         if self.holds(run) {
             return true;
@@ -95,7 +95,7 @@ impl Climb {
         !is_too_high
     }
 
-    /// Why there is no rate that it holds.
+    /// Returns the reason why it holds no rate.
     pub(super) fn why_none(&self) -> String {
         let error = self.tries.iter().rev().find_map(|one| one.error.as_deref());
         let offered = self.tries.iter().find_map(|one| one.offered_per_sec);
@@ -111,7 +111,7 @@ impl Climb {
         }
     }
 
-    /// All runs on the way, in order, and those behind it that did not hold.
+    /// Returns all runs on the way up, in order, and the later rounds that did not hold.
     pub(super) fn into_tries(self) -> Vec<Try> {
         self.tries
     }
@@ -126,13 +126,14 @@ impl Climb {
             self.failures += 1;
         }
         let mut one = Try::of(run, is_held);
-        // A round that broke off does not say what it was offered, but the run that held this rate does.
+        // A round that broke off does not report its offered rate, but the run that held this rate did.
         one.offered_per_sec = one.offered_per_sec.or_else(|| self.offered_per_sec());
         self.tries.push(one);
         is_held
     }
 
-    /// The offered load at the current rate, if that rate was held. Each rate was held by one run on the way up.
+    /// Returns the offered load at the current rate, if that rate was held. Each rate was held by one run on the way
+    /// up.
     fn offered_per_sec(&self) -> Option<f64> {
         let mut held = self.tries.iter().filter(|one| one.holds);
         held.nth(self.at)?.offered_per_sec
@@ -160,7 +161,8 @@ impl Try {
     }
 }
 
-/// How many failures make a rate too high, in a row on the way up, and in all rounds there: one may be the machine's doing.
+/// The number of failures that make a rate too high: successive ones on the way up, any in the rounds. A single one
+/// may be caused by the machine.
 const FAILURES_MAX: usize = 2;
 
 #[cfg(test)]
@@ -186,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Climbs with someone who holds up to a rate, but for the runs with these numbers.
+    /// Climbs with a contender that holds all rates up to one, except in the runs with these numbers.
     fn climbed(most: f64, unlucky: &[usize]) -> Climb {
         let mut climb = Climb::new(RATES);
         let mut run = 0;
@@ -211,7 +213,7 @@ mod tests {
             assert_eq!(climb.rate(), expected, "{most}");
             assert_eq!(climb.into_tries().len(), tries, "{most}");
         }
-        // Failing once is forgiven, at every rate anew.
+        // One failure is allowed, at each rate again.
         let climb = climbed(8.0, &[0, 2, 4]);
         assert_eq!(climb.rate(), Some(8.0));
         assert_eq!(climb.into_tries().iter().filter(|one| one.holds).count(), 4);
@@ -223,7 +225,7 @@ mod tests {
         let mut climb = climbed(4.0, &[]);
         let good = outcome(4.0, 0);
         assert!(climb.stay(Ok(&good)) && climb.stay(Err("it broke")));
-        // The second failure is one too many, also when rounds between them held.
+        // The second failure is too many, also if rounds between them held.
         assert!(climb.stay(Ok(&good)) && !climb.stay(Ok(&outcome(4.0, 3))));
         assert_eq!(climb.rate(), Some(2.0));
         assert!(climb.stay(Err("it broke")) && !climb.stay(Err("it broke")));

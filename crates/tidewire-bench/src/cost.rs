@@ -1,13 +1,11 @@
-//! The cost of a program up to now, its child processes included.
-//!
-//! Processor time is that of each process's own clock: nanoseconds, of threads that have ended as well. A program may be
-//! a script that starts the server proper (a rival in another language), so children count as well; what a child has
-//! used that ended meanwhile is lost. Rejected: the scheduler's account of each thread (`schedstat`), which is lost with
-//! the thread, and the usual one of the process, whose ticks of 10 ms are too coarse for runs of a second.
-//!
-//! That account also knows for how long a thread was ready and had no core, which is how a program notices that others use
-//! the machine. Threads of one program wait for each other as well; what those can have taken is subtracted, so that what
-//! is left is somebody else's.
+//! The cost of a program so far, with its child processes.
+//! Processor time is that of each process's own clock, in nanoseconds; it includes threads that have ended. A program
+//! may be a script that starts the real server (a rival in another language), so children count as well; the time of
+//! a child that has ended is lost. Rejected: the scheduler's account of each thread (`schedstat`), which is lost with
+//! the thread, and the usual account of a process, whose ticks of 10 ms are too coarse for runs of a second.
+//! `schedstat` also has the time for which a thread was ready and had no core. It shows that other programs use the
+//! machine. Threads of one program wait for each other as well, so the time that they may have used is subtracted.
+//! The rest was used by other programs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +20,7 @@ pub(super) struct Cost {
     cpu_ns: HashMap<u32, u64>,
     /// The scheduler's account of each thread, by the numbers of process and thread.
     threads: HashMap<(u32, u32), Thread>,
-    /// Largest resident memory of each process so far, added up, in bytes.
+    /// The sum of the largest resident memory of each process so far, in bytes.
     pub(super) rss_bytes_max: u64,
 }
 
@@ -31,14 +29,14 @@ pub(super) struct Cost {
 struct Thread {
     /// Nanoseconds on a core.
     ran_ns: u64,
-    /// Nanoseconds in which it was ready to run and had no core.
+    /// Nanoseconds for which it was ready to run and had no core.
     waited_ns: u64,
     /// The one core that it may run on, if there is only one.
     core: Option<usize>,
 }
 
 impl Cost {
-    /// Reads the account of this process and of those below it. What has just ended is left out.
+    /// Reads the account of this process and of its descendants. Processes that have just ended are left out.
     pub(super) fn of(pid: u32) -> Self {
         let mut cost = Self::default();
         let mut waiting = vec![pid];
@@ -65,7 +63,7 @@ impl Cost {
         cost
     }
 
-    /// Processor time since an earlier reading of the same program, in nanoseconds.
+    /// Returns the processor time since an earlier reading of the same program, in nanoseconds.
     pub(super) fn cpu_ns_since(&self, earlier: &Self) -> f64 {
         let since = |(process, now): (&u32, &u64)| {
             now.saturating_sub(earlier.cpu_ns.get(process).copied().unwrap_or(0))
@@ -73,8 +71,8 @@ impl Cost {
         self.cpu_ns.iter().map(since).sum::<u64>() as f64
     }
 
-    /// For how long, since an earlier reading of the same program, a thread of it waited for a core that somebody else had,
-    /// in nanoseconds: of its threads, the one that waited longest, and at least so long.
+    /// Returns the time for which a thread of the program waited for a core that another program used, since an
+    /// earlier reading, in nanoseconds. It is that of the thread that waited longest, and a lower bound.
     pub(super) fn waited_ns_since(&self, earlier: &Self) -> f64 {
         let spent: Vec<(&Thread, u64, u64)> = self
             .threads
@@ -110,7 +108,7 @@ impl Thread {
         })
     }
 
-    /// Whether they may be on the same core.
+    /// Whether both threads may run on the same core.
     fn may_meet(&self, other: &Self) -> bool {
         self.core == other.core || self.core.is_none() || other.core.is_none()
     }
@@ -147,7 +145,7 @@ mod tests {
         let before = Cost::of(shell.id());
         let mut input = shell.stdin.take().unwrap();
         input.write_all(b"go\n").unwrap();
-        // How long 20 ms of processor time take is the machine's affair.
+        // The wall-clock time of 20 ms of processor time depends on the machine.
         while Cost::of(shell.id()).cpu_ns_since(&before) < 20e6 {
             std::thread::yield_now();
         }
@@ -164,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A program that has spent so much since it began, a fifth of it in threads that have ended.
+    /// Returns a program that has used this much since its begin, a fifth of it in threads that have ended.
     fn waited_ns(threads: &[Thread]) -> f64 {
         let ran_ns: u64 = threads.iter().map(|thread| thread.ran_ns).sum();
         let ids = (1..).map(|thread| (1, thread));
@@ -206,7 +204,7 @@ mod tests {
         };
         let mut both = [start(), start()];
         let before = Cost::of(both[0].id());
-        // How long that takes is the machine's affair.
+        // The wall-clock time of that depends on the machine.
         while Cost::of(both[0].id()).waited_ns_since(&before) < 20e6 {
             std::thread::yield_now();
         }
@@ -216,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Plays both parts: the program whose thread works and ends, and who reads its account.
+    /// Plays both parts: the program whose thread works and ends, and the reader of its account.
     #[test]
     fn the_work_of_a_thread_that_has_ended_counts() {
         if std::env::var_os(PART).is_some() {
@@ -259,7 +257,7 @@ mod tests {
         hear();
     }
 
-    /// Says that this process is the program.
+    /// Marks this process as the program.
     const PART: &str = "TIDEWIRE_TEST_OF_COST";
 
     const THREAD_NS: i64 = 30_000_000;

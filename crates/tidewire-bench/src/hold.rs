@@ -1,13 +1,12 @@
-//! Whether a run kept up with what it was offered.
-//!
-//! Problem: a row with an offered rate shows what came, and a reader sees neither that it was less than was asked for nor
-//! that a queue grew. Approach: one judgement on each run, for us, the limit and rivals alike. It is no fault, because rows
-//! that rise are meant to end where nobody follows any more.
+//! Judges whether a run kept up with the offered rate.
+//! Problem: a row with an offered rate shows only the delivered rate. A reader sees neither that it is lower than the
+//! offered one nor that a queue grew. Approach: one rule judges each run, of Tidewire, the limit and rivals. A run
+//! that does not hold is no fault: rising rows end where no contender holds the rate.
 
 use super::contract::Measured;
 
-/// Whether a run lost nothing, delivered what was offered, and kept nobody waiting. A run that was offered nothing in
-/// particular holds unless it lost something or let wait.
+/// Whether a run lost nothing, delivered the offered rate, and delayed no message for long. A run without an offered
+/// rate holds if it lost nothing and delayed nothing for long.
 pub(super) fn holds(measured: &Measured) -> bool {
     let p99_us = measured.latency.map_or(0.0, |latency| latency.p99_us);
     let offered = measured.figures.get(OFFERED).copied().unwrap_or_default() * measured.seconds;
@@ -17,19 +16,19 @@ pub(super) fn holds(measured: &Measured) -> bool {
         && measured.messages as f64 >= offered * SHARE_MIN
 }
 
-/// Whether all of these runs held; nothing where no rate was offered.
+/// Whether all of these runs held; `None` if no rate was offered.
 pub(super) fn all_hold(runs: &[&Measured]) -> Option<bool> {
     let is_offered = runs.iter().any(|run| run.figures.contains_key(OFFERED));
     is_offered.then(|| runs.iter().all(|run| holds(run)))
 }
 
-/// The figure of a driver that says what was offered, in messages a second.
+/// The name of the figure for the offered rate, in messages a second.
 pub(super) const OFFERED: &str = "offered_per_sec";
 
-/// Highest p99 of a run that holds, in microseconds. With a higher one a queue grows.
+/// The highest p99 of a run that holds, in microseconds. A higher one means that a queue grows.
 const P99_US_MAX: f64 = 1e6;
 
-/// Lowest share of the offered messages that a run that holds delivers.
+/// The lowest share of the offered messages that a run must deliver to hold.
 const SHARE_MIN: f64 = 0.99;
 
 #[cfg(test)]
@@ -59,7 +58,7 @@ mod tests {
         let bad: [fn(&mut Measured); 5] = [
             |run| run.lost = 1,
             |run| run.messages = 980,
-            // All of it came, and took longer than it was offered in.
+            // All messages came, but later than the offered rate allows.
             |run| run.seconds = 1.1,
             |run| run.verified = false,
             |run| {

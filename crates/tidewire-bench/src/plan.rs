@@ -16,7 +16,7 @@ pub struct Suite {
     pub name: &'static str,
     /// The subject of the suite, in a line.
     pub about: &'static str,
-    /// Its rows; fewer and shorter ones when it is to be quick.
+    /// Its rows; fewer and shorter ones in a quick run.
     pub rows: fn(quick: bool) -> Vec<RowPlan>,
     /// Plays the server, until the runner ends it.
     pub serve: fn(Side, &Work, &mut Stage) -> Result<(), RoleError>,
@@ -24,7 +24,7 @@ pub struct Suite {
     pub drive: fn(Side, &str, &Work, &mut Stage) -> Result<(), RoleError>,
 }
 
-/// Which of our two programs plays.
+/// The program that plays a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The bare loop: the limit.
@@ -36,35 +36,35 @@ pub enum Side {
 /// One line of a suite's table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowPlan {
-    /// Name within the suite, as people read it.
+    /// Name within the suite.
     pub id: String,
     /// The work of Tidewire.
     pub work: Work,
-    /// The bare loops of the limit, of which the best one counts; none where there is no limit to compare with.
+    /// The bare loops of the limit, of which the best one counts; empty if there is no limit.
     pub limits: Vec<BareLoop>,
-    /// Whether the loop beside it is another way to do the work and no limit, so that it is no fault when somebody passes it.
+    /// Whether the loop is another way to do the work and no limit, so that a contender may be faster.
     pub is_beside: bool,
     /// The work of the peers; `None` where no peer takes part. Peers whose offers match suite, transport and mode take
     /// part. Those that drop silently have a column of their own.
     pub peers: Option<Work>,
     /// The figure.
     pub metric: Metric,
-    /// Whether it asks for more of the same than the row before it. A peer that did not hold what one such row offered
-    /// (lost messages, fell behind, or took a second for one in a hundred) takes no part in those behind it.
+    /// Whether it offers a higher rate of the same work than the row before it. A peer that did not hold the rate of
+    /// such a row (it lost messages, fell behind, or had a p99 above a second) takes no part in the rows after it.
     pub rises: bool,
-    /// Rates of [`Work::rate_per_sec`], rising: each contender is measured at the highest of them that it holds. Empty: all
-    /// are measured at the rate of their work.
+    /// Rising rates of [`Work::rate_per_sec`]. Each contender is measured at the highest of them that it holds. If
+    /// there are none, all are measured at the rate of their work.
     pub climbs: &'static [f64],
-    /// Whether messages may be dropped as long as somebody counts them. Elsewhere a drop is a loss.
+    /// Whether messages may be dropped if they are counted. In other rows a drop is a loss.
     pub may_drop: bool,
-    /// The shortest window that shows anything, in milliseconds.
+    /// The shortest useful window, in milliseconds.
     pub measure_ms_min: u64,
 }
 
 /// One way to do a row's work without any library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BareLoop {
-    /// A name that tells it from the row's other loops; empty where it is the only one.
+    /// A name that distinguishes it from the row's other loops; empty if it is the only one.
     pub name: String,
     /// The work of this loop.
     pub work: Work,
@@ -79,14 +79,14 @@ pub struct Metric {
     pub unit: &'static str,
     /// Whether a smaller figure is the better one, as for times.
     pub lower_is_better: bool,
-    /// Where it comes from.
+    /// The source of the figure.
     pub source: Source,
 }
 
-/// Where the figure of a row comes from.
+/// The source of a row's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Messages by seconds; where only the server counts, those of its accounts.
+    /// Messages a second. If only the server counts, they come from its accounts.
     Rate,
     /// The mean time of a message, in microseconds.
     MeanTime,
@@ -94,8 +94,8 @@ pub enum Source {
     Figure(&'static str),
 }
 
-/// The rows of these suites that a user asked for, of suites that have any: by their names, or by texts that they contain.
-/// A text that is the name of a row chooses that row and no other whose name contains it. Without a text it is all.
+/// Returns the suites with the rows that a user asked for, by their names or by a part of their names. A text that is
+/// the whole name of a row selects only that row. Without a text all rows are selected.
 #[must_use]
 pub fn choose(
     suites: &[&'static Suite],
@@ -123,7 +123,7 @@ pub fn choose(
 }
 
 impl RowPlan {
-    /// A row in which all do the same work.
+    /// Creates a row in which all contenders do the same work.
     #[must_use]
     pub fn new(id: impl Into<String>, work: Work, metric: Metric) -> Self {
         Self {
@@ -140,21 +140,21 @@ impl RowPlan {
         }
     }
 
-    /// The same with windows of so many milliseconds at least, whatever is asked for: in a shorter one nothing may happen.
+    /// Returns the row with a shortest window in milliseconds, because in a shorter one nothing may happen.
     #[must_use]
     pub fn with_windows_from(mut self, measure_ms_min: u64) -> Self {
         self.measure_ms_min = measure_ms_min;
         self
     }
 
-    /// The same with another limit of a single loop, or none.
+    /// Returns the row with another limit of a single loop, or none.
     #[must_use]
     pub fn with_limit(mut self, limit: Option<Work>) -> Self {
         self.limits = BareLoop::only(limit);
         self
     }
 
-    /// The same with the best of these loops as the limit.
+    /// Returns the row with the best of these loops as its limit.
     #[must_use]
     pub fn with_limits(mut self, limits: impl IntoIterator<Item = (String, Work)>) -> Self {
         let limits = limits.into_iter();
@@ -162,21 +162,22 @@ impl RowPlan {
         self
     }
 
-    /// The same beside another way to do the work, which is no limit.
+    /// Returns the row with another way to do the work, which is no limit.
     #[must_use]
     pub fn beside(mut self, other: Work) -> Self {
         self.is_beside = true;
         self.with_limit(Some(other))
     }
 
-    /// The same with other work for the peers, or none.
+    /// Returns the row with other work for the peers, or none.
     #[must_use]
     pub fn with_peers(mut self, peers: Option<Work>) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Makes the window of all as long as this or as the shortest that the row may have, where a window is what the work gives.
+    /// Sets the window of all contenders to this length, or to the shortest of the row if that is longer. Work
+    /// without a window is unchanged.
     pub fn measure_for(&mut self, measure_ms: u64) {
         let limits = self.limits.iter_mut().map(|limit| &mut limit.work);
         let works = limits.chain([&mut self.work]).chain(&mut self.peers);
@@ -185,21 +186,21 @@ impl RowPlan {
         timed.for_each(|work| work.measure_ms = measure_ms);
     }
 
-    /// The same as a step of a rise.
+    /// Returns the row as a step of a rise.
     #[must_use]
     pub fn rising(mut self) -> Self {
         self.rises = true;
         self
     }
 
-    /// The same at the highest of these rates that each contender holds.
+    /// Returns the row at the highest of these rates that each contender holds.
     #[must_use]
     pub fn climbing(mut self, rates: &'static [f64]) -> Self {
         self.climbs = rates;
         self
     }
 
-    /// The same where messages may be dropped, as long as they are counted.
+    /// Returns the row with drops allowed if they are counted.
     #[must_use]
     pub fn allowing_drops(mut self) -> Self {
         self.may_drop = true;
@@ -224,7 +225,7 @@ impl Metric {
     /// Deliveries a second.
     pub const DELIVERIES: Self = Self::rate("deliveries_per_sec", "deliveries/s");
 
-    /// Something that is counted as messages are, by the second.
+    /// Another count by the second.
     #[must_use]
     pub const fn rate(name: &'static str, unit: &'static str) -> Self {
         Self {
@@ -235,7 +236,7 @@ impl Metric {
         }
     }
 
-    /// A figure of the driver of which less is better.
+    /// A figure of the driver; less is better.
     #[must_use]
     pub const fn least(name: &'static str, unit: &'static str) -> Self {
         Self {
@@ -246,7 +247,7 @@ impl Metric {
         }
     }
 
-    /// The figure of a run, where it has one.
+    /// Returns the figure of a run, if it has one.
     #[must_use]
     pub fn of(&self, measured: &Measured) -> Option<f64> {
         match self.source {
@@ -256,7 +257,7 @@ impl Metric {
         }
     }
 
-    /// How many times as good `this` is as `other`: above 1 it is better, whichever direction that is.
+    /// Returns how many times as good `this` is as `other`. Above 1 it is better, in either direction.
     #[must_use]
     pub fn times_as_good(&self, this: f64, other: f64) -> f64 {
         if self.lower_is_better {

@@ -1,7 +1,6 @@
-//! Runs that come to an end and are spoilt all the same, because somebody else used the machine meanwhile.
-//!
-//! Two signs are looked at: the host of a virtual machine that took time from it, and a program that was ready to run and
-//! had no core. Rejected: the machine's load, which does not say whether anybody was in the way.
+//! Runs that end in order but are disturbed, because other programs used the machine meanwhile.
+//! There are two signs: the host of a virtual machine took time from it, and a program was ready to run and had no
+//! core. Rejected: the load of the machine, which does not show whether the measured programs had to wait.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The contenders of a row, their results up to now, and the row's result made of them.
+//! The contenders of a row, their results so far, and the row's result made of them.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use crate::report::{Figures, LimitFigures, PeerFigures, RowResult};
 use crate::run::{Cast, Outcome};
 use crate::suites;
 
-/// Someone who takes part in a row.
+/// A contender in a row.
 pub(super) struct Contender<'a> {
     pub(super) name: String,
     pub(super) cast: Cast<'a>,
     pub(super) work: &'a Work,
-    /// The mode of a peer's offer; nothing for our own programs.
+    /// The mode of a peer's offer; `None` for Tidewire's programs.
     pub(super) mode: Option<&'a str>,
-    /// The loop that it is, if it is one of the limit's.
+    /// The loop, if it is one of the limit's.
     bare: Option<&'a BareLoop>,
-    /// The results of the rounds, from the first on. There are no gaps: a contender that failed or was stopped runs no
-    /// more. In a row that climbs these are the rounds that held, and they have no counterpart among the rounds of
-    /// others.
+    /// The results of the rounds, from the first on, without gaps: a contender that failed or was stopped makes no
+    /// further run. In a row that climbs these are only the rounds that held, so they are not paired with the rounds
+    /// of others.
     outcomes: Vec<Outcome>,
     error: Option<String>,
-    /// Where it stands in a row that climbs.
+    /// Its state in a row that climbs.
     climb: Option<Climb>,
 }
 
@@ -37,22 +37,22 @@ impl Contender<'_> {
         climb.is_some_and(|climb| !climb.is_up()) && self.error.is_none()
     }
 
-    /// Whether it is to make more runs of these.
+    /// Whether it should make more of these runs.
     pub(super) fn has_less_than(&self, runs: usize) -> bool {
         self.outcomes.len() < runs && self.error.is_none()
     }
 
-    /// Whether it did not get to do anything.
+    /// Whether it made no run at all.
     pub(super) fn has_nothing(&self) -> bool {
         self.outcomes.is_empty() && self.error.is_none()
     }
 
-    /// Whether it held what it was offered in all its runs.
+    /// Whether it held the offered rate in all its runs.
     pub(super) fn holds(&self) -> bool {
         self.error.is_none() && self.outcomes.iter().all(|run| holds(&run.measured))
     }
 
-    /// The work of its next run.
+    /// Returns the work of its next run.
     pub(super) fn work_now(&self) -> Work {
         let mut work = self.work.clone();
         if let Some(rate_per_sec) = self.climb.as_ref().and_then(Climb::rate) {
@@ -67,7 +67,7 @@ impl Contender<'_> {
         work
     }
 
-    /// Takes what came of a run, or why nothing did.
+    /// Notes the result of a run, or the reason of its failure.
     pub(super) fn take(&mut self, run: Result<Outcome, String>) {
         let Some(climb) = &mut self.climb else {
             match run {
@@ -146,7 +146,7 @@ pub(super) fn contenders<'a>(options: &'a BenchOptions, plan: &'a RowPlan) -> Ve
     contenders
 }
 
-/// Puts what they found together.
+/// Combines their results.
 pub(super) fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResult {
     let (mut tidewire, mut limits) = (Figures::default(), LimitFigures::default());
     let mut peers = BTreeMap::new();
@@ -173,8 +173,8 @@ pub(super) fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResu
     RowResult::of(plan, tidewire, limits, peers)
 }
 
-/// Name of the bare loops among the contenders.
+/// The name of the bare loops among the contenders.
 const LIMIT: &str = "limit";
 
-/// Name of Tidewire among them.
+/// The name of Tidewire among the contenders.
 const OURS: &str = "tidewire";

@@ -1,4 +1,4 @@
-//! How long it takes: before it begins from what is planned, then from what the done part took.
+//! The estimated time: before the begin from the plan, then from the time of the part that is done.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::BenchOptions;
 use super::contender::{Contender, contenders};
 use crate::plan::RowPlan;
 
-/// About how long each suite will take, in seconds, by its name.
+/// Estimates the time of each suite, in seconds, by its name.
 #[must_use]
 pub fn estimates(options: &BenchOptions) -> Vec<(&'static str, f64)> {
     let secs = |plans: &[RowPlan]| plans.iter().map(|plan| row_secs(options, plan)).sum();
@@ -16,7 +16,7 @@ pub fn estimates(options: &BenchOptions) -> Vec<(&'static str, f64)> {
         .collect()
 }
 
-/// About how long a row takes, in seconds.
+/// Estimates the time of a row, in seconds.
 pub(super) fn row_secs(options: &BenchOptions, plan: &RowPlan) -> f64 {
     let mut runs = options.repeat as f64;
     if !plan.climbs.is_empty() {
@@ -26,7 +26,7 @@ pub(super) fn row_secs(options: &BenchOptions, plan: &RowPlan) -> f64 {
     contenders.iter().map(run_secs).sum::<f64>() * runs
 }
 
-/// About how long a run takes, in seconds.
+/// Estimates the time of a run, in seconds.
 pub(super) fn run_secs(contender: &Contender<'_>) -> f64 {
     let work = contender.work;
     let beside = if contender.mode.is_some() {
@@ -38,13 +38,13 @@ pub(super) fn run_secs(contender: &Contender<'_>) -> f64 {
     (work.warm_up_ms + work.measure_ms) as f64 / 1e3 + beside + connections * CONNECTION_SECS
 }
 
-/// How much is done, and how long the rest will take by what the done part took.
+/// The share that is done, and an estimate of the rest from the time of the done part.
 pub(super) struct Pace {
     planned_secs: f64,
-    /// Of rows that are done, as it was planned.
+    /// Planned seconds of the rows that are done.
     done_secs: f64,
     row_planned_secs: f64,
-    /// Of the row at hand. Nobody knows beforehand how many runs a climb takes, so it may be more than planned.
+    /// Seconds of the current row. The number of runs of a climb is not known before, so it may be more than planned.
     in_row_secs: f64,
     spent: Duration,
     began: Instant,
@@ -76,13 +76,13 @@ impl Pace {
         self.spent += self.began.elapsed();
     }
 
-    /// However many runs it took, it is done.
+    /// The row is done, whatever number of runs it took.
     pub(super) fn end_row(&mut self) {
         self.done_secs += self.row_planned_secs;
         self.begin_row(0.0);
     }
 
-    /// Which share is done, and how long the rest will take.
+    /// Returns the share that is done, and the time of the rest.
     pub(super) fn state(&self) -> (f64, Duration) {
         let done_secs = self.done_secs + self.in_row_secs.min(self.row_planned_secs);
         let factor = if done_secs > 0.0 {
@@ -96,16 +96,17 @@ impl Pace {
     }
 }
 
-/// The seconds that starting and ending a server and a driver of ours take beside their windows.
+/// The seconds to start and end a server and a driver of Tidewire, without their windows.
 const OWN_SECS: f64 = 0.1;
 
-/// The same of a peer, with what it does until it is ready.
+/// The same for a peer, with its work until it is ready.
 const PEER_SECS: f64 = 0.2;
 
-/// The seconds that a connection takes, on both sides.
+/// The seconds to make a connection, on both sides.
 const CONNECTION_SECS: f64 = 0.000_1;
 
-/// Runs at rates that are too high, which wait for what is still under way: so many runs at a rate that is held.
+/// The cost of runs at rates that are too high, in runs at a rate that is held. They wait long for messages on their
+/// way.
 const FAILED_TRIES: f64 = 8.0;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Runs suites: every contender of a row in turns, a fresh pair of processes for each run.
-//!
-//! A machine drifts, so the contenders of a row take turns, and every other round goes the other way (A B C, C B A, …):
-//! a steady drift is then given to all alike. A run from which the host, or others on its cores, took time is made again,
-//! but not forever. What fails is written into its place in the results, and the others go on.
+//! A machine drifts, so the contenders of a row take turns, and every other round has the reverse order (A B C, C B
+//! A, …): a steady drift then affects all equally. A run from which the host or other programs took time is repeated
+//! a few times. A failure is noted in the results of its contender, and the others go on.
 
 mod contender;
 mod estimate;
@@ -24,7 +23,7 @@ use crate::program::Program;
 use crate::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
 use crate::run::{Cores, Disturbance, Outcome, RunError, Terms, Timeouts, run_once};
 
-/// The suites and contenders to run, and how.
+/// The suites, contenders and settings of a benchmark.
 #[derive(Debug)]
 pub struct BenchOptions {
     /// The suites, in order.
@@ -33,26 +32,26 @@ pub struct BenchOptions {
     pub quick: bool,
     /// Only rows whose names are one of these texts, or contain one that is no row's name; all of them if there is none.
     pub row_texts: Vec<String>,
-    /// Length of the window of a run, in milliseconds, where it is the time that is given and not the work.
+    /// Length of the window of a run, in milliseconds, if its time is fixed and not its work.
     pub measure_ms: Option<u64>,
     /// Rounds of each row.
     pub repeat: usize,
     /// The bare loops.
     pub bare: Program,
-    /// Tidewire, unless only the limits are wanted.
+    /// Tidewire; `None` if only the limits are measured.
     pub tidewire: Option<Program>,
     /// The peers.
     pub peers: Vec<Program>,
-    /// Peers that do not take part, and why.
+    /// Peers that do not take part, with the reasons.
     pub missing_peers: Vec<String>,
     /// Cores that processes are pinned to: the servers to the first, the drivers to the second. With fewer than two they
     /// are not pinned.
     pub cores: Vec<usize>,
-    /// How long programs are waited for.
+    /// The time limits of waits for programs.
     pub timeouts: Timeouts,
-    /// How often at most a disturbed run is made again.
+    /// The most repetitions of a disturbed run.
     pub again_max: usize,
-    /// Set to end it: what was measured until then is kept.
+    /// Is set to stop the benchmark. The results until then are kept.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -75,7 +74,7 @@ pub enum Progress<'a> {
         /// The estimated time left.
         left: Duration,
     },
-    /// A run came to nothing. The contender takes no further part in this row, or has one more try where it climbs.
+    /// A run failed. The contender takes no further part in this row, or has one more try if the row climbs.
     Failed {
         /// Its suite.
         suite: &'a str,
@@ -83,10 +82,10 @@ pub enum Progress<'a> {
         row: &'a str,
         /// The contender that failed.
         contender: &'a str,
-        /// Why.
+        /// The reason.
         error: &'a RunError,
     },
-    /// A run is made again.
+    /// A run is repeated.
     Again {
         /// The contender that ran.
         contender: &'a str,
@@ -95,13 +94,13 @@ pub enum Progress<'a> {
     },
     /// A suite is done.
     Suite {
-        /// Everything that was found until now.
+        /// All results so far.
         report: &'a BenchReport,
     },
 }
 
 impl BenchOptions {
-    /// The rows that are to be measured, with windows as long as they are to be.
+    /// Returns the rows to measure, with the lengths of their windows.
     #[must_use]
     pub fn plans(&self) -> Vec<(&'static Suite, Vec<RowPlan>)> {
         let mut chosen = choose(&self.suites, self.quick, &self.row_texts);
@@ -112,14 +111,14 @@ impl BenchOptions {
         chosen
     }
 
-    /// How processes are pinned, as a sentence.
+    /// Describes the pinning of processes in a sentence.
     #[must_use]
     pub fn pinning(&self) -> String {
         Cores::of(&self.cores).to_string()
     }
 }
 
-/// Runs everything, and returns what was found, at the end or when it was stopped.
+/// Runs everything and returns the results, at the end or when it was stopped.
 pub fn run(
     options: &BenchOptions,
     machine: Environment,
@@ -174,16 +173,16 @@ struct Runner<'a> {
     cores: Cores,
     pace: Pace,
     watch: &'a mut dyn FnMut(&Progress<'_>),
-    /// Peers that did not hold a step of the suite at hand.
+    /// Peers that did not hold a step of the current suite.
     fallen: BTreeSet<String>,
 }
 
-/// The outcome of an attempt to make a run.
+/// The outcome of an attempted run.
 enum Made {
     Run(Box<Outcome>),
-    /// It failed, and why.
+    /// It failed for this reason.
     Failed(String),
-    /// The user stopped everything.
+    /// The user stopped the benchmark.
     Stopped,
 }
 
@@ -192,7 +191,7 @@ impl Runner<'_> {
         self.options.stop.load(Ordering::Relaxed)
     }
 
-    /// Measures a row; nothing when it was stopped before anything was measured.
+    /// Measures a row. Returns `None` if it was stopped before the first result.
     fn row(&mut self, suite: &Suite, plan: &RowPlan) -> Option<RowResult> {
         let mut contenders = contenders(self.options, plan);
         contenders.retain(|one| !(plan.rises && self.fallen.contains(&one.name)));
@@ -217,7 +216,8 @@ impl Runner<'_> {
         Some(results(plan, contenders))
     }
 
-    /// Lets those who `want` a run make one each, in turns, until nobody does. Every other round goes the other way.
+    /// Lets the contenders that `want` a run make one each, in turns, until none wants one. Every other round has the
+    /// reverse order.
     fn in_turns(
         &mut self,
         suite: &Suite,
