@@ -36,8 +36,8 @@ impl Agents {
             return;
         }
         self.received += 1;
-        // Rates are of what happened in the window, not of what was planned for it: a server or instrument that
-        // falls behind must show.
+        // Rates count the deliveries within the window, and not those planned for it, so that a slow server or
+        // instrument is seen.
         let (from_ns, to_ns) = self.link.steady_window();
         self.result.counts.work.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
         if !is_timed {

@@ -1,10 +1,8 @@
 //! The messages of one agent that are on their way and expected back.
-//!
-//! It keeps what the stamp does not carry, the time each was really sent, gives up on those that stay out too long, and
-//! still knows those when they come after all. Time is an argument, so that a test can pass any.
-//!
-//! Messages are numbered without gaps and answered nearly in order, so a deque with the number as the index is all
-//! it takes; a map was four times as slow.
+//! It keeps the time when each message was really sent, which the stamp does not contain. It gives up messages that
+//! are overdue, and still recognises their late answers. Time is an argument, so a test can choose it.
+//! Messages are numbered without gaps and answered nearly in order, so a deque with the number as the index is
+//! enough. A map was four times as slow.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,7 +13,7 @@ pub(crate) struct Flight {
     /// Number of the first one in `waiting`.
     first: u64,
     unanswered: u32,
-    /// When those were sent that were given up, by number.
+    /// The times when given-up messages were sent, by number.
     expired: HashMap<u64, u64>,
 }
 
@@ -33,7 +31,7 @@ pub(crate) enum Answered {
     InTime { sent_ns: u64 },
     /// A message that had been given up.
     Late { sent_ns: u64 },
-    /// Nothing that is out.
+    /// No message of this agent that waits for an answer.
     Unknown,
 }
 
@@ -46,7 +44,7 @@ impl Flight {
         }
     }
 
-    /// How many are waited for.
+    /// Returns the number of messages that wait for an answer.
     pub(crate) fn unanswered(&self) -> u32 {
         self.unanswered
     }
@@ -83,7 +81,7 @@ impl Flight {
         }
     }
 
-    /// Gives up what was sent `timeout_ns` ago or earlier, and calls `give_up` with the id of each.
+    /// Gives up messages that were sent `timeout_ns` ago or earlier, and calls `give_up` with the id of each.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
@@ -107,7 +105,7 @@ impl Flight {
         count
     }
 
-    /// When the first one may be given up, if nothing comes.
+    /// Returns the time when the first one may be given up, if no answer comes.
     pub(crate) fn next_expiry_ns(&self, timeout_ns: u64) -> Option<u64> {
         let front = self.waiting.front()?;
         Some(front.sent_ns.saturating_add(timeout_ns))
@@ -121,7 +119,7 @@ impl Flight {
     }
 }
 
-/// Places made in advance. A window of millions need not be filled.
+/// The number of places that are allocated in advance. A window of millions need not be filled.
 const CAPACITY_MAX: u32 = 4_096;
 
 #[cfg(test)]

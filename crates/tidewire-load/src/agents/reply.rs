@@ -69,7 +69,7 @@ impl Agents {
                 self.record_service(steady, now_ns, sent_ns);
                 self.result.counts.work.late_replies += 1;
             }
-            // The ledger calls what was never sent new, until the accounts are closed.
+            // Until the accounts are closed, the ledger takes a message that was never sent for a new one.
             Answered::Unknown => self.result.counts.work.sent_unknown += 1,
         }
     }
@@ -80,7 +80,7 @@ impl Agents {
         }
     }
 
-    /// An answer that is none: the request is over, and its message will be missing.
+    /// Handles an answer that is no reply: the request has ended, and its message will be missing.
     fn settle(&mut self, place: usize, asked: Option<u64>, now_ns: u64) {
         if let Some(sequence) = asked
             && let Answered::InTime { .. } = self.agents[place].flight.answer(sequence)
@@ -89,7 +89,7 @@ impl Agents {
         }
     }
 
-    /// A place in the agent's window is free again.
+    /// Notes that a place in the agent's window is free again.
     fn free(&mut self, place: usize, now_ns: u64) {
         self.in_flight -= 1;
         let agent = &mut self.agents[place];
@@ -142,7 +142,7 @@ impl Agents {
         }
     }
 
-    /// Nothing more comes to an agent whose connection ended.
+    /// Handles the end of an agent's connection: no more replies will come.
     pub(super) fn give_up_flight(&mut self, place: usize) {
         let agent = &mut self.agents[place];
         let unanswered = agent.flight.expire(u64::MAX, 0, |_| {});
@@ -160,7 +160,7 @@ impl Agents {
             let question = Message::with_id(Kind::Request, 0, JOIN_ID, &[]);
             let is_full = agent.alive && cx.is_full(agent.session);
             if agent.alive && !is_full {
-                // A session that ended in this moment confirms nothing, which is what will be reported.
+                // A session that ended in this moment confirms nothing, and this is reported.
                 let _ = cx.send_to(agent.session, &question);
             }
             is_full

@@ -69,7 +69,7 @@ struct FileLimit {
 }
 
 impl FileBench {
-    /// Whether it was written before it was settled what its figures mean.
+    /// Whether it is a draft, written before the meaning of its figures was fixed.
     pub(super) fn is_draft(&self) -> bool {
         self.suites.iter().any(|suite| suite.elapsed_secs.is_none())
     }
@@ -183,7 +183,7 @@ impl Kind {
     }
 }
 
-/// Collects the keys of an object up to its end, or to what is wrong with it.
+/// Collects the keys of an object up to its end, or up to the first error.
 struct Keys<'a>(&'a mut Vec<String>);
 
 impl<'de> Visitor<'de> for Keys<'_> {

@@ -1,10 +1,8 @@
 //! The runs of a report file.
-//!
-//! Only what is compared is read, and unknown keys are passed over: the two sides of a comparison are often two
-//! versions of the instrument, and the newer one must not refuse the older one's report or the other way round.
-//! A report may hold several runs of a step; then each of them is a run here. A report that was
-//! merged from parts of one run holds the figures of the parts in the same place, and is one run: the rates of
-//! parts add up to that of the whole, the rates of runs are each that of the whole.
+//! Only the compared keys are read, and unknown keys are ignored: the two sides of a comparison are often two
+//! versions of the instrument, and neither version may refuse the report of the other. A report may hold several runs
+//! of a step; each of them is a run here. A report that was merged from parts holds the figures of the parts at the
+//! same keys, but it is one run: the rates of parts add up to the rate of the whole.
 
 use std::collections::BTreeMap;
 
@@ -227,7 +225,8 @@ impl FileStep {
             ]);
             return figures;
         }
-        // An older build: percentiles of what arrived, and processor time of the whole step.
+        // A report of an older build: its percentiles are those of arrived messages, and its processor time that of
+        // the whole step.
         let percentile = |quantile: Quantile, value_ms: fn(&Latencies) -> f64| {
             let samples = arrived + lost;
             if samples < quantile.samples_needed() {

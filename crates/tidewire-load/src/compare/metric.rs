@@ -25,7 +25,7 @@ worded! {
         ReceiveTps = "received",
         /// Share of the expected messages that did not arrive, in percent.
         LossPct = "lost",
-        /// Share of the expected messages of which nobody can know whether they arrived, in percent.
+        /// Share of the expected messages that may or may not have arrived, in percent.
         UnconfirmedPct = "unconfirmed",
         /// Processor time of the server for a message sent or received, in nanoseconds.
         ServerCpuNs = "server CPU/message",

@@ -123,7 +123,7 @@ impl Comparison {
             .sum()
     }
 
-    /// The comparison as tables of plain text, what got worse first.
+    /// Returns the comparison as tables of plain text, with the worse metrics first.
     pub fn to_text(&self) -> String {
         table::render(self)
     }
@@ -279,7 +279,7 @@ pub enum CompareError {
         /// The kind of the new side.
         new: Kind,
     },
-    /// Paired sides have different numbers of runs. Remove what has no partner.
+    /// Paired sides have different numbers of runs. Remove the runs without a partner.
     #[error("pairs need as many runs on both sides, not {base} and {new}")]
     Unpaired {
         /// Runs of the base.
@@ -323,8 +323,8 @@ fn noise_note(given: Option<&NoiseRecord>, usable: Option<&NoiseRecord>) -> Opti
     }
 }
 
-/// The share that a change must exceed where no noise was recorded: what the order of linking alone has been
-/// seen to do to programs that are otherwise the same is larger than 1 or 2 %.
+/// The share that a change must exceed if no noise was recorded. The order of linking alone can change the speed of
+/// the same program by more than 1 or 2 %.
 pub const NOISE_FLOOR: f64 = 0.03;
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! The noise of a machine: the differences that it shows when nothing has changed.
-//!
-//! Two runs of the same binary differ, through the order of its pages in memory or the mood of a neighbour, by more
-//! than the spread within a series says. So a comparison of a binary with itself is made first, and a change
-//! counts only when it is larger. The figure is what the two sides differed by, or the standard error of that when
-//! it is more: one lucky comparison must not make the machine look quiet. The whole interval was rejected as
-//! the figure: it is judged twice then, and of changes by 5 % between runs that vary by 2 % a quarter is missed.
+//! Two series of the same binary differ by more than the spread within a series, for example by the order of its
+//! pages in memory or by other load on the host. So a binary is first compared with itself, and a change counts only
+//! if it is larger than that difference. The noise is the difference of the two sides, or its standard error if that
+//! is larger: one lucky comparison must not make the machine look quiet. Rejected: the whole interval as the noise.
+//! Chance is then judged twice, and a quarter of the changes by 5 % between runs that vary by 2 % is missed.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -131,7 +131,7 @@ pub enum RunSetError {
         /// The kind of the other files.
         others: Kind,
     },
-    /// The file of the benchmark is from before it was settled what its figures mean. Measure again.
+    /// The file of the benchmark is a draft, from before the meaning of its figures was fixed. Measure again.
     #[error(
         "{} is a draft of bench.json (its suites have no elapsed_secs), in which processor time, memory and some limits \
          mean something else; measure again, or compare two drafts with the program that wrote them",
@@ -162,7 +162,7 @@ pub(super) struct Run {
     pub(super) steps: Vec<StepRun>,
 }
 
-/// Where and with what a run was made.
+/// The machine and the build of a run.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Machine {
     pub(super) cpu: String,

@@ -1,4 +1,4 @@
-//! A comparison as plain text, what got worse first.
+//! A comparison as plain text, with the worse metrics first.
 
 use std::fmt::Write as _;
 

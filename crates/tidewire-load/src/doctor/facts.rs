@@ -12,7 +12,7 @@ use super::timing;
 use crate::environment::{Environment, is_virtual};
 use crate::process::MachineSample;
 
-/// Everything the examination takes into account. What a container hides is unknown.
+/// All facts that the examination uses. A fact that a container hides is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
     /// Name of the processor, or "unknown".
@@ -90,7 +90,7 @@ pub struct WakeupFacts {
 pub struct LoopFacts {
     /// Pieces of work.
     pub pieces: usize,
-    /// Time beyond what all pieces would have taken at the speed of the fastest tenth, in percent.
+    /// Additional time, in percent, compared with all pieces at the speed of the fastest tenth.
     pub lost_pct: f64,
     /// Longest piece by the median one.
     pub longest_by_median: f64,

@@ -243,7 +243,7 @@ const CORES_ROOMY: usize = 4;
 /// Above this, runs with and without it differ visibly.
 const STEAL_PCT_GOOD: f64 = 0.5;
 
-/// Above this a p99 consists of what was stolen.
+/// Above this share stolen time makes up the p99.
 const STEAL_PCT_MAX: f64 = 2.0;
 
 /// The examination itself keeps one core busy only for seconds of the minute.

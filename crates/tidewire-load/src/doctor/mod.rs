@@ -1,9 +1,8 @@
-//! Is this machine fit to measure on, and what would make it fitter?
-//!
-//! A load test on a machine that pauses, shares its cores or wakes late measures the machine. The examination
-//! first takes facts, from the kernel's files and from three short measurements, and then judges them: two
-//! steps, so that the judgement of any machine can be tested on every machine. A fact that a container hides
-//! is unknown and not an error. What is found is advice with a remedy, and never changes anything by itself.
+//! Examines whether a machine is fit to measure on, and how to make it fitter.
+//! A load test on a machine that pauses, shares its cores or wakes late measures the machine. The examination first
+//! collects facts, from the kernel's files and from three short measurements, and then judges them. With two steps
+//! the judgement of any machine can be tested on every machine. A fact that a container hides is unknown and not an
+//! error. The result is advice with a remedy; the examination changes nothing.
 
 mod facts;
 mod judge;
@@ -16,7 +15,7 @@ use tidewire_proto::text::visible;
 
 pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts, LoopFacts, WakeupFacts};
 
-/// The facts about a machine and what follows from them.
+/// The facts about a machine and their judgement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Examination {
     /// The facts.

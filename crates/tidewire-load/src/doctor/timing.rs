@@ -119,7 +119,7 @@ const READINGS: u32 = 1_000;
 const SLEEPS: u32 = 500;
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// How long the loop runs: long enough to meet what comes every second.
+/// The time for which the loop runs. It is long enough for a disturbance that comes every second.
 const LOOP_TIME: Duration = Duration::from_secs(2);
 
 /// Short against an interruption by the scheduler, long against a reading of the clock.

@@ -1,15 +1,14 @@
-//! Counting only: what a receiver of a huge room is checked with, in 16 bytes.
-//!
-//! A hundred thousand members make ten thousand million pairs, which no memory holds. A receiver that is not
-//! tracked fully keeps the number of messages and the wrapping sum of a mixed value of each: both are
-//! independent of order, and together they equal those of what was sent only if every message came once
-//! (but for one chance in 2^64). When they differ the receiver is known to be wrong, but not how: the totals
-//! then say the least that must have gone wrong, and count the receiver as unresolved.
+//! An account that only counts: it checks a receiver of a huge room in 16 bytes.
+//! A hundred thousand members make ten thousand million pairs, which no memory holds. A receiver that is not fully
+//! tracked keeps the number of messages and the wrapping sum of a mixed value of each. Both are independent of order.
+//! They equal those of the sent messages only if every message came once (except with a chance of 1 in 2^64). If they
+//! differ, something went wrong at the receiver, but it is not known what: the totals then have the smallest loss and
+//! duplication that explain it, and count the receiver as unresolved.
 
 use super::{ReceiverTotals, Tally};
 use crate::schedule::mix;
 
-/// Number and checksum of what one receiver got.
+/// Number and checksum of the messages that one receiver got.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountLedger {
     pub(super) tally: Tally,
@@ -36,7 +35,7 @@ impl CountLedger {
         self.tally.late += u64::from(delay_ns > self.tally.late_ns);
     }
 
-    /// Closes the account against what all senders but the receiver itself, `own`, sent.
+    /// Closes the account against the messages that all senders except the receiver itself, `own`, sent.
     pub(crate) fn finish(&self, sent: &SentTotals, own: usize) -> ReceiverTotals {
         let (expected, checksum) = sent.of_others(own);
         let matches = self.counted == expected && self.checksum == checksum;

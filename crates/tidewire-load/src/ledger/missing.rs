@@ -1,10 +1,9 @@
 //! The sequences a receiver skipped, exactly, for the few pairs that skipped any.
-//!
-//! A pair's window of 64 sequences settles nearly everything. What falls out of it unreceived is kept here
-//! as ranges in ascending order, so a burst of loss of any length costs 16 bytes. The number of ranges of a
-//! receiver is bounded; at the bound the older half of the pair's own ranges is *settled*: those sequences
-//! are lost for good, and should one arrive after all it counts as a duplicate. Loss is then never hidden by
-//! duplication, and the number settled is reported.
+//! A pair's window of 64 sequences is nearly always enough. Sequences that leave it without being received are kept
+//! here as ranges in ascending order, so a burst of loss of any length costs 16 bytes. The number of ranges of a
+//! receiver is bounded. At the bound the older half of the pair's own ranges is *settled*: these sequences are lost
+//! for good, and one that arrives later counts as a duplicate. So duplicates never hide a loss, and the number of
+//! settled sequences is reported.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The fate of every message: what each receiver should have got and what it got.
+//! The fate of every message: the messages that each receiver should have got, and those that it got.
 //!
 //! Rates say nothing when a server drops in silence, and differences of counters let a duplicate hide a
 //! loss. So every receiver knows, for every sender, exactly which sequences arrived. The common case, the
@@ -29,9 +29,9 @@ pub(crate) enum Ledger {
 }
 
 impl Ledger {
-    /// The account for the receiver with index `receiver` in a room of `members`, of whom everyone sends to
-    /// everyone else. Up to [`PAIRS_TRACKED_MAX`] pairs all are tracked fully, above that an evenly spaced
-    /// sample of receivers is.
+    /// Creates the account for the receiver with index `receiver` in a room of `members`, in which each member sends
+    /// to all others. Up to [`PAIRS_TRACKED_MAX`] pairs all receivers are tracked fully, above that an evenly spaced
+    /// sample.
     pub(crate) fn for_member(receiver: usize, members: usize, late_ms: u64) -> Self {
         if is_tracked(receiver, members) {
             Self::Full(Box::new(ReceiverLedger::with_late_ms(members, late_ms)))
@@ -149,7 +149,7 @@ pub(crate) struct ReceiverTotals {
     /// Those that were only counted and whose number or checksum did not match; their `lost` and
     /// `duplicated` are the least that explains it.
     pub(crate) receivers_unresolved: u64,
-    /// Messages sent by all others: what should have arrived.
+    /// Messages sent by all others, which should have arrived.
     pub(crate) expected: u64,
     /// Distinct expected messages that arrived.
     pub(crate) delivered: u64,
@@ -184,8 +184,8 @@ impl ReceiverTotals {
             reordered corrupt late foreign invented settled arrived);
     }
 
-    /// Whether the accounts close: what was expected arrived, is lost or is unconfirmed, and what arrived was
-    /// delivered or has another name. The second sum comes from counters the first does not use.
+    /// Whether the accounts close: every expected message arrived, is lost or is unconfirmed, and every arrival was a
+    /// delivery or is in another count. The second sum uses other counters than the first.
     pub(crate) fn is_conserved(&self) -> bool {
         let named = self.delivered + self.duplicated + self.corrupt + self.foreign + self.invented;
         self.expected == self.delivered + self.lost + self.unconfirmed && self.arrived == named

@@ -178,8 +178,8 @@ impl ReceiverLedger {
         }
     }
 
-    /// Puts into the side table what an advance by `step` pushed out unreceived: clear bits at the old end
-    /// of the window, and sequences that were skipped altogether and never were in it.
+    /// Puts the sequences that an advance by `step` pushed out unreceived into the side table: those of clear bits at
+    /// the old end of the window, and skipped ones that were never in it.
     fn keep_what_left_the_window(&mut self, sender: u32, before: Pair, step: u64) {
         let leaving = step.min(64);
         for age in (64 - leaving..64).rev() {

@@ -1,9 +1,8 @@
 //! One step at several levels: at several rates, to find the highest that holds, or with several numbers of agents, to
 //! see how the server scales.
-//!
-//! Each run is an ordinary run with an ordinary report. Here they are gathered: runs of one level are merged as repeats
-//! of one step, and the levels are the steps of one report, from the lowest to the highest, which can be rendered like
-//! any other. What a level shows is judged in [`Probe`] and [`Sweep`]. No message is moved here.
+//! Each run is an ordinary run with an ordinary report. This module combines them: runs of one level are merged as
+//! repeats of one step, and the levels are the steps of one report, from the lowest to the highest, which can be
+//! rendered like any other. [`Probe`] and [`Sweep`] judge the levels. No message is moved here.
 
 mod probe;
 mod sweep;
@@ -62,7 +61,7 @@ fn append(whole: &mut Report, level: Report) {
     whole.status = Status::of(is_interrupted, whole.scenario_version, &whole.steps);
 }
 
-/// The word for what a run came to, in files.
+/// Returns the word for the result of a run, as in files.
 const fn word(conclusion: Conclusion) -> &'static str {
     match conclusion {
         Conclusion::Passed => "passed",

@@ -17,8 +17,8 @@ pub struct Probe {
     pub number: u32,
     /// The rate, in messages a second.
     pub rate: f64,
-    /// Whether it held: every limit was kept, at least 99 % of what was due was sent in time, nothing else was wrong,
-    /// and the measurement is to be believed.
+    /// Whether it held: every limit was kept, at least 99 % of the due messages were sent in time, nothing else was
+    /// wrong, and the measurement is valid.
     pub held: bool,
     /// `passed`, `limit_broken`, `failed` or `invalid`.
     pub conclusion: &'static str,
@@ -28,7 +28,7 @@ pub struct Probe {
     pub send_tps: f64,
     /// Messages received a second in the steady window.
     pub receive_tps: f64,
-    /// Median of the scheduled latency, with what was lost above all times.
+    /// Median of the scheduled latency. Lost messages rank above all times.
     pub p50: Percentile,
     /// 99th percentile of the same.
     pub p99: Percentile,
@@ -38,7 +38,7 @@ pub struct Probe {
     pub expected: u64,
     /// Those that did not.
     pub lost: u64,
-    /// Those of which nobody can know.
+    /// Expected messages that may or may not have arrived.
     pub unconfirmed: u64,
 }
 
@@ -56,7 +56,7 @@ impl Probe {
         let conclusion = match shortfall(step) {
             Some(reason) if !step.is_refused() => {
                 reasons.push(reason);
-                // A rate that was not reached did not hold, whatever the latencies of what was sent.
+                // A rate that was not reached did not hold, even if the latencies of the sent messages are good.
                 match report.conclusion() {
                     Conclusion::Passed => Conclusion::Failed,
                     other => other,

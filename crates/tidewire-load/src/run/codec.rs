@@ -1,4 +1,4 @@
-//! The codec of a step, and what cannot be done with it over UDP.
+//! The codec of a step, and its limits over UDP.
 
 use tidewire::{AnyCodec, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Kind, Message};
 use tidewire_proto::codec::Codec;

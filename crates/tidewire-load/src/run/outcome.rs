@@ -21,7 +21,7 @@ pub(super) struct Outcome {
     pub(super) notes: Vec<String>,
 }
 
-/// How a step ended, as far as it decides what can be known of its messages.
+/// The end of a step, as far as it decides which fates of messages can be known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ending {
     /// Messages still arrived when the drain was ended.
@@ -156,8 +156,8 @@ impl Counts {
     }
 }
 
-/// Moves the last messages of senders that may not be lost but still on their way from `sent` to `unsettled`: those
-/// behind the last one that any receiver has, of which nobody can know.
+/// Moves the last messages of each sender from `sent` to `unsettled`: those after the last one that any receiver got.
+/// They may be lost or still on their way.
 fn set_apart_unsettled(
     unsettled: &mut [u64],
     sent: &mut [u64],
@@ -326,8 +326,8 @@ mod tests {
             is_cut_off: true,
             ..settled
         };
-        // The first agent's messages were not all written. What is missing between those that came is lost all the same
-        // where one connection carries them in order to everybody.
+        // The first agent's messages were not all written. A message that is missing between received ones is lost
+        // nevertheless, because one connection carries them in order.
         let cases = [
             (Pattern::Chat, settled, [20, 14, 4, 2]),
             (Pattern::Chat, cut_off, [20, 14, 2, 4]),

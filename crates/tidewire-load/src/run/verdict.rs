@@ -1,8 +1,6 @@
-//! Whether a measurement is to be believed: what speaks against it, in words.
-//!
-//! A load generator that is itself the bottleneck measures itself, and nothing in its figures shows it. So the figures
-//! about the generator are judged before those about the server are believed. All of it is pure: what was found goes
-//! in, reasons come out.
+//! Judges whether a measurement is valid, with the reasons in words.
+//! A load generator that is itself the bottleneck measures itself, and its figures do not show it. So the figures
+//! about the generator are judged before those about the server. All functions are pure, from facts to reasons.
 
 use crate::format::thousands;
 use crate::report::Verdict;
@@ -83,7 +81,7 @@ fn client_lag(evidence: &Evidence) -> Option<String> {
     })
 }
 
-/// A message that had a slot and was never sent is the instrument's own fault, whatever the server did.
+/// A message that had a slot and was never sent is the fault of the instrument, however slow the server was.
 fn overdue(evidence: &Evidence) -> Option<String> {
     let (offered, overdue) = (evidence.offered as f64, evidence.overdue as f64);
     (offered >= OFFERED_MIN && overdue > offered * (1.0 - ACHIEVED_MIN)).then(|| {
@@ -137,7 +135,7 @@ fn steal(evidence: &Evidence) -> Option<String> {
 /// Lateness below this is the resolution of sleeping, in milliseconds.
 const LAG_MS_MIN: f64 = 1.0;
 
-/// Lateness above this share of the p99 is part of what is measured.
+/// Lateness above this share of the p99 changes the result.
 const LAG_SHARE_MAX: f64 = 0.1;
 
 /// Share of the offered messages that must be sent.

@@ -162,7 +162,7 @@ impl Curve {
     }
 }
 
-/// Times drawn to count what is left of a random schedule: some milliseconds of work.
+/// The most times that are drawn to count the rest of a random schedule: some milliseconds of work.
 const DRAWS_MAX: u64 = 1_000_000;
 
 #[cfg(test)]

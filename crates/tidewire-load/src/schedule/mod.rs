@@ -44,8 +44,8 @@ impl Schedule {
         self.next_after(self.intended_ns)
     }
 
-    /// The time the next message is due when the reply to the last one came at `received_ns`. In a loop that waits for
-    /// replies the think time begins with the reply, whatever was intended.
+    /// Returns the due time of the next message if the reply to the last one came at `received_ns`. In a loop that
+    /// waits for replies the think time begins with the reply, and not at the intended time.
     #[inline]
     pub fn next_after(&mut self, received_ns: u64) -> u64 {
         let think_ns = self.think_min_ns + self.random.u64(0..=self.think_spread_ns);
@@ -92,7 +92,7 @@ pub(crate) const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Times drawn to count what is left of a schedule: some milliseconds of work.
+/// The most times that are drawn to count the rest of a schedule: some milliseconds of work.
 const DRAWS_MAX: u64 = 1_000_000;
 
 /// 2^64 divided by the golden ratio, odd: consecutive places land far apart.
@@ -150,7 +150,7 @@ mod tests {
             .take_while(|due_ns| *due_ns <= now_ns)
             .count();
         assert_eq!(overdue, 5);
-        // The sixth was drawn by the iterator above; the seventh follows as if nobody had been late.
+        // The iterator above drew the sixth. The seventh follows as if no message had been late.
         assert_eq!(late.next_intended_ns(), punctual[6]);
     }
 

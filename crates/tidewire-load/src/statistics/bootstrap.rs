@@ -1,11 +1,10 @@
 //! The bootstrap: how much would a figure have varied, had other runs of the same kind been made?
-//!
-//! The runs that were made stand for all that could have been: as many are drawn from them again, with
-//! replacement, the figure is computed anew, and the middle 95 % of many such figures are the interval. This
-//! asks for no normal distribution, which times of runs never have. Of the two usual intervals this is the
-//! percentile one. The bias-corrected one (BCa) was rejected: its acceleration comes from leaving out one run
-//! at a time, and the median of the rest then takes only two values whatever the runs are, so the correction
-//! is made of noise. Random choices come from a seed, so that a report can be recomputed.
+//! The measured runs stand for all possible runs. As many runs are drawn from them, with replacement, and the figure
+//! is computed from these. The middle 95 % of many such figures are the interval. It needs no normal distribution,
+//! which times of runs never have. Of the two usual intervals this is the percentile interval. The bias-corrected one
+//! (BCa) was rejected: its acceleration comes from leaving out one run at a time, and the median of the others then
+//! has only two values, so the correction is noise. Random choices come from a seed, so that a report can be
+//! recomputed.
 
 use fastrand::Rng;
 
@@ -19,8 +18,8 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// The ends of the middle 95 % of what `draw` returns. Draws that are NaN, such as a fit without
-    /// solution, are left out; nothing when all are.
+    /// Returns the ends of the middle 95 % of the values of `draw`. NaN, such as a fit without a solution, is left
+    /// out. `None` if all values are NaN.
     pub(crate) fn interval(self, mut draw: impl FnMut(&mut Rng) -> f64) -> Option<(f64, f64)> {
         let mut random = Rng::with_seed(self.seed);
         let mut figures: Vec<f64> = (0..self.resamples)

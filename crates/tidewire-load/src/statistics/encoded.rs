@@ -1,9 +1,8 @@
 //! Histograms in files: HdrHistogram's V2 format, compressed, in base64.
-//!
-//! The parts of a distributed run are merged from their reports, so a report holds the histogram itself and not only its
-//! percentiles, which cannot be averaged. The format is the one that HdrHistogram's own tools read. What it
-//! cannot say, how many samples lay above the range, stands beside it. Rejected: a list of buckets in JSON,
-//! which is twenty times as long and which no other tool reads.
+//! The parts of a distributed run are merged from their reports. Percentiles cannot be averaged, so a report also
+//! holds the histogram itself. Its format is that of HdrHistogram's own tools. The format has no count of samples
+//! above the range, so that count stands beside it. Rejected: a list of buckets in JSON, which is twenty times as
+//! long and which no other tool reads.
 //!
 //! A file may come from anywhere. The library that decodes it trusts the lengths of the header, so the header
 //! is checked here first, and no more is unpacked than the largest histogram of ours takes.
@@ -122,7 +121,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, DecodeError> {
     Ok(plain)
 }
 
-/// The decoder reserves what the header asks for, so it may ask for nothing but our own layout.
+/// The decoder reserves the memory that the header asks for, so only our own layout is accepted.
 fn check_header(plain: &[u8]) -> Result<(), DecodeError> {
     let long = |start: usize| -> Option<u64> {
         let bytes = plain.get(start..start + 8)?;

@@ -1,10 +1,9 @@
 //! Distributions of times, in memory that does not grow with the number of samples.
-//!
-//! A run of tens of millions of deliveries a second cannot keep its samples, and percentiles of averages are
-//! wrong, so every lane records into a histogram of its own and the histograms are added at the end. They
-//! cover 1 ns to 120 s with three significant digits, which serves both the cost of one write (hundreds of
-//! nanoseconds) and a stalled room (many seconds). They never resize while recording: what lies beyond is
-//! recorded as the largest value and counted, so that a clipped tail shows.
+//! A run of tens of millions of deliveries a second cannot keep its samples, and percentiles of averages are wrong.
+//! So every lane records into its own histogram, and the histograms are added at the end. They cover 1 ns to 120 s
+//! with three significant digits: from the cost of one write (hundreds of nanoseconds) to a stalled room (many
+//! seconds). They never resize while recording. A larger value is recorded as the largest one and counted, so that a
+//! clipped tail is seen.
 
 use std::fmt;
 

@@ -1,10 +1,9 @@
 //! The median of some runs, and how far chance alone could have moved it.
-//!
-//! With few runs a bootstrap promises more than it keeps: its ends lie between runs, and how often such an
-//! interval misses depends on a distribution nobody knows. Between two *runs* it is known: the true median is
-//! below the lowest of n runs with a chance of exactly 1 in 2ⁿ. So the bootstrapped ends are moved outward to the next
-//! run, further where that does not reach 95 %, and the coverage that was attained is part of the result: five
-//! runs reach 93.75 % at most, six 96.9 %. Rejected: to call any of these 95 %.
+//! With few runs a bootstrap promises more than it keeps: its ends lie between runs, and the chance that such an
+//! interval misses depends on an unknown distribution. For an interval between two *runs* the chance is known: the
+//! true median is below the lowest of n runs with a chance of exactly 1 in 2ⁿ. So the bootstrapped ends are moved
+//! outward to the next run, and further if that does not reach 95 %. The attained coverage is part of the result:
+//! five runs reach 93.75 % at most, six 96.9 %. Rejected: to call any of these 95 %.
 
 use std::fmt;
 

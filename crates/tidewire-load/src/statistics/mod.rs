@@ -1,9 +1,8 @@
 //! The statistics of measured times, and how sure they are.
-//!
-//! Two kinds of numbers must not be confused. *Latencies* are the times of single messages: they are kept in
-//! histograms, added exactly and never thinned out, because their outliers are what a user feels. *Figures of
-//! runs*, such as the p99 of each of six runs, are few, and a median with an interval says how far chance
-//! alone could have moved it. Everything here is pure: seeds are arguments, so that a report can be recomputed.
+//! Two kinds of numbers must not be confused. *Latencies* are the times of single messages. They are kept in
+//! histograms and added exactly, and none is removed, because users feel the outliers. *Figures of runs*, such as the
+//! p99 of each of six runs, are few. Their median has an interval that says how far chance alone may have moved it.
+//! Everything here is pure: seeds are arguments, so that a report can be recomputed.
 //!
 //! ```text
 //! histogram ──▶ percentile ──▶ one figure per run ──▶ interval, outlier, ratio of two sides, scalability

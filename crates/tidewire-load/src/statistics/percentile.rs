@@ -72,8 +72,8 @@ impl Percentile {
         }
     }
 
-    /// Milliseconds for arithmetic: infinity when the share above never arrived, nothing when there are too
-    /// few samples or the value lies beyond what was recorded.
+    /// Returns milliseconds for arithmetic: infinity if the share above never arrived, `None` if there are too few
+    /// samples or the value is above the recorded range.
     pub fn as_ms(self) -> Option<f64> {
         match self {
             Self::Known { ms } => Some(ms),

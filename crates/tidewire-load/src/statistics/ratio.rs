@@ -1,11 +1,10 @@
 //! The ratio of two medians, and how far chance alone could have moved it.
-//!
-//! Runs that were made in pairs, one right after the other, are drawn in pairs: what the machine did to both then
-//! cancels. Other runs are drawn from each side by itself. A bootstrap of n runs shows √((n − 1) / n) of the spread
-//! there is, so the ends are moved outward by the inverse, as distances of logarithms, in which twice and half
-//! are equally far. Simulated without any change, six pairs then raise 5 % of false alarms and not 6 %, four
-//! unpaired runs a side 4 % and not 7 %. Below that no interval keeps its promise: four pairs have the same sign
-//! by chance in 1 of 8 cases. A rank test was rejected: it says whether there is a difference and not how large.
+//! Runs that were made in pairs, one right after the other, are drawn in pairs, so that a disturbance of both cancels
+//! out. Other runs are drawn from each side by itself. A bootstrap of n runs shows √((n − 1) / n) of the true spread,
+//! so the ends are moved outward by the inverse. Distances are those of logarithms, in which twice and half are
+//! equally far. In simulations without a change, six pairs then raise 5 % of false alarms and not 6 %, four unpaired
+//! runs a side 4 % and not 7 %. With fewer runs no interval keeps its promise: four pairs have the same sign by
+//! chance in 1 of 8 cases. A rank test was rejected: it says whether there is a difference and not how large.
 
 use serde::Serialize;
 
@@ -20,7 +19,7 @@ pub enum Sides<'r> {
     Unpaired {
         /// Figures of the base.
         base: &'r [f64],
-        /// Figures of what is compared with it.
+        /// Figures of the other side.
         new: &'r [f64],
     },
 }

@@ -1,13 +1,12 @@
-//! The Universal Scalability Law: what contention and coherence cost as concurrency grows, and where more of it stops
-//! helping.
+//! The Universal Scalability Law: the cost of contention and coherence as concurrency grows, and the concurrency from
+//! which more does not help.
 //!
 //! ```text
 //! X(N) = λN / (1 + σ(N − 1) + κN(N − 1))        knee at √((1 − σ) / κ)
 //! ```
-//!
-//! λ is the throughput of one, σ the share of the work that must wait in line, κ what each pair costs to keep in
-//! agreement. The intervals are bootstrapped over the deviations of the levels from the curve, made wider for the three
-//! figures that were fitted to so few levels.
+//! λ is the throughput of one, σ the share of the work that must wait in line, κ the cost of agreement between each
+//! pair. The intervals are bootstrapped from the deviations of the levels from the curve, and widened because three
+//! figures are fitted to few levels.
 //!
 //! Not every system has a knee, and a fit finds one in any noise. There is none unless κ's interval excludes
 //! zero; and with fewer than six levels there is no fit, because a curve of three figures passes near any five.
