@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -15,6 +15,8 @@ use tidewire_io::socket::{Listener, Stream};
 pub(crate) struct WaitSet {
     epoll: OwnedFd,
     events: Box<[MaybeUninit<Event>]>,
+    /// How long a wait looks for events before it sleeps.
+    spin: Duration,
 }
 
 impl WaitSet {
@@ -27,6 +29,15 @@ impl WaitSet {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             events: vec![MaybeUninit::uninit(); events].into_boxed_slice(),
+            spin: Duration::ZERO,
+        })
+    }
+
+    /// A set that looks for events again and again for so long before it sleeps.
+    pub(crate) fn spinning(spin: Duration) -> io::Result<Self> {
+        Ok(Self {
+            spin,
+            ..Self::new()?
         })
     }
 
@@ -64,6 +75,19 @@ impl WaitSet {
 
     /// Puts the numbers of what is ready into `ready`, after at most `timeout`, which is less than a second, also none.
     pub(crate) fn wait_for(&mut self, ready: &mut Vec<usize>, timeout: Duration) -> io::Result<()> {
+        if !self.spin.is_zero() {
+            let end = Instant::now() + self.spin.min(timeout);
+            while Instant::now() < end {
+                self.poll(ready, Duration::ZERO)?;
+                if !ready.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+        self.poll(ready, timeout)
+    }
+
+    fn poll(&mut self, ready: &mut Vec<usize>, timeout: Duration) -> io::Result<()> {
         ready.clear();
         let timeout = Timespec {
             tv_sec: 0,
@@ -88,7 +112,11 @@ pub(crate) struct AcceptSet<'a> {
 
 impl<'a> AcceptSet<'a> {
     pub(crate) fn new(listener: &'a Listener) -> io::Result<Self> {
-        let set = WaitSet::new()?;
+        Self::within(WaitSet::new()?, listener)
+    }
+
+    /// The listener and its connections are members of this set.
+    pub(crate) fn within(set: WaitSet, listener: &'a Listener) -> io::Result<Self> {
         set.add(listener.as_fd(), LISTENER)?;
         Ok(Self {
             set,

@@ -172,12 +172,27 @@ fn builder(work: &Work) -> Result<ServerBuilder, RoleError> {
     builder.listen(&bind_address(work)).or_failed("listen")
 }
 
+/// Lets lanes look for work before they sleep, if the work asks for it.
+fn spinning(builder: ServerBuilder, work: &Work) -> ServerBuilder {
+    match work.mode == SPIN {
+        true => builder.spin_us(SPIN_US),
+        false => builder,
+    }
+}
+
+/// The mode of rows whose lanes and bare loops look for work before they sleep.
+const SPIN: &str = "spin";
+
+/// How long they look: about as long as the other side takes to wake on a virtual machine.
+const SPIN_US: u32 = 50;
+
 /// Starts such a server.
 fn start_server<S: Service>(
     work: &Work,
     make: impl FnMut(usize) -> S,
 ) -> Result<Server, RoleError> {
-    builder(work)?.start(make).or_failed("start the server")
+    let builder = spinning(builder(work)?, work);
+    builder.start(make).or_failed("start the server")
 }
 
 /// A file for the log of a run.

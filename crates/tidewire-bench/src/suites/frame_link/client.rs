@@ -12,7 +12,7 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::socket::SocketAddress;
 
 use super::rest::Rest;
-use super::{Datagrams, FrameLink, GREETING, Wire, Writes, buffer};
+use super::{Datagrams, FrameLink, GREETING, Strategy, Wire, buffer};
 use crate::plan::RoleError;
 use crate::probes::wait::WaitSet;
 use crate::probes::{datagram, echo};
@@ -64,11 +64,12 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
     pub(in super::super) fn connect(
         way: &Way,
         connections: usize,
+        strategy: Strategy,
         gives_way: bool,
     ) -> io::Result<Self> {
         let waits = match way {
             Way::Rings(_) => Waits::Looking(Rest::new(gives_way)),
-            _ => Waits::In(WaitSet::new()?),
+            _ => Waits::In(strategy.wait_set()?),
         };
         let mut all = Vec::with_capacity(connections);
         for number in 0..connections {
@@ -92,7 +93,7 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
     pub(in super::super) fn turn(
         &mut self,
         timeout: Duration,
-        writes: Writes,
+        strategy: Strategy,
         mut handle: impl FnMut(usize, &[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<()> {
         match &mut self.waits {
@@ -104,11 +105,11 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
         }
         let mut heard = 0;
         for &number in &self.ready {
-            heard += self.all[number].exchange(&mut self.buffer, writes, |frame, out| {
+            heard += self.all[number].exchange(&mut self.buffer, strategy, |frame, out| {
                 handle(number, frame, out);
             })?;
         }
-        if writes == Writes::Together {
+        if strategy == Strategy::WriteTogether {
             for &number in &self.ready {
                 self.all[number].flush()?;
             }

@@ -13,6 +13,7 @@ mod server;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 use tidewire_io::ring::RingStream;
@@ -20,8 +21,11 @@ use tidewire_io::socket::Stream;
 
 pub(super) use self::client::{Links, Way};
 pub(super) use self::server::{Server, serve, way};
+use super::{SPIN, SPIN_US};
+use crate::contract::Work;
 use crate::probes::datagram::RUN_BYTES_MAX;
 use crate::probes::datagram_ingest::PACKED_BYTES;
+use crate::probes::wait::WaitSet;
 
 /// One end of a connection that moves frames of so many bytes.
 pub(super) struct FrameLink<const FRAME_BYTES: usize> {
@@ -32,13 +36,61 @@ pub(super) struct FrameLink<const FRAME_BYTES: usize> {
     pub(super) output: Vec<u8>,
 }
 
-/// When a thread writes to its links.
+/// How the bare loops of a row write and wait. None is always the fastest, so a row has several of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Writes {
-    /// To each link as soon as it was read: the other side has work early.
-    Each,
-    /// To all links after all were read: the other side wakes less often, and reads more at once.
-    Together,
+pub(super) enum Strategy {
+    /// They write to each link as soon as it was read: the other side has work early.
+    WriteEach,
+    /// They write to all links after all were read: the other side wakes less often, and reads more at once.
+    WriteTogether,
+    /// They write to each link, and look for more for a while before they sleep: the other side need not wake them.
+    Spin,
+    /// They write to each link, and a publisher waits until half of its window is free: the other side reads more at once.
+    HalfWindow,
+}
+
+impl Strategy {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::WriteEach, "a write for each link"),
+        (Self::WriteTogether, "writes after all reads"),
+        (Self::Spin, "looks before sleeping"),
+        (Self::HalfWindow, "half a window at once"),
+    ];
+
+    /// The bare loops for a row, and their names in the tables: those of `sleeping`, or the one that looks if the row's lanes
+    /// do. Within a process all loops look and never sleep.
+    pub(super) fn loops(sleeping: &[Self], work: &Work) -> Vec<(String, Work)> {
+        let strategies = match work.mode == SPIN {
+            true => &[Self::Spin],
+            false => sleeping,
+        };
+        let all = Self::ALL
+            .iter()
+            .filter(|(strategy, _)| strategies.contains(strategy));
+        let loops = all.map(|(_, name)| {
+            let mode = (*name).to_owned();
+            let work = Work {
+                mode,
+                ..work.clone()
+            };
+            ((*name).to_owned(), work)
+        });
+        loops.collect()
+    }
+
+    /// The strategy of the work of such a loop.
+    pub(super) fn of(work: &Work) -> Self {
+        let found = Self::ALL.iter().find(|(_, name)| work.mode == *name);
+        found.map_or(Self::WriteEach, |(strategy, _)| *strategy)
+    }
+
+    /// The set in which its threads wait.
+    fn wait_set(self) -> io::Result<WaitSet> {
+        WaitSet::spinning(match self {
+            Self::Spin => Duration::from_micros(SPIN_US.into()),
+            _ => Duration::ZERO,
+        })
+    }
 }
 
 /// The carrier of the bytes.
@@ -65,11 +117,11 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
     }
 
     /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and writes its
-    /// answers, unless that happens [`Together`](Writes::Together). Returns how many frames came.
+    /// answers, unless that happens [after all reads](Strategy::WriteTogether). Returns how many frames came.
     pub(super) fn exchange(
         &mut self,
         buffer: &mut [u8],
-        writes: Writes,
+        strategy: Strategy,
         mut handle: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<usize> {
         let kept = self.rest.len();
@@ -86,7 +138,7 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
         }
         self.rest.clear();
         self.rest.extend_from_slice(rest);
-        if writes == Writes::Each {
+        if strategy != Strategy::WriteTogether {
             self.flush()?;
         }
         Ok(frames.len())

@@ -17,7 +17,7 @@ use tidewire_io::socket::Listener;
 
 use super::client::Way;
 use super::rest::Rest;
-use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, Writes, buffer};
+use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Strategy, Wire, buffer};
 use crate::contract::{Account, Work};
 use crate::plan::RoleError;
 use crate::probes::datagram;
@@ -114,7 +114,7 @@ impl Server {
     /// ends whenever it has looked for frames.
     pub(in super::super) fn serve<const FRAME_BYTES: usize>(
         self,
-        writes: Writes,
+        strategy: Strategy,
         mut hear: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
         mut after: impl FnMut(&mut Links<FRAME_BYTES>),
     ) -> io::Result<()> {
@@ -123,20 +123,20 @@ impl Server {
         let mut ready = Vec::new();
         match self {
             Self::Sockets(listener) => {
-                let mut set = AcceptSet::new(&listener)?;
+                let mut set = AcceptSet::within(strategy.wait_set()?, &listener)?;
                 loop {
                     set.wait_for(&mut ready, timeout(&links), |stream| {
                         links.push(Some(FrameLink::new(Wire::Socket(stream))));
                     })?;
                     for &number in &ready {
-                        exchange(&mut links[number], &mut buffer, writes, &mut hear);
+                        exchange(&mut links[number], &mut buffer, strategy, &mut hear);
                     }
-                    flush_rest(&mut links, writes);
+                    flush_rest(&mut links, strategy);
                     after(&mut links);
                 }
             }
             Self::Datagrams(socket) => {
-                let mut port = Port::new(socket)?;
+                let mut port = Port::new(socket, strategy.wait_set()?)?;
                 loop {
                     port.set.wait_for(&mut ready, timeout(&links))?;
                     port.hear(&mut links, &mut hear)?;
@@ -149,9 +149,9 @@ impl Server {
                 while links.iter().any(Option::is_some) {
                     let heard = links
                         .iter_mut()
-                        .map(|link| exchange(link, &mut buffer, writes, &mut hear));
+                        .map(|link| exchange(link, &mut buffer, strategy, &mut hear));
                     let heard: usize = heard.sum();
-                    flush_rest(&mut links, writes);
+                    flush_rest(&mut links, strategy);
                     after(&mut links);
                     rest.after(heard);
                 }
@@ -165,19 +165,19 @@ impl Server {
 fn exchange<const FRAME_BYTES: usize>(
     link: &mut Option<FrameLink<FRAME_BYTES>>,
     buffer: &mut [u8],
-    writes: Writes,
+    strategy: Strategy,
     hear: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
 ) -> usize {
     let Some(open) = link else { return 0 };
-    open.exchange(buffer, writes, hear).unwrap_or_else(|_| {
+    open.exchange(buffer, strategy, hear).unwrap_or_else(|_| {
         *link = None;
         0
     })
 }
 
 /// Writes what was not written to each link at once. A link that fails has ended.
-fn flush_rest<const FRAME_BYTES: usize>(links: &mut Links<FRAME_BYTES>, writes: Writes) {
-    if writes == Writes::Together {
+fn flush_rest<const FRAME_BYTES: usize>(links: &mut Links<FRAME_BYTES>, strategy: Strategy) {
+    if strategy == Strategy::WriteTogether {
         for link in links {
             if link.as_mut().is_some_and(|open| open.flush().is_err()) {
                 *link = None;
@@ -202,8 +202,7 @@ struct Port {
 }
 
 impl Port {
-    fn new(socket: DatagramSocket) -> io::Result<Self> {
-        let set = WaitSet::new()?;
+    fn new(socket: DatagramSocket, set: WaitSet) -> io::Result<Self> {
         set.add(socket.as_fd(), 0)?;
         Ok(Self {
             set,

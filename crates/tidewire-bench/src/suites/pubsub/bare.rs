@@ -14,9 +14,9 @@ use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{Codec, Tw1};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{self, Links, Server, Way, Writes};
+use super::super::frame_link::{self, Links, Server, Strategy, Way};
 use super::flow::{Deliveries, Flow};
-use super::{LOOK_EVERY_NS, PAYLOAD_BYTES};
+use super::{LOOK_EVERY_NS, PAYLOAD_BYTES, WINDOW};
 use crate::contract::Work;
 use crate::plan::RoleError;
 use crate::stage::Stage;
@@ -24,24 +24,31 @@ use crate::subscriber::TOPIC;
 
 type Frame = [u8; FRAME_BYTES];
 
+/// The loops of the limit, with their names in the tables.
+pub(super) fn loops(work: &Work) -> Vec<(String, Work)> {
+    Strategy::loops(&[Strategy::WriteEach, Strategy::HalfWindow], work)
+}
+
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let subscribers = work.subscribers;
-    frame_link::serve(work, stage, move |server| copy(server, subscribers))
+    let (subscribers, strategy) = (work.subscribers, Strategy::of(work));
+    frame_link::serve(work, stage, move |server| {
+        copy(server, strategy, subscribers)
+    })
 }
 
 /// The way to the server of this work, which within a process starts here.
 pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
-    let subscribers = work.subscribers;
+    let (subscribers, strategy) = (work.subscribers, Strategy::of(work));
     let connections = subscribers + work.publishers;
-    let serve = move |server| copy(server, subscribers);
+    let serve = move |server| copy(server, strategy, subscribers);
     frame_link::way(work, endpoint, connections, serve)
 }
 
 /// Writes to every subscriber what publishers send. Frames of one turn are written together.
-fn copy(server: Server, subscribers: usize) -> io::Result<()> {
+fn copy(server: Server, strategy: Strategy, subscribers: usize) -> io::Result<()> {
     let news = RefCell::new(Vec::new());
     server.serve(
-        Writes::Each,
+        strategy,
         |frame: &Frame, _| news.borrow_mut().extend_from_slice(frame),
         |links| {
             let mut news = news.borrow_mut();
@@ -80,7 +87,13 @@ fn drive(
         work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
     }
     let connections = work.subscribers + work.publishers;
-    let mut links: Links<FRAME_BYTES> = Links::connect(way, connections, work.cores.len() < 2)?;
+    let strategy = Strategy::of(work);
+    let gives_way = work.cores.len() < 2;
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, connections, strategy, gives_way)?;
+    let room_min = match strategy {
+        Strategy::HalfWindow => WINDOW / 2,
+        _ => 1,
+    };
     let head = head()?;
     tell(sender, News::Connected);
     let mut flow = Flow::new(work);
@@ -93,7 +106,11 @@ fn drive(
             }
         } else {
             for (publisher, link) in links.all.iter_mut().skip(work.subscribers).enumerate() {
-                for _ in 0..flow.room(publisher) {
+                let room = flow.room(publisher);
+                if room < room_min {
+                    continue;
+                }
+                for _ in 0..room {
                     link.output.extend_from_slice(&head);
                     flow.append(publisher, now_ns, &mut link.output);
                 }
@@ -101,7 +118,7 @@ fn drive(
             }
         }
         let mut heard_ns = None;
-        links.turn(LOOK_EVERY, Writes::Each, |number, frame, _| {
+        links.turn(LOOK_EVERY, strategy, |number, frame, _| {
             let heard_ns = *heard_ns.get_or_insert_with(tidewire_io::clock::now_ns);
             // A frame with another length, kind or topic is not what was published.
             let payload = frame.strip_prefix(&head[..]).unwrap_or_default();

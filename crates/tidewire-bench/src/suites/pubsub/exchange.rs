@@ -43,7 +43,7 @@ pub(super) fn start(
     course: &Arc<Course>,
     sender: &Sender<News<Deliveries>>,
 ) -> Result<Server, RoleError> {
-    Server::builder()
+    super::super::spinning(Server::builder(), work)
         .start(|_| Exchange {
             endpoint: endpoint.clone(),
             course: Arc::clone(course),

@@ -39,7 +39,21 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 ..super::timed(quick, &SUITE, transport, "tw1")
             };
             let id = format!("{transport}, {publishers} to {subscribers}");
-            rows.push(RowPlan::new(id, work, Metric::DELIVERIES));
+            for mode in ["", super::SPIN] {
+                // Within a process lanes look by themselves.
+                if mode == super::SPIN && transport == "inproc" {
+                    continue;
+                }
+                let work = Work {
+                    mode: mode.to_owned(),
+                    ..work.clone()
+                };
+                let id = format!("{id}, {mode}");
+                let row = RowPlan::new(id.trim_end_matches(", "), work, Metric::DELIVERIES);
+                let limits = bare::loops(&row.work);
+                let peers = mode.is_empty().then(|| row.work.clone());
+                rows.push(row.with_limits(limits).with_peers(peers));
+            }
         }
     }
     if quick {

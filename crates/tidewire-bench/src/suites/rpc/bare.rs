@@ -1,8 +1,8 @@
 //! Calls, bare: frames of 16 bytes, one loop on each side. A call is its number and two numbers to add, the reply
 //! the number and the sum.
 //!
-//! Neither way to write is always the better one, so that there are two loops: with many calls on their way it pays to give the
-//! other side work early, with few to wake it less often.
+//! Neither way to write is always the better one, so that there are two loops that sleep: with many calls on their way it pays to
+//! give the other side work early, with few to wake it less often.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidewire_io::affinity::pin_to_core;
 use tidewire_io::clock::now_ns;
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{self, Links, Server, Way, Writes};
+use super::super::frame_link::{self, Links, Server, Strategy, Way};
 use super::{Calls, call_timeout_ns, numbers};
 use crate::contract::Work;
 use crate::plan::RoleError;
@@ -31,45 +31,31 @@ struct Client {
 }
 
 /// The loops of the limit, with their names in the tables.
-pub(super) fn loops(work: &Work) -> [(String, Work); 2] {
-    let together = Work {
-        mode: TOGETHER.to_owned(),
-        ..work.clone()
-    };
-    [
-        ("a write for each link".to_owned(), work.clone()),
-        ("writes after all reads".to_owned(), together),
-    ]
-}
-
-fn writes(work: &Work) -> Writes {
-    match work.mode == TOGETHER {
-        true => Writes::Together,
-        false => Writes::Each,
-    }
+pub(super) fn loops(work: &Work) -> Vec<(String, Work)> {
+    Strategy::loops(&[Strategy::WriteEach, Strategy::WriteTogether], work)
 }
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let writes = writes(work);
-    frame_link::serve(work, stage, move |server| answer(server, writes))
+    let strategy = Strategy::of(work);
+    frame_link::serve(work, stage, move |server| answer(server, strategy))
 }
 
 /// The way to the server of this work, which within a process starts here.
 pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
-    let (connections, writes) = (work.connections * work.threads, writes(work));
+    let (connections, strategy) = (work.connections * work.threads, Strategy::of(work));
     frame_link::way(work, endpoint, connections, move |server| {
-        answer(server, writes)
+        answer(server, strategy)
     })
 }
 
-fn answer(server: Server, writes: Writes) -> io::Result<()> {
+fn answer(server: Server, strategy: Strategy) -> io::Result<()> {
     let add = |call: &Frame, out: &mut Vec<u8>| {
         let mut reply = *call;
         let (first, second) = (number_at(call, 4), number_at(call, 8));
         reply[4..8].copy_from_slice(&first.wrapping_add(second).to_le_bytes());
         out.extend_from_slice(&reply);
     };
-    server.serve(writes, add, |_| {})
+    server.serve(strategy, add, |_| {})
 }
 
 /// Starts the threads, which say what becomes of them.
@@ -92,7 +78,8 @@ fn call(
         work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
     }
     let gives_way = work.threads > 1 || work.cores.len() < 2;
-    let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, gives_way)?;
+    let strategy = Strategy::of(work);
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, strategy, gives_way)?;
     let mut clients: Vec<Client> = links.all.iter().map(|_| Client::default()).collect();
     tell(sender, News::Connected);
     let mut calls = Calls::default();
@@ -115,7 +102,7 @@ fn call(
         }
         // Read by the first frame of a turn, so that it is behind its read, and there is none for a turn without frames.
         let mut read_ns = None;
-        links.turn(LOOK_EVERY, writes(work), |number, reply, out| {
+        links.turn(LOOK_EVERY, strategy, |number, reply, out| {
             let now_ns = *read_ns.get_or_insert_with(tidewire_io::clock::now_ns);
             clients[number].take(reply, now_ns, out, course, &mut calls);
         })?;
@@ -171,9 +158,6 @@ fn number_at(frame: &Frame, at: usize) -> i32 {
 }
 
 const FRAME_BYTES: usize = 16;
-
-/// The mode of a loop that writes to all links together.
-const TOGETHER: &str = "together";
 
 /// How often a thread looks for the end.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);

@@ -60,7 +60,7 @@ pub(super) fn start(
         session: None,
         places: (1..=work.in_flight as u32).map(place).collect(),
     };
-    Server::builder()
+    super::super::spinning(Server::builder(), work)
         .lanes(work.threads)
         .start(|_| Caller {
             endpoint: endpoint.clone(),

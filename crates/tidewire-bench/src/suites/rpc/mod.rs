@@ -58,6 +58,16 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 threads: 1,
                 ..work.clone()
             };
+            let spins = transport != "inproc" && threads == 1 && clients == 5;
+            if spins {
+                let work = Work {
+                    mode: super::SPIN.to_owned(),
+                    ..work.clone()
+                };
+                let limits = bare::loops(&work);
+                let row = RowPlan::new(format!("{id}, spin"), work, CALLS).with_limits(limits);
+                rows.push(row.with_peers(None));
+            }
             let limits = bare::loops(&work);
             let row = RowPlan::new(id, work, CALLS).with_limits(limits);
             rows.push(row.with_peers(Some(peers)));
@@ -194,7 +204,11 @@ mod tests {
     #[test]
     fn rivals_have_as_many_clients_as_our_threads_together() {
         for row in rows(false) {
-            let (ours, peers) = (&row.work, row.peers.unwrap());
+            let ours = &row.work;
+            let Some(peers) = row.peers else {
+                assert_eq!(ours.mode, super::super::SPIN, "rivals sleep");
+                continue;
+            };
             assert_eq!(peers.connections, ours.connections * ours.threads);
             assert_eq!((peers.threads, peers.in_flight), (1, ours.in_flight));
         }
