@@ -6,7 +6,7 @@ use std::io;
 use crate::body::GoAwayCode;
 use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
-use crate::layer::LayerError;
+use crate::layer::{LayerError, TlsFault};
 
 /// The reason why a session ended. Counters use [`CloseReason::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,9 +138,11 @@ impl CloseReason {
             Self::Shutdown | Self::LaneFailed => Some(GoAwayCode::Shutdown),
             Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
-            Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => {
-                Some(GoAwayCode::ProtocolError)
-            }
+            // A client that speaks TLS learns from these bytes that this side does not.
+            Self::Layer(LayerError::Tls(TlsFault::UnexpectedTls))
+            | Self::Handshake(_)
+            | Self::Decode(_)
+            | Self::RequestIdReused => Some(GoAwayCode::ProtocolError),
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             Self::MemoryLimit | Self::ControlFlood | Self::RateLimit => {
                 Some(GoAwayCode::LimitReached)
@@ -187,6 +189,7 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("fell silent before its address was established")
             }
             Self::Evicted => formatter.write_str("made room for another address"),
+            Self::Layer(LayerError::Tls(fault)) => write!(formatter, "TLS failed: {fault}"),
             Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }

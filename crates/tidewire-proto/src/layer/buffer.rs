@@ -20,6 +20,11 @@ impl Buffer {
         &self.bytes[self.start..]
     }
 
+    /// The memory that it holds, used or not.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The vector to append to.
     pub(super) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.bytes

@@ -29,14 +29,18 @@
 //! of them would need a bound of its own.
 
 mod buffer;
+mod certificate;
 mod stack;
+mod tls_fault;
 
 use std::fmt;
 use std::io::IoSlice;
 
 use thiserror::Error;
 
+pub use certificate::CertificateNames;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
+pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
 
 /// One layer of one connection. See the [module](self) for the contract.
 pub trait Layer: fmt::Debug + Send {
@@ -66,6 +70,16 @@ pub trait Layer: fmt::Debug + Send {
 
     /// Appends the record that announces the end of the plaintext. It is called at most once.
     fn close(&mut self, network: &mut Vec<u8>);
+
+    /// The names in the peer's certificate, if the layer has verified one.
+    fn certificate(&self) -> Option<&CertificateNames> {
+        None
+    }
+
+    /// The memory that the layer holds itself, in bytes. The memory account of a server counts it.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// The error of a layer that cannot go on.
@@ -87,4 +101,7 @@ pub enum LayerError {
     /// The bytes beneath the layer ended before the layer did: the connection was cut.
     #[error("the connection was cut")]
     Truncated,
+    /// TLS failed.
+    #[error(transparent)]
+    Tls(#[from] TlsFault),
 }

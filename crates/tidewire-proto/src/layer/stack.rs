@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::buffer::Buffer;
-use super::{Layer, LayerError};
+use super::{CertificateNames, Layer, LayerError};
 
 /// The layers of a connection.
 ///
@@ -184,6 +184,22 @@ impl Stack {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// The names in the peer's certificate, if a layer has verified one.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&CertificateNames> {
+        let mut levels = self.levels.iter();
+        levels.find_map(|level| level.layer.certificate())
+    }
+
+    /// The memory of the layers and of the bytes that wait between them.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let of_level = |level: &Level| {
+            level.layer.memory_bytes() + level.input.memory_bytes() + level.output.memory_bytes()
+        };
+        self.levels.iter().map(of_level).sum::<usize>() + self.plain.memory_bytes()
     }
 
     fn top(&self) -> Option<&dyn Layer> {
