@@ -42,6 +42,16 @@ impl TestServer {
         Self::start(builder, &codec, "udp://127.0.0.1:0", None, make)
     }
 
+    /// Starts on a free loopback port with TLS. The builder has the certificate; the server's own peers trust the
+    /// [usual](crate::certificates::usual) authority.
+    pub fn over_tls<S: Service>(
+        builder: ServerBuilder,
+        codec: &AnyCodec,
+        make: impl FnMut(usize) -> S,
+    ) -> Self {
+        Self::start(builder, codec, "tls://127.0.0.1:0", None, make)
+    }
+
     /// Starts on a Unix socket in a directory of its own.
     pub fn over_ipc<S: Service>(
         builder: ServerBuilder,

@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidewire_proto::layer::Stack;
+use tidewire_proto::layer::{Layer, Stack};
 
 use crate::xor_layer::{XorLayer, layers_of};
 
@@ -19,10 +19,14 @@ pub struct LayeredWire<W> {
 }
 
 impl<W: Read + Write> LayeredWire<W> {
-    /// Puts layers over a connection, as the side that connects, and blocks until they are ready.
+    /// Puts test layers over a connection, as the side that connects, and blocks until they are ready.
     pub(crate) fn connect(socket: W, layers: u8) -> io::Result<Self> {
-        let stack = Stack::new(layers_of(layers, XorLayer::connecting));
-        let mut stack = stack.ok_or(ErrorKind::InvalidInput)?;
+        Self::begin(socket, layers_of(layers, XorLayer::connecting))
+    }
+
+    /// Puts these layers over a connection, and blocks until they are ready.
+    pub(crate) fn begin(socket: W, layers: Vec<Box<dyn Layer>>) -> io::Result<Self> {
+        let mut stack = Stack::new(layers).ok_or(ErrorKind::InvalidInput)?;
         stack.start().map_err(io::Error::other)?;
         let mut wire = Self {
             socket,

@@ -5,6 +5,7 @@
 //! what a foreign program sees. Rejected: simulated sockets, because the suite compares the four pollers; and sleeping
 //! until things happen: every wait here is for a condition, with a deadline that fails with its description.
 
+pub mod certificates;
 pub mod conformance;
 mod datagram_wire;
 pub mod descriptors;

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
+use crate::certificates;
 use crate::datagram_wire::DatagramWire;
 use crate::layered_wire::LayeredWire;
 use crate::ring_wire::RingWire;
@@ -44,6 +45,9 @@ impl Wire {
             Endpoint::Inproc(name) => {
                 Self::Inproc(RingWire::new(name.connect().map_err(io::Error::other)?))
             }
+            Endpoint::Tls(address) => {
+                return Self::connect(&SocketAddress::Tcp(*address).into())?.sealed();
+            }
             Endpoint::Udp(address) => Self::Udp(DatagramWire::connect(*address)?),
             other => return Err(unknown(other)),
         };
@@ -64,6 +68,10 @@ impl Wire {
     pub fn connect_narrow(endpoint: &Endpoint, receive_bytes: usize) -> io::Result<Self> {
         let address = match endpoint {
             Endpoint::Socket(address) => address,
+            Endpoint::Tls(address) => {
+                let beneath = SocketAddress::Tcp(*address).into();
+                return Self::connect_narrow(&beneath, receive_bytes)?.sealed();
+            }
             Endpoint::Inproc(_) | Endpoint::Udp(_) => return Self::connect(endpoint),
             other => return Err(unknown(other)),
         };
@@ -91,6 +99,14 @@ impl Wire {
             0 => Ok(self),
             layers => Ok(Self::Layered(Box::new(LayeredWire::connect(self, layers)?))),
         }
+    }
+
+    /// Puts TLS over a new connection, which trusts the [usual](certificates::usual) authority.
+    fn sealed(self) -> io::Result<Self> {
+        let (authority, _) = certificates::usual();
+        let tls = authority.client().layer("localhost", None);
+        let layers = vec![tls.map_err(io::Error::other)?];
+        Ok(Self::Layered(Box::new(LayeredWire::begin(self, layers)?)))
     }
 
     /// A second handle to the same connection, for a thread of its own.

@@ -85,6 +85,7 @@ mod service;
 mod session;
 pub mod system;
 pub mod text;
+pub mod tls;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;

@@ -36,6 +36,7 @@ pub use behaviours::BEHAVIOURS;
 pub use codec::{CodecKind, Need};
 pub use shared::run_shared;
 
+use crate::certificates;
 use crate::harness::TestServer;
 use crate::xor_layer::{XorLayer, layers_of};
 use shared::Cell;
@@ -45,6 +46,8 @@ use shared::Cell;
 pub enum Transport {
     /// TCP over the loopback interface.
     Tcp,
+    /// TLS over TCP.
+    Tls,
     /// A Unix socket.
     Ipc,
     /// Byte rings within the process.
@@ -94,6 +97,9 @@ impl Setup {
     #[must_use]
     pub fn builder(&self) -> ServerBuilder {
         let mut builder = Server::builder().poller(PollerChoice::Only(self.poller));
+        if self.transport == Transport::Tls {
+            builder = builder.tls(certificates::usual().1.server());
+        }
         if let layers @ 1.. = self.layers {
             builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
         }
@@ -107,6 +113,10 @@ impl Setup {
         let builder = tidewire::Client::builder()
             .poller(PollerChoice::Only(self.poller))
             .codec(self.codec());
+        let builder = match self.transport {
+            Transport::Tls => builder.tls(certificates::usual().0.client()),
+            _ => builder,
+        };
         match self.layers {
             0 => builder,
             layers => builder.layers(move |_| layers_of(layers, XorLayer::connecting)),
@@ -126,6 +136,7 @@ impl Setup {
     ) -> TestServer {
         let server = match self.transport {
             Transport::Tcp => TestServer::over_tcp(builder, &self.codec(), make),
+            Transport::Tls => TestServer::over_tls(builder, &self.codec(), make),
             Transport::Ipc => TestServer::over_ipc(builder, &self.codec(), make),
             Transport::Inproc => TestServer::over_inproc(builder, &self.codec(), make),
             Transport::Udp => TestServer::over_udp(builder, &self.codec(), make),
@@ -167,11 +178,12 @@ impl fmt::Display for Setup {
 
 impl Transport {
     /// All transports.
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::Ipc, Self::Inproc, Self::Udp];
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::Tls, Self::Ipc, Self::Inproc, Self::Udp];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
             Self::Ipc => "ipc",
             Self::Inproc => "inproc",
             Self::Udp => "udp",

@@ -14,15 +14,15 @@ mod inproc_name;
 pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
 
-/// Where to listen or connect: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone
-/// means TCP.
+/// Where to listen or connect: `tcp://HOST:PORT`, `tls://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`.
+/// `HOST:PORT` alone means TCP, and `tls://` means TLS over TCP.
 ///
 /// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too. Port 0 asks the system for a free
 /// port. A host name may have several addresses: a server takes the first that this machine has, and a client tries one
 /// after the other. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
 /// the machine may connect to it. An in-process name is known in its own process only.
 ///
-/// A tcp or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames, for a
+/// A tcp, tls or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames, for a
 /// codec that leaves the choice: the original implementation of UVRPC writes a length in front of each frame over TCP, and
 /// none over Unix sockets. Each address that a server listens on may have its own setting. Without one, the codec's setting
 /// holds. An [`Endpoint`] does not keep it.
@@ -46,6 +46,7 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AddressKind {
     Tcp { host: String, port: u16 },
+    Tls { host: String, port: u16 },
     Udp { host: String, port: u16 },
     Ipc(PathBuf),
     Inproc(InprocName),
@@ -58,6 +59,8 @@ enum AddressKind {
 pub enum Endpoint {
     /// A TCP or Unix socket.
     Socket(SocketAddress),
+    /// A TCP port with TLS.
+    Tls(SocketAddr),
     /// A UDP port.
     Udp(SocketAddr),
     /// A name within this process.
@@ -70,7 +73,8 @@ pub enum Endpoint {
 pub enum AddressError {
     /// The part before `://` is not a transport.
     #[error(
-        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME"
+        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT, ipc://PATH or \
+         inproc://NAME"
     )]
     UnknownTransport {
         /// The part before `://`.
@@ -80,7 +84,7 @@ pub enum AddressError {
     },
     /// The port is missing, or is not a number up to 65535.
     #[error(
-        "no valid port in {text:?}; write tcp://HOST:PORT or udp://HOST:PORT, for example tcp://127.0.0.1:8080"
+        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT or udp://HOST:PORT, for example tcp://127.0.0.1:8080"
     )]
     BadPort {
         /// The whole text.
@@ -128,7 +132,7 @@ pub enum AddressError {
     },
     /// The address has a framing, but its transport preserves the boundaries of messages.
     #[error(
-        "framing is for tcp:// and ipc:// only; leave ?framing= out of {text:?}, whose transport tells messages apart"
+        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport tells messages apart"
     )]
     NoStream {
         /// The whole text.
@@ -156,6 +160,7 @@ impl Address {
             AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
             AddressKind::Ipc(path) => SocketAddress::Unix(path.clone()).into(),
             AddressKind::Tcp { host, port } => return resolve_host(host, *port, Endpoint::from),
+            AddressKind::Tls { host, port } => return resolve_host(host, *port, Endpoint::Tls),
             AddressKind::Udp { host, port } => return resolve_host(host, *port, Endpoint::Udp),
         }])
     }
@@ -167,7 +172,9 @@ impl Address {
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match &self.kind {
-            AddressKind::Tcp { host, .. } | AddressKind::Udp { host, .. } => Some(host),
+            AddressKind::Tcp { host, .. }
+            | AddressKind::Tls { host, .. }
+            | AddressKind::Udp { host, .. } => Some(host),
             AddressKind::Ipc(_) | AddressKind::Inproc(_) => None,
         }
     }
@@ -187,7 +194,15 @@ impl Address {
 
     /// Whether bytes travel through a TCP or Unix socket.
     pub(crate) fn is_stream_socket(&self) -> bool {
-        matches!(self.kind, AddressKind::Tcp { .. } | AddressKind::Ipc(_))
+        matches!(
+            self.kind,
+            AddressKind::Tcp { .. } | AddressKind::Tls { .. } | AddressKind::Ipc(_)
+        )
+    }
+
+    /// Whether the stream is sealed by TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.kind, AddressKind::Tls { .. })
     }
 
     /// Whether messages travel as datagrams.
@@ -202,7 +217,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
         let (rest, framing) = match transport {
-            "tcp" | "udp" | "ipc" | "inproc" => split_framing(rest)?,
+            "tcp" | "tls" | "udp" | "ipc" | "inproc" => split_framing(rest)?,
             _ => (rest, None),
         };
         if framing.is_some() && matches!(transport, "udp" | "inproc") {
@@ -214,6 +229,10 @@ impl FromStr for Address {
             "tcp" => {
                 let (host, port) = parse_host(text, rest)?;
                 AddressKind::Tcp { host, port }
+            }
+            "tls" => {
+                let (host, port) = parse_host(text, rest)?;
+                AddressKind::Tls { host, port }
             }
             "udp" => {
                 let (host, port) = parse_host(text, rest)?;
@@ -236,6 +255,7 @@ impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             AddressKind::Tcp { host, port } => write_host(formatter, "tcp", host, *port)?,
+            AddressKind::Tls { host, port } => write_host(formatter, "tls", host, *port)?,
             AddressKind::Udp { host, port } => write_host(formatter, "udp", host, *port)?,
             AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display())?,
             AddressKind::Inproc(name) => name.fmt(formatter)?,
@@ -252,6 +272,10 @@ impl From<Endpoint> for Address {
     fn from(endpoint: Endpoint) -> Self {
         let kind = match endpoint {
             Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Tls(address) => AddressKind::Tls {
                 host: address.ip().to_string(),
                 port: address.port(),
             },
@@ -301,6 +325,7 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(address) => address.fmt(formatter),
+            Self::Tls(address) => write!(formatter, "tls://{address}"),
             Self::Udp(address) => write!(formatter, "udp://{address}"),
             Self::Inproc(name) => name.fmt(formatter),
         }
@@ -425,6 +450,8 @@ mod tests {
             "tcp://127.0.0.1:8080",
             "tcp://[::1]:0",
             "tcp://localhost:1",
+            "tls://127.0.0.1:8443",
+            "tls://[::1]:0",
             "udp://127.0.0.1:8080",
             "udp://[::1]:0",
             "ipc:///tmp/x.sock",

@@ -21,6 +21,7 @@ use super::{Client, Inner};
 use crate::address::Address;
 use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
+use crate::tls::{ClientTls, Connector};
 use crate::transport::LayerFactory;
 
 /// The settings of a client before it connects. Made by [`Client::builder`].
@@ -56,6 +57,7 @@ pub struct ClientBuilder {
     sockets: SocketOptions,
     spin_us: Option<u32>,
     layers: Option<LayerFactory>,
+    tls: ClientTls,
 }
 
 impl Default for ClientBuilder {
@@ -74,6 +76,7 @@ impl Default for ClientBuilder {
             sockets: SocketOptions::default(),
             spin_us: None,
             layers: None,
+            tls: ClientTls::default(),
         }
     }
 }
@@ -196,6 +199,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets whom the client trusts at a `tls://` address, and which certificate it shows. Default: it trusts the authorities of
+    /// the system, and shows none.
+    #[must_use]
+    pub fn tls(mut self, settings: ClientTls) -> Self {
+        self.tls = settings;
+        self
+    }
+
     /// Connects. Each address of a host name is tried in turn until one answers. Await the client, or
     /// [`wait`](Connecting::wait) for it. This call does not block: a thread of its own looks the host name up. The name is
     /// looked up again after an attempt has failed with each of its addresses.
@@ -251,6 +262,18 @@ impl ClientBuilder {
         self.start_to(Target::of(address)?, is_lazy)
     }
 
+    /// Makes the layers, with TLS beneath them if the address asks for it.
+    fn secured(&mut self, address: &Address) -> Result<Option<LayerFactory>, ConnectError> {
+        let layers = self.layers.take();
+        let Some(host) = address.host().filter(|_| address.is_tls()) else {
+            return Ok(layers);
+        };
+        let connector = Connector::load(&self.tls, host, Some(self.codec.name()));
+        let connector = connector.map_err(ServeError::from)?;
+        let secure = move || connector.layer();
+        Ok(Some(LayerFactory::with_tls(secure, layers)))
+    }
+
     /// Starts a client of this server.
     pub(super) fn start_to(
         mut self,
@@ -258,7 +281,7 @@ impl ClientBuilder {
         is_lazy: bool,
     ) -> Result<Client, ConnectError> {
         let address = target.address();
-        let layers = self.layers.take();
+        let layers = self.secured(address)?;
         let layers = layers.and_then(|factory| factory.layers(address));
         if layers.is_some() && !address.is_stream_socket() {
             let address = address.clone();

@@ -13,6 +13,7 @@ use tidewire_io::socket::{AcceptError, Accepted};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Connection, Phase};
+use tidewire_proto::layer::TlsFault;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
@@ -33,6 +34,8 @@ pub(crate) struct Acceptor {
     pub(crate) error_log: QuietLog,
     /// Limits the log lines about peers that a limit refuses.
     refusal_log: QuietLog,
+    /// Limits the log lines about peers that TLS refuses, or that refuse this side.
+    tls_log: QuietLog,
 }
 
 /// The reason why a new peer is refused.
@@ -170,6 +173,19 @@ impl Core {
             );
         }
         Err(refusal)
+    }
+
+    /// Logs why TLS with a peer failed, at a limited rate.
+    #[cold]
+    pub(super) fn warn_of_tls(&mut self, fault: TlsFault, peer: Option<&Endpoint>) {
+        if let Some(unlogged) = self.acceptor.tls_log.may_log(self.sessions.now_ns()) {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                peer,
+                unlogged,
+                "TLS failed: {fault}; further failures are not logged for 10 s"
+            );
+        }
     }
 
     /// Takes up a connection that the session limiter has counted.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
 use tidewire_io::poller::Token;
-use tidewire_io::socket::Stream;
+use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Connection;
+use tidewire_proto::layer::LayerError;
 
 use super::Core;
 use crate::address::Endpoint;
@@ -30,7 +31,7 @@ impl Core {
         wait_for_server: bool,
     ) -> Result<SessionId, ConnectFailure> {
         let (stream, peer) = match endpoint {
-            Endpoint::Socket(_) | Endpoint::Udp(_) if wait_for_server => {
+            Endpoint::Socket(_) | Endpoint::Tls(_) | Endpoint::Udp(_) if wait_for_server => {
                 return Err(InprocConnectError::CannotWait.into());
             }
             Endpoint::Socket(address) => {
@@ -40,6 +41,14 @@ impl Core {
                     None => stream.into(),
                 };
                 (stream, Some(address.clone().into()))
+            }
+            Endpoint::Tls(address) => {
+                // A connection that was to be sealed never goes out as plaintext.
+                let layers = self.shared.outgoing_layers.as_ref();
+                let layers = layers.ok_or(ConnectFailure::NoTls)?;
+                let address = SocketAddress::Tcp(*address);
+                let stream = Stream::connect_with(&address, &self.config.socket_options)?;
+                (layers.over(stream), Some(endpoint.clone()))
             }
             Endpoint::Udp(address) => {
                 self.check_framing()?;
@@ -118,6 +127,9 @@ impl Core {
         self.sessions.awake.reserve(self.sessions.len());
         self.sessions.arm_timer(slot);
         self.sessions.relief.charge_session(slot);
+        if self.sessions[slot].stream.has_layers() {
+            self.sessions.charge_buffers(slot);
+        }
         self.counters.sessions_opened.add(1);
         Ok(slot)
     }
@@ -172,6 +184,11 @@ impl Core {
         drop(session.profile.attached.take());
         self.counters.closed[reason.index()].add(1);
         tracing::debug!(session = %session.id, %reason, "session closed");
+        if let CloseReason::Layer(LayerError::Tls(fault)) = reason
+            && !session.connection.is_outgoing()
+        {
+            self.warn_of_tls(fault, session.profile.peer.as_deref());
+        }
     }
 
     /// Removes all sessions without calling the service, which has failed. Peers learn of it at once instead of

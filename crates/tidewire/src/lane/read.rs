@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemplate};
 use tidewire_proto::connection::{FrameFilter, Handled};
+use tidewire_proto::layer::{TlsFault, is_tls_record};
 use tidewire_proto::message::Message;
 
 use super::partial::{keep_partial, pause, read_into_partial};
@@ -13,7 +14,7 @@ use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
 use crate::room::GROWTH_STEP_BYTES;
 use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
-use crate::session::{CloseReason, LaneSessions, close_reason};
+use crate::session::{CloseReason, LaneSessions, Session, close_reason};
 use crate::transport::Transport;
 
 /// The outcome of handling a piece of input.
@@ -454,6 +455,10 @@ fn refuse_input<C: Codec + ?Sized>(
     }
     let mut none = ConnectionState::default();
     let session = cx.core.sessions.find_mut(cx.id);
+    let is_plain = |session: &&mut Session| !session.stream.has_layers();
+    if is_tls_record(rest) && session.as_ref().is_some_and(is_plain) {
+        return Flow::Close(CloseReason::Layer(TlsFault::UnexpectedTls.into()));
+    }
     let state = session.map_or(&mut none, |session| &mut session.adapting.state);
     Flow::Close(filter.refuse(codec, state, rest))
 }

@@ -25,7 +25,7 @@ impl Counter {
         );
     }
 
-    /// As [`Counter::add`], for any thread. Use it once the lane has ended.
+    /// As [`Counter::add`], for any thread. Use it once the lane has ended, or for a counter that the lane never changes.
     pub(crate) fn add_shared(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -229,6 +229,10 @@ counters! {
     events_dropped,
     /// Connections refused because the server was near its memory limit. `sessions_refused` counts them too.
     memory_refused_sessions,
+    /// Times that certificate and key were read again and new connections use them.
+    tls_reloads,
+    /// Times that certificate and key were read again and could not be used.
+    tls_reloads_refused,
     /// Messages for rooms and topics that were refused at the memory limit, and messages of other lanes that were dropped there.
     memory_refused_messages,
     /// Messages that a service refused with a typed error.

@@ -59,6 +59,9 @@ impl Bound {
                 Endpoint::Socket(at) => {
                     self.bind_listener(&at, address, codec, sockets, layers.clone())
                 }
+                Endpoint::Tls(at) => {
+                    self.bind_listener(&at.into(), address, codec, sockets, layers.clone())
+                }
                 _ if layers.is_some() => Err(ServeError::Layers {
                     address: address.clone(),
                 }),
@@ -96,7 +99,10 @@ impl Bound {
             return Err(ServeError::Layers { address });
         }
         let socket = Listener::bind(at, options)?;
-        let local = socket.local_address().clone();
+        let local = match socket.local_address().clone() {
+            SocketAddress::Tcp(at) if address.is_tls() => Endpoint::Tls(at),
+            local => local.into(),
+        };
         let own = framing.and_then(|framing| codec.with_stream_framing(framing));
         let terms = ListenerTerms::new(
             local.to_string(),
@@ -106,7 +112,7 @@ impl Bound {
         );
         let terms = Arc::new(terms);
         self.listeners.push(StreamListener { socket, terms });
-        Ok(local.into())
+        Ok(local)
     }
 
     /// Binds a socket for every lane at the same address.

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Policies, PolicyError};
 mod bind;
+mod tls;
 mod wait;
 
 use std::fmt;
@@ -29,6 +30,7 @@ use crate::observe::{LaneCounters, Metrics, MetricsReader};
 use crate::room::LANES_MAX;
 use crate::service::Sessions;
 use crate::service::{Service, SharedService};
+use crate::tls::{ServerTls, TlsError, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
 use bind::{Bound, default_datagram_options};
@@ -47,6 +49,7 @@ pub struct Server {
     names: Vec<inproc::Bound>,
     metrics: MetricsReader,
     poller: PollerKind,
+    tls: Option<TlsReloader>,
 }
 
 /// The settings of a server before it runs. [`Server::builder`] makes them.
@@ -86,6 +89,7 @@ pub struct ServerBuilder {
     layers: Option<LayerFactory>,
     /// The layers of connections that its lanes make.
     outgoing_layers: Option<Layers>,
+    tls: Option<ServerTls>,
 }
 
 /// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
@@ -138,6 +142,15 @@ pub enum ServeError {
          ?framing=, the one with lengths; make none for this address, or start another server for it"
     )]
     Layers {
+        /// The address.
+        address: Address,
+    },
+    /// The TLS settings of a server or client cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// An address asks for TLS, and the server has no certificate.
+    #[error("cannot listen on {address} without a certificate: give the server one, with its key")]
+    NoCertificate {
         /// The address.
         address: Address,
     },
@@ -317,6 +330,7 @@ impl Default for ServerBuilder {
             agent: None,
             layers: None,
             outgoing_layers: None,
+            tls: None,
         }
     }
 }
@@ -500,6 +514,7 @@ impl ServerBuilder {
         self.codec = frame(&mut self.addresses, self.codec)?;
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         self.check_policy()?;
+        let acceptor = self.secure()?;
         let bound = Bound::bind(
             &self.addresses,
             &self.codec,
@@ -532,6 +547,7 @@ impl ServerBuilder {
             names: Vec::new(),
             metrics: MetricsReader::new(counters.clone(), Arc::clone(&shared.memory)),
             poller: kind,
+            tls: acceptor.map(|acceptor| TlsReloader::new(acceptor, Arc::clone(&counters[0]))),
         };
         server.take_names()?;
         let mut listeners = bound.listeners;

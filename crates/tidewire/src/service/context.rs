@@ -7,6 +7,7 @@ use crate::session::encode_within;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::layer::CertificateNames;
 use tidewire_proto::message::{MemberId, Message};
 use tidewire_proto::room::Policy;
 
@@ -17,7 +18,7 @@ use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, Sub
 use crate::service::SessionSender;
 use crate::session::SessionId;
 use crate::transport::ConnectFailure;
-use crate::transport::TransportKind;
+use crate::transport::{Transport, TransportKind};
 
 /// The lane as one call of a [`Service`](crate::Service) sees it, and the session of that call.
 ///
@@ -158,6 +159,14 @@ impl Context<'_> {
             .shared
             .as_ref()?
             .credentials
+    }
+
+    /// Returns the names in the certificate that the peer has shown over TLS, if it has shown one and an authority of
+    /// [`ServerTls`](crate::tls::ServerTls) has signed it.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&CertificateNames> {
+        let session = self.core.sessions.find(self.id)?;
+        session.stream.certificate()
     }
 
     /// Returns the kind of transport that carries the session.

@@ -138,7 +138,10 @@ impl SessionLimiter {
 /// The address that a peer counts for: its IPv4 address, also if mapped to IPv6, or the first 64 bits of its IPv6 address.
 /// One IPv6 host can use all addresses that share these bits.
 pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
-    let (Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address)) = peer else {
+    let (Endpoint::Socket(SocketAddress::Tcp(address))
+    | Endpoint::Tls(address)
+    | Endpoint::Udp(address)) = peer
+    else {
         return None;
     };
     Some(match address.ip().to_canonical() {

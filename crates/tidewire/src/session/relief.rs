@@ -22,6 +22,7 @@ use tidewire_proto::room::Policy;
 use super::{CloseReason, LaneSessions, Membership, Session, SessionId, Unanswered};
 use crate::memory::{LaneMemory, Pressure};
 use crate::observe::{DropReason, QuietLog};
+use crate::transport::Transport;
 
 /// The memory account of a lane, and the state of its relief.
 #[derive(Debug)]
@@ -367,7 +368,8 @@ impl Session {
     #[inline]
     fn kept_bytes(&self) -> usize {
         let answers = self.unanswered.as_deref().map_or(0, Unanswered::held_bytes);
-        self.output.bytes.capacity() + self.connection.partial.held_bytes() + answers
+        let layers = self.stream.memory_bytes();
+        self.output.bytes.capacity() + self.connection.partial.held_bytes() + answers + layers
     }
 }
 

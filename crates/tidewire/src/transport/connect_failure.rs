@@ -46,6 +46,11 @@ pub enum ConnectFailure {
         /// The name of the codec.
         codec: &'static str,
     },
+    /// The connection was to be sealed by TLS, and nothing says whom this side trusts. Only clients connect by TLS so far.
+    #[error(
+        "cannot connect by tls:// here: connections that handlers make have no TLS; use a client"
+    )]
+    NoTls,
     /// The connection was made, but the session ended before it was open.
     #[error("the connection ended before it was open: {0}")]
     Closed(CloseReason),

@@ -50,6 +50,7 @@ use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 use tidewire_proto::connection::Delivery;
+use tidewire_proto::layer::CertificateNames;
 
 use crate::address::InprocName;
 pub use connect_failure::ConnectFailure;
@@ -190,6 +191,16 @@ pub(crate) trait Transport: AsFd {
     /// Bytes that wait for the socket: a write has accepted them, or the layers have made them.
     fn pending_bytes(&self) -> usize {
         0
+    }
+
+    /// The memory of the layers and of their buffers, in bytes.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    /// The names in the peer's certificate, if a layer has verified one.
+    fn certificate(&self) -> Option<&CertificateNames> {
+        None
     }
 
     /// Writes the pending bytes. `WouldBlock` means that some of them still wait.
@@ -433,6 +444,18 @@ impl Transport for Carrier {
             Self::Layered(layered) => layered.pending_bytes(),
             _ => 0,
         }
+    }
+
+    #[inline]
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Layered(layered) => layered.memory_bytes(),
+            _ => 0,
+        }
+    }
+
+    fn certificate(&self) -> Option<&CertificateNames> {
+        each!(self, stream => stream.certificate())
     }
 
     fn flush(&mut self) -> io::Result<()> {

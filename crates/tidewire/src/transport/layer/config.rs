@@ -31,6 +31,18 @@ impl LayerFactory {
         Self(Arc::new(make))
     }
 
+    /// Puts the layers of `secure` beneath those of `upper`, at addresses of TLS.
+    pub(crate) fn with_tls(
+        secure: impl Fn() -> Box<dyn Layer> + Send + Sync + 'static,
+        upper: Option<Self>,
+    ) -> Self {
+        Self::new(move |address| {
+            let tls = address.is_tls().then(&secure);
+            let upper = upper.as_ref().map(|factory| (factory.0)(address));
+            tls.into_iter().chain(upper.unwrap_or_default()).collect()
+        })
+    }
+
     /// The layers of connections of this address. `None` if it has none.
     pub(crate) fn layers(&self, address: &Address) -> Option<Layers> {
         let has_layers = !(self.0)(address).is_empty();

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
 use tidewire_io::socket::{Stream, StreamConnectError};
-use tidewire_proto::layer::{LayerError, Stack};
+use tidewire_proto::layer::{CertificateNames, LayerError, Stack};
 
 pub(crate) use config::{LayerFactory, Layers};
 
@@ -227,6 +227,14 @@ impl Transport for LayeredStream {
 
     fn pending_bytes(&self) -> usize {
         self.stack.unsent().len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.stack.memory_bytes()
+    }
+
+    fn certificate(&self) -> Option<&CertificateNames> {
+        self.stack.certificate()
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,0 +1,191 @@
+//! The server's side: its certificate, and the layers of accepted connections.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crossbeam_utils::CachePadded;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use tidewire_proto::layer::Layer;
+
+use super::error::{PemPart, TlsError};
+use super::layer::{Failed, TlsLayer};
+use super::pem::{FileState, Pem};
+use super::provider::{provider, ticketer, versions};
+use super::{ClientAuth, ServerTls};
+use crate::observe::LaneCounters;
+
+/// Makes the TLS layers of the connections that a server accepts.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    settings: ServerTls,
+    /// The name of the server's codec.
+    protocol: &'static str,
+    /// Replaced by a reload. It is read once a connection.
+    config: RwLock<Arc<ServerConfig>>,
+    /// The states of the files at the last load, whether it failed or not.
+    seen: Mutex<[Option<FileState>; 3]>,
+}
+
+/// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader) makes it.
+///
+/// New connections use the new pair; open sessions go on. If the new pair cannot be used, the server keeps the old one.
+#[derive(Clone, Debug)]
+pub struct TlsReloader {
+    acceptor: Arc<Acceptor>,
+    counters: Arc<CachePadded<LaneCounters>>,
+}
+
+impl Acceptor {
+    /// Reads certificate and key. The codec's name is offered by ALPN.
+    pub(crate) fn load(settings: ServerTls, protocol: &'static str) -> Result<Self, TlsError> {
+        let seen = settings.files();
+        let config = settings.config(protocol)?;
+        Ok(Self {
+            settings,
+            protocol,
+            config: RwLock::new(Arc::new(config)),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    /// Makes the layer of an accepted connection.
+    pub(crate) fn layer(&self) -> Box<dyn Layer> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        match ServerConnection::new(Arc::clone(&config)) {
+            Ok(connection) => Box::new(TlsLayer::new(connection.into())),
+            Err(error) => Failed::layer(&error),
+        }
+    }
+
+    /// Reads the files again. Tickets of earlier sessions become invalid, so that nobody comes back with an identity whose
+    /// authority was taken away.
+    fn reload(&self) -> Result<(), TlsError> {
+        *self.seen() = self.settings.files();
+        let config = Arc::new(self.settings.config(self.protocol)?);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    fn has_changed(&self) -> bool {
+        *self.seen() != self.settings.files()
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, [Option<FileState>; 3]> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TlsReloader {
+    pub(crate) fn new(acceptor: Arc<Acceptor>, counters: Arc<CachePadded<LaneCounters>>) -> Self {
+        Self { acceptor, counters }
+    }
+
+    /// Reads the files now. The log says how it ended, and the counters
+    /// [`tls_reloads`](crate::Metrics::tls_reloads) and [`tls_reloads_refused`](crate::Metrics::tls_reloads_refused) count it.
+    ///
+    /// # Errors
+    /// The new pair cannot be used, and the server keeps the old one.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let outcome = self.acceptor.reload();
+        match &outcome {
+            Ok(()) => {
+                tracing::info!(chain = ?self.acceptor.settings.chain, "new connections use the certificate that was read again");
+                self.counters.tls_reloads.add_shared(1);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the new certificate is refused, and the old one stays");
+                self.counters.tls_reloads_refused.add_shared(1);
+            }
+        }
+        outcome
+    }
+
+    /// Reads the files if one of them has changed since they were last read. Returns whether they were read.
+    ///
+    /// # Errors
+    /// As [`Self::reload`]. Files that could not be used are not read again before they change once more.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
+        match self.acceptor.has_changed() {
+            true => self.reload().map(|()| true),
+            false => Ok(false),
+        }
+    }
+}
+
+impl ServerTls {
+    /// Makes the server's side of TLS for one connection, as a layer. `protocol` is the name that is offered by ALPN, which is that
+    /// of the codec.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn layer(&self, protocol: &'static str) -> Result<Box<dyn Layer>, TlsError> {
+        Ok(Acceptor::load(self.clone(), protocol)?.layer())
+    }
+
+    fn files(&self) -> [Option<FileState>; 3] {
+        let ca = match &self.clients {
+            ClientAuth::Off => None,
+            ClientAuth::Optional(ca) | ClientAuth::Required(ca) => ca.file_state(),
+        };
+        [self.chain.file_state(), self.key.file_state(), ca]
+    }
+
+    fn config(&self, protocol: &str) -> Result<ServerConfig, TlsError> {
+        let chain = self.chain.certificates(PemPart::Chain)?;
+        let key = self.key.key()?;
+        let unusable = |error: rustls::Error| unusable(&self.chain, &self.key, &error);
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions(self.allows_tls12))
+            .map_err(unusable)?;
+        let builder = match &self.clients {
+            ClientAuth::Off => builder.with_no_client_auth(),
+            ClientAuth::Optional(ca) | ClientAuth::Required(ca) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(
+                    authorities(ca)?.into(),
+                    provider(),
+                );
+                let verifier = match &self.clients {
+                    ClientAuth::Optional(_) => verifier.allow_unauthenticated(),
+                    _ => verifier,
+                };
+                let verifier = verifier.build().map_err(|error| TlsError::BadAuthority {
+                    ca: ca.origin(),
+                    detail: error.to_string(),
+                })?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
+        config.alpn_protocols = vec![protocol.into()];
+        config.ticketer = ticketer().map_err(unusable)?;
+        Ok(config)
+    }
+}
+
+/// Reads the certificates of authorities.
+pub(super) fn authorities(ca: &Pem) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in ca.certificates(PemPart::Authorities)? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsError::BadAuthority {
+                ca: ca.origin(),
+                detail: error.to_string(),
+            })?;
+    }
+    Ok(roots)
+}
+
+/// Converts an error of a certificate and its key.
+pub(super) fn unusable(chain: &Pem, key: &Pem, error: &rustls::Error) -> TlsError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch {
+            key: key.origin(),
+            chain: chain.origin(),
+        },
+        error => TlsError::Unusable {
+            chain: chain.origin(),
+            detail: error.to_string(),
+        },
+    }
+}

@@ -1,0 +1,93 @@
+//! The client's side: whom it trusts, and the layers of its connections.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+use rustls_platform_verifier::Verifier;
+use tidewire_proto::layer::Layer;
+
+use super::ClientTls;
+use super::acceptor::{authorities, unusable};
+use super::error::{PemPart, TlsError};
+use super::layer::{Failed, TlsLayer};
+use super::provider::{provider, versions};
+
+/// Makes the TLS layers of a client's connections to one server. Its configuration keeps the tickets for resumption.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    config: Arc<ClientConfig>,
+    server: ServerName<'static>,
+}
+
+impl Connector {
+    /// Reads what the settings name. `host` is the host of the server's address, and `protocol` the codec's name.
+    pub(crate) fn load(
+        settings: &ClientTls,
+        host: &str,
+        protocol: Option<&str>,
+    ) -> Result<Self, TlsError> {
+        let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
+        let server = ServerName::try_from(name.clone());
+        Ok(Self {
+            server: server.map_err(|_| TlsError::BadServerName { name })?,
+            config: Arc::new(settings.config(protocol)?),
+        })
+    }
+
+    /// Makes the layer of a new connection.
+    pub(crate) fn layer(&self) -> Box<dyn Layer> {
+        match ClientConnection::new(Arc::clone(&self.config), self.server.clone()) {
+            Ok(connection) => Box::new(TlsLayer::new(connection.into())),
+            Err(error) => Failed::layer(&error),
+        }
+    }
+}
+
+impl ClientTls {
+    /// Makes the client's side of TLS for one connection, as a layer. `host` is the host of the server's address, and `protocol` the
+    /// name that is offered by ALPN, which is that of the codec.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn layer(&self, host: &str, protocol: Option<&str>) -> Result<Box<dyn Layer>, TlsError> {
+        Ok(Connector::load(self, host, protocol)?.layer())
+    }
+
+    fn config(&self, protocol: Option<&str>) -> Result<ClientConfig, TlsError> {
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions(self.allows_tls12))
+            .map_err(|error| no_roots(&error))?
+            .dangerous()
+            .with_custom_certificate_verifier(self.verifier()?);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => builder
+                .with_client_auth_cert(chain.certificates(PemPart::Chain)?, key.key()?)
+                .map_err(|error| unusable(chain, key, &error))?,
+        };
+        config.alpn_protocols = protocol.map(Vec::from).into_iter().collect();
+        Ok(config)
+    }
+
+    fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+        let Some(ca) = &self.ca else {
+            let verifier = Verifier::new(provider()).map_err(|error| no_roots(&error))?;
+            return Ok(Arc::new(verifier));
+        };
+        let roots = authorities(ca)?.into();
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+        let verifier = verifier.map_err(|error| TlsError::BadAuthority {
+            ca: ca.origin(),
+            detail: error.to_string(),
+        })?;
+        Ok(verifier)
+    }
+}
+
+fn no_roots(error: &rustls::Error) -> TlsError {
+    let detail = error.to_string();
+    TlsError::NoSystemRoots { detail }
+}

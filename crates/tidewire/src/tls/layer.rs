@@ -1,0 +1,224 @@
+//! TLS as a layer: rustls between the bytes of the socket and the plaintext of the codec.
+//!
+//! Bytes are copied once on each way, from and to the buffers of rustls. It allocates for each record, and a record holds all that
+//! waited, up to 16 KiB of it.
+
+use std::io::{BufRead, IoSlice, Write};
+
+use rustls::{CertificateError, Connection, Error, InvalidMessage};
+use tidewire_proto::layer::{
+    CertificateNames, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
+};
+use tidewire_proto::text::escaped;
+
+/// One side of a TLS connection.
+#[derive(Debug)]
+pub(super) struct TlsLayer {
+    connection: Connection,
+    /// The names in the peer's certificate, from the end of the handshake on.
+    certificate: Option<CertificateNames>,
+    /// The peer's first bytes were no record.
+    is_plain_peer: bool,
+    has_received: bool,
+    has_ended: bool,
+}
+
+impl TlsLayer {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            certificate: None,
+            is_plain_peer: false,
+            has_received: false,
+            has_ended: false,
+        }
+    }
+
+    /// Checks the peer's first bytes. Without it, a peer that sends less than the header of a record would wait until the
+    /// handshake times out. Returns whether there are enough of them.
+    fn check_first(&mut self, network: &[u8]) -> Result<bool, LayerError> {
+        let may_be_record = match network {
+            [kind] => RECORD_TYPES.contains(kind),
+            [kind, major] => RECORD_TYPES.contains(kind) && *major == RECORD_MAJOR,
+            _ => is_tls_record(network),
+        };
+        if !may_be_record {
+            self.is_plain_peer = true;
+            return Err(TlsFault::PlainText.into());
+        }
+        self.has_received = network.len() > 2;
+        Ok(self.has_received)
+    }
+
+    /// Moves the decrypted bytes out of rustls.
+    fn take_plain(&mut self, plain: &mut Vec<u8>) {
+        let mut reader = self.connection.reader();
+        // An error means that there is nothing to read, now or ever.
+        while let Ok(bytes @ [_, ..]) = reader.fill_buf() {
+            plain.extend_from_slice(bytes);
+            let count = bytes.len();
+            reader.consume(count);
+        }
+    }
+
+    fn read_certificate(&mut self) {
+        let certificates = self.connection.peer_certificates().unwrap_or_default();
+        self.certificate = certificates
+            .first()
+            .and_then(|certificate| CertificateNames::of_der(certificate));
+    }
+}
+
+impl Layer for TlsLayer {
+    fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError> {
+        if !self.has_received && !self.check_first(network)? {
+            return Ok(0);
+        }
+        let was_ready = self.is_ready();
+        let mut rest = network;
+        // It fails only when plaintext was left in it, which is taken below each time.
+        let used = self
+            .connection
+            .read_tls(&mut rest)
+            .map_err(|_| LayerError::Malformed)?;
+        let state = self.connection.process_new_packets().map_err(explain)?;
+        if state.plaintext_bytes_to_read() > 0 {
+            self.take_plain(plain);
+        }
+        self.has_ended |= state.peer_has_closed();
+        if !was_ready && self.is_ready() {
+            self.read_certificate();
+        }
+        Ok(used)
+    }
+
+    fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError> {
+        if !self.is_ready() {
+            return Ok(0);
+        }
+        let sealed = self.connection.writer().write_vectored(plain);
+        self.transmit(network);
+        sealed.map_err(|_| LayerError::Malformed)
+    }
+
+    fn transmit(&mut self, network: &mut Vec<u8>) {
+        if std::mem::take(&mut self.is_plain_peer) {
+            // A client in plain text finds out by this record.
+            network.extend_from_slice(&UNEXPECTED_MESSAGE);
+            return;
+        }
+        while self.connection.wants_write() {
+            // Writing to memory does not fail.
+            let _ = self.connection.write_tls(network);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    fn close(&mut self, network: &mut Vec<u8>) {
+        self.connection.send_close_notify();
+        self.transmit(network);
+    }
+
+    fn certificate(&self) -> Option<&CertificateNames> {
+        self.certificate.as_ref()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self.is_ready() {
+            true => SESSION_BYTES,
+            false => HANDSHAKE_BYTES,
+        }
+    }
+}
+
+/// The layer of a connection that cannot begin, which must not become plaintext.
+#[derive(Debug)]
+pub(super) struct Failed;
+
+impl Failed {
+    pub(super) fn layer(error: &Error) -> Box<dyn Layer> {
+        tracing::error!(%error, "cannot begin TLS");
+        Box::new(Self)
+    }
+}
+
+impl Layer for Failed {
+    fn receive(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<usize, LayerError> {
+        Err(TlsFault::NotReady.into())
+    }
+
+    fn send(&mut self, _: &[IoSlice<'_>], _: &mut Vec<u8>) -> Result<usize, LayerError> {
+        Err(TlsFault::NotReady.into())
+    }
+
+    fn transmit(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self, _: &mut Vec<u8>) {}
+}
+
+/// Converts an error into what both operators need to know. The log has the library's own words, in which names of the peer may
+/// stand.
+fn explain(error: Error) -> LayerError {
+    tracing::debug!(error = escaped(error.to_string().as_bytes()), "TLS failed");
+    let fault = match error {
+        Error::AlertReceived(alert) => TlsFault::Alert(TlsAlert(alert.into())),
+        Error::InvalidCertificate(error) => certificate_fault(&error),
+        Error::NoCertificatesPresented => TlsFault::NoCertificate,
+        Error::NoApplicationProtocol => TlsFault::OtherCodec,
+        Error::PeerIncompatible(_) => TlsFault::Incompatible,
+        Error::InvalidMessage(
+            InvalidMessage::CertificatePayloadTooLarge | InvalidMessage::HandshakePayloadTooLarge,
+        ) => TlsFault::ChainTooLong,
+        Error::PeerSentOversizedRecord => return LayerError::RecordTooLong,
+        _ => TlsFault::Malformed,
+    };
+    fault.into()
+}
+
+fn certificate_fault(error: &CertificateError) -> TlsFault {
+    match error {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsFault::Expired,
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            TlsFault::NotYetValid
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            TlsFault::WrongHost
+        }
+        CertificateError::UnknownIssuer => TlsFault::UnknownIssuer,
+        CertificateError::Revoked => TlsFault::Revoked,
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            TlsFault::WrongPurpose
+        }
+        _ => TlsFault::BadCertificate,
+    }
+}
+
+/// A fatal alert in plain text: the answer to what is no record.
+const UNEXPECTED_MESSAGE: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
+
+/// The first byte of a record.
+const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
+
+/// The second byte of a record, the major version.
+const RECORD_MAJOR: u8 = 3;
+
+/// The memory of rustls for a connection at rest.
+const SESSION_BYTES: usize = 12 << 10;
+
+/// The memory of rustls for a handshake that has begun.
+const HANDSHAKE_BYTES: usize = 24 << 10;

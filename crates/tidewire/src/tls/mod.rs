@@ -1,0 +1,140 @@
+//! TLS for `tls://` addresses: certificates, keys, and whom to trust.
+//!
+//! A server needs a certificate and its key; a client needs nothing if a public authority has signed the certificate.
+//!
+//! ```no_run
+//! use tidewire::tls::{ClientTls, ServerTls};
+//! use tidewire::{Client, Context, Message, Server};
+//!
+//! let server = Server::builder()
+//!     .listen("tls://0.0.0.0:8443")?
+//!     .tls(ServerTls::new("server.pem", "server.key"))
+//!     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+//!
+//! let client = Client::builder()
+//!     .tls(ClientTls::new().ca("ca.pem"))
+//!     .connect("tls://localhost:8443")
+//!     .wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! TLS 1.3 is spoken, and 1.2 where it is allowed. There is no 0-RTT, because its data can be replayed. Sessions are resumed: the
+//! server gives tickets, and a client keeps them in memory. The codec's name is offered by ALPN, so that two sides with different
+//! codecs find out in the handshake; a peer that offers no name is accepted.
+//!
+//! The other modules see only a [`Layer`](crate::layer::Layer). All of rustls is behind this folder, because its next version
+//! changes who owns the buffers.
+
+mod acceptor;
+mod connector;
+mod error;
+mod layer;
+mod pem;
+mod provider;
+
+pub(crate) use acceptor::Acceptor;
+pub use acceptor::TlsReloader;
+pub(crate) use connector::Connector;
+pub use error::{PemError, PemPart, TlsError};
+pub use pem::Pem;
+pub use tidewire_proto::layer::{CertificateNames, TlsAlert, TlsFault};
+
+/// The TLS settings of a server. [The module](self) has an example.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    pub(super) chain: Pem,
+    pub(super) key: Pem,
+    pub(super) clients: ClientAuth,
+    pub(super) allows_tls12: bool,
+}
+
+/// Whether a server asks clients for a certificate.
+#[derive(Clone, Debug)]
+pub(super) enum ClientAuth {
+    /// It does not ask.
+    Off,
+    /// A certificate must be signed by this authority. A client without one is accepted.
+    Optional(Pem),
+    /// Every client needs a certificate of this authority.
+    Required(Pem),
+}
+
+/// The TLS settings of a client. [The module](self) has an example.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTls {
+    pub(super) ca: Option<Pem>,
+    /// The certificate chain and the key.
+    pub(super) identity: Option<(Pem, Pem)>,
+    pub(super) server_name: Option<String>,
+    pub(super) allows_tls12: bool,
+}
+
+impl ServerTls {
+    /// Settings with this certificate and its key, from files or bytes in PEM. The chain begins with the server's certificate;
+    /// certificates of authorities between it and the root follow. The key is in PKCS #8, SEC1 or PKCS #1, without a password.
+    pub fn new(chain: impl Into<Pem>, key: impl Into<Pem>) -> Self {
+        Self {
+            chain: chain.into(),
+            key: key.into(),
+            clients: ClientAuth::Off,
+            allows_tls12: false,
+        }
+    }
+
+    /// Requires a certificate of every client, signed by one of these authorities.
+    #[must_use]
+    pub fn require_clients_of(mut self, ca: impl Into<Pem>) -> Self {
+        self.clients = ClientAuth::Required(ca.into());
+        self
+    }
+
+    /// Asks clients for a certificate, signed by one of these authorities. A client may come without one.
+    #[must_use]
+    pub fn accept_clients_of(mut self, ca: impl Into<Pem>) -> Self {
+        self.clients = ClientAuth::Optional(ca.into());
+        self
+    }
+
+    /// Allows TLS 1.2 beside 1.3. Default no.
+    #[must_use]
+    pub fn allow_tls12(mut self) -> Self {
+        self.allows_tls12 = true;
+        self
+    }
+}
+
+impl ClientTls {
+    /// Settings that trust the authorities of the system.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Trusts these authorities, and no longer those of the system.
+    #[must_use]
+    pub fn ca(mut self, ca: impl Into<Pem>) -> Self {
+        self.ca = Some(ca.into());
+        self
+    }
+
+    /// Shows the server this certificate, if it asks for one.
+    #[must_use]
+    pub fn identity(mut self, chain: impl Into<Pem>, key: impl Into<Pem>) -> Self {
+        self.identity = Some((chain.into(), key.into()));
+        self
+    }
+
+    /// Sets the name that the server's certificate must have. Default: the host of the address.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Allows TLS 1.2 beside 1.3. Default no.
+    #[must_use]
+    pub fn allow_tls12(mut self) -> Self {
+        self.allows_tls12 = true;
+        self
+    }
+}

@@ -1,0 +1,175 @@
+//! Certificates and keys from files or bytes in PEM.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{Error as FormatError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::error::{PemError, PemPart};
+
+/// Certificates or a key in PEM. A path converts into it.
+#[derive(Clone)]
+pub enum Pem {
+    /// A file. A server can read it again.
+    File(PathBuf),
+    /// The content of a file.
+    Bytes(Arc<[u8]>),
+}
+
+/// The state of a file when it was read. Another state means that it has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileState {
+    inode: u64,
+    bytes: u64,
+    modified_ns: i128,
+}
+
+impl Pem {
+    /// The content of a file.
+    pub fn bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+
+    pub(super) fn origin(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Bytes(_) => "given as bytes".to_owned(),
+        }
+    }
+
+    /// The state of the file, for a later comparison. `None` if there is no file, or none at this moment.
+    pub(super) fn file_state(&self) -> Option<FileState> {
+        let Self::File(path) = self else { return None };
+        let metadata = path.metadata().ok()?;
+        let modified_ns =
+            i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        Some(FileState {
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified_ns,
+        })
+    }
+
+    /// Reads one or more certificates.
+    pub(super) fn certificates(
+        &self,
+        part: PemPart,
+    ) -> Result<Vec<CertificateDer<'static>>, PemError> {
+        let bytes = self.read(part)?;
+        let entries: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+        let entries = entries.map_err(|error| self.malformed(part, &error))?;
+        match entries.is_empty() {
+            true => Err(self.empty(part)),
+            false => Ok(entries),
+        }
+    }
+
+    /// Reads a key.
+    pub(super) fn key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
+        let part = PemPart::Key;
+        PrivateKeyDer::from_pem_slice(&self.read(part)?).map_err(|error| match error {
+            FormatError::NoItemsFound => self.empty(part),
+            error => self.malformed(part, &error),
+        })
+    }
+
+    fn read(&self, part: PemPart) -> Result<Vec<u8>, PemError> {
+        let limit = match part {
+            PemPart::Chain => CHAIN_BYTES_MAX,
+            PemPart::Key => KEY_BYTES_MAX,
+            PemPart::Authorities => AUTHORITIES_BYTES_MAX,
+        };
+        let bytes = match self {
+            Self::File(path) => read_file(path, part, limit)?,
+            Self::Bytes(bytes) => bytes.to_vec(),
+        };
+        match bytes.len() > limit {
+            true => Err(PemError::TooLong {
+                part,
+                origin: self.origin(),
+                limit,
+            }),
+            false => Ok(bytes),
+        }
+    }
+
+    fn empty(&self, part: PemPart) -> PemError {
+        let origin = self.origin();
+        PemError::Empty { part, origin }
+    }
+
+    fn malformed(&self, part: PemPart, error: &FormatError) -> PemError {
+        PemError::Malformed {
+            part,
+            origin: self.origin(),
+            detail: error.to_string(),
+        }
+    }
+}
+
+/// Reads a file up to one byte beyond the limit.
+fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, PemError> {
+    let unreadable = |source| PemError::Unreadable {
+        part,
+        path: path.display().to_string(),
+        source,
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
+    if part == PemPart::Key && mode & OTHER_USERS != 0 {
+        let path = path.display().to_string();
+        return Err(PemError::ExposedKey { path, mode });
+    }
+    let mut bytes = Vec::new();
+    let mut limited = file.take(limit as u64 + 1);
+    limited.read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+impl From<PathBuf> for Pem {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+impl From<&Path> for Pem {
+    fn from(path: &Path) -> Self {
+        Self::File(path.to_owned())
+    }
+}
+
+impl From<&str> for Pem {
+    fn from(path: &str) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<String> for Pem {
+    fn from(path: String) -> Self {
+        Self::File(path.into())
+    }
+}
+
+/// The bytes may be a key, so only the path is shown.
+impl fmt::Debug for Pem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.origin())
+    }
+}
+
+/// The permissions of users that are neither the owner nor in the group. A group that may read keys is usual.
+const OTHER_USERS: u32 = 0o007;
+
+/// Longest file with a certificate chain. TLS itself carries at most 64 KiB of certificates.
+const CHAIN_BYTES_MAX: usize = 128 << 10;
+
+/// Longest file with a key. A long RSA key takes 6 KiB.
+const KEY_BYTES_MAX: usize = 64 << 10;
+
+/// Longest file with authorities. Those of the system take some 250 KiB.
+const AUTHORITIES_BYTES_MAX: usize = 4 << 20;

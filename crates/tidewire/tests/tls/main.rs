@@ -1,0 +1,43 @@
+//! TLS beyond the conformance suite: records and cuts, certificates that must be refused, identities, reloads, foreign peers.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod foreign;
+mod identity;
+mod records;
+mod refused;
+mod reload;
+mod settings;
+
+use tidewire::tls::{ClientTls, ServerTls, TlsFault};
+use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Server, ServerBuilder};
+use tidewire_proto::layer::LayerError;
+use tidewire_testkit::TestServer;
+use tidewire_testkit::fixtures::{echo, tw1};
+
+/// An echo server with these TLS settings.
+fn serve(tls: ServerTls) -> TestServer {
+    serve_as(Server::builder(), tls)
+}
+
+fn serve_as(builder: ServerBuilder, tls: ServerTls) -> TestServer {
+    TestServer::over_tls(builder.tls(tls), &tw1(), |_| echo)
+}
+
+fn connect(server: &TestServer, tls: ClientTls) -> Result<Client, ConnectError> {
+    Client::builder().tls(tls).connect(&server.url()).wait()
+}
+
+/// The fault of TLS for which a connection failed.
+fn fault(outcome: Result<Client, ConnectError>) -> TlsFault {
+    match outcome {
+        Err(ConnectError::Failed(ConnectFailure::Closed(CloseReason::Layer(LayerError::Tls(
+            fault,
+        ))))) => fault,
+        other => panic!("TLS did not fail: {other:?}"),
+    }
+}
+
+fn ask(client: &Client, text: &[u8]) {
+    assert_eq!(client.request(text).wait().unwrap().payload(), text);
+}

@@ -1,0 +1,151 @@
+//! The layer without sockets: every cut of the bytes, bounds, large records, orderly ends and cuts.
+
+use std::io::IoSlice;
+
+use tidewire::layer::{Layer, LayerError, OUTPUT_BYTES_MAX};
+use tidewire::tls::TlsFault;
+use tidewire_proto::layer::Stack;
+use tidewire_testkit::certificates::usual;
+
+fn stack(layer: Box<dyn Layer>) -> Stack {
+    let mut stack = Stack::from(layer);
+    stack.start().unwrap();
+    stack
+}
+
+fn sides() -> (Stack, Stack) {
+    let (authority, server) = usual();
+    let client = authority.client().layer("localhost", Some("tw1")).unwrap();
+    (stack(client), stack(server.server().layer("tw1").unwrap()))
+}
+
+/// Moves all output of one side to the other. Returns how many bytes.
+fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> usize {
+    let bytes = from.unsent().to_vec();
+    from.advance(bytes.len());
+    for piece in bytes.chunks(piece_bytes) {
+        to.receive(piece).unwrap();
+    }
+    bytes.len()
+}
+
+fn ready(piece_bytes: usize) -> (Stack, Stack) {
+    let (mut client, mut server) = sides();
+    while carry(&mut client, &mut server, piece_bytes)
+        + carry(&mut server, &mut client, piece_bytes)
+        > 0
+    {}
+    assert!(client.is_ready() && server.is_ready());
+    (client, server)
+}
+
+fn write(stack: &mut Stack, plain: &[u8]) -> usize {
+    stack.write(&[IoSlice::new(plain)]).unwrap()
+}
+
+fn read_all(stack: &mut Stack) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), [0; 1000]);
+    loop {
+        match stack.read(&mut buffer).unwrap() {
+            0 => return all,
+            count => all.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+#[test]
+fn plaintext_comes_whole_in_pieces_of_any_size() {
+    for piece_bytes in [1, 2, 3, 4_097, usize::MAX] {
+        let (mut client, mut server) = ready(piece_bytes);
+        assert_eq!(write(&mut client, b"one"), 3);
+        assert_eq!(write(&mut client, &[7; 20_000]), 20_000);
+        carry(&mut client, &mut server, piece_bytes);
+        let received = read_all(&mut server);
+        assert!(received[..3] == *b"one" && received[3..] == [7; 20_000]);
+        assert_eq!(write(&mut server, b"answer"), 6);
+        carry(&mut server, &mut client, piece_bytes);
+        assert_eq!(read_all(&mut client), b"answer");
+    }
+}
+
+#[test]
+fn what_waits_is_sealed_in_records_of_16_kib_wherever_slices_end() {
+    let (mut client, mut server) = ready(usize::MAX);
+    let plain = [7; 32 << 10];
+    let slices: Vec<IoSlice<'_>> = plain.chunks(1 << 10).map(IoSlice::new).collect();
+    assert_eq!(client.write(&slices).unwrap(), plain.len());
+    // A record costs its header of 5 bytes, a byte for its type, and a tag of 16.
+    assert_eq!(client.unsent().len(), plain.len() + 2 * 22);
+    carry(&mut client, &mut server, usize::MAX);
+    assert!(read_all(&mut server) == plain);
+}
+
+#[test]
+fn a_peer_that_takes_nothing_holds_a_bounded_ciphertext() {
+    let (mut client, _) = ready(usize::MAX);
+    let mut accepted = 0;
+    loop {
+        match write(&mut client, &[7; 10_000]) {
+            0 => break,
+            count => accepted += count,
+        }
+        assert!(client.unsent().len() <= OUTPUT_BYTES_MAX);
+    }
+    assert!(accepted >= 40_000, "{accepted}");
+}
+
+#[test]
+fn an_end_is_in_order_only_with_its_record() {
+    let (mut client, mut server) = ready(usize::MAX);
+    write(&mut client, b"last");
+    carry(&mut client, &mut server, usize::MAX);
+    assert_eq!(server.handle_network_end(), Err(LayerError::Truncated));
+    client.close().unwrap();
+    carry(&mut client, &mut server, 1);
+    assert_eq!(read_all(&mut server), b"last");
+    assert!(server.has_ended());
+    assert_eq!(server.handle_network_end(), Ok(()));
+    // The other direction goes on.
+    assert_eq!(write(&mut server, b"answer"), 6);
+    carry(&mut server, &mut client, usize::MAX);
+    assert_eq!(read_all(&mut client), b"answer");
+}
+
+#[test]
+fn a_cut_anywhere_is_no_end_and_a_changed_byte_is_refused() {
+    let (mut client, _) = ready(usize::MAX);
+    write(&mut client, b"hello");
+    client.close().unwrap();
+    let network = client.unsent().to_vec();
+    for cut in 0..network.len() {
+        let (mut client, mut server) = ready(usize::MAX);
+        write(&mut client, b"hello");
+        client.close().unwrap();
+        let mut network = client.unsent().to_vec();
+        server.receive(&network[..cut]).unwrap();
+        assert_eq!(server.handle_network_end(), Err(LayerError::Truncated));
+        network[cut] ^= 1;
+        let is_refused = server.receive(&network[cut..]).is_err();
+        // A length that grew waits for its last byte. The type and the version in a header mean nothing any more.
+        let is_unchanged = !server.has_ended() || read_all(&mut server) == b"hello";
+        assert!(is_refused || is_unchanged, "a change at {cut} was accepted");
+    }
+}
+
+#[test]
+fn what_is_no_record_is_refused_at_its_first_byte_and_answered_by_an_alert() {
+    for bytes in [
+        &b"x"[..],
+        b"GET / HTTP/1.1\r\n",
+        b"\x16\x01",
+        b"\x16\x03\x09\x00",
+    ] {
+        let (_, mut server) = sides();
+        let refused = server.receive(bytes);
+        assert_eq!(refused, Err(TlsFault::PlainText.into()), "{bytes:?}");
+        assert_eq!(server.unsent()[..3], [21, 3, 3]);
+    }
+    let (_, mut server) = sides();
+    assert_eq!(server.receive(b"\x16"), Ok(()));
+    assert_eq!(server.receive(b"\x03"), Ok(()));
+}

@@ -1,0 +1,104 @@
+//! A new certificate while the server runs: open sessions go on, new ones see it, and a broken one changes nothing.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tidewire::tls::{ServerTls, TlsError, TlsFault};
+use tidewire_testkit::certificates::{Authority, Identity};
+
+use crate::{ask, connect, fault, serve};
+
+/// Replaces a file by another, as programs that renew certificates do.
+fn replace(path: &Path, content: &str) {
+    let next = path.with_extension("next");
+    fs::write(&next, content).unwrap();
+    fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
+    fs::rename(next, path).unwrap();
+}
+
+fn put(directory: &TempDir, identity: &Identity) -> ServerTls {
+    let [chain, key] = ["server.pem", "server.key"].map(|name| directory.path().join(name));
+    replace(&chain, &identity.chain);
+    replace(&key, &identity.key);
+    ServerTls::new(chain, key)
+}
+
+#[test]
+fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
+    let directory = TempDir::new().unwrap();
+    let [old, new] = ["old", "new"].map(Authority::new);
+    let server = serve(put(&directory, &old.sign_server()));
+    let reloader = server.server().tls_reloader().unwrap();
+    let first = connect(&server, old.client()).unwrap();
+    ask(&first, b"before");
+    assert!(
+        !reloader.reload_if_changed().unwrap(),
+        "nothing has changed"
+    );
+
+    // The key is that of another certificate.
+    let broken = Identity {
+        chain: new.sign_server().chain,
+        key: new.sign_server().key,
+    };
+    put(&directory, &broken);
+    let refused = reloader.reload_if_changed().unwrap_err();
+    assert!(matches!(refused, TlsError::KeyMismatch { .. }), "{refused}");
+    assert!(!reloader.reload_if_changed().unwrap(), "it is refused once");
+    ask(
+        &connect(&server, old.client()).unwrap(),
+        b"the old one stays",
+    );
+
+    put(&directory, &new.sign_server());
+    assert!(reloader.reload_if_changed().unwrap());
+    ask(&connect(&server, new.client()).unwrap(), b"the new one");
+    assert_eq!(
+        fault(connect(&server, old.client())),
+        TlsFault::UnknownIssuer
+    );
+    ask(&first, b"no session has ended");
+
+    let metrics = server.metrics();
+    assert_eq!((metrics.tls_reloads, metrics.tls_reloads_refused), (1, 1));
+    drop(first);
+    server.stop();
+}
+
+#[test]
+fn a_client_whose_authority_was_taken_away_does_not_come_back_by_its_ticket() {
+    let directory = TempDir::new().unwrap();
+    let servers = Authority::new("servers");
+    let clients = Authority::new("clients");
+    let ca = directory.path().join("clients.pem");
+    replace(&ca, clients.text());
+    let settings = put(&directory, &servers.sign_server());
+    let server = serve(settings.require_clients_of(ca.as_path()));
+    let (chain, key) = clients.sign_client("ann").pair();
+    let settings = servers.client().identity(chain, key);
+    // A client's tickets live as long as it does, so it must be the same one.
+    let builder = tidewire::Client::builder().tls(settings);
+    let client = builder
+        .reconnect(tidewire::Backoff::default())
+        .connect(&server.url());
+    let client = client.wait().unwrap();
+    ask(&client, b"known");
+
+    replace(&ca, Authority::new("others").text());
+    assert!(
+        server
+            .server()
+            .tls_reloader()
+            .unwrap()
+            .reload_if_changed()
+            .unwrap()
+    );
+    for session in server.server().sessions().list() {
+        session.close().unwrap();
+    }
+    server.wait_for("it is refused", |metrics| metrics.closed_by("layer") > 0);
+    drop(client);
+    server.stop();
+}

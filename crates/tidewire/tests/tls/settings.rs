@@ -1,0 +1,103 @@
+//! Files with certificates and keys: each error says what is wrong with which file.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use tempfile::TempDir;
+use tidewire::tls::{PemError, PemPart, ServerTls, TlsError};
+use tidewire_testkit::certificates::usual;
+
+fn error(tls: &ServerTls) -> PemError {
+    match tls.layer("tw1").unwrap_err() {
+        TlsError::Pem(error) => error,
+        other => panic!("another error: {other}"),
+    }
+}
+
+/// A file that only its owner may read.
+fn file(directory: &TempDir, name: &str, content: &str) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_with_a_remedy() {
+    let directory = TempDir::new().unwrap();
+    let (_, identity) = usual();
+    let chain = file(&directory, "server.pem", &identity.chain);
+    let key = file(&directory, "server.key", &identity.key);
+    let tls = |chain: &str, key: &str| ServerTls::new(chain, key);
+    assert!(tls(&chain, &key).layer("tw1").is_ok());
+
+    let missing = error(&tls("/nowhere/server.pem", &key));
+    assert!(matches!(
+        missing,
+        PemError::Unreadable {
+            part: PemPart::Chain,
+            ..
+        }
+    ));
+    assert!(
+        missing.to_string().contains("/nowhere/server.pem"),
+        "{missing}"
+    );
+
+    let empty = file(&directory, "empty.pem", "");
+    for (chain, key, part) in [
+        (&empty, &key, PemPart::Chain),
+        (&chain, &empty, PemPart::Key),
+        (&key, &key, PemPart::Chain),
+    ] {
+        let error = error(&tls(chain, key));
+        let is_empty = matches!(error, PemError::Empty { part: found, .. } if found == part);
+        assert!(is_empty, "{error}");
+    }
+
+    let long = file(&directory, "long.pem", &identity.chain.repeat(2_000));
+    assert!(fs::metadata(&long).unwrap().len() > 1 << 20);
+    let too_long = error(&tls(&long, &key));
+    assert!(matches!(too_long, PemError::TooLong { .. }), "{too_long}");
+
+    let broken = file(
+        &directory,
+        "broken.pem",
+        "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+    );
+    let malformed = error(&tls(&broken, &key));
+    assert!(
+        matches!(malformed, PemError::Malformed { .. }),
+        "{malformed}"
+    );
+}
+
+#[test]
+fn a_key_that_others_may_read_is_refused_and_one_of_a_group_is_not() {
+    let directory = TempDir::new().unwrap();
+    let (_, identity) = usual();
+    let chain = file(&directory, "server.pem", &identity.chain);
+    let key = file(&directory, "server.key", &identity.key);
+    for (mode, works) in [(0o600, true), (0o640, true), (0o644, false), (0o666, false)] {
+        fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        let tls = ServerTls::new(chain.as_str(), key.as_str());
+        assert_eq!(tls.layer("tw1").is_ok(), works, "{mode:o}");
+        if !works {
+            let text = error(&tls).to_string();
+            assert!(
+                text.contains("chmod 600") && text.contains(&format!("{mode:o}")),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn keys_are_never_shown() {
+    let (_, identity) = usual();
+    let shown = format!("{:?}", identity.server());
+    assert!(
+        !shown.contains("BEGIN") && shown.contains("given as bytes"),
+        "{shown}"
+    );
+}
