@@ -10,6 +10,7 @@
 //! the particular seldom needs them.
 
 mod index;
+mod owned;
 
 use std::fmt;
 
@@ -19,6 +20,7 @@ use crate::body::ErrorCode;
 use crate::limits::{TOPIC_BYTES_MAX, TOPIC_SEGMENTS_MAX};
 
 pub use index::PatternIndex;
+pub use owned::PatternBuf;
 
 /// The topics of a subscription. See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,6 +139,45 @@ impl<'a> Pattern<'a> {
     }
 }
 
+impl Pattern<'_> {
+    /// Whether every topic that `other` matches is matched by this pattern, too.
+    #[must_use]
+    pub fn covers(&self, other: &Pattern<'_>) -> bool {
+        match (self.reach, other.reach) {
+            (_, Reach::Exact) => self.matches(other.text),
+            (Reach::Exact, _) => false,
+            (Reach::One, reach) => reach == Reach::One && self.prefix == other.prefix,
+            (Reach::More, _) => self.prefix == other.prefix || self.is_above(other.prefix),
+        }
+    }
+
+    /// Whether some topic is matched by both patterns.
+    #[must_use]
+    pub fn overlaps(&self, other: &Pattern<'_>) -> bool {
+        match (self.reach, other.reach) {
+            (Reach::Exact, _) => other.matches(self.text),
+            (_, Reach::Exact) => self.matches(other.text),
+            (Reach::One, Reach::One) => self.prefix == other.prefix,
+            (Reach::More, Reach::More) => {
+                self.prefix == other.prefix
+                    || self.is_above(other.prefix)
+                    || other.is_above(self.prefix)
+            }
+            (Reach::More, Reach::One) => self.prefix == other.prefix || self.is_above(other.prefix),
+            (Reach::One, Reach::More) => other.overlaps(self),
+        }
+    }
+
+    /// Whether this prefix is a prefix of another one, by whole segments.
+    fn is_above(&self, prefix: &str) -> bool {
+        match prefix.strip_prefix(self.prefix) {
+            Some(rest) if self.prefix.is_empty() => !rest.is_empty(),
+            Some(rest) => rest.starts_with('.'),
+            None => false,
+        }
+    }
+}
+
 impl fmt::Display for Pattern<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.text)
@@ -224,6 +265,38 @@ mod tests {
         for (pattern, topic, expected) in table {
             let pattern = Pattern::parse(pattern).unwrap();
             assert_eq!(pattern.matches(topic), expected, "{pattern} on {topic}");
+        }
+    }
+
+    /// Compares both relations with the topics that the patterns match.
+    #[test]
+    fn covering_and_overlapping_agree_with_the_topics_that_match() {
+        let names = ["a", "b"];
+        let two = |one: &str| names.map(|last| format!("{one}.{last}"));
+        let mut topics: Vec<String> = names.map(str::to_owned).to_vec();
+        for _ in 0..3 {
+            let longer: Vec<String> = topics.iter().flat_map(|topic| two(topic)).collect();
+            topics.extend(longer);
+        }
+        topics.sort();
+        topics.dedup();
+        // Topics of four segments stand for all longer ones.
+        let short = topics.iter().filter(|topic| topic.split('.').count() < 3);
+        let mut patterns: Vec<String> = vec!["*".to_owned(), ">".to_owned()];
+        for topic in short {
+            patterns.extend([topic.clone(), format!("{topic}.*"), format!("{topic}.>")]);
+        }
+        for one in &patterns {
+            for other in &patterns {
+                let [a, b] = [one, other].map(|text| Pattern::parse(text).unwrap());
+                let both = |topic: &&String| a.matches(topic) && b.matches(topic);
+                let covers = topics
+                    .iter()
+                    .all(|topic| !b.matches(topic) || a.matches(topic));
+                assert_eq!(a.covers(&b), covers, "{one} covers {other}");
+                let overlaps = topics.iter().any(|topic| both(&topic));
+                assert_eq!(a.overlaps(&b), overlaps, "{one} overlaps {other}");
+            }
         }
     }
 
