@@ -270,10 +270,11 @@ fn a_path_that_cannot_be_is_explained() {
 #[test]
 fn the_mode_of_a_socket_file_is_exactly_the_one_asked_for() {
     let directory = tempfile::tempdir().unwrap();
-    for mode in [0o600, 0o666] {
-        let path = directory.path().join(format!("{mode:o}"));
+    // Without a mode only the user of the server may connect, whatever the umask is.
+    for (asked, mode) in [(Some(0o600), 0o600), (Some(0o666), 0o666), (None, 0o600)] {
+        let path = directory.path().join(format!("{asked:?}"));
         let options = SocketOptions {
-            unix_mode: Some(mode),
+            unix_mode: asked,
             ..SocketOptions::default()
         };
         let _listener = Listener::bind(&at(&path), &options).unwrap();

@@ -162,12 +162,10 @@ fn bind_unix(
 ) -> Result<SocketFile, BindError> {
     let failed = |cause| BindError::new(address, cause);
     let kernel = address.to_kernel().map_err(failed)?;
-    let mode = options.unix_mode.map(Mode::from_raw_mode);
-    if let Some(mode) = mode {
-        // Before binding, the new file takes over the mode as it is created (less the umask), so the file is at no
-        // moment open to more users than requested.
-        fchmod(socket, mode).map_err(failed)?;
-    }
+    let mode = Mode::from_raw_mode(options.unix_mode.unwrap_or(UNIX_MODE_DEFAULT));
+    // Before binding, the new file takes over the mode as it is created (less the umask), so the file is at no moment
+    // open to more users than requested.
+    fchmod(socket, mode).map_err(failed)?;
     match bind(socket, &kernel) {
         Err(Errno::ADDRINUSE) => {
             remove_stale(address, path)?;
@@ -186,12 +184,13 @@ fn bind_unix(
         path: path.to_path_buf(),
         identity,
     };
-    if let Some(mode) = mode {
-        // The second call sets the bits that the umask took away.
-        chmod(path, mode).map_err(failed)?;
-    }
+    // The second call sets the bits that the umask took away.
+    chmod(path, mode).map_err(failed)?;
     Ok(file)
 }
+
+/// The mode of a socket file for which none is asked: only its own user may connect.
+const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// Removes the socket file of a server that is gone.
 fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), BindError> {

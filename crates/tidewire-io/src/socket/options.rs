@@ -32,7 +32,7 @@ pub struct SocketOptions {
     /// How many connections may wait to be accepted. The kernel cuts it to `net.core.somaxconn`. Default 1,024.
     pub backlog: u32,
     /// The permission bits of a Unix socket's file, such as `0o660`. They are in force before any client can connect.
-    /// Default none: the process's umask decides. Connecting requires the permission to write.
+    /// Default none, which is `0o600`: only the user of the server may connect. Connecting requires the permission to write.
     pub unix_mode: Option<u32>,
 }
 
