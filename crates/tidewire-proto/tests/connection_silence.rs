@@ -9,6 +9,7 @@ const SECOND: u64 = 1_000_000_000;
 fn rules(codec: &AnyCodec, receive_timeout_ns: u64) -> Rules {
     Rules {
         begins_with_hello: false,
+        authenticates: false,
         has_pings: codec.has_pings(),
         has_go_away: codec.has_go_away(),
         frame_bytes_max: 4096,

@@ -8,7 +8,7 @@ use tidewire_proto::body::{
 };
 use tidewire_proto::codec::{ChatMessage, Codec, Decoded, Lines, Presence, Tw1};
 use tidewire_proto::error::DecodeError;
-use tidewire_proto::handshake::{Hello, Welcome};
+use tidewire_proto::handshake::{FEATURE_RENEWAL, Hello, Welcome};
 use tidewire_proto::limits;
 use tidewire_proto::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
 use tidewire_proto::room::Policy;
@@ -124,7 +124,41 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         frame(K::Pong, 0, 0, |_| ()),
         frame(K::GoAway, 0, 0, |out| shutdown.encode(out)),
     ]);
+    list.extend(credential_examples());
     list
+}
+
+fn credential_examples() -> Vec<(Kind, Vec<u8>)> {
+    use Kind as K;
+    let (mut first, mut answer) = (Vec::new(), Vec::new());
+    Hello {
+        features: FEATURE_RENEWAL,
+        credentials: b"token",
+        ..hello()
+    }
+    .encode_frame(&mut first)
+    .expect("fits");
+    Welcome {
+        features: FEATURE_RENEWAL,
+        expires_in_ms: 3_600_000,
+        ..welcome()
+    }
+    .encode_frame(&mut answer)
+    .expect("fits");
+    let forbidden = ErrorBody {
+        code: ErrorCode::Forbidden,
+        text: "no",
+    };
+    let expired = GoAwayBody {
+        code: GoAwayCode::Unauthenticated,
+        text: "expired",
+    };
+    vec![
+        (K::Hello, first),
+        (K::Welcome, answer),
+        frame(K::Error, 0, 4, |out| forbidden.encode(out)),
+        frame(K::GoAway, 0, 0, |out| expired.encode(out)),
+    ]
 }
 
 fn topic_examples() -> Vec<(Kind, Vec<u8>)> {
@@ -169,6 +203,7 @@ fn welcome() -> Welcome<'static> {
         heartbeat_ms: 10_000,
         session: 7,
         agent: "tidewire/0.1",
+        expires_in_ms: 0,
     }
 }
 

@@ -67,6 +67,7 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod address;
+pub mod auth;
 pub mod body;
 mod client;
 pub mod codec;
@@ -111,9 +112,9 @@ pub use room::{
 };
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{
-    AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError, HandlerResult,
-    Methods, NotOpen, Part, PubSub, Router, Service, SessionHandle, SessionSender, Sessions,
-    SharedService, Task, Upstream, UpstreamAddressError, UpstreamError,
+    ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError,
+    HandlerResult, Methods, NotOpen, Part, PubSub, Router, Service, SessionHandle, SessionSender,
+    Sessions, SharedService, Task, Upstream, UpstreamAddressError, UpstreamError,
 };
 pub use session::{
     Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,

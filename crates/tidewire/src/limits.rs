@@ -197,6 +197,7 @@ impl Limits {
         let has_pings = codec.has_pings();
         Rules {
             begins_with_hello: codec.begins_with_hello(),
+            authenticates: false,
             has_pings,
             has_go_away: codec.has_go_away(),
             frame_bytes_max: self.frame_bytes_max,

@@ -142,6 +142,7 @@ mod tests {
             heartbeat_ms: 0,
             session: 1,
             agent: "test",
+            expires_in_ms: 0,
         };
         welcome.encode_frame(&mut input).unwrap();
         push(

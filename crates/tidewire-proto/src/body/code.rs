@@ -31,6 +31,8 @@ pub enum ErrorCode {
     Draining,
     /// The receiver failed; the request may or may not have had an effect.
     Internal,
+    /// The sender may not do this; it needs other credentials or more permissions.
+    Forbidden,
     /// A code of a newer version.
     Other(u16),
 }
@@ -54,6 +56,7 @@ impl ErrorCode {
             9 => Self::MalformedBody,
             10 => Self::Draining,
             11 => Self::Internal,
+            12 => Self::Forbidden,
             other => Self::Other(other),
         }
     }
@@ -73,6 +76,7 @@ impl ErrorCode {
             Self::MalformedBody => 9,
             Self::Draining => 10,
             Self::Internal => 11,
+            Self::Forbidden => 12,
             Self::Other(number) => number,
         }
     }
@@ -92,6 +96,7 @@ impl fmt::Display for ErrorCode {
             Self::MalformedBody => "the request is malformed",
             Self::Draining => "the server is shutting down",
             Self::Internal => "the server failed",
+            Self::Forbidden => "you may not do this",
             Self::Other(0) => "the peer gave no reason",
             Self::Other(number) => return write!(formatter, "error code {number}"),
         })
@@ -116,6 +121,8 @@ pub enum GoAwayCode {
     SlowSubscriber,
     /// The peer no longer wants this session; do not connect again.
     Removed,
+    /// The credentials are missing, wrong, expired or revoked; connect again with others.
+    Unauthenticated,
     /// A code of a newer version, or of the application. Applications use 4000 to 4999; a code from 4500 on means that
     /// the receiver should not connect again.
     Other(u16),
@@ -146,6 +153,7 @@ impl GoAwayCode {
             5 => Self::LimitReached,
             6 => Self::SlowSubscriber,
             7 => Self::Removed,
+            8 => Self::Unauthenticated,
             other => Self::Other(other),
         }
     }
@@ -161,6 +169,7 @@ impl GoAwayCode {
             Self::LimitReached => 5,
             Self::SlowSubscriber => 6,
             Self::Removed => 7,
+            Self::Unauthenticated => 8,
             Self::Other(number) => number,
         }
     }
@@ -176,6 +185,7 @@ impl fmt::Display for GoAwayCode {
             Self::LimitReached => "a limit was passed",
             Self::SlowSubscriber => "the subscriber reads too slowly",
             Self::Removed => "the peer removed this session for good",
+            Self::Unauthenticated => "the credentials are missing, wrong, expired or revoked",
             Self::Other(number) => return write!(formatter, "go-away code {number}"),
         })
     }
@@ -196,10 +206,10 @@ mod tests {
     #[test]
     fn known_and_unknown_codes_read_as_words() {
         assert_eq!(ErrorCode::from_wire(4).to_string(), "the name is taken");
-        assert_eq!(ErrorCode::from_wire(12), ErrorCode::Other(12));
-        assert_eq!(ErrorCode::Other(12).to_string(), "error code 12");
+        assert_eq!(ErrorCode::from_wire(13), ErrorCode::Other(13));
+        assert_eq!(ErrorCode::Other(13).to_string(), "error code 13");
         assert_eq!(ErrorCode::UNKNOWN.to_string(), "the peer gave no reason");
-        assert_eq!(GoAwayCode::from_wire(8), GoAwayCode::Other(8));
-        assert_eq!(GoAwayCode::Other(8).to_string(), "go-away code 8");
+        assert_eq!(GoAwayCode::from_wire(9), GoAwayCode::Other(9));
+        assert_eq!(GoAwayCode::Other(9).to_string(), "go-away code 9");
     }
 }

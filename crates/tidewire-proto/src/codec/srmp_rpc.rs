@@ -248,8 +248,9 @@ fn code_of(number: i32) -> ErrorCode {
 
 const NAME: &str = "srmp-rpc";
 
-const CODES: [(ErrorCode, i32); 6] = [
+const CODES: [(ErrorCode, i32); 7] = [
     (ErrorCode::MalformedBody, 400),
+    (ErrorCode::Forbidden, 403),
     (ErrorCode::NotFound, 404),
     (ErrorCode::LimitReached, 429),
     (ErrorCode::Internal, 500),

@@ -1,20 +1,40 @@
 //! The frames that a connection sends and handles itself: hello, welcome, ping, pong and go-away.
 
+use std::fmt;
+
 use super::filter::is_new_work;
-use super::{CloseReason, Connection, Delivery, Farewell, Outbound, PeerAgent, Phase, Rules, Side};
+use super::{
+    CloseReason, Connection, Delivery, Farewell, Outbound, PauseReason, PeerAgent, Phase, Rules,
+    Side,
+};
 use crate::body::{ErrorBody, GoAwayBody, GoAwayCode};
 use crate::codec::Codec;
 use crate::error::{DecodeError, EncodeError};
-use crate::handshake::{self, Agreed, HandshakeError, Hello, Offer, Welcome};
+use crate::handshake::{self, Agreed, FEATURE_RENEWAL, HandshakeError, Hello, Offer, Welcome};
 use crate::message::{Kind, Message};
 
-/// The name and number that this side sends to its peer.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity<'a> {
+/// The facts that this side tells its peer about itself.
+#[derive(Clone, Copy)]
+pub struct Introduction<'a> {
     /// Name and version of the software.
     pub agent: &'a str,
     /// Number of the session, for logs on both sides. Only the accepting side sends it.
     pub session: u64,
+    /// Data by which the server identifies this side. Only the connecting side sends it; may be empty.
+    pub credentials: &'a [u8],
+    /// The time now. A welcome says how long credentials are valid from now on.
+    pub now_ns: u64,
+}
+
+impl fmt::Debug for Introduction<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Introduction")
+            .field("agent", &self.agent)
+            .field("session", &self.session)
+            .field("credentials_bytes", &self.credentials.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The outcome of a control frame.
@@ -30,6 +50,10 @@ pub enum Handled {
     Refused,
     /// The handshake is over: messages may be exchanged. Call [`Connection::poll_timeout`] again.
     Opened,
+    /// The hello is acceptable. Find out who the peer is, from the credentials in the hello, and call
+    /// [`Connection::admit`] or [`Connection::refuse`]. Until then no further frame may be handled, unless the connection
+    /// was open already.
+    Authenticate,
     /// The connection has closed.
     Closed(CloseReason),
 }
@@ -38,7 +62,7 @@ pub enum Handled {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) hello: bool,
-    welcome: Option<Agreed>,
+    pub(super) welcome: Option<Agreed>,
     pub(super) ping: bool,
     pong: Option<Pong>,
     go_away: Option<(GoAwayCode, Words)>,
@@ -86,6 +110,9 @@ impl Connection {
     /// the handshake of the protocol, which follows them. Call [`Self::handle_connected`] when they are over.
     pub fn secure(&mut self, now_ns: u64) {
         self.timing.begin_handshake(now_ns);
+        // The owner is asked when the layers are ready, because they may know the peer.
+        self.authentication = None;
+        self.resume(PauseReason::Authentication);
         self.phase = Phase::Securing;
     }
 
@@ -102,6 +129,7 @@ impl Connection {
             }
             Side::Accepting => Phase::AwaitHello,
         };
+        self.begin_without_hello(rules);
         self.is_open()
     }
 
@@ -130,14 +158,21 @@ impl Connection {
                 Handled::Closed(CloseReason::ControlFlood)
             }
             (_, Kind::GoAway) => self.handle_go_away(message),
-            (Phase::AwaitHello, Kind::Hello) => self.opened(self.accept_hello(rules, message)),
+            (Phase::AwaitHello, Kind::Hello) => {
+                let accepted = self.accept_hello(rules, message);
+                self.opened(rules, accepted)
+            }
             (Phase::AwaitHello, kind) => refused(HandshakeError::ExpectedHello { kind }),
             (Phase::AwaitWelcome, Kind::Welcome) => {
-                let accepted = self.accept_welcome(message);
-                self.opened(accepted)
+                let accepted = self.accept_welcome(message, now_ns);
+                self.opened(rules, accepted)
             }
             (Phase::AwaitWelcome, Kind::Error) => hello_refused(message),
             (Phase::AwaitWelcome, kind) => refused(HandshakeError::ExpectedWelcome { kind }),
+            (Phase::Authenticating, _) => Handled::Early,
+            (Phase::Open, Kind::Hello | Kind::Welcome) if self.may_renew() => {
+                self.handle_renewal(rules, message, now_ns)
+            }
             (_, Kind::Ping) => self.handle_ping(message),
             (_, Kind::Pong) => Handled::Done,
             // A second hello or welcome is an error.
@@ -165,9 +200,14 @@ impl Connection {
             (Phase::AwaitWelcome, Kind::Error) if message.id == 0 => None,
             // The frame overtook the welcome.
             (Phase::AwaitWelcome, _) => Some(Handled::Early),
+            // The hello was sent again before the owner has answered.
+            (Phase::Authenticating, Kind::Hello) => Some(Handled::Done),
             // The answer to the challenge came before the hello.
             (Phase::AwaitHello, Kind::Pong) => Some(Handled::Done),
             // The welcome was lost, or the hello was sent again before it came.
+            (Phase::Open, Kind::Hello) if rules.authenticates && self.side == Side::Accepting => {
+                Some(self.handle_renewal(rules, message, now_ns))
+            }
             (Phase::Open, Kind::Hello) if self.side == Side::Accepting => {
                 if !self.is_within_budget(rules, now_ns) {
                     return Some(Handled::Closed(CloseReason::ControlFlood));
@@ -180,7 +220,7 @@ impl Connection {
                     Err(error) => refused(error),
                 })
             }
-            (Phase::Open, Kind::Welcome) => Some(Handled::Done),
+            (Phase::Open, Kind::Welcome) if !self.may_renew() => Some(Handled::Done),
             _ => None,
         }
     }
@@ -197,23 +237,73 @@ impl Connection {
     ) -> Result<Option<Agreed>, HandshakeError> {
         let hello = Hello::decode(message.payload)?;
         let offer = Offer {
-            features: 0,
+            features: if rules.authenticates {
+                FEATURE_RENEWAL
+            } else {
+                0
+            },
             frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
             heartbeat_ms: heartbeat_ms(rules),
         };
         handshake::accept(&hello, &offer).map(Some)
     }
 
-    fn accept_welcome(&mut self, message: &Message<'_>) -> Result<Option<Agreed>, HandshakeError> {
+    /// Handles a hello or welcome on an open connection whose client may renew its credentials.
+    fn handle_renewal(&mut self, rules: &Rules, message: &Message<'_>, now_ns: u64) -> Handled {
+        if !self.is_within_budget(rules, now_ns) {
+            return Handled::Closed(CloseReason::ControlFlood);
+        }
+        let accepted = match (self.side, message.kind) {
+            (Side::Accepting, Kind::Hello) if self.is_owner_asked() => return Handled::Done,
+            (Side::Accepting, Kind::Hello) => self.accept_hello(rules, message),
+            (Side::Connecting, Kind::Welcome) => self.accept_welcome(message, now_ns),
+            (_, kind) => {
+                return Handled::Closed(CloseReason::Decode(DecodeError::MalformedPayload {
+                    kind,
+                }));
+            }
+        };
+        match accepted {
+            Ok(Some(agreed)) => {
+                self.ask_owner(Some(agreed));
+                Handled::Authenticate
+            }
+            Ok(None) => Handled::Done,
+            Err(error) => refused(error),
+        }
+    }
+
+    fn accept_welcome(
+        &mut self,
+        message: &Message<'_>,
+        now_ns: u64,
+    ) -> Result<Option<Agreed>, HandshakeError> {
         let welcome = Welcome::decode(message.payload)?;
+        let agreed = Agreed {
+            version: welcome.version,
+            features: welcome.features,
+            frame_bytes_max: welcome.frame_bytes_max,
+        };
+        let expires_in_ns = welcome.expires_in_ms.saturating_mul(MILLISECOND_NS);
+        let expires_ns = (expires_in_ns > 0).then(|| now_ns.saturating_add(expires_in_ns));
+        self.note_welcome(agreed, expires_ns);
         self.limit_frames(welcome.frame_bytes_max as usize);
         self.peer_agent = Some(Box::new(PeerAgent(welcome.agent.into())));
         Ok(None)
     }
 
     /// Ends the handshake. `accepted` holds the agreed values if a welcome has to carry them.
-    fn opened(&mut self, accepted: Result<Option<Agreed>, HandshakeError>) -> Handled {
+    fn opened(
+        &mut self,
+        rules: &Rules,
+        accepted: Result<Option<Agreed>, HandshakeError>,
+    ) -> Handled {
         match accepted {
+            Ok(Some(agreed)) if rules.authenticates => {
+                self.limit_frames(agreed.frame_bytes_max as usize);
+                self.ask_owner(Some(agreed));
+                Handled::Authenticate
+            }
             Ok(agreed) => {
                 self.phase = Phase::Open;
                 self.agree(agreed);
@@ -325,7 +415,7 @@ impl Connection {
     pub fn poll_transmit<C: Codec + ?Sized>(
         &mut self,
         rules: &Rules,
-        identity: &Identity<'_>,
+        own: &Introduction<'_>,
         codec: &C,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), EncodeError>> {
@@ -336,10 +426,13 @@ impl Connection {
         if std::mem::take(&mut self.pending.hello) {
             let hello = Hello {
                 version: handshake::PROTOCOL_VERSION,
-                features: 0,
+                features: match own.credentials {
+                    [] => 0,
+                    _ => FEATURE_RENEWAL,
+                },
                 frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
-                credentials: &[],
-                agent: identity.agent,
+                credentials: own.credentials,
+                agent: own.agent,
             };
             return Some(hello.encode_frame(out));
         }
@@ -349,8 +442,9 @@ impl Connection {
                 features: agreed.features,
                 frame_bytes_max: agreed.frame_bytes_max,
                 heartbeat_ms: heartbeat_ms(rules),
-                session: identity.session,
-                agent: identity.agent,
+                session: own.session,
+                agent: own.agent,
+                expires_in_ms: self.credentials_expire_in_ms(own.now_ns),
             };
             return Some(welcome.encode_frame(out));
         }

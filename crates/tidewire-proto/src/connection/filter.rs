@@ -156,6 +156,7 @@ mod tests {
     fn rules(begins_with_hello: bool) -> Rules {
         Rules {
             begins_with_hello,
+            authenticates: false,
             has_pings: true,
             has_go_away: true,
             frame_bytes_max: 1 << 20,

@@ -9,9 +9,9 @@
 //!  connecting side                                      accepting side
 //!
 //!  Connecting ── handle_connected ──▶ AwaitWelcome      AwaitHello ◀── handle_connected ── Securing
-//!      │   └─ secure ─▶ Securing ──┘       │ welcome        │ hello
-//!      │ codec without hello               ▼                ▼
-//!      └───────────────────────────────▶ Open ◀──── codec without hello
+//!      │   └─ secure ─▶ Securing ──┘       │ welcome        │ hello └─▶ Authenticating, see `authentication`
+//!      │ codec without hello               ▼                ▼                 │ admit
+//!      └───────────────────────────────▶ Open ◀──── codec without hello ◀─────┘
 //!                                          │
 //!           any phase ── close, error, timeout ──▶ Closed(reason)
 //!
@@ -35,11 +35,14 @@
 //!    Input only moves a timeout to later, so the owner need not call it after each read.
 //! 5. If the transport has layers with handshakes of their own, call [`Connection::secure`] when it is connected or
 //!    accepted, and [`Connection::handle_connected`] when the layers are ready.
-//! 6. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
+//! 6. In the phase `Authenticating`, and after [`Handled::Authenticate`], find out who the peer is, and call
+//!    [`Connection::admit`] or [`Connection::refuse`], now or later.
+//! 7. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
 //!
 //! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
 //! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
 
+mod authentication;
 mod control;
 mod farewell;
 mod filter;
@@ -48,7 +51,8 @@ mod reason;
 mod state;
 mod timeouts;
 
-pub use control::{Handled, Identity};
+pub use authentication::AuthFailure;
+pub use control::{Handled, Introduction};
 pub use farewell::Farewell;
 use farewell::LastWords;
 pub use filter::FrameFilter;
@@ -57,6 +61,7 @@ pub use reason::CloseReason;
 pub use state::{Inbound, NewWork, Outbound, PauseReason, PauseReasons, Phase, Then};
 pub use timeouts::Overdue;
 
+use authentication::Authentication;
 use control::{ControlBudget, Pending};
 use timeouts::Timing;
 
@@ -67,6 +72,8 @@ use crate::body::GoAwayCode;
 pub struct Rules {
     /// Whether connections begin with a hello and a welcome; see [`Codec::begins_with_hello`](crate::codec::Codec::begins_with_hello).
     pub begins_with_hello: bool,
+    /// Whether the owner must [admit](Connection::admit) peers before a connection that they made is open.
+    pub authenticates: bool,
     /// Whether both sides answer pings; see [`Codec::has_pings`](crate::codec::Codec::has_pings).
     pub has_pings: bool,
     /// Whether peers can tell a go-away from an answer; see [`Codec::has_go_away`](crate::codec::Codec::has_go_away).
@@ -161,6 +168,8 @@ pub struct Connection {
     is_draining: bool,
     /// The server's name and version, from its welcome.
     peer_agent: Option<Box<PeerAgent>>,
+    /// `None` for connections without credentials.
+    authentication: Option<Box<Authentication>>,
     /// A partial frame, and whole frames that may not be handled yet.
     pub partial: PartialFrame,
 }
@@ -172,7 +181,7 @@ impl Connection {
         Self::new(rules, Side::Connecting, delivery, Phase::Connecting, now_ns)
     }
 
-    /// Creates a connection that a peer made. Without a hello it is open at once.
+    /// Creates a connection that a peer made. Without a hello it is open at once, unless the owner authenticates peers.
     #[must_use]
     pub fn accepted(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
         let phase = if rules.begins_with_hello {
@@ -180,7 +189,17 @@ impl Connection {
         } else {
             Phase::Open
         };
-        Self::new(rules, Side::Accepting, delivery, phase, now_ns)
+        let mut connection = Self::new(rules, Side::Accepting, delivery, phase, now_ns);
+        connection.begin_without_hello(rules);
+        connection
+    }
+
+    /// Asks the owner about a peer whose codec has no hello, if the owner authenticates peers.
+    fn begin_without_hello(&mut self, rules: &Rules) {
+        if rules.authenticates && self.side == Side::Accepting && self.is_open() {
+            self.phase = Phase::Authenticating;
+            self.ask_owner(None);
+        }
     }
 
     fn new(rules: &Rules, side: Side, delivery: Delivery, phase: Phase, now_ns: u64) -> Self {
@@ -199,6 +218,7 @@ impl Connection {
             is_going_told: false,
             is_draining: false,
             peer_agent: None,
+            authentication: None,
             partial: PartialFrame::default(),
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use super::AuthFailure;
 use crate::body::GoAwayCode;
 use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
@@ -52,13 +53,17 @@ pub enum CloseReason {
     Evicted,
     /// A layer of the transport, such as TLS, could not go on.
     Layer(LayerError),
+    /// The credentials of the peer were refused, when it connected or later.
+    Unauthenticated(AuthFailure),
+    /// The credentials of the peer have expired, and it sent no newer ones.
+    CredentialsExpired,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 20] = [
+    pub const NAMES: [&'static str; 22] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -78,6 +83,8 @@ impl CloseReason {
         "unvalidated",
         "evicted",
         "layer",
+        "unauthenticated",
+        "credentials_expired",
         "io",
     ];
 
@@ -104,7 +111,9 @@ impl CloseReason {
             Self::Unvalidated => 16,
             Self::Evicted => 17,
             Self::Layer(_) => 18,
-            Self::Io(_) => 19,
+            Self::Unauthenticated(_) => 19,
+            Self::CredentialsExpired => 20,
+            Self::Io(_) => 21,
         }
     }
 
@@ -146,6 +155,9 @@ impl CloseReason {
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             Self::MemoryLimit | Self::ControlFlood | Self::RateLimit => {
                 Some(GoAwayCode::LimitReached)
+            }
+            Self::Unauthenticated(_) | Self::CredentialsExpired => {
+                Some(GoAwayCode::Unauthenticated)
             }
             // An unvalidated address sent no request for it.
             Self::Unvalidated | Self::Evicted => None,
@@ -191,6 +203,8 @@ impl fmt::Display for CloseReason {
             Self::Evicted => formatter.write_str("made room for another address"),
             Self::Layer(LayerError::Tls(fault)) => write!(formatter, "TLS failed: {fault}"),
             Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
+            Self::Unauthenticated(failure) => write!(formatter, "not authenticated: {failure}"),
+            Self::CredentialsExpired => formatter.write_str("the credentials have expired"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

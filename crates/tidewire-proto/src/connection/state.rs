@@ -15,6 +15,8 @@ pub enum Phase {
     AwaitHello,
     /// Connected. The first frame must be a welcome.
     AwaitWelcome,
+    /// Accepted. The owner finds out who the peer is. No frame is handled meanwhile.
+    Authenticating,
     /// Messages may be exchanged.
     Open,
     /// The connection has ended. This phase is final.
@@ -77,6 +79,8 @@ pub enum PauseReason {
     Memory = 1 << 4,
     /// The peer has used up its rate limit.
     Rate = 1 << 5,
+    /// The owner does not know yet who the peer is.
+    Authentication = 1 << 6,
 }
 
 /// Reasons not to read. While there is one, no input is read.
@@ -166,6 +170,7 @@ impl fmt::Debug for PauseReasons {
             PauseReason::Service,
             PauseReason::Memory,
             PauseReason::Rate,
+            PauseReason::Authentication,
         ];
         let reasons = all.into_iter().filter(|reason| self.contains(*reason));
         formatter.debug_set().entries(reasons).finish()

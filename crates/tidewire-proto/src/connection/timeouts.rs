@@ -101,11 +101,15 @@ impl Connection {
                 let again_ns = now_ns.saturating_add(self.timing.hello_pause_ns);
                 again_ns.min(self.handshake_end_ns(rules))
             }
-            Phase::Connecting | Phase::Securing | Phase::AwaitHello | Phase::AwaitWelcome => {
-                self.handshake_end_ns(rules)
-            }
+            Phase::Connecting
+            | Phase::Securing
+            | Phase::AwaitHello
+            | Phase::AwaitWelcome
+            | Phase::Authenticating => self.handshake_end_ns(rules),
             Phase::Open => self.silence_end_ns(rules, now_ns, is_unvalidated),
         };
+        let ends_ns = self.authentication_end_ns().unwrap_or(u64::MAX);
+        let deadline_ns = deadline_ns.min(ends_ns);
         let grace_end_ns = self.timing.excused_ns.saturating_add(GRACE_NS);
         self.timing.due_ns = if self.is_excused() && grace_end_ns > now_ns {
             grace_end_ns
@@ -174,6 +178,9 @@ impl Connection {
         now_ns: u64,
         is_unvalidated: bool,
     ) -> Option<CloseReason> {
+        if let Some(reason) = self.authentication_end(now_ns) {
+            return Some(reason);
+        }
         if !self.is_open() {
             let is_over = now_ns >= self.handshake_end_ns(rules);
             return is_over.then_some(CloseReason::HandshakeTimeout);
@@ -309,6 +316,7 @@ impl Connection {
                     || reasons.contains(PauseReason::Service)
                     || reasons.contains(PauseReason::Memory)
                     || reasons.contains(PauseReason::Rate)
+                    || reasons.contains(PauseReason::Authentication)
             }
             _ => false,
         }

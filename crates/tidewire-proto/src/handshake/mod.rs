@@ -93,7 +93,8 @@ impl<'a> Hello<'a> {
         let credentials = reader
             .bytes(credentials_bytes)
             .ok_or(HandshakeError::Malformed)?;
-        let agent = read_agent(&mut reader, version)?;
+        let agent = read_agent(&mut reader)?;
+        check_end(&reader, version)?;
         Ok(Self {
             version,
             features,
@@ -120,7 +121,7 @@ impl fmt::Debug for Hello<'_> {
 /// The server's answer to a [`Hello`]: the values of this connection.
 ///
 /// Layout of the payload: u16 version, u32 features, u32 frame_bytes_max, u32 heartbeat_ms, u64 session,
-/// u8 length and bytes of the agent.
+/// u8 length and bytes of the agent, and u64 expires_in_ms if [`FEATURE_RENEWAL`] is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
     /// The version of the connection.
@@ -135,6 +136,8 @@ pub struct Welcome<'a> {
     pub session: u64,
     /// Name and version of the server's software, for logs.
     pub agent: &'a str,
+    /// Milliseconds until the client's credentials expire, 0 for never. On the wire only if [`FEATURE_RENEWAL`] is in use.
+    pub expires_in_ms: u64,
 }
 
 impl<'a> Welcome<'a> {
@@ -149,7 +152,11 @@ impl<'a> Welcome<'a> {
             out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
             out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
             out.extend_from_slice(&self.session.to_le_bytes());
-            push_short_text(self.agent, out)
+            push_short_text(self.agent, out)?;
+            if self.features & FEATURE_RENEWAL != 0 {
+                out.extend_from_slice(&self.expires_in_ms.to_le_bytes());
+            }
+            Ok(())
         })
     }
 
@@ -171,7 +178,12 @@ impl<'a> Welcome<'a> {
         let frame_bytes_max = reader.u32().ok_or(HandshakeError::Malformed)?;
         let heartbeat_ms = reader.u32().ok_or(HandshakeError::Malformed)?;
         let session = reader.u64().ok_or(HandshakeError::Malformed)?;
-        let agent = read_agent(&mut reader, version)?;
+        let agent = read_agent(&mut reader)?;
+        let expires_in_ms = match features & FEATURE_RENEWAL {
+            0 => 0,
+            _ => reader.u64().ok_or(HandshakeError::Malformed)?,
+        };
+        check_end(&reader, version)?;
         check_frame_limit(frame_bytes_max)?;
         Ok(Self {
             version,
@@ -180,6 +192,7 @@ impl<'a> Welcome<'a> {
             heartbeat_ms,
             session,
             agent,
+            expires_in_ms,
         })
     }
 }
@@ -223,17 +236,19 @@ pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError
     })
 }
 
-/// Reads the agent and the end of a handshake payload. An agent goes into logs, so it must not contain hazardous
-/// characters. Only a newer version may have bytes after it.
-fn read_agent<'a>(reader: &mut Reader<'a>, version: u16) -> Result<&'a str, HandshakeError> {
-    match reader.short_text() {
-        Some(agent)
-            if !agent.chars().any(is_hazardous)
-                && (reader.is_empty() || version > PROTOCOL_VERSION) =>
-        {
-            Ok(agent)
-        }
-        _ => Err(HandshakeError::Malformed),
+/// Reads the agent. It goes into logs, so it must not contain hazardous characters.
+fn read_agent<'a>(reader: &mut Reader<'a>) -> Result<&'a str, HandshakeError> {
+    let agent = reader.short_text();
+    agent
+        .filter(|agent| !agent.chars().any(is_hazardous))
+        .ok_or(HandshakeError::Malformed)
+}
+
+/// Checks that nothing follows the last field. Only a newer version may have more.
+fn check_end(reader: &Reader<'_>, version: u16) -> Result<(), HandshakeError> {
+    match reader.is_empty() || version > PROTOCOL_VERSION {
+        true => Ok(()),
+        false => Err(HandshakeError::Malformed),
     }
 }
 
@@ -256,6 +271,10 @@ const fn unsupported(theirs: u16) -> HandshakeError {
 
 /// The TW1 version of this crate.
 pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The feature of clients that renew their credentials: they may send a hello again while the connection is open, and
+/// each welcome says when the credentials expire.
+pub const FEATURE_RENEWAL: u32 = 1;
 
 /// The first bytes of a hello's payload.
 pub const MAGIC: [u8; 4] = *b"TW1\0";
@@ -405,6 +424,7 @@ mod tests {
             heartbeat_ms: 0,
             session: 1,
             agent: "test/1",
+            expires_in_ms: 0,
         };
         let mut out = Vec::new();
         welcome.encode_frame(&mut out).unwrap();

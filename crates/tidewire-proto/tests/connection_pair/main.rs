@@ -29,6 +29,7 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 
 const RULES: Rules = Rules {
     begins_with_hello: true,
+    authenticates: false,
     has_pings: true,
     has_go_away: true,
     frame_bytes_max: 4096,
@@ -45,6 +46,7 @@ const RULES: Rules = Rules {
 /// The rules of a codec that has only bare payloads. There are no pings, so a person may think for longer.
 const BARE_RULES: Rules = Rules {
     begins_with_hello: false,
+    authenticates: false,
     has_pings: false,
     has_go_away: false,
     idle_timeout_ns: 200 * SECOND,
@@ -54,6 +56,7 @@ const BARE_RULES: Rules = Rules {
 /// The rules of a codec with pings and go-away whose connections are open at once.
 const GREETLESS_RULES: Rules = Rules {
     begins_with_hello: false,
+    authenticates: false,
     ..RULES
 };
 
@@ -130,6 +133,7 @@ impl Plan {
         // Each layer takes one more round trip.
         let rules = Rules {
             handshake_timeout_ns: rules.handshake_timeout_ns * (1 + u64::from(layers)),
+            authenticates: random.u32(0..3) == 0,
             ..rules
         };
         Self {

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use fastrand::Rng;
 use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded};
 use tidewire_proto::connection::{
-    CloseReason, Connection, Delivery, Handled, Identity, Inbound, Overdue, PauseReason, Phase,
+    CloseReason, Connection, Delivery, Handled, Inbound, Introduction, Overdue, PauseReason, Phase,
     Rules, Written,
 };
 use tidewire_proto::layer::{LayerError, OUTPUT_BYTES_MAX, Stack};
@@ -84,14 +84,16 @@ impl Owner {
     }
 
     fn transmit(&mut self) {
-        let identity = Identity {
+        let own = Introduction {
             agent: "pair",
             session: 7,
+            credentials: &[],
+            now_ns: 0,
         };
         let before = self.output.len();
         while let Some(sent) =
             self.connection
-                .poll_transmit(&self.rules, &identity, &self.codec, &mut self.output)
+                .poll_transmit(&self.rules, &own, &self.codec, &mut self.output)
         {
             // A codec without go-aways returns an error.
             assert!(sent.is_ok() || !self.rules.has_go_away);
@@ -142,6 +144,7 @@ impl Owner {
                     Handled::Done | Handled::Early => {}
                     // The connection was about to end. In this test the sender gets no answer.
                     Handled::Refused => self.refused += 1,
+                    Handled::Authenticate => {}
                     Handled::Opened => {
                         assert!(!self.has_opened, "opened twice");
                         self.has_opened = true;
@@ -263,6 +266,17 @@ impl Owner {
         self.has_opened = self.connection.handle_connected(&self.rules, now_ns);
         self.arm(now_ns);
         self.transmit();
+    }
+
+    /// Answers the question who the peer is, some time after it was asked.
+    fn authenticate(&mut self, now_ns: u64, random: &mut Rng) {
+        let expires_ns = (random.u32(0..4) == 0).then_some(now_ns + 1_000_000_000_000);
+        if random.u32(0..4) > 0 && self.connection.admit(expires_ns) {
+            self.has_opened = true;
+            self.connection.resume(PauseReason::Authentication);
+            self.transmit();
+            self.arm(now_ns);
+        }
     }
 
     /// Writes as many bytes as the transport takes.
@@ -421,6 +435,7 @@ impl Owner {
         if random.u32(0..2) == 0 && self.connection.resume(PauseReason::Room) {
             self.read(input, now_ns, link.delivery, random);
         }
+        self.authenticate(now_ns, random);
         self.transmit();
         self.write(output, link, now_ns, random);
         if let Some(reason) = self.connection.close_reason() {

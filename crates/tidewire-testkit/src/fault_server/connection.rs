@@ -151,6 +151,7 @@ impl Connection<'_> {
             heartbeat_ms: offer.heartbeat_ms,
             session: self.peer.connection,
             agent: "fault-server",
+            expires_in_ms: 0,
         };
         let mut out = Vec::new();
         welcome

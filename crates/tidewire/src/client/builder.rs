@@ -19,6 +19,7 @@ use super::submissions::WhenWindowFull;
 use super::table::RequestTable;
 use super::{Client, Inner};
 use crate::address::Address;
+use crate::auth::Credentials;
 use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::tls::{ClientTls, Connector};
@@ -58,6 +59,7 @@ pub struct ClientBuilder {
     spin_us: Option<u32>,
     layers: Option<LayerFactory>,
     tls: ClientTls,
+    credentials: Option<Credentials>,
 }
 
 impl Default for ClientBuilder {
@@ -77,6 +79,7 @@ impl Default for ClientBuilder {
             spin_us: None,
             layers: None,
             tls: ClientTls::default(),
+            credentials: None,
         }
     }
 }
@@ -86,6 +89,15 @@ impl ClientBuilder {
     #[must_use]
     pub fn codec(mut self, codec: AnyCodec) -> Self {
         self.codec = codec;
+        self
+    }
+
+    /// Sets the credentials by which a server knows this client: a [`Token`](crate::auth::Token), or a
+    /// [provider](Credentials::provider) of tokens. They are sent in the hello of `tw1`; other codecs have no place for them.
+    /// They are never logged.
+    #[must_use]
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        self.credentials = Some(credentials.into());
         self
     }
 
@@ -294,7 +306,13 @@ impl ClientBuilder {
         let table = RequestTable::new(self.limits.queue_bytes_max, is_single);
         let link = Arc::new(Link::new(table, self.event_bounds));
         let codec = self.codec;
-        let dialing = Dialing::new(target, self.wait_for_server, self.backoff, is_lazy);
+        let dialing = Dialing::new(
+            target,
+            self.wait_for_server,
+            self.backoff,
+            is_lazy,
+            self.credentials,
+        );
         let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);
         let mut service = Some(service);
         let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));

@@ -9,9 +9,10 @@
 //!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
-//! A thread of its own looks a host name up, because a resolver may take seconds and the lane has deadlines to keep. The
+//! A thread of its own looks a host name up and gets credentials, because that may take seconds and the lane has deadlines to keep. The
 //! addresses are used until an attempt has failed with all of them.
 
+use std::mem::take;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
@@ -21,9 +22,11 @@ use tidewire_io::clock::now_ns;
 
 use super::error::{ConnectError, Disconnected};
 use super::events::Event;
-use super::link::Link;
+use super::link::{Found, Link};
+use super::renewal::Renewal;
 use super::service::ClientService;
 use crate::address::{Address, AddressError, Endpoint};
+use crate::auth::{Credentials, Token};
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::CloseReason;
@@ -51,12 +54,12 @@ pub(super) struct Target {
 }
 
 /// Resolves an address to all endpoints of its host. It may take seconds.
-type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
+pub(super) type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
 
 /// The state of a client's attempts to connect.
 #[derive(Debug)]
 pub(super) struct Dialing {
-    target: Target,
+    pub(super) target: Target,
     /// Index of the endpoint that is being tried.
     endpoint: usize,
     wait_for_server: bool,
@@ -65,6 +68,10 @@ pub(super) struct Dialing {
     is_lazy: bool,
     state: State,
     attempts: u32,
+    credentials: Option<Credentials>,
+    /// The token of the present or next connection.
+    token: Option<Token>,
+    pub(super) renewal: Renewal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,8 +148,12 @@ impl Dialing {
         wait_for_server: bool,
         backoff: Option<Backoff>,
         is_lazy: bool,
+        credentials: Option<Credentials>,
     ) -> Self {
         Self {
+            token: credentials.as_ref().and_then(Credentials::fixed).cloned(),
+            credentials,
+            renewal: Renewal::None,
             target,
             endpoint: 0,
             wait_for_server,
@@ -184,6 +195,12 @@ impl Dialing {
         }
     }
 
+    /// The provider of credentials, if there is one.
+    pub(super) fn provider(&self) -> Option<Credentials> {
+        let provider = self.credentials.as_ref();
+        provider.filter(|it| it.fixed().is_none()).cloned()
+    }
+
     pub(super) fn note_open(&mut self) {
         self.state = State::Open;
         self.attempts = 0;
@@ -214,24 +231,33 @@ impl ClientService {
             resolver,
             endpoints,
         } = &self.dialing.target;
-        let Some(resolver) = resolver.filter(|_| endpoints.is_empty()) else {
-            return self.connect_to_endpoint(cx);
+        let lookup = Lookup {
+            resolver: resolver.filter(|_| endpoints.is_empty()),
+            address: address.clone(),
+            credentials: self.dialing.provider(),
         };
-        let address = address.clone();
+        if lookup.resolver.is_none() && lookup.credentials.is_none() {
+            return self.connect_to_endpoint(cx);
+        }
         self.dialing.state = State::Resolving;
-        if let Err(error) = look_up(&self.link, address.clone(), resolver) {
-            tracing::debug!(%error, "cannot start a thread to resolve the host; the lane resolves it");
-            self.handle_found(cx, resolver(&address));
+        // An earlier lookup may have ended too late for its connection.
+        drop(self.link.take_found());
+        if let Err(error) = lookup.clone().start(&self.link) {
+            tracing::debug!(%error, "cannot start a thread for a lookup; the lane does it");
+            self.handle_found(cx, lookup.run());
         }
     }
 
-    fn handle_found(&mut self, cx: &mut Context<'_>, found: Result<Vec<Endpoint>, AddressError>) {
-        match found {
-            Ok(endpoints) => {
-                self.dialing.target.endpoints = endpoints;
+    fn handle_found(&mut self, cx: &mut Context<'_>, found: Found) {
+        match (found.endpoints.transpose(), found.token.transpose()) {
+            (Err(error), _) => self.handle_unreachable(cx, ConnectError::Address(error)),
+            (_, Err(cause)) => self.handle_unreachable(cx, ConnectError::Credentials { cause }),
+            (Ok(endpoints), Ok(token)) => {
+                let dialing = &mut self.dialing;
+                dialing.target.endpoints = endpoints.unwrap_or(take(&mut dialing.target.endpoints));
+                dialing.token = token.or(dialing.token.take());
                 self.connect_to_endpoint(cx);
             }
-            Err(error) => self.handle_unreachable(cx, ConnectError::Address(error)),
         }
     }
 
@@ -245,7 +271,12 @@ impl ClientService {
             cx.connect(endpoint, 0)
         };
         match session {
-            Ok(session) => self.session = Some(session),
+            Ok(session) => {
+                self.session = Some(session);
+                if let Some(token) = &self.dialing.token {
+                    cx.set_credentials(session, token.clone());
+                }
+            }
             Err(failure) => self.handle_failure(cx, failure),
         }
     }
@@ -342,18 +373,37 @@ fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
     end.reason.is_final().then_some(end)
 }
 
-/// Resolves a host on a new thread, which stores the result in the link.
-fn look_up(link: &Arc<Link>, address: Address, resolver: Resolver) -> std::io::Result<()> {
-    let link = Arc::downgrade(link);
-    let look = move || {
-        let found = resolver(&address);
-        // The client may have been dropped meanwhile.
-        if let Some(link) = link.upgrade() {
-            link.set_found(found);
+/// Questions whose answers may take seconds.
+#[derive(Clone)]
+pub(super) struct Lookup {
+    pub(super) address: Address,
+    /// Resolves the host name, if it is asked for.
+    pub(super) resolver: Option<Resolver>,
+    /// Gets the credentials, if they are asked for.
+    pub(super) credentials: Option<Credentials>,
+}
+
+impl Lookup {
+    fn run(&self) -> Found {
+        Found {
+            endpoints: self.resolver.map(|resolver| resolver(&self.address)),
+            token: self.credentials.as_ref().map(Credentials::get),
         }
-    };
-    let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
-    thread.spawn(look).map(drop)
+    }
+
+    /// Looks up on a new thread, which stores the results in the link.
+    pub(super) fn start(self, link: &Arc<Link>) -> std::io::Result<()> {
+        let link = Arc::downgrade(link);
+        let look = move || {
+            let found = self.run();
+            // The client may have been dropped meanwhile.
+            if let Some(link) = link.upgrade() {
+                link.set_found(found);
+            }
+        };
+        let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
+        thread.spawn(look).map(drop)
+    }
 }
 
 #[cfg(test)]

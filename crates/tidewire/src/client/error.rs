@@ -29,6 +29,12 @@ pub enum ConnectError {
     /// The server refused, did not answer, or uses another protocol.
     #[error(transparent)]
     Failed(#[from] ConnectFailure),
+    /// The provider of the client's credentials failed.
+    #[error("cannot get the credentials: {cause}")]
+    Credentials {
+        /// The error of the provider, for people.
+        cause: String,
+    },
     /// The lane ended before the connection was made.
     #[error("the client ended before it was connected")]
     Ended,

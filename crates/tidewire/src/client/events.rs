@@ -40,6 +40,12 @@ pub enum Event {
         /// The error.
         cause: String,
     },
+    /// The credentials of this connection expire soon, and the server will end it then. A client with a
+    /// [provider](crate::auth::Credentials::provider) asks it for newer ones now.
+    CredentialsExpire {
+        /// The time that is left.
+        left: Duration,
+    },
     /// Events were dropped at this position, because the application did not take them.
     Lost {
         /// Number of dropped events.
@@ -263,7 +269,7 @@ impl Queued for Event {
             Self::Opened { agent: text } | Self::Reconnecting { cause: text, .. } => text.len(),
             Self::Message(message) => message.name.len() + message.payload.len(),
             Self::Closed { text, .. } => text.len(),
-            Self::Lost { .. } | Self::Ended => 0,
+            Self::CredentialsExpire { .. } | Self::Lost { .. } | Self::Ended => 0,
         }
     }
 

@@ -18,6 +18,7 @@ use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
 use crate::address::{AddressError, Endpoint};
+use crate::auth::Token;
 use crate::mailbox::EnqueueError;
 
 /// The shared state of one client. See the module.
@@ -38,8 +39,17 @@ struct First {
     outcome: Option<Result<(), ConnectError>>,
     /// Waker of the future that waits for the outcome.
     waker: Option<Waker>,
-    /// Endpoints of the server that a lookup has found and the lane has not taken yet.
-    found: Option<Result<Vec<Endpoint>, AddressError>>,
+    /// The results of a lookup that the lane has not taken yet.
+    found: Option<Found>,
+}
+
+/// What a lookup has found. `None` for what it was not asked for.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The endpoints of the server.
+    pub(super) endpoints: Option<Result<Vec<Endpoint>, AddressError>>,
+    /// Credentials for the server, or why there are none.
+    pub(super) token: Option<Result<Token, String>>,
 }
 
 /// A submission to a client's lane that is neither a request nor a message.
@@ -166,14 +176,14 @@ impl Link {
         }
     }
 
-    /// Stores the result of a name lookup and wakes the lane.
-    pub(super) fn set_found(&self, found: Result<Vec<Endpoint>, AddressError>) {
+    /// Stores the results of a lookup and wakes the lane.
+    pub(super) fn set_found(&self, found: Found) {
         self.lock_first().found = Some(found);
         self.table.waker().wake();
     }
 
-    /// Takes the result of a name lookup.
-    pub(super) fn take_found(&self) -> Option<Result<Vec<Endpoint>, AddressError>> {
+    /// Takes the results of a lookup.
+    pub(super) fn take_found(&self) -> Option<Found> {
         self.lock_first().found.take()
     }
 

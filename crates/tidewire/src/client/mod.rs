@@ -14,6 +14,7 @@ mod link;
 mod listening;
 mod operation;
 mod pending;
+mod renewal;
 pub(crate) mod reply;
 mod request;
 mod rooms;

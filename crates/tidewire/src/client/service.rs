@@ -210,6 +210,7 @@ impl Service for ClientService {
         self.pending.unreachable = None;
         self.dialing.note_open();
         self.listening.handle_open();
+        self.plan_renewal(cx);
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
         self.link.events.push(Event::Opened { agent });
         if !self.ever_open {
@@ -344,7 +345,9 @@ impl Service for ClientService {
         self.ask_due(cx);
         self.complete(cx);
         let register_at_ns = self.register_due(cx, now_ns);
+        let renew_at_ns = self.renew_if_due(cx, now_ns);
         [
+            renew_at_ns,
             close_at_ns,
             self.dialing.retry_at_ns(),
             waiting_deadline_ns,

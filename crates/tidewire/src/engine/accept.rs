@@ -33,7 +33,7 @@ pub(crate) struct Acceptor {
     /// Limits the log lines about failures to accept, or to receive datagrams.
     pub(crate) error_log: QuietLog,
     /// Limits the log lines about peers that a limit refuses.
-    refusal_log: QuietLog,
+    pub(super) refusal_log: QuietLog,
     /// Limits the log lines about peers that TLS refuses, or that refuse this side.
     tls_log: QuietLog,
 }

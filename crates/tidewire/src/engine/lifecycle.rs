@@ -173,6 +173,9 @@ impl Core {
         if !session.connection.is_outgoing() {
             self.shared.limiter.leave(session.profile.peer.as_deref());
         }
+        if let (Some(guard), Some(admitted)) = (&self.shared.guard, &session.profile.admitted) {
+            guard.sessions.leave(&admitted.identity);
+        }
         self.sessions.relief.release_session(slot);
         self.sessions.outbox.buffers.put(session.output.bytes);
         self.sessions

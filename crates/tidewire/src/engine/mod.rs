@@ -7,6 +7,7 @@
 
 mod accept;
 mod attachment;
+mod authentication;
 mod datagrams;
 mod delivery;
 mod draining;
@@ -26,6 +27,7 @@ pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 pub(crate) use replies::{Origin, Replies};
 
+use crate::auth::Guard;
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     /// The layers of connections that lanes make.
     pub(crate) outgoing_layers: Option<Layers>,
     pub(crate) directory: Arc<Directory>,
+    /// The authentication of peers. `None` if everybody may do everything.
+    pub(crate) guard: Option<Arc<Guard>>,
     pub(crate) limiter: Arc<SessionLimiter>,
     /// The memory that all lanes hold together.
     pub(crate) memory: Arc<MemoryAccount>,
@@ -77,10 +81,16 @@ pub(crate) struct Core {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, outgoing_layers: Option<Layers>, lanes: usize) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        outgoing_layers: Option<Layers>,
+        guard: Option<Arc<Guard>>,
+        lanes: usize,
+    ) -> Self {
         let limits = &config.limits;
         Self {
-            directory: Arc::new(Directory::new(limits)),
+            directory: Arc::new(Directory::new(limits, guard.clone())),
+            guard,
             limiter: Arc::new(SessionLimiter::new(limits)),
             memory: Arc::new(MemoryAccount::new(limits.memory_bytes_max)),
             sessions: SessionTable::new(lanes),

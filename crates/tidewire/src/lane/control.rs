@@ -2,6 +2,7 @@
 
 use tidewire_proto::body::{ErrorBody, ErrorCode, GoAwayBody};
 use tidewire_proto::connection::{Handled, NewWork, Phase};
+use tidewire_proto::handshake::Hello;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Lane;
@@ -25,8 +26,13 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     let handled = core.sessions.change(slot, |connection, rules| {
         connection.handle_frame(rules, message, now_ns)
     });
+    let handled = match handled {
+        Handled::Authenticate => authenticate(cx, slot, message),
+        handled => handled,
+    };
+    let core = &mut *cx.core;
     match handled {
-        Handled::Done => {}
+        Handled::Done | Handled::Authenticate => {}
         Handled::Early => core.count_early(),
         Handled::Refused => refuse_new_work(cx, slot, message),
         Handled::Opened => {
@@ -48,6 +54,19 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     let frame_bytes_max = cx.core.sessions[slot].connection.frame_bytes_max();
     cx.set_frame_bytes_max(frame_bytes_max);
     handled
+}
+
+/// Finds out who sent a hello. Returns whether the session is open now.
+fn authenticate(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
+    let hello = Hello::decode(message.payload);
+    let token = hello.map_or(&[][..], |hello| hello.credentials);
+    if cx.core.authenticate(slot, token) {
+        return Handled::Opened;
+    }
+    let connection = &cx.core.sessions[slot].connection;
+    // The frames behind the hello wait, or are dropped with the session.
+    cx.stopped |= !connection.may_read();
+    Handled::Done
 }
 
 /// Refuses a message because its session ends. The service does not see it.
@@ -131,6 +150,8 @@ impl<S: Service> Lane<S> {
         core.sessions.arm_timer(slot);
         if is_open {
             self.announce(slot);
+        } else if self.core.is_authenticating(slot) {
+            self.authenticate(slot);
         }
         self.core.sessions.update_interest(slot);
         self.core.sessions.mark_dirty(slot);

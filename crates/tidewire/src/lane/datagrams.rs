@@ -150,7 +150,8 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
         core.counters.bytes_in.add(first.bytes.len() as u64);
         return None;
     };
-    if core.sessions[slot].connection.is_open() {
+    let is_admitted = core.is_authenticating(slot) && core.authenticate(slot, &[]);
+    if is_admitted || core.sessions[slot].connection.is_open() {
         read::announce(core, service, slot);
     }
     Some(slot)

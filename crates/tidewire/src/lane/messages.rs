@@ -67,6 +67,11 @@ impl<S: Service> Lane<S> {
                 self.core.assign(arrival, &mut self.ready);
             }
             LaneMessage::Listen(listener) => self.core.take_over(*listener),
+            LaneMessage::Authenticated(answer) => {
+                let (id, outcome) = *answer;
+                self.handle_late_answer(id, outcome);
+            }
+            LaneMessage::Reauthenticate => self.core.reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
             LaneMessage::Drain { deadline_ns } => {
                 self.read_what_came();

@@ -1,5 +1,9 @@
-//! Messages of servers with a rate limit. The frame filter of these servers asks about every kind of message, so messages come
-//! here, and other servers pay nothing.
+//! Messages that are checked before the service gets them: against the rate limit of their session, and against the permissions
+//! of its peer. The frame filter of such sessions asks about every kind of message, so these messages come here, and other
+//! sessions pay nothing.
+//!
+//! A message that is like the last one of its session, in kind, channel and name, needs no second look-up of permissions. Neither do
+//! the frames behind it that have the same header.
 
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -8,8 +12,8 @@ use tidewire_proto::message::Message;
 
 use super::read::serve;
 use crate::engine::Core;
-use crate::limits::WhenExceeded;
-use crate::service::{Context, Current, HandlerError, Service};
+use crate::limits::{Rate, WhenExceeded};
+use crate::service::{Context, Current, HandlerError, HandlerResult, Service};
 use crate::session::CloseReason;
 
 /// The filter for the next frames of a session.
@@ -17,14 +21,16 @@ use crate::session::CloseReason;
 pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     let connection = &core.sessions[slot].connection;
     let filter = connection.filter(&core.config.rules);
-    match core.config.rate {
-        Some(_) if !connection.is_outgoing() => filter.asking(),
-        _ => filter,
+    let admitted = core.sessions[slot].profile.admitted.as_ref();
+    let is_limited = core.config.rate.is_some() && !connection.is_outgoing();
+    match is_limited || admitted.is_some_and(|admitted| admitted.is_checked()) {
+        true => filter.asking(),
+        false => filter,
     }
 }
 
-/// Passes a message to the service if it is within the rate of its session. Otherwise it applies the action of the
-/// limit.
+/// Passes a message to the service if its peer may send it, and it is within the rate of its session. Otherwise it applies the
+/// action of the limit. Returns whether the service may get frames with an equal header without a check.
 #[cold]
 #[inline(never)]
 pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
@@ -34,10 +40,79 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     slot: usize,
     message: &Message<'_>,
     frame_bytes: usize,
-) {
-    let Some(rate) = cx.core.config.rate else {
-        return;
+) -> bool {
+    let is_allowed = may_send(cx, service, slot, message);
+    let profile = &cx.core.sessions[slot].profile;
+    let own_rate = profile.admitted.as_ref().and_then(|it| it.rate());
+    let rate = own_rate.or(cx.core.config.rate);
+    match (is_allowed, rate) {
+        (Err(refusal), rate) => {
+            if let Some(rate) = rate {
+                cx.core.sessions.meter(slot, &rate, frame_bytes);
+            }
+            cx.core.counters.forbidden.add(1);
+            refuse(cx, codec, message, refusal);
+        }
+        (Ok(()), Some(rate)) => {
+            serve_within::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame_bytes, rate);
+        }
+        (Ok(()), None) => {
+            serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
+            let session = cx.core.sessions.find(cx.id);
+            let admitted = session.and_then(|it| it.profile.admitted.as_ref());
+            return !cx.stopped && admitted.is_some_and(|it| it.is_last(message));
+        }
+    }
+    false
+}
+
+/// Checks whether the peer may send this message.
+fn may_send<S: Service>(
+    cx: &mut Context<'_>,
+    service: &S,
+    slot: usize,
+    message: &Message<'_>,
+) -> HandlerResult {
+    let Some(admitted) = &cx.core.sessions[slot].profile.admitted else {
+        return Ok(());
     };
+    if admitted.is_last(message) || admitted.may_all() {
+        return Ok(());
+    }
+    let kind = service.action(cx, message);
+    cx.check_message(kind, message)?;
+    if kind.is_told_by_header()
+        && let Some(admitted) = &mut cx.core.sessions[slot].profile.admitted
+    {
+        admitted.note(message);
+    }
+    Ok(())
+}
+
+/// Refuses a message. The service does not see it.
+fn refuse<C: Codec + ?Sized>(
+    cx: &mut Context<'_>,
+    codec: &C,
+    message: &Message<'_>,
+    refusal: HandlerError,
+) {
+    cx.current = Current::of(message);
+    if !message.name.is_empty() && codec.repeats_names() {
+        cx.remember_name(message.name);
+    }
+    cx.refuse(refusal);
+}
+
+/// Passes a message to the service if it is within this rate.
+fn serve_within<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    message: &Message<'_>,
+    frame_bytes: usize,
+    rate: Rate,
+) {
     if cx.core.sessions.meter(slot, &rate, frame_bytes) {
         serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
         // The handler may have closed the session.
@@ -49,11 +124,8 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         }
     } else if rate.when_exceeded == WhenExceeded::Refuse {
         cx.core.counters.rate_refused.add(1);
-        cx.current = Current::of(message);
-        if !message.name.is_empty() && codec.repeats_names() {
-            cx.remember_name(message.name);
-        }
-        cx.refuse(HandlerError::new(ErrorCode::LimitReached, TOO_FAST));
+        let refusal = HandlerError::new(ErrorCode::LimitReached, TOO_FAST);
+        refuse(cx, codec, message, refusal);
     } else {
         cx.stopped = true;
         cx.core.sessions.finish(slot, CloseReason::RateLimit);

@@ -13,6 +13,7 @@
 //! decides whether to spin or to sleep. `ending` is the last exchange between lanes. `thread` is the server's handle to the
 //! lane's thread.
 
+mod authentication;
 mod control;
 mod datagrams;
 mod ending;
@@ -261,6 +262,7 @@ impl<S: Service> Lane<S> {
         match session.connection.phase() {
             Phase::Securing => self.secure(slot),
             Phase::Open if !session.announced => self.announce(slot),
+            Phase::Authenticating => self.authenticate(slot),
             _ => self.read_session(slot),
         }
     }

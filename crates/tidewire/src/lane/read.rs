@@ -323,13 +323,28 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
             // A copy keeps the message in registers, as below.
             let copy = Message { ..message };
-            metered::serve_metered::<S, C, IS_DATAGRAM>(cx, service, codec, slot, &copy, consumed);
+            let may_repeat = metered::serve_metered::<S, C, IS_DATAGRAM>(
+                cx, service, codec, slot, &copy, consumed,
+            );
+            if may_repeat && !rest.is_empty() && codec.layout(frame, &message).is_some() {
+                let copy = Message { ..message };
+                let behind = serve_predicted::<S, C, IS_DATAGRAM, false>(
+                    cx,
+                    service,
+                    codec,
+                    slot,
+                    (frame, &copy),
+                    rest,
+                );
+                frames += ((rest.len() - behind.len()) / consumed) as u64;
+                rest = behind;
+            }
         } else {
             // A message that is passed by reference lies in memory. The copy keeps all others in registers. The lane's kinds
             // have no names.
             let name = "";
             match control::handle(cx, slot, &Message { name, ..message }) {
-                Handled::Done | Handled::Early | Handled::Refused => {}
+                Handled::Done | Handled::Early | Handled::Refused | Handled::Authenticate => {}
                 Handled::Opened => {
                     filter = metered::filter(cx.core, slot);
                     service.on_open(cx);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidewire_proto::connection::Farewell;
 
+use crate::auth::AuthOutcome;
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
@@ -39,6 +40,10 @@ pub(crate) enum LaneMessage {
     Listen(Box<StreamListener>),
     /// A server has taken the connection with this ticket.
     Placed { ticket: u64 },
+    /// The late answer of an authenticator.
+    Authenticated(Box<(SessionId, AuthOutcome)>),
+    /// The users have changed: ask about all sessions again.
+    Reauthenticate,
     /// Stop accepting, tell the peers, and stop when all sessions have ended, or at this time.
     Drain { deadline_ns: u64 },
     /// Stop at once.
@@ -50,19 +55,22 @@ impl LaneMessage {
     pub(crate) const OVERHEAD_BYTES: usize = 64;
 
     /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
-    /// A frame and a broadcast have reserved their bytes. A session is closed once, and has one message about reading at a time.
+    /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
+    /// and one late answer about its peer.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
             Self::Answer(_)
             | Self::Send { .. }
             | Self::Close { .. }
             | Self::Reading { .. }
-            | Self::Broadcast(_) => true,
+            | Self::Broadcast(_)
+            | Self::Authenticated(_) => true,
             Self::Batch(_)
             | Self::Adopt(_)
             | Self::Arrive { .. }
             | Self::Listen(_)
             | Self::Placed { .. }
+            | Self::Reauthenticate
             | Self::Drain { .. }
             | Self::Stop => false,
         }
@@ -99,6 +107,8 @@ impl LaneMessage {
             | Self::Arrive { .. }
             | Self::Listen(_)
             | Self::Placed { .. }
+            | Self::Authenticated(_)
+            | Self::Reauthenticate
             | Self::Drain { .. }
             | Self::Stop => {}
         }

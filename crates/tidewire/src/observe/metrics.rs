@@ -179,6 +179,12 @@ counters! {
     sessions_opened,
     /// Connections refused because a session limit was reached.
     sessions_refused,
+    /// Peers that were let in with their credentials, once for each hello.
+    authenticated,
+    /// Peers that were not let in, because their credentials were missing, wrong, expired or revoked.
+    auth_refused,
+    /// Messages that were refused because the identity of their sender may not send them.
+    forbidden,
     /// Sessions that waited for something when a drain reached its deadline: for their output, for answers, for messages of
     /// rooms, or for requests that were read but not handled.
     sessions_cut_off,

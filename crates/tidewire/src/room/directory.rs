@@ -15,6 +15,7 @@ use tidewire_proto::topic::Pattern;
 
 use super::history::{Histories, RoomHistory};
 use super::routes::{Routes, Topics};
+use crate::auth::Guard;
 use crate::limits::Limits;
 use crate::session::{Member, SessionId};
 use crate::session::{Shares, TableFull};
@@ -26,6 +27,8 @@ pub(crate) struct Directory {
     /// The version of the topics in `state`. Lanes compare it without the lock.
     topics_version: AtomicU64,
     limits: TableLimits,
+    /// It knows the names that belong to identities.
+    guard: Option<Arc<Guard>>,
     /// The earlier messages of rooms, for new members.
     pub(super) histories: Histories,
 }
@@ -112,11 +115,12 @@ pub(crate) enum EnterError {
 }
 
 impl Directory {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits, guard: Option<Arc<Guard>>) -> Self {
         Self {
             state: Mutex::default(),
             topics_version: AtomicU64::new(0),
             histories: Histories::default(),
+            guard,
             limits: TableLimits {
                 rooms: limits.rooms_max,
                 rooms_per_address: limits.rooms_per_address_max,
@@ -124,6 +128,17 @@ impl Directory {
                 topics_per_address: limits.topics_per_address_max,
             },
         }
+    }
+
+    /// Whether a name belongs to an identity, so that nobody else may have it.
+    pub(crate) fn is_reserved(&self, name: &str) -> bool {
+        let guard = self.guard.as_ref();
+        guard.is_some_and(|guard| guard.authenticator.is_reserved(name))
+    }
+
+    /// The name of the room with this alias.
+    pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
+        self.lock().by_alias.get(&alias).cloned()
     }
 
     /// Reserves a name for a session.
@@ -407,11 +422,14 @@ mod tests {
     use super::*;
 
     fn directory(rooms_max: usize, topics_max: usize) -> Directory {
-        Directory::new(&Limits {
-            rooms_max,
-            topics_max,
-            ..Limits::default()
-        })
+        Directory::new(
+            &Limits {
+                rooms_max,
+                topics_max,
+                ..Limits::default()
+            },
+            None,
+        )
     }
 
     #[test]

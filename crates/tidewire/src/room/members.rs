@@ -22,8 +22,7 @@ pub(crate) struct Departure {
 impl LaneRooms<'_> {
     /// Returns the name of a room that has members.
     pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
-        let (_, name) = self.table.directory.by_alias(alias)?;
-        Some(name)
+        self.table.directory.name_of(alias)
     }
 
     /// Returns the session of a member, on any lane.

@@ -109,6 +109,12 @@ pub enum JoinError {
     /// The session already has another name.
     #[error("this session already has a name; leave it empty to keep that")]
     NameFixed,
+    /// The peer is known by another name. Join with that, or with an empty name.
+    #[error("you are known by another name; leave the name empty to have that")]
+    NotYourName,
+    /// The name belongs to somebody who is known by credentials.
+    #[error("the name belongs to somebody else")]
+    NameReserved,
     /// The session is already in the room.
     #[error("already in that room")]
     AlreadyJoined,
@@ -236,7 +242,10 @@ impl JoinError {
     pub fn code(self) -> ErrorCode {
         match self {
             Self::Name(error) | Self::RoomName(error) => error.code(),
-            Self::NameTaken | Self::NameConfusable | Self::RoomConfusable => ErrorCode::NameTaken,
+            Self::NameTaken | Self::NameConfusable | Self::RoomConfusable | Self::NameReserved => {
+                ErrorCode::NameTaken
+            }
+            Self::NotYourName => ErrorCode::Forbidden,
             Self::NameFixed => ErrorCode::NameInvalid,
             Self::AlreadyJoined => ErrorCode::AlreadyJoined,
             Self::LimitReached(_) | Self::FrameLimit => ErrorCode::LimitReached,
@@ -247,7 +256,14 @@ impl JoinError {
 
     /// Whether another member name may help.
     pub(crate) fn is_about_name(self) -> bool {
-        matches!(self, Self::Name(_) | Self::NameTaken | Self::NameFixed)
+        matches!(
+            self,
+            Self::Name(_)
+                | Self::NameTaken
+                | Self::NameFixed
+                | Self::NotYourName
+                | Self::NameReserved
+        )
     }
 }
 

@@ -166,7 +166,16 @@ impl LaneRooms<'_> {
             return Err(JoinError::Unproven);
         }
         let rooms = session.memberships.iter();
-        if rooms.filter(|room| !room.is_topic).count() >= config.limits.rooms_per_session_max {
+        let identity = session
+            .profile
+            .admitted
+            .as_ref()
+            .map(|it| Arc::clone(&it.identity));
+        let rooms_max = identity.as_ref().and_then(|it| it.own_limits().rooms_max);
+        let rooms_max = rooms_max.map_or(config.limits.rooms_per_session_max, |own| {
+            own.min(config.limits.rooms_per_session_max)
+        });
+        if rooms.filter(|room| !room.is_topic).count() >= rooms_max {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
         if self.sessions.relief.memory.pressure() == Pressure::Full {
@@ -183,6 +192,12 @@ impl LaneRooms<'_> {
         {
             return Err(JoinError::AlreadyJoined);
         }
+        let name = match identity.as_ref().and_then(|identity| identity.chat_name()) {
+            Some(own) if name.is_empty() || name == own => own,
+            Some(_) => return Err(JoinError::NotYourName),
+            None if directory.is_reserved(name) => return Err(JoinError::NameReserved),
+            None => name,
+        };
         let (member, claimed) = match &session.profile.member {
             Some(member) if name.is_empty() || name == &*member.name => {
                 (Member::clone(member), false)
@@ -216,7 +231,11 @@ impl LaneRooms<'_> {
         if presence {
             self.announce_presence(alias, &member, PresenceEvent::Joined);
         }
-        self.sessions[slot].profile.member = Some(Box::new(member.clone()));
+        let profile = &mut self.sessions[slot].profile;
+        profile.member = Some(Box::new(member.clone()));
+        if let Some(admitted) = &mut profile.admitted {
+            admitted.forget();
+        }
         let policy = policy.unwrap_or(config.room_defaults.policy);
         self.attach(slot, &entered.room, policy);
         Ok(Joined {

@@ -99,7 +99,10 @@ impl LaneRooms<'_> {
                 return Err(SubscribeError::AlreadySubscribed);
             }
         }
-        if count >= self.sessions.config.limits.subscriptions_per_session_max {
+        let identity = self.sessions[slot].profile.admitted.as_ref();
+        let own_max = identity.and_then(|it| it.identity.own_limits().subscriptions_max);
+        let count_max = self.sessions.config.limits.subscriptions_per_session_max;
+        if count >= own_max.unwrap_or(count_max).min(count_max) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }
         if self.sessions.relief.memory.pressure() == Pressure::Full {

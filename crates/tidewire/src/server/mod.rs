@@ -18,10 +18,12 @@ use tidewire_io::poller::{self, PollerChoice, PollerKind};
 use tidewire_io::socket::{BindError, SocketOptions};
 use tidewire_io::waker::LaneWaker;
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
+use tidewire_proto::connection::Rules;
 use tidewire_proto::layer::Layer;
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
+use crate::auth::{Authenticate, Guard, SharedAuthenticator};
 use crate::engine::{Core, Shared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
 use crate::limits::{Limits, RateLimit, RateLimitError, RoomDefaults, nanoseconds};
@@ -90,6 +92,7 @@ pub struct ServerBuilder {
     /// The layers of connections that its lanes make.
     outgoing_layers: Option<Layers>,
     tls: Option<ServerTls>,
+    authenticator: Option<SharedAuthenticator>,
 }
 
 /// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
@@ -270,6 +273,17 @@ impl Server {
         self.stop(&|| LaneMessage::Drain { deadline_ns })
     }
 
+    /// Asks the authenticator about every session again. Call it after its users or tokens have changed. Sessions get their
+    /// new permissions and limits. Those whose identity is gone, or that have a room or subscription that they may no longer
+    /// have, end with [`CloseReason::Unauthenticated`](crate::CloseReason::Unauthenticated).
+    pub fn reauthenticate(&self) {
+        for (lane, thread) in self.lanes.iter().zip(&self.threads) {
+            if !thread.is_finished() {
+                lane.post_waiting(LaneMessage::Reauthenticate);
+            }
+        }
+    }
+
     /// Binds the in-process names. The first lane accepts their connections.
     fn take_names(&mut self) -> Result<(), InprocBindError> {
         for address in &self.addresses {
@@ -331,6 +345,7 @@ impl Default for ServerBuilder {
             layers: None,
             outgoing_layers: None,
             tls: None,
+            authenticator: None,
         }
     }
 }
@@ -483,6 +498,25 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets who finds out who the peers are. Default: nobody, and everybody may do everything.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tidewire::auth::{ByUnixUser, IdentityLimits, Permissions, Users};
+    /// use tidewire::{PubSub, Server};
+    ///
+    /// let mut users = Users::new(Permissions::everything());
+    /// users.add("root", None, IdentityLimits::default())?;
+    /// let root_only = ByUnixUser::new(Arc::new(users)).with(0, "root");
+    /// let server = Server::builder().authenticate(root_only);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn authenticate(mut self, authenticator: impl Authenticate) -> Self {
+        self.authenticator = Some(SharedAuthenticator(Arc::new(authenticator)));
+        self
+    }
+
     /// Binds the addresses, starts the lanes with one shared service, and returns when they are about to serve.
     ///
     /// # Errors
@@ -612,7 +646,10 @@ impl ServerBuilder {
                 .limits
                 .frame_bytes_max
                 .saturating_sub(self.codec.delivery_header_bytes_max()),
-            rules: self.limits.rules(&self.codec),
+            rules: Rules {
+                authenticates: self.authenticator.is_some(),
+                ..self.limits.rules(&self.codec)
+            },
             rate: self.rate_limit.and_then(|limit| limit.rate().ok()),
             room_defaults: self.rooms,
             policies: Policies::of(&self.codec),
@@ -621,7 +658,11 @@ impl ServerBuilder {
             socket_options: self.sockets.clone(),
             datagram_options: self.datagrams.clone(),
         };
-        Shared::new(config, self.outgoing_layers.clone(), self.lanes)
+        let guard = self
+            .authenticator
+            .clone()
+            .map(|it| Arc::new(Guard::new(it)));
+        Shared::new(config, self.outgoing_layers.clone(), guard, self.lanes)
     }
 }
 

@@ -13,8 +13,9 @@ use tidewire_proto::room::Policy;
 
 use super::chat_hooks::Hooks;
 use super::chat_past::Past;
+use crate::auth::Action;
 use crate::room::{History, Joined, RoomError};
-use crate::service::{Context, HandlerError, HandlerResult, Part, Service};
+use crate::service::{ActionKind, Context, HandlerError, HandlerResult, Part, Service};
 use crate::session::CloseReason;
 
 /// The service of a chat server. Give every lane a clone.
@@ -151,6 +152,10 @@ impl Chat {
         }
         let text = String::from_utf8_lossy(text);
         let name = typed_name(&text);
+        if let Err(refusal) = cx.check_permission(Action::Join(&self.lobby)) {
+            prompt_again(cx, refusal.text())?;
+            return Ok(());
+        }
         if let Some(hook) = &self.hooks.join
             && let Err(refusal) = hook(cx, &self.lobby, &name)
         {
@@ -185,6 +190,22 @@ impl Service for Chat {
         if !cx.codec().has_room_frames() {
             prompt(cx);
             cx.await_login(true);
+        }
+    }
+
+    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
+        match message.kind {
+            // A list needs no permission, because its reader is in the room.
+            Kind::Request => match RoomCall::decode(message.payload) {
+                Ok(RoomCall::Whisper { .. }) => ActionKind::Say,
+                _ => ActionKind::Free,
+            },
+            // The line of somebody without a room is a name. `line` checks whether it may join.
+            Kind::OneWay if !cx.codec().has_room_frames() => match cx.has_room() {
+                true => ActionKind::Say,
+                false => ActionKind::Free,
+            },
+            kind => ActionKind::of(kind),
         }
     }
 

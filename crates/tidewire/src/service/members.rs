@@ -91,6 +91,12 @@ impl Context<'_> {
         self.core.rooms().leave(self.id, room)
     }
 
+    /// Whether this session is in a room.
+    pub(super) fn has_room(&self) -> bool {
+        let session = self.core.sessions.find(self.id);
+        session.is_some_and(|it| it.memberships.iter().any(|room| !room.is_topic))
+    }
+
     /// Returns a room that this session is in.
     pub(super) fn first_room(&mut self) -> Option<u16> {
         let id = self.id;

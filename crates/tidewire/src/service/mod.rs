@@ -11,6 +11,7 @@ mod deferred;
 mod error;
 mod members;
 mod part;
+mod permission;
 mod pubsub;
 mod reading;
 mod reply;
@@ -35,6 +36,7 @@ pub use deferred::Deferred;
 pub(crate) use deferred::Ticket;
 pub use error::{HandlerError, HandlerResult};
 pub use part::Part;
+pub use permission::ActionKind;
 pub use pubsub::PubSub;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
@@ -127,6 +129,15 @@ pub trait Service: Send + 'static {
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let _ = (cx, message);
         Err(not_handled(NO_ONE_WAY))
+    }
+
+    /// Returns what a message asks for, so that the lane checks whether the peer may do that. It is called only for peers
+    /// whose [permissions](crate::auth::Permissions) do not allow everything, and once for consecutive messages of the same
+    /// kind, channel and name. If the payload matters too, return [`ActionKind::Free`] for what needs no permission and the
+    /// same kind for everything else. The default is that of the message's kind.
+    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
+        let _ = cx;
+        ActionKind::of(message.kind)
     }
 
     /// Called when a timer fires that [`Context::set_timer`] or [`Context::set_lane_timer`] set with this token. The
@@ -232,6 +243,12 @@ pub trait SharedService: Send + Sync + 'static {
         Err(not_handled(NO_ONE_WAY))
     }
 
+    /// See [`Service::action`].
+    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
+        let _ = cx;
+        ActionKind::of(message.kind)
+    }
+
     /// See [`Service::on_timer`].
     fn on_timer(&self, cx: &mut Context<'_>, token: u64) {
         let _ = (cx, token);
@@ -315,6 +332,10 @@ impl<S: SharedService + ?Sized> Service for Arc<S> {
 
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         (**self).on_one_way(cx, message)
+    }
+
+    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
+        (**self).action(cx, message)
     }
 
     fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {

@@ -13,7 +13,7 @@ use tidewire_proto::room::Policy;
 
 use crate::room::SubscribeError;
 use crate::service::Context;
-use crate::service::{HandlerError, HandlerResult, Part, Service};
+use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 
 /// The service of a publish/subscribe server. Give every lane a clone.
 ///
@@ -161,6 +161,19 @@ impl PubSub {
 }
 
 impl Service for PubSub {
+    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
+        match message.kind {
+            Kind::Request | Kind::OneWay if !message.name.is_empty() => {
+                match cx.codec().registers_subscribers() {
+                    true => ActionKind::Publish,
+                    false => ActionKind::Call,
+                }
+            }
+            Kind::Request => ActionKind::Free,
+            kind => ActionKind::of(kind),
+        }
+    }
+
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {

@@ -19,7 +19,7 @@ use tidewire_proto::codec::{Codec, MethodCase};
 use tidewire_proto::message::Message;
 
 use crate::service::Context;
-use crate::service::{HandlerError, HandlerResult, Part, Service};
+use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 
@@ -272,6 +272,16 @@ impl Router {
     }
 }
 
+impl Router {
+    /// Whether there is a method with this name.
+    fn has_method(&self, name: &str, case: MethodCase) -> bool {
+        match case {
+            MethodCase::Exact => self.exact.contains_key(name),
+            MethodCase::Lower => self.lower.contains_key(&*name.to_ascii_lowercase()),
+        }
+    }
+}
+
 impl Service for Router {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         if let Some(hook) = &mut self.before {
@@ -289,6 +299,17 @@ impl Service for Router {
         match &mut self.otherwise {
             Some(handler) => handler(cx, message),
             None => Err(HandlerError::new(ErrorCode::NotFound, NO_SUCH_METHOD)),
+        }
+    }
+
+    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
+        if !message.name.is_empty() && self.has_method(message.name, cx.codec().method_case()) {
+            return ActionKind::Call;
+        }
+        let mut parts = self.parts.iter();
+        match parts.find(|part| part.takes(cx, message)) {
+            Some(part) => part.action(cx, message),
+            None => ActionKind::of(message.kind),
         }
     }
 

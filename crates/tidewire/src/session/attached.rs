@@ -10,6 +10,7 @@
 use std::any::Any;
 
 use super::meter::Meter;
+use crate::auth::Token;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub(crate) struct Attached {
     pub(super) meter: Meter,
     /// See [`Profile::is_upstream`](super::Profile::is_upstream).
     pub(crate) is_upstream: bool,
+    /// The credentials of a connection that this lane makes.
+    pub(crate) credentials: Option<Token>,
 }
 
 impl Attached {

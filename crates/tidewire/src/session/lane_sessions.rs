@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use slab::Slab;
 use tidewire_io::poller::{Poller, Token};
 use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::connection::{Connection, Farewell, Identity, Rules};
+use tidewire_proto::connection::{Connection, Farewell, Introduction, Rules};
 
 use super::answer::SpareFrames;
 use super::outbox::Outbox;
@@ -188,20 +188,25 @@ impl LaneSessions {
             slab,
             config,
             outbox,
+            reactor,
             ..
         } = self;
         let session = &mut slab[slot];
         let Config { rules, codec, .. } = &**config;
-        let identity = Identity {
+        let attached = session.profile.attached.as_ref();
+        let credentials = attached.and_then(|attached| attached.credentials.as_ref());
+        let own = Introduction {
             agent: &config.agent,
             session: session.id.number(),
+            credentials: credentials.map_or(&[], |token| token.secret().as_bytes()),
+            now_ns: reactor.now_ns,
         };
         let (output, buffers) = outbox.of(slot, &mut session.output);
         while session.connection.has_transmit() {
             output.ensure_buffer(buffers);
             let sent = session
                 .connection
-                .poll_transmit(rules, &identity, codec, &mut output.bytes);
+                .poll_transmit(rules, &own, codec, &mut output.bytes);
             match sent {
                 Some(Ok(())) => output.handle_appended(codec),
                 Some(Err(error)) => {

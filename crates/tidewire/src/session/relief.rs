@@ -304,7 +304,10 @@ impl LaneSessions {
             let age = session.id.age(self.generation);
             let held = SESSION_BYTES + self.relief.kept_bytes[slot];
             let partial = &connection.partial;
-            if matches!(connection.phase(), Phase::Securing | Phase::AwaitHello) {
+            if matches!(
+                connection.phase(),
+                Phase::Securing | Phase::AwaitHello | Phase::Authenticating
+            ) {
                 handshakes.add(slot, held, u64::from(age));
             } else if connection.outbound().is_blocked() {
                 let behind_bytes = self.bytes_behind(slot, session);

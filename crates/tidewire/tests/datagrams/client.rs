@@ -22,6 +22,7 @@ fn welcome() -> Vec<u8> {
         heartbeat_ms: 0,
         session: 7,
         agent: "test",
+        expires_in_ms: 0,
     }
     .encode_frame(&mut frame)
     .unwrap();

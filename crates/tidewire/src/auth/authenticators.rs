@@ -1,0 +1,362 @@
+//! Ready-made authenticators that need no credentials in a hello: certificates, Unix users, addresses, and anonymous peers.
+//! Codecs without a hello can use these only.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tidewire_io::socket::SocketAddress;
+
+use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Users};
+use crate::address::Endpoint;
+
+/// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
+/// late answer is final.
+#[derive(Default)]
+pub struct Chain(Vec<Box<dyn Authenticate>>);
+
+/// Users who are known by a name in their certificate.
+#[derive(Debug)]
+pub struct ByCertificate {
+    users: Arc<Users>,
+    names: Vec<(Box<str>, Box<str>)>,
+}
+
+/// Users who connect through a Unix socket and are known by their user id.
+#[derive(Debug)]
+pub struct ByUnixUser {
+    users: Arc<Users>,
+    ids: Vec<(u32, Box<str>)>,
+}
+
+/// Users who are known by their address. Addresses of UDP can be forged unless the codec validates them.
+#[derive(Debug)]
+pub struct ByAddress {
+    users: Arc<Users>,
+    networks: Vec<(Network, Box<str>)>,
+}
+
+/// Admits every peer that sent no credentials, as [`Identity::ANONYMOUS`]. Wrong credentials are refused.
+#[derive(Debug)]
+pub struct Anonymous(Arc<Users>);
+
+/// A range of addresses, such as `10.0.0.0/8` or a single address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Network {
+    address: IpAddr,
+    prefix_bits: u32,
+}
+
+/// A text is no range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a range of addresses; use one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
+pub struct NetworkError(String);
+
+impl Chain {
+    /// Asks nobody yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an authenticator behind the others.
+    #[must_use]
+    pub fn then(mut self, next: impl Authenticate) -> Self {
+        self.0.push(Box::new(next));
+        self
+    }
+}
+
+impl Authenticate for Chain {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        for authenticator in &self.0 {
+            match authenticator.authenticate(request) {
+                AuthOutcome::Unknown => {}
+                outcome => return outcome,
+            }
+        }
+        AuthOutcome::Unknown
+    }
+
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        self.0.iter().find_map(|it| it.current(identity))
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.0.iter().any(|it| it.is_reserved(name))
+    }
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Chain({})", self.0.len())
+    }
+}
+
+/// Admits a user of the table, or refuses one that is not there any more.
+fn admit(users: &Users, name: &str) -> AuthOutcome {
+    match users.identity(name) {
+        Some(identity) => AuthOutcome::admit(identity),
+        None => AuthOutcome::Refused(AuthFailure::Revoked),
+    }
+}
+
+/// Implements the methods that the authenticators of this file share.
+macro_rules! with_users {
+    ($($authenticator:ident: $knows:expr, $find:expr;)*) => {$(
+        impl Authenticate for $authenticator {
+            fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+                // Credentials that no authenticator before this one knows are wrong.
+                if !request.token().is_empty() {
+                    return AuthOutcome::Unknown;
+                }
+                let find: fn(&Self, &AuthRequest<'_>) -> Option<Box<str>> = $find;
+                find(self, request).map_or(AuthOutcome::Unknown, |name| admit(&self.users, &name))
+            }
+
+            fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+                let knows: fn(&Self, &str) -> bool = $knows;
+                let is_ours = identity.token_id().is_none() && knows(self, identity.name());
+                is_ours.then(|| self.users.identity(identity.name()))?.map(Arc::new)
+            }
+
+            fn is_reserved(&self, name: &str) -> bool {
+                self.users.is_reserved(name)
+            }
+        }
+    )*};
+}
+
+with_users! {
+    ByCertificate: |by, name| by.names.iter().any(|(_, user)| **user == *name), |by, request| {
+        let names = request.certificate_names()?;
+        let found = by.names.iter().find(|(name, _)| names.iter().any(|it| *it == **name));
+        found.map(|(_, user)| user.clone())
+    };
+    ByUnixUser: |by, name| by.ids.iter().any(|(_, user)| **user == *name), |by, request| {
+        let uid = request.unix()?.user_id;
+        let found = by.ids.iter().find(|(id, _)| *id == uid);
+        found.map(|(_, user)| user.clone())
+    };
+    ByAddress: |by, name| by.networks.iter().any(|(_, user)| **user == *name), |by, request| {
+        let (Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address)) = request.peer()? else {
+            return None;
+        };
+        let found = by.networks.iter().find(|(network, _)| network.contains(address.ip()));
+        found.map(|(_, user)| user.clone())
+    };
+}
+
+impl ByCertificate {
+    /// Knows nobody yet.
+    #[must_use]
+    pub fn new(users: Arc<Users>) -> Self {
+        let names = Vec::new();
+        Self { users, names }
+    }
+
+    /// The holder of a certificate with this name is this user.
+    #[must_use]
+    pub fn with(mut self, name: &str, user: &str) -> Self {
+        self.names.push((name.into(), user.into()));
+        self
+    }
+}
+
+impl ByUnixUser {
+    /// Knows nobody yet.
+    #[must_use]
+    pub fn new(users: Arc<Users>) -> Self {
+        let ids = Vec::new();
+        Self { users, ids }
+    }
+
+    /// Processes of this user id are this user.
+    #[must_use]
+    pub fn with(mut self, uid: u32, user: &str) -> Self {
+        self.ids.push((uid, user.into()));
+        self
+    }
+}
+
+impl ByAddress {
+    /// Knows nobody yet.
+    #[must_use]
+    pub fn new(users: Arc<Users>) -> Self {
+        let networks = Vec::new();
+        Self { users, networks }
+    }
+
+    /// Peers of this range of addresses are this user. The first range that holds an address counts.
+    ///
+    /// # Errors
+    /// The text is no range of addresses.
+    pub fn with(mut self, network: &str, user: &str) -> Result<Self, NetworkError> {
+        self.networks.push((network.parse()?, user.into()));
+        Ok(self)
+    }
+}
+
+impl Anonymous {
+    /// Admits peers as the user `anonymous`, if there is one.
+    #[must_use]
+    pub fn new(users: Arc<Users>) -> Self {
+        Self(users)
+    }
+}
+
+impl Authenticate for Anonymous {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        match self.0.identity(Identity::ANONYMOUS) {
+            Some(identity) if request.token().is_empty() => AuthOutcome::admit(identity),
+            _ => AuthOutcome::Unknown,
+        }
+    }
+
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        let anonymous = identity.is_anonymous().then_some(Identity::ANONYMOUS)?;
+        self.0.identity(anonymous).map(Arc::new)
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.0.is_reserved(name)
+    }
+}
+
+impl Network {
+    fn contains(self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.leading_zeros() >= self.prefix_bits
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.leading_zeros() >= self.prefix_bits
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let error = || NetworkError(text.to_owned());
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let bits_max = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = bits.map_or(Ok(bits_max), |bits| bits.parse().map_err(|_| error()))?;
+        if prefix_bits > bits_max {
+            return Err(error());
+        }
+        Ok(Self {
+            address,
+            prefix_bits,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire_io::socket::PeerCredentials;
+
+    use super::*;
+    use crate::auth::{CertificateNames, IdentityLimits, LateAnswer, Permissions};
+
+    fn users() -> Arc<Users> {
+        let mut users = Users::new(Permissions::everything());
+        for name in ["cert", "uid", "net", Identity::ANONYMOUS] {
+            users.add(name, None, IdentityLimits::default()).unwrap();
+        }
+        Arc::new(users)
+    }
+
+    fn chain() -> Chain {
+        let users = users();
+        Chain::new()
+            .then(ByCertificate::new(Arc::clone(&users)).with("dev.example.org", "cert"))
+            .then(ByUnixUser::new(Arc::clone(&users)).with(1_000, "uid"))
+            .then(
+                ByAddress::new(Arc::clone(&users))
+                    .with("10.0.0.0/8", "net")
+                    .unwrap(),
+            )
+            .then(Anonymous::new(users))
+    }
+
+    /// Returns the name of the peer, or an empty text.
+    fn name(
+        token: &[u8],
+        peer: Option<&str>,
+        unix: Option<PeerCredentials>,
+        certificate: Option<&CertificateNames>,
+    ) -> String {
+        let peer = peer.map(|text| Endpoint::Socket(SocketAddress::Tcp(text.parse().unwrap())));
+        let outcome = chain().authenticate(&mut AuthRequest {
+            token,
+            peer: peer.as_ref(),
+            unix,
+            certificate_names: certificate,
+            later: &mut || LateAnswer::new(|_| {}),
+        });
+        match outcome {
+            AuthOutcome::Admitted(identity) => identity.name().to_owned(),
+            AuthOutcome::Unknown => String::new(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_proof_gives_its_user_and_the_rest_is_anonymous() {
+        let names = CertificateNames::new(["other".to_owned(), "dev.example.org".to_owned()]);
+        let unix = |uid| {
+            Some(PeerCredentials {
+                process_id: 1,
+                user_id: uid,
+                group_id: 1,
+            })
+        };
+        assert_eq!(name(b"", Some("10.1.2.3:4"), None, Some(&names)), "cert");
+        assert_eq!(name(b"", None, unix(1_000), None), "uid");
+        assert_eq!(name(b"", None, unix(1_001), None), "anonymous");
+        assert_eq!(name(b"", Some("10.1.2.3:4"), None, None), "net");
+        assert_eq!(name(b"", Some("[::ffff:10.1.2.3]:4"), None, None), "net");
+        assert_eq!(name(b"", Some("11.1.2.3:4"), None, None), "anonymous");
+        assert_eq!(name(b"wrong", Some("10.1.2.3:4"), None, Some(&names)), "");
+    }
+
+    #[test]
+    fn a_chain_keeps_identities_that_one_of_its_authenticators_knows() {
+        let identity = |name: &str| Arc::new(users().identity(name).unwrap());
+        for name in ["cert", "uid", "net", Identity::ANONYMOUS] {
+            assert!(chain().current(&identity(name)).is_some(), "{name}");
+        }
+        let gone = Arc::new(Identity::new("gone", Permissions::everything()));
+        assert!(chain().current(&gone).is_none());
+        assert!(chain().is_reserved("cert") && !chain().is_reserved("eve"));
+    }
+
+    #[test]
+    fn ranges_of_addresses_have_their_usual_form() {
+        for (text, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("fd00::/8", "fd12::1", "fe80::1"),
+            ("0.0.0.0/0", "8.8.8.8", "::1"),
+        ] {
+            let network: Network = text.parse().unwrap();
+            assert!(network.contains(inside.parse().unwrap()), "{text}");
+            assert!(!network.contains(outside.parse().unwrap()), "{text}");
+        }
+        for text in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "10.0.0.0/", "a"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Who a peer is, and what it may do.
+//!
+//! ```text
+//!   hello, or a connection without one ──▶ Failures: has this address failed too often?
+//!        │                                      │ no
+//!        ▼                                      ▼
+//!   AuthRequest ──▶ Authenticate ──▶ Admitted(Identity) ──▶ the session opens; its messages are checked by Permissions
+//!                        │   └─────▶ Refused ──▶ the session ends, late if its address has failed before
+//!                        └─ Later ──▶ LateAnswer, from any thread
+//! ```
+//!
+//! An [`Authenticate`] runs on the thread of a lane, so it must not block. One that must ask a file server or a database
+//! takes a [`LateAnswer`] and answers from another thread. The session waits, and handles no message.
+//!
+//! Permissions are those of NATS: patterns that are allowed and patterns that are denied, for each kind of action. A denied
+//! pattern wins. They are checked once for each topic, room and method of a session, and not again for each message.
+
+mod authenticators;
+mod failures;
+mod identity;
+mod permissions;
+mod token;
+mod token_file;
+mod users;
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tidewire_io::socket::PeerCredentials;
+pub use tidewire_proto::connection::AuthFailure;
+
+pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, NetworkError};
+pub(crate) use failures::Failures;
+pub(crate) use identity::{Admitted, IdentitySessions};
+pub use identity::{CertificateNames, Identity, IdentityLimits};
+pub use permissions::{Access, Action, PatternListError, Permissions};
+pub use token::{Credentials, Token, TokenError};
+pub use token_file::{TokenFile, TokenFileError};
+pub use users::Users;
+
+use crate::address::Endpoint;
+
+/// Finds out who a peer is. For [`ServerBuilder::authenticate`](crate::ServerBuilder::authenticate).
+///
+/// [`TokenFile`], [`ByUnixUser`], [`ByCertificate`], [`ByAddress`] and [`Anonymous`] are ready to use, and a [`Chain`] asks
+/// several in turn. One of your own may ask another server:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::thread;
+/// use tidewire::auth::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Permissions, Token};
+/// use tidewire::{Client, Context, Message, Server};
+///
+/// struct Accounts;
+///
+/// impl Authenticate for Accounts {
+///     fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+///         let token = request.token().to_vec();
+///         let answer = request.later();
+///         thread::spawn(move || answer.send(match &token[..] {
+///             b"open sesame" => AuthOutcome::admit(Identity::new("ali", Permissions::everything())),
+///             _ => AuthOutcome::Refused(AuthFailure::Wrong),
+///         }));
+///         AuthOutcome::Later
+///     }
+/// }
+///
+/// let server = Server::builder()
+///     .authenticate(Accounts)
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| |cx: &mut Context<'_>, _: Message<'_>| {
+///         let name = cx.identity().map_or("nobody".into(), |identity| identity.name().to_owned());
+///         cx.reply(name.as_bytes())
+///     })?;
+/// let token = Token::new("open sesame")?;
+/// let client = Client::builder().credentials(token).connect(&server.to_string()).wait()?;
+/// assert_eq!(client.request(b"who am i?").wait()?.payload(), b"ali");
+/// assert!(Client::connect(&server.to_string()).wait().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Authenticate: Send + Sync + 'static {
+    /// Decides about a session that begins, or that sends newer credentials. It runs on the thread of a lane and must not
+    /// block. After a panic the peer is refused with [`AuthFailure::Unavailable`].
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome;
+
+    /// Returns the present state of an identity that was admitted earlier, or `None` if it is not admitted any more. It is
+    /// called for every session after [`Server::reauthenticate`](crate::Server::reauthenticate). The default changes
+    /// nothing.
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        Some(Arc::clone(identity))
+    }
+
+    /// Whether this name belongs to an identity, so that nobody else may have it in a chat. It is called when somebody
+    /// without an identity of their own chooses a name. The default is false.
+    fn is_reserved(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+}
+
+/// The facts about a peer that [`Authenticate`] decides on.
+pub struct AuthRequest<'a> {
+    pub(crate) token: &'a [u8],
+    pub(crate) peer: Option<&'a Endpoint>,
+    pub(crate) unix: Option<PeerCredentials>,
+    pub(crate) certificate_names: Option<&'a CertificateNames>,
+    pub(crate) later: &'a mut dyn FnMut() -> LateAnswer,
+}
+
+/// The outcome of [`Authenticate::authenticate`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AuthOutcome {
+    /// The peer is this identity.
+    Admitted(Arc<Identity>),
+    /// The peer is refused.
+    Refused(AuthFailure),
+    /// These facts are not for this authenticator. The next one of a [`Chain`] decides; the last one refuses.
+    Unknown,
+    /// The [`LateAnswer`] that was taken by [`AuthRequest::later`] decides.
+    Later,
+}
+
+/// The answer to an [`AuthRequest`] from another thread. If it is dropped without an answer, the peer is refused with
+/// [`AuthFailure::Unavailable`]. [`Authenticate`] has an example.
+pub struct LateAnswer(Option<Box<dyn FnOnce(AuthOutcome) + Send>>);
+
+impl<'a> AuthRequest<'a> {
+    /// The credentials of the peer's hello; empty if it sent none, or if its codec has no hello.
+    #[must_use]
+    pub fn token(&self) -> &'a [u8] {
+        self.token
+    }
+
+    /// The address of the peer. Clients of a Unix socket and of the same process have none.
+    #[must_use]
+    pub fn peer(&self) -> Option<&'a Endpoint> {
+        self.peer
+    }
+
+    /// The process, user and group of a peer that connected through a Unix socket, as the kernel knows them.
+    #[must_use]
+    pub fn unix(&self) -> Option<PeerCredentials> {
+        self.unix
+    }
+
+    /// The names in the certificate of the peer, if its connection has one that was verified.
+    #[must_use]
+    pub fn certificate_names(&self) -> Option<&'a CertificateNames> {
+        self.certificate_names
+    }
+
+    /// Takes the token for an answer from another thread. Return [`AuthOutcome::Later`] then. The deadline of the
+    /// handshake goes on meanwhile.
+    pub fn later(&mut self) -> LateAnswer {
+        (self.later)()
+    }
+}
+
+impl fmt::Debug for AuthRequest<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("AuthRequest")
+            .field("token_bytes", &self.token.len())
+            .field("peer", &self.peer)
+            .field("unix", &self.unix)
+            .field("certificate_names", &self.certificate_names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AuthOutcome {
+    /// Admits the peer as this identity.
+    #[must_use]
+    pub fn admit(identity: Identity) -> Self {
+        Self::Admitted(Arc::new(identity))
+    }
+}
+
+impl LateAnswer {
+    pub(crate) fn new(send: impl FnOnce(AuthOutcome) + Send + 'static) -> Self {
+        Self(Some(Box::new(send)))
+    }
+
+    /// Answers. If the session has ended meanwhile, this does nothing.
+    pub fn send(mut self, outcome: AuthOutcome) {
+        if let Some(send) = self.0.take() {
+            send(outcome);
+        }
+    }
+}
+
+impl Drop for LateAnswer {
+    fn drop(&mut self) {
+        if let Some(send) = self.0.take() {
+            send(AuthOutcome::Refused(AuthFailure::Unavailable));
+        }
+    }
+}
+
+impl fmt::Debug for LateAnswer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("LateAnswer").finish_non_exhaustive()
+    }
+}
+
+/// An authenticator that can be replaced while the server runs. Call
+/// [`Server::reauthenticate`](crate::Server::reauthenticate) after [`Replaceable::replace`], so that open sessions follow.
+#[derive(Clone)]
+pub struct Replaceable(Arc<RwLock<Arc<dyn Authenticate>>>);
+
+impl Replaceable {
+    /// Begins with this authenticator.
+    #[must_use]
+    pub fn new(first: impl Authenticate) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(first))))
+    }
+
+    /// Uses this authenticator from now on.
+    pub fn replace(&self, next: impl Authenticate) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    fn get(&self) -> Arc<dyn Authenticate> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Authenticate for Replaceable {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        self.get().authenticate(request)
+    }
+
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        self.get().current(identity)
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.get().is_reserved(name)
+    }
+}
+
+impl fmt::Debug for Replaceable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Replaceable").finish_non_exhaustive()
+    }
+}
+
+/// The authenticator of a server.
+#[derive(Clone)]
+pub(crate) struct SharedAuthenticator(pub(crate) Arc<dyn Authenticate>);
+
+impl Deref for SharedAuthenticator {
+    type Target = dyn Authenticate;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for SharedAuthenticator {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SharedAuthenticator(..)")
+    }
+}
+
+/// The authentication of a server: its authenticator, and what it remembers of addresses and identities.
+pub(crate) struct Guard {
+    pub(crate) authenticator: SharedAuthenticator,
+    pub(crate) failures: Mutex<Failures>,
+    pub(crate) sessions: IdentitySessions,
+}
+
+impl Guard {
+    pub(crate) fn new(authenticator: SharedAuthenticator) -> Self {
+        Self {
+            authenticator,
+            failures: Mutex::default(),
+            sessions: IdentitySessions::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Guard").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,370 @@
+//! What an identity may do: patterns that are allowed and denied, for each kind of action.
+
+use std::fmt;
+
+use thiserror::Error;
+use tidewire_proto::topic::{Pattern, PatternBuf, TopicError};
+
+/// Something that a peer asks for, with the topic, pattern, room or method that it concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action<'a> {
+    /// It publishes to this topic.
+    Publish(&'a str),
+    /// It subscribes to this pattern.
+    Subscribe(&'a str),
+    /// It joins this room.
+    Join(&'a str),
+    /// It says something in this room, or whispers to a member.
+    Say(&'a str),
+    /// It calls this method, or sends a one-way message to it. A method without a name is `#` and its channel, such as `#0`.
+    Call(&'a str),
+    /// It needs no permission, such as a leave, or the service that handles it checks more than the message shows.
+    Free,
+}
+
+/// Patterns of topics, rooms or methods. The [rules of patterns](tidewire_proto::topic) hold: `dev.7`, `dev.*` and `dev.>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    allow: Vec<PatternBuf>,
+    deny: Vec<PatternBuf>,
+}
+
+/// What an identity may do. What no pattern allows is denied, and what a pattern denies is denied although another one
+/// allows it.
+///
+/// ```
+/// use tidewire::auth::{Access, Action, Permissions};
+///
+/// let permissions = Permissions {
+///     publish: Access::new(["dev.{name}.>"], ["dev.{name}.secret"])?,
+///     subscribe: Access::new(["news.*", "dev.>"], ["dev.9.>"])?,
+///     ..Permissions::nothing()
+/// };
+/// let permissions = permissions.of("7")?; // for the identity "7"
+/// assert!(permissions.allows(Action::Publish("dev.7.temperature"), false));
+/// assert!(!permissions.allows(Action::Publish("dev.8.temperature"), false));
+/// assert!(!permissions.allows(Action::Publish("dev.7.secret"), false));
+/// // Its messages would include those of dev.9, which are denied.
+/// assert!(!permissions.allows(Action::Subscribe("dev.>"), false));
+/// # Ok::<(), tidewire::auth::PatternListError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// Topics that it may publish to.
+    pub publish: Access,
+    /// Patterns that it may subscribe to.
+    pub subscribe: Access,
+    /// Rooms that it may join.
+    pub join: Access,
+    /// Rooms that it may say something in.
+    pub say: Access,
+    /// Methods that it may call.
+    pub call: Access,
+}
+
+/// A text in a list of patterns is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{pattern:?} is not a pattern: {source}")]
+pub struct PatternListError {
+    /// The text.
+    pub pattern: String,
+    /// The rule that it breaks.
+    pub source: TopicError,
+}
+
+impl Access {
+    /// Patterns that are allowed, and patterns that are denied. `{name}` in a pattern stands for the name of the identity.
+    ///
+    /// # Errors
+    /// [`PatternListError`] for the first text that is no pattern.
+    pub fn new<'a>(
+        allow: impl IntoIterator<Item = &'a str>,
+        deny: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, PatternListError> {
+        Ok(Self {
+            allow: parse(allow.into_iter())?,
+            deny: parse(deny.into_iter())?,
+        })
+    }
+
+    /// Everything is allowed.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self {
+            allow: vec![PatternBuf::everything()],
+            deny: Vec::new(),
+        }
+    }
+
+    /// The patterns that are allowed.
+    pub fn allowed(&self) -> impl Iterator<Item = &str> {
+        self.allow.iter().map(|pattern| pattern.as_pattern().text())
+    }
+
+    /// The patterns that are denied.
+    pub fn denied(&self) -> impl Iterator<Item = &str> {
+        self.deny.iter().map(|pattern| pattern.as_pattern().text())
+    }
+
+    /// Whether this topic, room or method is allowed.
+    #[must_use]
+    pub fn allows(&self, name: &str) -> bool {
+        let is_in = |list: &[PatternBuf]| list.iter().any(|it| it.as_pattern().matches(name));
+        is_in(&self.allow) && !is_in(&self.deny)
+    }
+
+    /// Whether every topic of this pattern is allowed. One pattern must allow all of them.
+    #[must_use]
+    pub fn allows_all_of(&self, pattern: &str) -> bool {
+        let Ok(wanted) = Pattern::parse(pattern) else {
+            // It is refused anyway, with the rule that it breaks.
+            return true;
+        };
+        let is_allowed = |it: &PatternBuf| it.as_pattern().covers(&wanted);
+        let is_denied = |it: &PatternBuf| it.as_pattern().overlaps(&wanted);
+        self.allow.iter().any(is_allowed) && !self.deny.iter().any(is_denied)
+    }
+
+    /// The patterns that are allowed and of which nothing is left, because one denied pattern covers them.
+    pub fn useless(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.allow.iter().filter_map(|allowed| {
+            let allowed = allowed.as_pattern();
+            let mut denied = self.deny.iter().map(PatternBuf::as_pattern);
+            let cover = denied.find(|denied| denied.covers(&allowed))?;
+            Some((allowed.text(), cover.text()))
+        })
+    }
+
+    /// The denied patterns that deny nothing, because no allowed pattern overlaps them.
+    pub fn idle(&self) -> impl Iterator<Item = &str> {
+        let denied = self.deny.iter().map(PatternBuf::as_pattern);
+        let denies_nothing = |denied: &Pattern<'_>| {
+            let mut allowed = self.allow.iter().map(PatternBuf::as_pattern);
+            !allowed.any(|allowed| allowed.overlaps(denied))
+        };
+        denied.filter(denies_nothing).map(|denied| denied.text())
+    }
+
+    fn is_everything(&self) -> bool {
+        self.deny.is_empty() && self.allow.contains(&PatternBuf::everything())
+    }
+
+    /// These patterns with the name of an identity in place of `{name}`.
+    fn of(&self, name: &str) -> Result<Self, PatternListError> {
+        let fill = |list: &[PatternBuf]| {
+            let filled = list
+                .iter()
+                .map(|it| it.as_pattern().text().replace(NAME, name));
+            let filled: Vec<String> = filled.collect();
+            parse(filled.iter().map(String::as_str))
+        };
+        Ok(Self {
+            allow: fill(&self.allow)?,
+            deny: fill(&self.deny)?,
+        })
+    }
+
+    fn has_name(&self) -> bool {
+        self.allowed()
+            .chain(self.denied())
+            .any(|it| it.contains(NAME))
+    }
+}
+
+impl Permissions {
+    /// Everything is allowed.
+    #[must_use]
+    pub fn everything() -> Self {
+        let access = Access::everything;
+        Self {
+            publish: access(),
+            subscribe: access(),
+            join: access(),
+            say: access(),
+            call: access(),
+        }
+    }
+
+    /// Nothing is allowed.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self::default()
+    }
+
+    /// These permissions for the identity of this name: the name in place of `{name}`.
+    ///
+    /// # Errors
+    /// The name makes a pattern invalid or wider: it has a wildcard, a dot or a space, and a pattern has `{name}`.
+    pub fn of(&self, name: &str) -> Result<Self, PatternListError> {
+        let has_name = self.each().iter().any(|(_, access)| access.has_name());
+        if has_name && name.contains(['.', '*', '>']) {
+            return Err(PatternListError {
+                pattern: name.to_owned(),
+                source: TopicError::WildcardMisplaced,
+            });
+        }
+        Ok(Self {
+            publish: self.publish.of(name)?,
+            subscribe: self.subscribe.of(name)?,
+            join: self.join.of(name)?,
+            say: self.say.of(name)?,
+            call: self.call.of(name)?,
+        })
+    }
+
+    /// Whether an action is allowed. `ignores_case` says whether names of methods compare without regard to case.
+    #[must_use]
+    pub fn allows(&self, action: Action<'_>, ignores_case: bool) -> bool {
+        match action {
+            Action::Publish(topic) => self.publish.allows(topic),
+            Action::Subscribe(pattern) => self.subscribe.allows_all_of(pattern),
+            Action::Join(room) => self.join.allows(room),
+            Action::Say(room) => self.say.allows(room),
+            Action::Call(method) if ignores_case => {
+                self.call.lower().allows(&method.to_ascii_lowercase())
+            }
+            Action::Call(method) => self.call.allows(method),
+            Action::Free => true,
+        }
+    }
+
+    /// The kinds of actions by name, with their patterns.
+    #[must_use]
+    pub fn each(&self) -> [(&'static str, &Access); 5] {
+        [
+            ("publish", &self.publish),
+            ("subscribe", &self.subscribe),
+            ("join", &self.join),
+            ("say", &self.say),
+            ("call", &self.call),
+        ]
+    }
+
+    /// Whether everything is allowed, so that no message needs a check.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.each().iter().all(|(_, access)| access.is_everything())
+    }
+}
+
+impl Access {
+    /// These patterns in lower case.
+    fn lower(&self) -> Self {
+        let lower = |list: &[PatternBuf]| {
+            let texts = list
+                .iter()
+                .map(|it| it.as_pattern().text().to_ascii_lowercase());
+            texts
+                .filter_map(|text| PatternBuf::parse(&text).ok())
+                .collect()
+        };
+        Self {
+            allow: lower(&self.allow),
+            deny: lower(&self.deny),
+        }
+    }
+}
+
+impl fmt::Display for Action<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Publish(topic) => write!(formatter, "publish to {topic}"),
+            Self::Subscribe(pattern) => write!(formatter, "subscribe to {pattern}"),
+            Self::Join(room) => write!(formatter, "join {room}"),
+            Self::Say(room) => write!(formatter, "say anything in {room}"),
+            Self::Call(method) => write!(formatter, "call {method}"),
+            Self::Free => formatter.write_str("do this"),
+        }
+    }
+}
+
+fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<PatternBuf>, PatternListError> {
+    let parsed = texts.map(|text| {
+        PatternBuf::parse(text).map_err(|source| PatternListError {
+            pattern: text.to_owned(),
+            source,
+        })
+    });
+    parsed.collect()
+}
+
+/// The part of a pattern that stands for the name of the identity.
+const NAME: &str = "{name}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(allow: &[&'static str], deny: &[&'static str]) -> Access {
+        Access::new(allow.iter().copied(), deny.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_denied_and_deny_wins() {
+        let access = access(&["a.>", "b"], &["a.secret", "a.x.>"]);
+        for (name, expected) in [
+            ("a.b", true),
+            ("b", true),
+            ("b.c", false),
+            ("c", false),
+            ("a.secret", false),
+            ("a.secret.b", true),
+            ("a.x", true),
+            ("a.x.y", false),
+        ] {
+            assert_eq!(access.allows(name), expected, "{name}");
+        }
+        assert!(!Access::default().allows("a"));
+    }
+
+    #[test]
+    fn a_subscription_must_be_allowed_whole() {
+        let access = access(&["a.>", "b.*"], &["a.secret"]);
+        for (pattern, expected) in [
+            ("a.b", true),
+            ("a.b.*", true),
+            ("a.>", false),
+            ("a.*", false),
+            ("a.secret", false),
+            ("b.*", true),
+            ("b.>", false),
+            (">", false),
+            ("*", false),
+        ] {
+            assert_eq!(access.allows_all_of(pattern), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_name_fills_patterns_and_cannot_widen_them() {
+        let permissions = Permissions {
+            publish: access(&["dev.{name}.>"], &["{name}"]),
+            ..Permissions::nothing()
+        };
+        let of = permissions.of("7").unwrap();
+        assert_eq!(of.publish, access(&["dev.7.>"], &["7"]));
+        for name in ["*", ">", "a.b", "a b", "a\n"] {
+            assert!(permissions.of(name).is_err(), "{name:?}");
+        }
+        assert!(Permissions::everything().of("ann.example").is_ok());
+    }
+
+    #[test]
+    fn methods_compare_as_the_codec_does() {
+        let permissions = Permissions {
+            call: access(&[">"], &["Admin.>"]),
+            ..Permissions::nothing()
+        };
+        assert!(permissions.allows(Action::Call("admin.stop"), false));
+        assert!(!permissions.allows(Action::Call("admin.stop"), true));
+        assert!(!permissions.allows(Action::Call("ADMIN.stop"), true));
+        assert!(permissions.allows(Action::Call("#0"), true));
+    }
+
+    #[test]
+    fn patterns_without_effect_are_found() {
+        let access = access(&["a.b", "c.>"], &["a.>", "c.d", "e.*"]);
+        assert_eq!(access.useless().collect::<Vec<_>>(), [("a.b", "a.>")]);
+        assert_eq!(access.idle().collect::<Vec<_>>(), ["e.*"]);
+    }
+}

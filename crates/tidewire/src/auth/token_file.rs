@@ -1,0 +1,384 @@
+//! Tokens in a file, as hashes.
+//!
+//! Each line has the name of a user, the SHA-256 of a token in hexadecimal digits, and optionally the time at which the token
+//! expires, in seconds since 1970. A user may have several tokens, so that one can replace another without a gap. The
+//! tokens are 32 random bytes, so a plain hash is enough: a slow one protects passwords that can be guessed. Whoever reads
+//! the file cannot log in.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+
+use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Token, Users};
+
+/// Users who are known by tokens of a file. Peers without a token are left to the next authenticator.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::auth::{IdentityLimits, Permissions, TokenFile, Users};
+/// # let folder = std::env::temp_dir().join(format!("tidewire-tokens-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("tokens");
+///
+/// let token = TokenFile::append(&path, "ann", None)?; // shown once, to Ann
+/// let mut users = Users::new(Permissions::everything());
+/// users.add("ann", None, IdentityLimits::default())?;
+/// let tokens = TokenFile::read(&path, Arc::new(users))?;
+/// # let server = tidewire::Server::builder().authenticate(tokens).listen("tcp://127.0.0.1:0")?
+/// #     .start(|_| tidewire::Chat::new())?;
+/// # let client = tidewire::Client::builder().credentials(token).connect(&server.to_string()).wait()?;
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TokenFile {
+    users: Arc<Users>,
+    /// By the first bytes of the hash. They say nothing about the token, so this look-up may take any time.
+    by_start: HashMap<[u8; 8], Vec<Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    hash: [u8; 32],
+    name: Box<str>,
+    expires_at: Option<SystemTime>,
+}
+
+/// A file of tokens cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TokenFileError {
+    /// It cannot be read or written.
+    #[error("cannot use the token file {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A line has another form.
+    #[error(
+        "{}:{line}: not NAME, 64 hexadecimal digits and optionally a time; `tidewire token new` writes such lines",
+        path.display()
+    )]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A line names a user that the server does not know.
+    #[error("{}:{line}: no user {name:?}; add it to the configuration or remove the line", path.display())]
+    NoSuchUser {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The name.
+        name: String,
+    },
+    /// The name cannot stand in a line.
+    #[error("{0:?} cannot be the name of a user: use letters, digits, - and _")]
+    Name(String),
+}
+
+impl TokenFile {
+    /// Reads the file. All its users must be known.
+    ///
+    /// # Errors
+    /// See [`TokenFileError`].
+    pub fn read(path: &Path, users: Arc<Users>) -> Result<Self, TokenFileError> {
+        let mut by_start: HashMap<[u8; 8], Vec<Entry>> = HashMap::new();
+        for (line, entry) in entries(path)? {
+            if users.identity(&entry.name).is_none() {
+                return Err(TokenFileError::NoSuchUser {
+                    path: path.to_owned(),
+                    line,
+                    name: entry.name.into_string(),
+                });
+            }
+            by_start
+                .entry(start_of(&entry.hash))
+                .or_default()
+                .push(entry);
+        }
+        Ok(Self { users, by_start })
+    }
+
+    /// The names in a file, each once.
+    ///
+    /// # Errors
+    /// See [`TokenFileError`].
+    pub fn names(path: &Path) -> Result<Vec<String>, TokenFileError> {
+        let mut names: Vec<String> = entries(path)?
+            .into_iter()
+            .map(|(_, entry)| entry.name.into_string())
+            .collect();
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Makes a token for a user and appends its hash to the file, which is created with mode 0600 if it is missing. The token
+    /// itself is nowhere but in the result.
+    ///
+    /// # Errors
+    /// See [`TokenFileError`].
+    pub fn append(
+        path: &Path,
+        name: &str,
+        expires_at: Option<SystemTime>,
+    ) -> Result<Token, TokenFileError> {
+        if name.is_empty()
+            || !name
+                .chars()
+                .all(|it| it.is_alphanumeric() || "-_".contains(it))
+        {
+            return Err(TokenFileError::Name(name.to_owned()));
+        }
+        let failed = |source| TokenFileError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let token = new_token().map_err(failed)?;
+        let mut line = format!(
+            "{name} {}",
+            hexadecimal(&hash_of(token.secret().as_bytes()))
+        );
+        if let Some(since) =
+            expires_at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())
+        {
+            // Writing to a string cannot fail.
+            let _ = write!(line, " {}", since.as_secs());
+        }
+        line.push('\n');
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o600).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .map_err(failed)?;
+        Ok(token)
+    }
+
+    fn find(&self, token: &[u8]) -> Option<&Entry> {
+        let hash = hash_of(token);
+        let entries = self.by_start.get(&start_of(&hash))?;
+        entries.iter().find(|entry| entry.hash.ct_eq(&hash).into())
+    }
+}
+
+impl Authenticate for TokenFile {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        if request.token().is_empty() {
+            return AuthOutcome::Unknown;
+        }
+        let Some(entry) = self.find(request.token()) else {
+            return AuthOutcome::Unknown;
+        };
+        let Some(identity) = self.users.identity(&entry.name) else {
+            return AuthOutcome::Refused(AuthFailure::Revoked);
+        };
+        AuthOutcome::admit(entry.prove(identity))
+    }
+
+    /// An identity stays admitted while its user is known and its token is in the file.
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        let entries = self.by_start.get(&identity.token_id()?)?;
+        let entry = entries.iter().find(|it| *it.name == *identity.name())?;
+        let now = self.users.identity(identity.name())?;
+        Some(Arc::new(entry.prove(now)))
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.users.is_reserved(name)
+    }
+}
+
+impl Entry {
+    /// The identity, proved by this token.
+    fn prove(&self, identity: Identity) -> Identity {
+        let identity = identity.with_token_id(start_of(&self.hash));
+        match self.expires_at {
+            Some(at) => identity.expires_at(at),
+            None => identity,
+        }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let (name, digits) = (words.next()?, words.next()?);
+        let expires_at = match words.next() {
+            Some(seconds) => {
+                let seconds = Duration::from_secs(seconds.parse().ok()?);
+                Some(SystemTime::UNIX_EPOCH.checked_add(seconds)?)
+            }
+            None => None,
+        };
+        if digits.len() != 64 || words.next().is_some() {
+            return None;
+        }
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self {
+            hash,
+            name: name.into(),
+            expires_at,
+        })
+    }
+}
+
+/// Reads the lines of a file, with their numbers from 1.
+fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
+    let path = || path.to_owned();
+    let text = fs::read_to_string(path()).map_err(|source| TokenFileError::Io {
+        path: path(),
+        source,
+    })?;
+    let lines = text
+        .lines()
+        .enumerate()
+        .map(|(index, text)| (index + 1, text.trim()));
+    let lines = lines.filter(|(_, text)| !text.is_empty() && !text.starts_with('#'));
+    lines
+        .map(|(line, text)| match Entry::parse(text) {
+            Some(entry) => Ok((line, entry)),
+            None => Err(TokenFileError::Line { path: path(), line }),
+        })
+        .collect()
+}
+
+fn hash_of(token: &[u8]) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+fn start_of(hash: &[u8; 32]) -> [u8; 8] {
+    let mut start = [0; 8];
+    start.copy_from_slice(&hash[..8]);
+    start
+}
+
+/// Makes a token of 32 random bytes of the system.
+fn new_token() -> io::Result<Token> {
+    let mut random = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Token::new(&hexadecimal(&random)).map_err(io::Error::other)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::auth::{IdentityLimits, LateAnswer, Permissions};
+
+    fn users(names: &[&str]) -> Arc<Users> {
+        let mut users = Users::new(Permissions::everything());
+        for name in names {
+            users.add(name, None, IdentityLimits::default()).unwrap();
+        }
+        Arc::new(users)
+    }
+
+    fn ask(tokens: &TokenFile, token: &[u8]) -> AuthOutcome {
+        tokens.authenticate(&mut AuthRequest {
+            token,
+            peer: None,
+            unix: None,
+            certificate_names: None,
+            later: &mut || LateAnswer::new(|_| {}),
+        })
+    }
+
+    #[test]
+    fn a_token_is_kept_as_its_hash_and_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let first = TokenFile::append(&path, "ann", None).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(60);
+        let second = TokenFile::append(&path, "bob", Some(later)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains(first.secret()) && !text.contains(second.secret()));
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let tokens = TokenFile::read(&path, users(&["ann", "bob"])).unwrap();
+        let name = |token: &Token| match ask(&tokens, token.secret().as_bytes()) {
+            AuthOutcome::Admitted(identity) => (identity.name().to_owned(), identity.expiry()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(name(&first), ("ann".to_owned(), None));
+        assert!(matches!(name(&second), (name, Some(_)) if name == "bob"));
+        for token in [
+            "",
+            "wrong",
+            &first.secret()[1..],
+            &hexadecimal(&hash_of(first.secret().as_bytes())),
+        ] {
+            assert!(matches!(
+                ask(&tokens, token.as_bytes()),
+                AuthOutcome::Unknown
+            ));
+        }
+        let AuthOutcome::Admitted(ann) = ask(&tokens, first.secret().as_bytes()) else {
+            panic!("not admitted");
+        };
+        assert!(tokens.current(&ann).is_some() && tokens.is_reserved("ann"));
+        // Another token of hers does not replace the one that is revoked.
+        let others = text
+            .lines()
+            .skip(1)
+            .fold(String::new(), |all, line| all + line + "\n");
+        fs::write(folder.path().join("fewer"), &others).unwrap();
+        TokenFile::append(&folder.path().join("fewer"), "ann", None).unwrap();
+        let fewer = TokenFile::read(&folder.path().join("fewer"), users(&["ann", "bob"])).unwrap();
+        assert!(fewer.current(&ann).is_none());
+        let without = TokenFile::read(&path, users(&["bob"]));
+        assert!(matches!(
+            without,
+            Err(TokenFileError::NoSuchUser { line: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn a_typo_in_the_file_is_told_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let digits = "0a".repeat(32);
+        for line in [
+            "ann",
+            "ann xyz",
+            &format!("ann {digits} x"),
+            &format!("ann {digits}0"),
+        ] {
+            fs::write(&path, format!("# users\n\n{line}\n")).unwrap();
+            let error = TokenFile::read(&path, users(&["ann"])).unwrap_err();
+            assert!(
+                matches!(error, TokenFileError::Line { line: 3, .. }),
+                "{error}"
+            );
+        }
+        for name in ["", "a b", "a\n", "a.b", "*"] {
+            assert!(matches!(
+                TokenFile::append(&path, name, None),
+                Err(TokenFileError::Name(_))
+            ));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The users of a server by name, with their permissions and limits.
+
+use std::collections::{HashMap, HashSet};
+
+use tidewire_proto::body::name_skeleton;
+
+use super::{Identity, IdentityLimits, PatternListError, Permissions};
+
+/// The users that a server knows. Authenticators turn names into identities with it.
+///
+/// ```
+/// use tidewire::auth::{Access, Action, IdentityLimits, Permissions, Users};
+///
+/// let default_permissions = Permissions {
+///     publish: Access::new(["dev.{name}.>"], [])?,
+///     ..Permissions::nothing()
+/// };
+/// let mut users = Users::new(default_permissions);
+/// users.add("ann", None, IdentityLimits::default())?;
+/// users.add("root", Some(Permissions::everything()), IdentityLimits::default())?;
+/// let ann = users.identity("ann").expect("she is known");
+/// assert!(ann.permissions().allows(Action::Publish("dev.ann.temperature"), false));
+/// assert!(users.identity("eve").is_none());
+/// # Ok::<(), tidewire::auth::PatternListError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Users {
+    default_permissions: Permissions,
+    by_name: HashMap<Box<str>, (Permissions, IdentityLimits)>,
+    /// The names as they look, so that nobody takes one that looks alike.
+    skeletons: HashSet<String>,
+}
+
+impl Users {
+    /// No user. Users that are added without permissions of their own have these.
+    #[must_use]
+    pub fn new(default_permissions: Permissions) -> Self {
+        Self {
+            default_permissions,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a user, or replaces the one of this name. `None` stands for the default permissions.
+    ///
+    /// # Errors
+    /// The name does not fit a pattern with `{name}`.
+    pub fn add(
+        &mut self,
+        name: &str,
+        permissions: Option<Permissions>,
+        limits: IdentityLimits,
+    ) -> Result<(), PatternListError> {
+        let permissions = permissions.as_ref().unwrap_or(&self.default_permissions);
+        let entry = (permissions.of(name)?, limits);
+        self.by_name.insert(name.into(), entry);
+        self.skeletons.insert(name_skeleton(name));
+        Ok(())
+    }
+
+    /// The identity of a user. [`Identity::ANONYMOUS`] is anonymous.
+    #[must_use]
+    pub fn identity(&self, name: &str) -> Option<Identity> {
+        let (permissions, limits) = self.by_name.get(name)?;
+        let permissions = permissions.clone();
+        let identity = match name {
+            Identity::ANONYMOUS => Identity::anonymous(permissions),
+            name => Identity::new(name, permissions),
+        };
+        Some(identity.limits(*limits))
+    }
+
+    /// The identity of this name: that of a user, or one with the default permissions if there is no such user.
+    ///
+    /// # Errors
+    /// The name does not fit a pattern with `{name}`.
+    pub fn identity_or_default(&self, name: &str) -> Result<Identity, PatternListError> {
+        match self.identity(name) {
+            Some(identity) => Ok(identity),
+            None => Ok(Identity::new(name, self.default_permissions.of(name)?)),
+        }
+    }
+
+    /// The names of all users, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(|name| &**name)
+    }
+
+    /// Whether the name is, or looks like, that of a user.
+    #[must_use]
+    pub fn is_reserved(&self, name: &str) -> bool {
+        self.skeletons.contains(&name_skeleton(name))
+    }
+}

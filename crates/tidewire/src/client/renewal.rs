@@ -1,0 +1,97 @@
+//! Newer credentials for an open connection, before the present ones expire.
+
+use std::time::Duration;
+
+use super::dialing::Lookup;
+use super::events::Event;
+use super::service::ClientService;
+use crate::service::Context;
+
+/// The state of the credentials of the present connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewal {
+    /// They do not expire, or the application was told and has no newer ones.
+    None,
+    /// Newer ones are asked for at `at_ns`.
+    Planned { at_ns: u64, expires_ns: u64 },
+    /// The provider was asked.
+    Asked { expires_ns: u64 },
+    /// Newer ones were sent, and the server has not confirmed them yet.
+    Sent { expires_ns: u64 },
+}
+
+impl ClientService {
+    /// Plans the renewal of credentials that the server has just confirmed.
+    pub(super) fn plan_renewal(&mut self, cx: &Context<'_>) {
+        let now_ns = cx.now_ns();
+        let expires_ns = self.session.and_then(|id| cx.credentials_expire_ns(id));
+        self.dialing.renewal = expires_ns.map_or(Renewal::None, |expires_ns| {
+            let left_ns = expires_ns.saturating_sub(now_ns);
+            Renewal::Planned {
+                at_ns: now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT),
+                expires_ns,
+            }
+        });
+    }
+
+    /// Asks for newer credentials if it is time, and sends them. Returns when to call again.
+    pub(super) fn renew_if_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
+        let session = self.pending.session?;
+        match self.dialing.renewal {
+            Renewal::None => None,
+            Renewal::Planned { at_ns, .. } if at_ns > now_ns => Some(at_ns),
+            Renewal::Planned { expires_ns, .. } => {
+                let left = Duration::from_nanos(expires_ns.saturating_sub(now_ns));
+                self.link.events.push(Event::CredentialsExpire { left });
+                self.dialing.renewal = Renewal::None;
+                let lookup = Lookup {
+                    address: self.dialing.target.address().clone(),
+                    resolver: None,
+                    credentials: Some(self.dialing.provider()?),
+                };
+                match lookup.start(&self.link) {
+                    Ok(()) => self.dialing.renewal = Renewal::Asked { expires_ns },
+                    Err(error) => return self.try_again(now_ns, expires_ns, &error.to_string()),
+                }
+                None
+            }
+            Renewal::Asked { expires_ns } => match self.link.take_found()?.token? {
+                Ok(token) => {
+                    let is_sent = cx.renew_credentials(session, token);
+                    self.dialing.renewal = match is_sent {
+                        true => Renewal::Sent { expires_ns },
+                        false => Renewal::None,
+                    };
+                    None
+                }
+                Err(cause) => self.try_again(now_ns, expires_ns, &cause),
+            },
+            Renewal::Sent { expires_ns } => {
+                if cx.credentials_expire_ns(session) != Some(expires_ns) {
+                    self.plan_renewal(cx);
+                    return Some(now_ns);
+                }
+                None
+            }
+        }
+    }
+
+    /// Plans another attempt, when half of the time that is left has passed.
+    fn try_again(&mut self, now_ns: u64, expires_ns: u64, cause: &str) -> Option<u64> {
+        tracing::warn!(cause, "cannot get newer credentials; trying again");
+        let left_ns = expires_ns.saturating_sub(now_ns);
+        if left_ns < LEFT_NS_MIN {
+            self.dialing.renewal = Renewal::None;
+            return None;
+        }
+        let at_ns = now_ns + left_ns / 2;
+        self.dialing.renewal = Renewal::Planned { at_ns, expires_ns };
+        Some(at_ns)
+    }
+}
+
+/// Newer credentials are asked for when this part of the time is left.
+const SHARE_LEFT: u64 = 3;
+
+/// The least time that is worth another attempt.
+const LEFT_NS_MIN: u64 = 10_000_000;

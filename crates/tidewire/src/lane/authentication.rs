@@ -1,0 +1,30 @@
+//! Sessions whose peers become known on the lane's thread without a message of theirs: codecs without a hello, and late
+//! answers of an authenticator.
+
+use super::Lane;
+use crate::auth::AuthOutcome;
+use crate::service::Service;
+use crate::session::SessionId;
+
+impl<S: Service> Lane<S> {
+    /// Asks who the peer of a session is, if its codec has no hello.
+    pub(super) fn authenticate(&mut self, slot: usize) {
+        if self.core.authenticate(slot, &[]) {
+            self.open(slot);
+        }
+    }
+
+    pub(super) fn handle_late_answer(&mut self, id: SessionId, outcome: AuthOutcome) {
+        if self.core.settle_authentication(id, outcome) {
+            self.open(id.slot());
+        }
+    }
+
+    /// Opens an admitted session, and reads the frames that came behind its hello.
+    fn open(&mut self, slot: usize) {
+        self.announce(slot);
+        if !self.core.sessions[slot].connection.is_closed() {
+            self.read_session(slot);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether the peer of a session may do what its message asks for.
+//!
+//! The lane asks once for consecutive messages of the same kind, channel and name. Each service says what its messages mean:
+//! the same frame calls a method of one service and publishes to a topic of another.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tidewire_proto::body::{ErrorCode, JoinBody, SubscribeBody};
+use tidewire_proto::codec::{Codec, MethodCase};
+use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::text::visible;
+
+use crate::auth::{Action, Identity};
+use crate::service::{Context, HandlerError, HandlerResult};
+
+/// What a message asks for; see [`Service::action`](crate::Service::action).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ActionKind {
+    /// It publishes to the topic that is its name.
+    Publish,
+    /// It subscribes to the pattern in its payload.
+    Subscribe,
+    /// It joins the room in its payload.
+    Join,
+    /// It says something in the room that is its channel, or in the only room of its session.
+    Say,
+    /// It calls the method that is its name or its channel.
+    Call,
+    /// It needs no permission.
+    Free,
+}
+
+impl ActionKind {
+    /// What a message of this kind asks for if its service gives it no other meaning.
+    #[must_use]
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Publish => Self::Publish,
+            Kind::Subscribe => Self::Subscribe,
+            Kind::Join => Self::Join,
+            Kind::Say => Self::Say,
+            Kind::Request | Kind::OneWay => Self::Call,
+            _ => Self::Free,
+        }
+    }
+
+    /// Whether the name and the channel of a message say what it asks for, so that equal ones need no further check.
+    pub(crate) fn is_told_by_header(self) -> bool {
+        matches!(self, Self::Publish | Self::Say | Self::Call)
+    }
+}
+
+impl Context<'_> {
+    /// Returns who the peer is. `None` if the server does not ask, and for connections that the server made.
+    ///
+    /// ```
+    /// use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Message};
+    ///
+    /// fn stop(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+    ///     match cx.identity() {
+    ///         Some(identity) if identity.name() == "root" => cx.reply(b"bye"),
+    ///         _ => Err(HandlerError::new(ErrorCode::Forbidden, "only root stops this server")),
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn identity(&self) -> Option<&Arc<Identity>> {
+        let session = self.core.sessions.find(self.id)?;
+        Some(&session.profile.admitted.as_ref()?.identity)
+    }
+
+    /// Checks that the peer of this session may do this. Everybody may do everything on a server that does not ask who its
+    /// peers are. The lane has checked each message already; a handler checks what its payload asks for.
+    ///
+    /// # Errors
+    /// A refusal with [`ErrorCode::Forbidden`].
+    pub fn check_permission(&self, action: Action<'_>) -> HandlerResult {
+        let ignores_case = self.codec().method_case() == MethodCase::Lower;
+        let is_allowed = self
+            .identity()
+            .is_none_or(|identity| identity.permissions().allows(action, ignores_case));
+        match is_allowed {
+            true => Ok(()),
+            false => Err(HandlerError::new(
+                ErrorCode::Forbidden,
+                visible(format!("you may not {action}").as_bytes()),
+            )),
+        }
+    }
+
+    /// Checks that the peer may do what its message asks for.
+    pub(crate) fn check_message(
+        &mut self,
+        kind: ActionKind,
+        message: &Message<'_>,
+    ) -> HandlerResult {
+        let payload = message.payload;
+        match kind {
+            ActionKind::Publish => self.check_permission(Action::Publish(message.name)),
+            // A malformed body is refused by the service.
+            ActionKind::Subscribe => SubscribeBody::decode(payload).map_or(Ok(()), |body| {
+                self.check_permission(Action::Subscribe(body.pattern))
+            }),
+            ActionKind::Join => JoinBody::decode(payload).map_or(Ok(()), |body| {
+                self.check_permission(Action::Join(body.room))
+            }),
+            ActionKind::Say => self.check_say(message.channel),
+            ActionKind::Call => {
+                let method = match message.name {
+                    "" => Cow::Owned(format!("#{}", message.channel)),
+                    name => Cow::Borrowed(name),
+                };
+                self.check_permission(Action::Call(&method))
+            }
+            ActionKind::Free => Ok(()),
+        }
+    }
+
+    fn check_say(&mut self, channel: u16) -> HandlerResult {
+        let room = match channel {
+            0 => self.first_room(),
+            room => self.is_in_room(room).then_some(room),
+        };
+        // Without a room the service refuses the message.
+        match room.and_then(|room| self.room_name(room)) {
+            Some(room) => self.check_permission(Action::Say(&room)),
+            None => Ok(()),
+        }
+    }
+}

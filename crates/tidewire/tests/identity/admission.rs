@@ -1,0 +1,171 @@
+//! Peers that are let in, and peers that are not.
+
+use std::os::unix::fs::MetadataExt;
+
+use tidewire::auth::{ByUnixUser, Permissions, Token};
+use tidewire::{Chat, Client, Server};
+
+use super::*;
+
+const ADDRESSES: [&str; 4] = [
+    "tcp://127.0.0.1:0",
+    "udp://127.0.0.1:0",
+    "inproc://identity-admission",
+    "ipc://",
+];
+
+/// Every transport, with an address for the Unix socket.
+fn addresses(folder: &TempDir) -> Vec<String> {
+    let ipc = format!("ipc://{}/socket", folder.path().display());
+    ADDRESSES.map(|it| it.replace("ipc://", &ipc)).to_vec()
+}
+
+#[test]
+fn a_token_tells_who_the_peer_is_over_every_transport() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let everything = Permissions::everything();
+    let known = users(&[("ann", everything.clone()), ("anonymous", everything)]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut builder = Server::builder().authenticate(tokens.chain(known));
+    for address in addresses(&folder) {
+        builder = builder.listen(&address).unwrap();
+    }
+    let server = builder.start(|_| tell_name).unwrap();
+    for address in server.addresses() {
+        let address = address.to_string();
+        let known = connect_to(&address, Some(&ann)).unwrap();
+        assert_eq!(name_of(&known), "ann", "{address}");
+        let unknown = connect_to(&address, None).unwrap();
+        assert_eq!(name_of(&unknown), "anonymous", "{address}");
+    }
+    assert_eq!(server.metrics().authenticated, 8);
+}
+
+#[test]
+fn a_peer_without_credentials_or_with_wrong_ones_is_refused_with_the_reason() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let known = users(&[("ann", Permissions::everything())]);
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let missing = refusal(connect(&server, None));
+    assert!(
+        missing.contains("the server needs credentials"),
+        "{missing}"
+    );
+    let longest = "x".repeat(1_024);
+    for wrong in ["guessed", &ann.secret()[1..], &longest] {
+        let text = refusal(connect(&server, Some(&Token::new(wrong).unwrap())));
+        assert!(text.contains("the credentials are wrong"), "{text}");
+        assert!(!text.contains(wrong));
+    }
+    assert_eq!(name_of(&connect(&server, Some(&ann)).unwrap()), "ann");
+    let metrics = server.metrics();
+    assert_eq!((metrics.authenticated, metrics.auth_refused), (1, 4));
+    assert_eq!(metrics.closed_by("unauthenticated"), 4);
+}
+
+/// An address that guesses is slowed down and then not listened to, without a thread for it.
+#[test]
+fn ten_thousand_wrong_tokens_are_answered_by_few_checks() {
+    let tokens = Tokens::new();
+    tokens.add("ann");
+    let known = users(&[("ann", Permissions::everything())]);
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .listen("inproc://identity-guesses")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let wrong = Token::new("wrong").unwrap();
+    let guess = || {
+        Client::builder()
+            .credentials(wrong.clone())
+            .connect(&server.addresses()[0].to_string())
+    };
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let guesses: Vec<_> = (0..40)
+            .map(|_| scope.spawn(|| refusal(guess().wait())))
+            .collect();
+        guesses.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    let unchecked = texts
+        .iter()
+        .filter(|text| text.contains("too many attempts"));
+    assert_eq!(unchecked.count(), 10, "30 are checked in a minute");
+    // Others are not affected.
+    let inproc = server.addresses()[1].to_string();
+    let other = refusal(connect_to(&inproc, Some(&wrong)));
+    assert!(other.contains("wrong"), "{other}");
+}
+
+#[test]
+fn a_unix_user_needs_no_token_also_without_a_hello() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = std::fs::metadata(folder.path()).unwrap().uid();
+    let known = Arc::new(users(&[("me", Permissions::everything())]));
+    for (codec, uid, is_known) in [
+        (None, own, true),
+        (Some(raw()), own, true),
+        (None, own + 1, false),
+        (Some(raw()), own + 1, false),
+    ] {
+        let codec = codec.unwrap_or_else(|| AnyCodec::by_name("tw1").unwrap());
+        let by = ByUnixUser::new(Arc::clone(&known)).with(uid, "me");
+        let server = Server::builder()
+            .codec(codec.clone())
+            .authenticate(by)
+            .listen(&addresses(&folder)[3])
+            .unwrap()
+            .start(|_| tell_name)
+            .unwrap();
+        let client = Client::builder()
+            .codec(codec)
+            .connect(&server.to_string())
+            .wait();
+        let reply = client.and_then(|client| {
+            let reply = client.request(b"").wait();
+            Ok(reply
+                .map(|reply| reply.payload().to_vec())
+                .unwrap_or_default())
+        });
+        match is_known {
+            true => assert_eq!(reply.unwrap(), b"me"),
+            false => assert!(reply.map_or(true, |reply| reply.is_empty())),
+        }
+        assert_eq!(server.metrics().auth_refused, u64::from(!is_known));
+    }
+}
+
+#[test]
+fn an_identity_has_no_more_sessions_than_it_may_have() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let mut known = Users::new(Permissions::everything());
+    let limits = IdentityLimits {
+        sessions_max: Some(1),
+        ..IdentityLimits::default()
+    };
+    known.add("ann", None, limits).unwrap();
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let first = connect(&server, Some(&ann)).unwrap();
+    let text = refusal(connect(&server, Some(&ann)));
+    assert!(text.contains("as many sessions as it may have"), "{text}");
+    first.close().wait();
+    until("the place is free", || {
+        server.metrics().closed.iter().sum::<u64>() == 2
+    });
+    connect(&server, Some(&ann)).unwrap();
+}

@@ -1,0 +1,102 @@
+//! Authenticators that answer later, fail or panic.
+
+use std::sync::Mutex;
+use std::thread;
+
+use tidewire::Limits;
+use tidewire::auth::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, LateAnswer};
+
+use super::*;
+
+/// Gives its answers to the test.
+#[derive(Clone, Default)]
+struct Slow(Arc<Mutex<Vec<LateAnswer>>>);
+
+impl Authenticate for Slow {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        match request.token() {
+            b"panic" => panic!("the backend is broken"),
+            b"drop" => drop(request.later()),
+            _ => self.0.lock().unwrap().push(request.later()),
+        }
+        AuthOutcome::Later
+    }
+}
+
+impl Slow {
+    fn server(&self, codec: AnyCodec, limits: Limits) -> Server {
+        let builder = Server::builder()
+            .authenticate(self.clone())
+            .codec(codec)
+            .limits(limits);
+        let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+        builder.start(|_| tell_name).unwrap()
+    }
+
+    fn take(&self) -> LateAnswer {
+        loop {
+            if let Some(answer) = self.0.lock().unwrap().pop() {
+                return answer;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+fn tw1() -> AnyCodec {
+    AnyCodec::by_name("tw1").unwrap()
+}
+
+#[test]
+fn a_late_answer_opens_the_session_and_what_was_sent_before_is_handled() {
+    for codec in [tw1(), raw()] {
+        let slow = Slow::default();
+        let server = slow.server(codec.clone(), Limits::default());
+        let address = server.to_string();
+        let asks = thread::spawn(move || {
+            let client = Client::builder()
+                .codec(codec)
+                .connect(&address)
+                .wait()
+                .unwrap();
+            name_of(&client)
+        });
+        let answer = slow.take();
+        assert_eq!(server.metrics().authenticated, 0);
+        answer.send(AuthOutcome::admit(everything("ann")));
+        assert_eq!(asks.join().unwrap(), "ann");
+    }
+}
+
+#[test]
+fn an_answer_that_never_comes_ends_with_the_handshake_and_one_too_late_does_nothing() {
+    let slow = Slow::default();
+    let limits = Limits {
+        handshake_timeout: std::time::Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let server = slow.server(tw1(), limits);
+    let error = connect(&server, None).unwrap_err();
+    assert!(matches!(error, ConnectError::Failed(_)), "{error}");
+    until("the session has ended", || {
+        server.metrics().closed_by("handshake_timeout") == 1
+    });
+    slow.take().send(AuthOutcome::admit(everything("ann")));
+    assert_eq!(server.metrics().authenticated, 0);
+}
+
+#[test]
+fn a_backend_that_panics_drops_its_answer_or_lies_refuses() {
+    let slow = Slow::default();
+    let server = slow.server(tw1(), Limits::default());
+    for token in ["panic", "drop"] {
+        let text = refusal(connect(&server, Some(&Token::new(token).unwrap())));
+        assert!(text.contains("cannot be checked now"), "{token}: {text}");
+    }
+    let address = server.to_string();
+    let asks = thread::spawn(move || refusal(connect_to(&address, None)));
+    slow.take()
+        .send(AuthOutcome::Refused(AuthFailure::NotYetValid));
+    assert!(asks.join().unwrap().contains("not valid yet"));
+    assert!(server.is_running());
+}

@@ -1,0 +1,117 @@
+//! Who a peer is, and what it may do.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod admission;
+mod expiry;
+mod late;
+mod permissions;
+mod reload;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tidewire::auth::{
+    Anonymous, Chain, Identity, IdentityLimits, Permissions, Token, TokenFile, Users,
+};
+use tidewire::{
+    AnyCodec, Client, CloseReason, ConnectError, ConnectFailure, Context, ErrorCode, GoAwayCode,
+    HandlerResult, Message, RequestError, Server,
+};
+
+/// A token file with its users.
+struct Tokens {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl Tokens {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        Self {
+            _folder: folder,
+            path,
+        }
+    }
+
+    fn add(&self, name: &str) -> Token {
+        TokenFile::append(&self.path, name, None).unwrap()
+    }
+
+    /// Tokens first, then anonymous peers if there is such a user.
+    fn chain(&self, users: Users) -> Chain {
+        let users = Arc::new(users);
+        let tokens = TokenFile::read(&self.path, Arc::clone(&users)).unwrap();
+        Chain::new().then(tokens).then(Anonymous::new(users))
+    }
+}
+
+/// Makes users with these permissions and no limits.
+fn users(list: &[(&str, Permissions)]) -> Users {
+    let mut users = Users::new(Permissions::nothing());
+    for (name, permissions) in list {
+        let permissions = Some(permissions.clone());
+        users
+            .add(name, permissions, IdentityLimits::default())
+            .unwrap();
+    }
+    users
+}
+
+/// Answers with the name of the peer.
+fn tell_name(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+    let name = cx.identity().map(|identity| identity.name().to_owned());
+    cx.reply(name.unwrap_or_default().as_bytes())
+}
+
+fn connect(server: &Server, token: Option<&Token>) -> Result<Client, ConnectError> {
+    connect_to(&server.addresses()[0].to_string(), token)
+}
+
+fn connect_to(address: &str, token: Option<&Token>) -> Result<Client, ConnectError> {
+    let builder = Client::builder();
+    match token {
+        Some(token) => builder.credentials(token.clone()),
+        None => builder,
+    }
+    .connect(address)
+    .wait()
+}
+
+fn name_of(client: &Client) -> String {
+    let reply = client.request(b"").wait().unwrap();
+    String::from_utf8(reply.payload().to_vec()).unwrap()
+}
+
+/// Returns the text of a refusal by the server. Panics if the client was let in, or could not ask.
+fn refusal(outcome: Result<Client, ConnectError>) -> String {
+    match outcome {
+        Err(ConnectError::Failed(ConnectFailure::Refused { reason, text })) => {
+            let code = GoAwayCode::Unauthenticated;
+            assert_eq!(reason, CloseReason::GoAway(code));
+            text
+        }
+        other => panic!("not a refusal: {other:?}"),
+    }
+}
+
+fn code<T: std::fmt::Debug>(outcome: Result<T, RequestError>) -> ErrorCode {
+    match outcome {
+        Err(RequestError::Refused { code, .. }) => code,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    tidewire_testkit::wait_until(what, || is_so().then_some(()));
+}
+
+fn raw() -> AnyCodec {
+    AnyCodec::by_name("length-field").unwrap()
+}
+
+fn everything(name: &str) -> Identity {
+    Identity::new(name, Permissions::everything())
+}

@@ -1,0 +1,241 @@
+//! What an identity may do.
+
+use std::time::Duration;
+
+use tidewire::auth::Access;
+use tidewire::{Chat, Event, Kind, PubSub, RateLimit, Router, WhenExceeded};
+use tidewire_testkit::DEADLINE;
+
+use super::*;
+
+fn access(allow: &[&'static str], deny: &[&'static str]) -> Access {
+    Access::new(allow.iter().copied(), deny.iter().copied()).unwrap()
+}
+
+/// A server with methods, topics and rooms, for one user with a token.
+fn serve(permissions: Permissions, limits: IdentityLimits) -> (Server, Token) {
+    let tokens = Tokens::new();
+    let token = tokens.add("ann");
+    let mut known = Users::new(permissions);
+    known.add("ann", None, limits).unwrap();
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| {
+            Router::new()
+                .on("open.add", |cx, message| cx.reply(message.payload))
+                .on("admin.stop", |cx, message| cx.reply(message.payload))
+                .with(Chat::new())
+                .with(PubSub::new())
+        })
+        .unwrap();
+    (server, token)
+}
+
+#[test]
+fn only_allowed_methods_are_called() {
+    let call = Permissions {
+        call: access(&[">"], &["admin.>"]),
+        ..Permissions::nothing()
+    };
+    let (server, token) = serve(call, IdentityLimits::default());
+    let client = connect(&server, Some(&token)).unwrap();
+    for _ in 0..3 {
+        client.request(b"x").method("open.add").wait().unwrap();
+        let outcome = client.request(b"x").method("admin.stop").wait();
+        assert_eq!(code(outcome), ErrorCode::Forbidden);
+    }
+    assert_eq!(server.metrics().forbidden, 3);
+}
+
+/// Regression guard: frames with equal headers are served by a template, and must not carry another message past the check.
+#[test]
+fn a_burst_of_allowed_and_forbidden_messages_is_told_apart() {
+    let permissions = Permissions {
+        publish: access(&["a.>"], &["a.no"]),
+        subscribe: Access::everything(),
+        ..Permissions::nothing()
+    };
+    let (server, token) = serve(permissions, IdentityLimits::default());
+    let client = connect(&server, Some(&token)).unwrap();
+    let subscription = client.subscribe("a.>").wait().unwrap();
+    for _ in 0..50 {
+        for topic in ["a.ya", "a.ya", "a.no", "a.no", "a.ya"] {
+            client.publish(topic, b"1").unwrap();
+        }
+    }
+    client.request(b"").wait().unwrap();
+    let mut heard = 0;
+    while let Some(event) = subscription.next_event().wait_for(Duration::ZERO) {
+        match event {
+            tidewire::TopicEvent::Message(message) => assert_eq!(&*message.topic, "a.ya"),
+            other => panic!("{other:?}"),
+        }
+        heard += 1;
+    }
+    let metrics = server.metrics();
+    assert_eq!(
+        (heard, metrics.published, metrics.forbidden),
+        (150, 150, 100)
+    );
+}
+
+#[test]
+fn a_subscription_needs_permission_for_every_topic_of_its_pattern() {
+    let permissions = Permissions {
+        subscribe: access(&["dev.{name}.>", "news.*"], &["news.secret"]),
+        ..Permissions::nothing()
+    };
+    let (server, token) = serve(permissions, IdentityLimits::default());
+    let client = connect(&server, Some(&token)).unwrap();
+    for pattern in ["dev.ann.>", "dev.ann.a.b", "news.today"] {
+        client.subscribe(pattern).wait().unwrap();
+    }
+    for pattern in [">", "dev.>", "dev.bob.a", "news.*", "news.secret"] {
+        let outcome = client.subscribe(pattern).wait();
+        assert_eq!(code(outcome.map(drop)), ErrorCode::Forbidden, "{pattern}");
+    }
+}
+
+#[test]
+fn rooms_are_joined_and_spoken_in_by_permission_under_ones_own_name() {
+    let permissions = Permissions {
+        join: access(&["lobby", "read-only"], &[]),
+        say: access(&["lobby"], &[]),
+        ..Permissions::nothing()
+    };
+    let (server, token) = serve(permissions, IdentityLimits::default());
+    let client = connect(&server, Some(&token)).unwrap();
+    assert_eq!(
+        code(client.join("secret", "ann").wait()),
+        ErrorCode::Forbidden
+    );
+    assert_eq!(
+        code(client.join("lobby", "bob").wait()),
+        ErrorCode::Forbidden
+    );
+    let lobby = client.join("lobby", "").wait().unwrap().room;
+    let silent = client.join("read-only", "ann").wait().unwrap().room;
+    client.list(silent).wait().unwrap();
+    // A list and a whisper have the same header. Only the list is free.
+    let whisper = client.whisper(silent, "ann", b"x").wait();
+    assert_eq!(code(whisper), ErrorCode::Forbidden);
+    client.say(lobby, b"hello").unwrap();
+    client.say(silent, b"hello").unwrap();
+    loop {
+        let event = client
+            .next_event()
+            .wait_for(DEADLINE)
+            .expect("the refusal comes");
+        if let Event::Message(message) = event
+            && message.kind == Kind::Error
+        {
+            assert_eq!(message.channel, silent);
+            break;
+        }
+    }
+    assert_eq!(server.metrics().chat_messages, 1);
+}
+
+#[test]
+fn nobody_takes_the_name_of_an_identity() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann1");
+    let everything = Permissions::everything();
+    let known = users(&[("ann1", everything.clone()), ("anonymous", everything)]);
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let eve = connect(&server, None).unwrap();
+    for name in ["ann1", "annl"] {
+        assert_eq!(
+            code(eve.join("lobby", name).wait()),
+            ErrorCode::NameTaken,
+            "{name}"
+        );
+    }
+    eve.join("lobby", "eve").wait().unwrap();
+    let ann = connect(&server, Some(&ann)).unwrap();
+    assert_eq!(ann.join("lobby", "").wait().unwrap().members, 2);
+}
+
+#[test]
+fn a_line_client_joins_and_speaks_by_permission() {
+    use std::io::{BufRead, BufReader, Write};
+    for (join, say) in [(true, true), (true, false), (false, true)] {
+        let pick = |is: bool| {
+            if is {
+                Access::everything()
+            } else {
+                Access::default()
+            }
+        };
+        let known = users(&[(
+            "anonymous",
+            Permissions {
+                join: pick(join),
+                say: pick(say),
+                ..Permissions::nothing()
+            },
+        )]);
+        let server = Server::builder()
+            .codec(AnyCodec::by_name("lines").unwrap())
+            .authenticate(Anonymous::new(Arc::new(known)))
+            .listen("tcp://127.0.0.1:0")
+            .unwrap()
+            .start(|_| Chat::new())
+            .unwrap();
+        let address = server.to_string().replace("tcp://", "");
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream.write_all(b"eve\nhello\n").unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "Enter username: ");
+        let second = lines.next().unwrap().unwrap();
+        match (join, say) {
+            (true, true) => {
+                assert!(second.starts_with("Welcome"), "{second}");
+                until("it is said", || server.metrics().chat_messages == 1);
+            }
+            (true, false) => {
+                assert!(second.starts_with("Welcome"), "{second}");
+                until("it is refused", || server.metrics().forbidden == 1);
+                assert_eq!(server.metrics().chat_messages, 0);
+            }
+            _ => assert!(second.contains("you may not join lobby"), "{second}"),
+        }
+    }
+}
+
+#[test]
+fn limits_of_an_identity_hold_for_each_of_its_sessions() {
+    let rate = RateLimit::new(WhenExceeded::Refuse)
+        .messages_per_second(1)
+        .burst(Duration::from_secs(9));
+    let limits = IdentityLimits {
+        subscriptions_max: Some(1),
+        rooms_max: Some(1),
+        rate: Some(rate),
+        ..IdentityLimits::default()
+    };
+    limits.check().unwrap();
+    let (server, token) = serve(Permissions::everything(), limits);
+    let client = connect(&server, Some(&token)).unwrap();
+    let _kept = client.subscribe("a").wait().unwrap();
+    assert_eq!(
+        code(client.subscribe("b").wait().map(drop)),
+        ErrorCode::LimitReached
+    );
+    client.join("a", "").wait().unwrap();
+    assert_eq!(code(client.join("b", "").wait()), ErrorCode::LimitReached);
+    let outcomes = (0..20).map(|_| client.request(b"").method("open.add").wait());
+    let refused = outcomes.filter(Result::is_err).count();
+    assert!(refused > 0);
+    assert_eq!(server.metrics().rate_refused, refused as u64);
+}
