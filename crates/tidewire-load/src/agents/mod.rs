@@ -132,9 +132,10 @@ struct Agent {
 }
 
 /// When an agent's messages are due.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Pace {
     /// Never: before the barrier opens, and for receivers that only listen.
+    #[default]
     Idle,
     /// After think times, whatever comes back.
     Think(Schedule),

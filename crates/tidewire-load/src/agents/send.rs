@@ -385,7 +385,9 @@ impl Agents {
             self.times.send_lag.record(lag_ns);
         } else if self.is_steady(intended_ns) {
             self.times.send_lag.record(lag_ns);
-            self.times.own_lag.record(sent_ns.saturating_sub(ready_ns));
+            self.times
+                .client_lag
+                .record(sent_ns.saturating_sub(ready_ns));
         }
         let (from_ns, to_ns) = self.link.steady_window();
         self.result.counts.work.steady_sent += u64::from(sent_ns >= from_ns && sent_ns < to_ns);

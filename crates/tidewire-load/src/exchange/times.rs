@@ -22,7 +22,7 @@ pub(crate) struct Times {
     pub(crate) send_lag: LatencyHistogram,
     /// Sent − the later of intended and the moment when there was a place for it: how late the instrument itself was.
     /// Empty in version 1, where nothing waits for a place.
-    pub(crate) own_lag: LatencyHistogram,
+    pub(crate) client_lag: LatencyHistogram,
     /// Written − sent.
     pub(crate) write: LatencyHistogram,
 }
@@ -33,7 +33,7 @@ impl Times {
         self.outside.merge(&other.outside);
         self.service.merge(&other.service);
         self.send_lag.merge(&other.send_lag);
-        self.own_lag.merge(&other.own_lag);
+        self.client_lag.merge(&other.client_lag);
         self.write.merge(&other.write);
     }
 
@@ -42,7 +42,7 @@ impl Times {
         self.outside.clear();
         self.service.clear();
         self.send_lag.clear();
-        self.own_lag.clear();
+        self.client_lag.clear();
         self.write.clear();
     }
 

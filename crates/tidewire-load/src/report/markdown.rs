@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::format::{mebibytes, thousands};
-use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells};
+use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells, run_facts};
 use super::{Conclusion, Report, StepReport};
 
 /// The whole document. Texts from files and peers are escaped so that they cannot break a table.
@@ -23,33 +22,9 @@ pub(super) fn render(report: &Report) -> String {
         render_step(&mut text, step);
     }
     text.push_str("## Run and environment\n\n");
-    let seed = report.seed.to_string();
-    let duration = format!("{:.2} s", report.total_duration_secs);
-    let cores = thousands(u64::from(report.env.cores));
-    // Reports of older builds lack these.
-    let not_recorded = || "not recorded".to_owned();
-    let memory = report.env.memory_bytes.map_or_else(not_recorded, mebibytes);
-    let [virtualisation, command_line] = [&report.env.virtualisation, &report.env.command_line]
-        .map(|text| text.clone().unwrap_or_else(not_recorded));
-    let rows = [
-        ("target", report.target_server.as_str()),
-        ("started", &report.start_time_utc),
-        ("ended", &report.end_time_utc),
-        ("duration", &duration),
-        ("model", &report.model),
-        ("seed", &seed),
-        ("processor", &report.env.cpu),
-        ("cores", &cores),
-        ("memory", &memory),
-        ("virtualisation", &virtualisation),
-        ("kernel", &report.env.kernel),
-        ("version", &report.env.version),
-        ("commit", &report.env.commit),
-        ("command line", &command_line),
-    ];
     text.push_str("| what | value |\n|---|---|\n");
-    for (name, value) in rows {
-        let _ = writeln!(text, "| {name} | {} |", cell(value));
+    for (name, value) in run_facts(report) {
+        let _ = writeln!(text, "| {name} | {} |", cell(&value));
     }
     text
 }

@@ -43,29 +43,19 @@ pub enum MergeError {
     #[error("there is no report to merge")]
     Nothing,
     /// Reports of different scenarios. Merge only reports of the same file.
-    #[error("report {number} is of another scenario: {what} differs")]
-    Different {
-        /// Which report, from 1.
-        number: usize,
-        /// The difference.
-        what: &'static str,
-    },
+    #[error("report {0} is of another scenario: {1} differs")]
+    Different(u32, &'static str),
     /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
     #[error("the reports are not the parts of one run: {0}")]
     Parts(String),
     /// A report of an older build, or of a step that could not be measured, has no histograms. Run it again.
-    #[error("step {step:?} of report {number} has no histograms to add")]
-    NoDetail {
-        /// Which report, from 1.
-        number: usize,
-        /// The step.
-        step: String,
-    },
+    #[error("step {1:?} of report {0} has no histograms to add")]
+    NoDetail(u32, String),
     /// A histogram in a report cannot be read. Take the file from where it was made once more.
     #[error("a histogram of step {step:?} of report {number} cannot be read")]
     Histogram {
         /// Which report, from 1.
-        number: usize,
+        number: u32,
         /// The step.
         step: String,
         /// The error of the decoder.
@@ -86,7 +76,7 @@ impl Report {
             return Ok(first.clone());
         }
         for (number, report) in (2..).zip(others) {
-            let differs = |what| Err(MergeError::Different { number, what });
+            let differs = |what| Err(MergeError::Different(number, what));
             if report.scenario_version != first.scenario_version {
                 return differs("the version");
             }
@@ -165,18 +155,12 @@ impl<'r> Parts<'r> {
         let mut all: Vec<Part<'r>> = Vec::new();
         for (number, report) in (1..).zip(reports) {
             let step = &report.steps[index];
-            let differs = |what| MergeError::Different {
-                number: number as usize,
-                what,
-            };
+            let differs = |what| MergeError::Different(number, what);
             if step.step_name != first.step_name || step.concurrency != first.concurrency {
                 return Err(differs("a step"));
             }
             let Some(detail) = step.detail.as_deref() else {
-                return Err(MergeError::NoDetail {
-                    number: number as usize,
-                    step: step.step_name.clone(),
-                });
+                return Err(MergeError::NoDetail(number, step.step_name.clone()));
             };
             let known = all.first().map_or(detail, |part| part.detail);
             if detail.workload != known.workload || detail.slo.limits != known.slo.limits {
@@ -291,7 +275,7 @@ impl<'r> Parts<'r> {
         }
     }
 
-    /// What was expected, delivered and left unconfirmed.
+    /// The deliveries that were expected, delivered and left unconfirmed.
     fn fates(&self) -> [u64; 3] {
         let unheard = self.unheard;
         let expected = self.sum(|part| part.expected_received);
@@ -394,7 +378,7 @@ impl<'r> Parts<'r> {
             };
             let decoded = times.histogram.decode();
             whole.merge(&decoded.map_err(|source| MergeError::Histogram {
-                number: part.number as usize,
+                number: part.number,
                 step: part.step.step_name.clone(),
                 source,
             })?);

@@ -8,7 +8,9 @@ use super::format::{
     NONE_BELOW, NOT_KNOWN, each_of, few, known_milliseconds, mebibytes, milliseconds, per_second,
     percent, thousands,
 };
-use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
+use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
+use crate::page::machine_facts;
+use crate::segment::Segment;
 
 /// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
 /// line break.
@@ -113,6 +115,23 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
             ));
         }
     }
+    facts
+}
+
+/// The run, the machine and the build.
+pub(super) fn run_facts(report: &Report) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("target", report.target_server.clone()),
+        ("started", report.start_time_utc.clone()),
+        ("ended", report.end_time_utc.clone()),
+        ("duration", format!("{:.2} s", report.total_duration_secs)),
+        ("model", report.model.clone()),
+        ("seed", report.seed.to_string()),
+        ("scenario", format!("version {}", report.scenario_version)),
+    ];
+    facts.extend(machine_facts(&report.env));
+    let part = |segment: Segment| format!("part {} of {}", segment.part, segment.parts);
+    facts.extend(report.segment.map(|segment| ("share", part(segment))));
     facts
 }
 

@@ -20,8 +20,7 @@ pub(super) fn codec_of(step: &Step, address: &Endpoint) -> Result<AnyCodec, RunE
 pub(super) fn check_datagrams(step: &Step, codec: &AnyCodec) -> Result<(), RunError> {
     let name = step.name.clone();
     if step.pattern == Pattern::Request && !codec.has_ids() {
-        let codec = codec.name();
-        return Err(RunError::Unmatched { step: name, codec });
+        return Err(RunError::Unmatched(name, codec.name()));
     }
     let payload = vec![0; step.payload_bytes as usize];
     let message = match step.pattern {

@@ -95,12 +95,12 @@ impl StepFacts<'_, '_> {
             self.outcome.totals.lost + self.outcome.totals.unconfirmed
         };
         let has_service = times.service.count() > 0;
-        let has_own_lag = times.own_lag.count() > 0;
+        let has_client_lag = times.client_lag.count() > 0;
         StepTimes {
             scheduled: Distribution::of(&times.scheduled, missing),
             service: has_service.then(|| Distribution::of(&times.service, missing)),
             send_lag: Distribution::of(&times.send_lag, 0),
-            client_lag: has_own_lag.then(|| Distribution::of(&times.own_lag, 0)),
+            client_lag: has_client_lag.then(|| Distribution::of(&times.client_lag, 0)),
             write: Distribution::of(&times.write, 0),
         }
     }
@@ -143,7 +143,7 @@ impl StepFacts<'_, '_> {
     fn verdict(&self, cost: &Cost) -> Verdict {
         let times = self.times;
         let lag = if self.plan.is_windowed {
-            &times.own_lag
+            &times.client_lag
         } else {
             &times.send_lag
         };

@@ -161,19 +161,13 @@ pub struct Progress {
 /// Watches a run.
 pub trait Observer {
     /// A step begins.
-    fn step_started(&mut self, number: usize, step: &Step) {
-        let _ = (number, step);
-    }
+    fn step_started(&mut self, _number: usize, _step: &Step) {}
 
     /// About once a second.
-    fn progress(&mut self, progress: &Progress) {
-        let _ = progress;
-    }
+    fn progress(&mut self, _progress: &Progress) {}
 
     /// A step ended.
-    fn step_ended(&mut self, report: &StepReport) {
-        let _ = report;
-    }
+    fn step_ended(&mut self, _report: &StepReport) {}
 }
 
 /// An observer that looks away.
@@ -213,15 +207,10 @@ pub enum RunError {
     Codec(String, #[source] CodecSpecError),
     /// Requests that are matched by their order, over a transport that may lose some.
     #[error(
-        "step {step:?} cannot run over udp://: replies of {codec} are matched by their order, which a lost datagram shifts; \
+        "step {0:?} cannot run over udp://: replies of {1} are matched by their order, which a lost datagram shifts; \
          use tcp://, or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
     )]
-    Unmatched {
-        /// Name of the step.
-        step: String,
-        /// Name of the codec.
-        codec: &'static str,
-    },
+    Unmatched(String, &'static str),
     /// Messages that no datagram holds.
     #[error(
         "step {step:?} cannot run over udp://: its messages are frames of {bytes} bytes and a datagram holds {}; lower \
@@ -236,14 +225,9 @@ pub enum RunError {
     },
     /// The messages of a fan-out reach the agents of all parts, so that their accounts can be closed only where this holds.
     #[error(
-        "step {step:?} cannot be run in parts, because its messages reach the agents of all of them: {reason}"
+        "step {0:?} cannot be run in parts, because its messages reach the agents of all of them: {1}"
     )]
-    Segment {
-        /// Name of the step.
-        step: String,
-        /// The missing or superfluous setting, and what to do.
-        reason: &'static str,
-    },
+    Segment(String, &'static str),
     /// The client lane ended by itself.
     #[error("a client lane failed: {0}")]
     Lane(String),
@@ -427,8 +411,7 @@ fn check(scenario: &Scenario, step: &Step, options: &RunOptions) -> Result<(), R
         && !options.segment.is_whole()
         && let Some(reason) = hindrance(scenario, step, options)
     {
-        let step = step.name.clone();
-        return Err(RunError::Segment { step, reason });
+        return Err(RunError::Segment(step.name.clone(), reason));
     }
     if let Endpoint::Udp(_) = options.address {
         check_datagrams(step, &codec_of(step, &options.address)?)?;

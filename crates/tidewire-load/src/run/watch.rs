@@ -243,11 +243,11 @@ impl<'p> Watch<'p> {
     /// The doubts that one second raises about the measurement: the instrument was busy or late.
     fn doubts(&self, second: &Second) -> Vec<String> {
         let lanes = self.options.lanes.max(1) as f64;
-        let own_lag = &self.recent.own_lag;
+        let client_lag = &self.recent.client_lag;
         let evidence = Evidence {
             client_cpu_pct: second.client_cpu_pct.map(|used| used / lanes),
-            client_lag_p99_ms: (own_lag.count() > 0)
-                .then(|| own_lag.quantile_ns(0.99) as f64 / 1e6),
+            client_lag_p99_ms: (client_lag.count() > 0)
+                .then(|| client_lag.quantile_ns(0.99) as f64 / 1e6),
             latency_p99_ms: second.p99_ms,
             ..Evidence::default()
         };

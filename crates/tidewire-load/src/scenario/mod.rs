@@ -27,7 +27,6 @@ mod suggest;
 mod version1;
 mod version2;
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -102,7 +101,8 @@ impl Scenario {
 }
 
 /// Something in a scenario that is probably not meant, but does not stop the run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{file}:{line}: {kind}")]
 pub struct Warning {
     /// The file as the caller named it.
     pub file: String,
@@ -112,41 +112,12 @@ pub struct Warning {
     pub kind: WarningKind,
 }
 
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.file, self.line)?;
-        match &self.kind {
-            WarningKind::UnknownKey {
-                key,
-                nearest: Some(nearest),
-            } => {
-                write!(
-                    f,
-                    "unknown key `{key}` is ignored; did you mean `{nearest}`?"
-                )
-            }
-            WarningKind::UnknownKey { key, nearest: None } => {
-                write!(f, "unknown key `{key}` is ignored")
-            }
-            WarningKind::NoReceivers { key } => {
-                write!(
-                    f,
-                    "`{key}` of 1 leaves nobody to deliver to: 0 deliveries are expected"
-                )
-            }
-            WarningKind::NameRepeated { key, first_line } => write!(
-                f,
-                "`{key}` repeats the name of line {first_line}: the two cannot be told apart in a report"
-            ),
-        }
-    }
-}
-
 /// The subject of a [`Warning`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WarningKind {
     /// The key means nothing here and is ignored.
+    #[error("unknown key `{key}` is ignored{}", did_you_mean(*nearest))]
     UnknownKey {
         /// The key with its place, such as `steps[0].concurency`.
         key: String,
@@ -154,11 +125,15 @@ pub enum WarningKind {
         nearest: Option<&'static str>,
     },
     /// A single agent has nobody to deliver to.
+    #[error("`{key}` of 1 leaves nobody to deliver to: 0 deliveries are expected")]
     NoReceivers {
         /// The key with its place.
         key: String,
     },
     /// Two steps have one name.
+    #[error(
+        "`{key}` repeats the name of line {first_line}: the two cannot be told apart in a report"
+    )]
     NameRepeated {
         /// The key of the later one with its place.
         key: String,
@@ -213,10 +188,16 @@ pub enum ScenarioError {
 }
 
 fn suggestion(nearest: Option<&'static str>) -> String {
-    nearest.map_or_else(
-        || "; docs/scenario.md lists the keys".to_owned(),
-        |nearest| format!("; did you mean `{nearest}`?"),
-    )
+    match nearest {
+        None => "; docs/scenario.md lists the keys".to_owned(),
+        nearest => did_you_mean(nearest),
+    }
+}
+
+fn did_you_mean(nearest: Option<&'static str>) -> String {
+    nearest.map_or_else(String::new, |nearest| {
+        format!("; did you mean `{nearest}`?")
+    })
 }
 
 fn read_remedy(error: &io::Error) -> &'static str {

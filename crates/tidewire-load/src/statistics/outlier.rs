@@ -4,9 +4,7 @@
 //! A slow run may be the very thing to find, so the median is taken over all runs, and the mean without the
 //! flagged ones stands *beside* it with the number that was set aside. It is for figures of runs and never for
 //! latencies, whose outliers are the tail. With three runs or fewer no run can lie outside the fences, however
-//! wild it is, and the result says so instead of calling the runs clean.
-
-use std::fmt;
+//! wild it is: the range of the quartiles is then half that of the runs.
 
 use serde::Serialize;
 
@@ -52,27 +50,6 @@ impl Outliers {
             runs: runs.len(),
         })
     }
-
-    /// Whether there are enough runs that one of them could be flagged.
-    pub fn can_flag(&self) -> bool {
-        self.runs >= RUNS_MIN
-    }
-}
-
-impl fmt::Display for Outliers {
-    /// Such as `iqr_mean 12.50 (1 of 6 runs set aside)`.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = formatter.precision().unwrap_or(2);
-        let (mean, runs, aside) = (self.iqr_mean, self.runs, self.flagged.len());
-        write!(formatter, "iqr_mean {mean:.digits$} ")?;
-        match aside {
-            0 if !self.can_flag() => write!(
-                formatter,
-                "(0 of {runs} runs set aside; of fewer than {RUNS_MIN} none ever can be)"
-            ),
-            _ => write!(formatter, "({aside} of {runs} runs set aside)"),
-        }
-    }
 }
 
 /// The value a quarter or three quarters up the sorted ones, between neighbours in proportion.
@@ -88,23 +65,16 @@ fn quartile(sorted: &[f64], quarters: usize) -> f64 {
 /// Interquartile ranges between a quartile and its fence.
 const REACH: f64 = 1.5;
 
-/// With three runs the range of the quartiles is half that of the runs, and the fences lie outside all of them.
-const RUNS_MIN: usize = 4;
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn a_wild_run_is_flagged_and_told() {
+    fn a_wild_run_is_flagged() {
         let outliers = Outliers::among(&[10.0, 11.0, 10.5, 30.0, 10.2, 10.8]).unwrap();
         assert_eq!(outliers.flagged, [3]);
         assert!((outliers.iqr_mean - 10.5).abs() < 1e-9);
-        assert_eq!(
-            outliers.to_string(),
-            "iqr_mean 10.50 (1 of 6 runs set aside)"
-        );
     }
 
     #[test]
@@ -128,15 +98,13 @@ mod tests {
     fn the_fewest_runs_that_can_flag_do() {
         let outliers = Outliers::among(&[1.0, 1.0, 1.0, 2.0]).unwrap();
         assert_eq!(outliers.flagged, [3]);
-        assert!(outliers.can_flag());
     }
 
     proptest! {
         #[test]
-        fn three_runs_never_flag_and_say_so(runs in prop::array::uniform3(0.0_f64..1e12)) {
+        fn three_runs_never_flag(runs in prop::array::uniform3(0.0_f64..1e12)) {
             let outliers = Outliers::among(&runs).unwrap();
-            prop_assert!(outliers.flagged.is_empty() && !outliers.can_flag());
-            prop_assert!(outliers.to_string().ends_with("of fewer than 4 none ever can be)"));
+            prop_assert!(outliers.flagged.is_empty());
         }
 
         #[test]

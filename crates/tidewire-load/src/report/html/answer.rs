@@ -78,7 +78,7 @@ fn tile(page: &mut String, name: &str, value: &str, unit: &str) {
     );
 }
 
-/// The counted thing of a step's rate, and how many a second.
+/// The rate of a step: the name of what is counted, and how many a second.
 fn rate(step: &StepReport) -> (&'static str, f64) {
     if step.steady.receive_tps > 0.0 {
         ("received", step.steady.receive_tps)

@@ -121,7 +121,7 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
 }
 
 /// A count as a share of all, in percent with the digits that matter.
-fn share_of(count: u64, all: u64) -> String {
+pub(super) fn share_of(count: u64, all: u64) -> String {
     if all == 0 {
         return NO_VALUE.to_owned();
     }

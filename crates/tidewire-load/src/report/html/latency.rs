@@ -174,7 +174,10 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
     // The faintest shade also stands for all smaller numbers.
     let faintest = densest / SHADE_RATIO.powi(i32::from(SHADES) - 1);
     plot.shades = Some(Shades {
-        least: format!("up to {}", short(faintest)),
+        least: match faintest {
+            faintest if faintest < 0.01 => "under 0.01".to_owned(),
+            faintest => format!("up to {}", short(faintest)),
+        },
         most: format!("{} messages/s", short(densest)),
     });
     Ok(Drawn {

@@ -5,7 +5,7 @@
 //! figures are missing is left out, and a line gives the reason, so that an old report is a shorter page and not a
 //! broken one. The parts of a page are in [`crate::page`].
 //!
-//! A chart is a function from the report, or from one of its steps, to a [`Drawn`](crate::page::figure::Drawn) or a
+//! A chart is a function from the report, or from one of its steps, to a [`Drawn`] or a
 //! reason; a new one is a line in [`figures_of_all`], [`course_of_step`] or [`figures_of_step`].
 
 mod answer;
@@ -22,8 +22,8 @@ use std::fmt::Write as _;
 
 use super::{Report, StepReport, table};
 use crate::format::markup;
-use crate::page::figure::Figure;
-use crate::page::{Heading, whole_page};
+use crate::page::figure::{Drawn, Figure};
+use crate::page::{Heading, whole_page, write_environment};
 
 impl Report {
     /// The content of `report.html`: one page that needs nothing else.
@@ -39,7 +39,7 @@ impl Report {
         for (index, step) in self.steps.iter().enumerate() {
             write_step(index + 1, step, deciding == Some(index), &mut page);
         }
-        summary::environment(self, &mut page);
+        write_environment(table::run_facts(self), &mut page);
         let heading = Heading {
             title: &format!("Load of {}", self.target_server),
             name: "Tidewire load report",
@@ -51,70 +51,44 @@ impl Report {
 
 /// The charts in which steps stand beside each other.
 fn figures_of_all(report: &Report) -> Vec<Figure> {
-    let figure = |id: &str, title, content| Figure {
-        id: id.to_owned(),
-        title,
-        content,
-    };
+    let fates = delivery::fates(report);
+    let calls = cost::calls(report);
+    let scaling = scaling::against_concurrency(report);
+    let tail = scaling::tail_against_offered(report);
     vec![
-        figure(
-            "fates",
-            "What became of the messages",
-            delivery::fates(report),
-        ),
+        figure("fates", "What became of the messages", fates),
         figure("cost", "Cost of a message", cost::processor(report)),
-        figure(
-            "calls",
-            "System calls and allocations of a message",
-            cost::calls(report),
-        ),
-        figure(
-            "scaling",
-            "Rate against concurrency",
-            scaling::against_concurrency(report),
-        ),
-        figure(
-            "tail",
-            "p99 against offered rate",
-            scaling::tail_against_offered(report),
-        ),
+        figure("calls", "System calls and allocations of a message", calls),
+        figure("scaling", "Rate against concurrency", scaling),
+        figure("tail", "p99 against offered rate", tail),
     ]
 }
 
 /// The charts of one step over time.
 fn course_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
-    let figure = |id: &str, title, content| Figure {
-        id: format!("step-{number}-{id}"),
-        title,
-        content,
-    };
+    let id = |id| format!("step-{number}-{id}");
     vec![
-        figure("latency", "Latency over time", latency::over_time(step)),
-        figure("rate", "Rate over time", rate::over_time(step)),
+        figure(id("latency"), "Latency over time", latency::over_time(step)),
+        figure(id("rate"), "Rate over time", rate::over_time(step)),
     ]
 }
 
 /// The other charts of one step.
 fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
-    let figure = |id: &str, title, content| Figure {
-        id: format!("step-{number}-{id}"),
-        title,
-        content,
-    };
+    let id = |id| format!("step-{number}-{id}");
+    let percentiles = latency::by_percentile(step);
+    let receivers = delivery::worst_receivers(step);
     vec![
-        figure(
-            "percentiles",
-            "Latency by percentile",
-            latency::by_percentile(step),
-        ),
-        figure("heat", "Latency heat map", latency::heat_map(step)),
-        figure(
-            "receivers",
-            "Worst receivers",
-            delivery::worst_receivers(step),
-        ),
-        figure("runs", "Runs", runs::runs(step)),
+        figure(id("percentiles"), "Latency by percentile", percentiles),
+        figure(id("heat"), "Latency heat map", latency::heat_map(step)),
+        figure(id("receivers"), "Worst receivers", receivers),
+        figure(id("runs"), "Runs", runs::runs(step)),
     ]
+}
+
+fn figure(id: impl Into<String>, title: &'static str, content: Result<Drawn, String>) -> Figure {
+    let id = id.into();
+    Figure { id, title, content }
 }
 
 /// Writes the section of a step. The course of the step that decides is at the top of the page.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::delivery::share_of;
 use crate::format::{NOT_KNOWN, markup, thousands};
 use crate::page::figure::{Cell, Table};
-use crate::page::{machine_facts, write_environment};
 use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
 use crate::report::{Conclusion, Report, StepReport};
 use crate::slo::{Found, Objective};
@@ -212,19 +212,17 @@ fn step_limits(step: &StepReport) -> Vec<[String; 3]> {
 
 /// The lost messages in percent, and the delivered ones as a share.
 fn shares(step: &StepReport) -> [String; 2] {
-    if step.expected_received == 0 {
+    let expected = step.expected_received;
+    if expected == 0 {
         return ["nothing expected", "nothing expected"].map(str::to_owned);
     }
-    let share = |count: u64| count as f64 / step.expected_received as f64;
-    let lost = format!("{:.4} %", share(step.lost) * 100.0);
-    let at_worst = share(step.lost.saturating_add(step.unconfirmed)) * 100.0;
-    [
-        match step.unconfirmed {
-            0 => lost,
-            _ => format!("{lost}, {at_worst:.4} % if what is unconfirmed was lost"),
-        },
-        format!("{:.6}", share(step.total_received)),
-    ]
+    let mut lost = share_of(step.lost, expected);
+    if step.unconfirmed > 0 {
+        let at_worst = share_of(step.lost.saturating_add(step.unconfirmed), expected);
+        lost.push_str(&format!(", {at_worst} if what is unconfirmed was lost"));
+    }
+    let delivered = step.total_received as f64 / expected as f64;
+    [lost, format!("{delivered:.6}")]
 }
 
 /// The latencies of a step without details, which has them only as single figures.
@@ -240,27 +238,6 @@ pub(super) fn latencies(step: &StepReport, page: &mut String) {
         table.row(cells);
     }
     table.write(page);
-}
-
-/// The machine, the build and the run.
-pub(super) fn environment(report: &Report, page: &mut String) {
-    let mut rows = vec![
-        ("target", report.target_server.clone()),
-        ("started", report.start_time_utc.clone()),
-        ("ended", report.end_time_utc.clone()),
-        ("duration", format!("{:.2} s", report.total_duration_secs)),
-        ("model", report.model.clone()),
-        ("seed", report.seed.to_string()),
-        ("scenario", format!("version {}", report.scenario_version)),
-    ];
-    rows.extend(machine_facts(&report.env));
-    if let Some(segment) = &report.segment {
-        rows.push((
-            "share",
-            format!("part {} of {}", segment.part, segment.parts),
-        ));
-    }
-    write_environment(rows, page);
 }
 
 const PASSED: &str = "Every step kept its limits, and nothing was lost or wrong beyond them.";

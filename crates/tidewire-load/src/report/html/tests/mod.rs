@@ -362,6 +362,29 @@ fn a_heat_map_has_a_scale() {
 }
 
 #[test]
+fn tiny_figures_have_words() {
+    let mut report = sample::open();
+    let step = &mut report.steps[0];
+    (step.expected_received, step.lost, step.unconfirmed) = (100_000_000, 1, 0);
+    let detail = step.detail.as_mut().unwrap();
+    detail.slo.limits.loss_pct = Some(1.0);
+    for second in &mut detail.series {
+        second.heat.truncate(1);
+        second.heat[0].1 = 1;
+    }
+    let page = report.to_html();
+    let document = parse(&page);
+    let limits = text(by_id(&document, "slo"));
+    assert!(limits.contains("loss ≤ 1 %under 0.001 %"), "{limits}");
+    let heat = text(by_id(&document, "step-1-heat"));
+    assert!(heat.contains("under 0.01"), "{heat}");
+    report.steps[0].lost = 0;
+    let page = report.to_html();
+    let limits = text(by_id(&parse(&page), "slo"));
+    assert!(limits.contains("loss ≤ 1 %none"), "{limits}");
+}
+
+#[test]
 fn steps_and_limits_lead_to_the_steps() {
     let page = sample::open().to_html();
     let document = parse(&page);
