@@ -130,24 +130,17 @@ impl Child {
         })
     }
 
-    /// Returns its process id.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
     /// Writes a line to its input.
     pub(super) fn ask(&mut self) -> Result<(), ChildError> {
-        let asked = self
-            .input
-            .as_mut()
-            .map(|input| input.write_all(b"account\n"));
-        match asked {
-            Some(Ok(())) => Ok(()),
-            _ => Err(self.ended()),
-        }
+        let input = self.input.as_mut();
+        let is_asked = input.is_some_and(|input| input.write_all(b"account\n").is_ok());
+        is_asked.then_some(()).ok_or_else(|| self.ended())
     }
 
-    /// Waits for its next line.
     pub(super) fn hear<T: DeserializeOwned>(
         &mut self,
         timeout: Duration,
@@ -170,8 +163,9 @@ impl Child {
                 Ok(Ok(line)) => return Ok(line),
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
-                    let secs = timeout.as_secs();
-                    return Err(ChildError::Silent { secs });
+                    return Err(ChildError::Silent {
+                        secs: timeout.as_secs(),
+                    });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -179,13 +173,12 @@ impl Child {
     }
 
     /// Closes its input and waits for its end. After its grace the program and its descendants are killed.
-    pub(super) fn finish(mut self, timeout: Duration) -> Result<(), ChildError> {
+    pub(super) fn finish(&mut self, timeout: Duration) -> Result<(), ChildError> {
         drop(self.input.take());
         match self.wait(timeout) {
-            Some(status) if status.success() => Ok(()),
-            Some(_) => Err(self.ended()),
+            Some(status) if !status.success() => Err(self.ended()),
             // It has done its work, so it does no harm that it must be killed.
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -259,16 +252,16 @@ fn keep_last(errors: &mut impl Read, kept: &Mutex<Vec<u8>>) {
 }
 
 fn complaint(said: &str) -> String {
-    let last: Vec<&str> = said.lines().rev().take(COMPLAINT_LINES).collect();
-    let last: Vec<String> = last
-        .into_iter()
+    let mut last: Vec<String> = said
+        .lines()
         .rev()
+        .take(COMPLAINT_LINES)
         .map(|line| visible(line.as_bytes()))
         .collect();
-    if last.is_empty() {
-        String::new()
-    } else {
-        format!("; it said last: {}", last.join(" / "))
+    last.reverse();
+    match &last[..] {
+        [] => String::new(),
+        last => format!("; it said last: {}", last.join(" / ")),
     }
 }
 

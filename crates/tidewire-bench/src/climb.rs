@@ -73,10 +73,8 @@ impl Climb {
         if self.note(run) {
             self.at += 1;
             self.failures = 0;
-            if self.at == self.rates.len() {
-                self.step_down();
-            }
-        } else if self.failures == FAILURES_MAX {
+        }
+        if self.at == self.rates.len() || self.failures == FAILURES_MAX {
             self.step_down();
         }
     }
@@ -102,10 +100,8 @@ impl Climb {
         match (offered, error) {
             (_, Some(error)) => format!("it holds none of the rates; at last: {error}"),
             (Some(offered), None) => {
-                format!(
-                    "it does not even hold the lowest rate, {} a second",
-                    thousands(offered as u64)
-                )
+                let offered = thousands(offered as u64);
+                format!("it does not even hold the lowest rate, {offered} a second")
             }
             (None, None) => "it holds none of the rates".to_owned(),
         }

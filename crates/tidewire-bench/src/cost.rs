@@ -51,13 +51,10 @@ impl Cost {
                 if let Some(account) = Thread::read(&directory) {
                     cost.threads.insert((pid, thread), account);
                 }
-                let children = fs::read_to_string(format!("{directory}/children"));
-                waiting.extend(
-                    children
-                        .unwrap_or_default()
-                        .split_ascii_whitespace()
-                        .filter_map(|child| child.parse::<u32>().ok()),
-                );
+                let children =
+                    fs::read_to_string(format!("{directory}/children")).unwrap_or_default();
+                let children = children.split_ascii_whitespace();
+                waiting.extend(children.filter_map(|child| child.parse::<u32>().ok()));
             }
         }
         cost
@@ -115,9 +112,9 @@ impl Thread {
 }
 
 fn threads(pid: u32) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect()

@@ -35,6 +35,7 @@ pub enum Side {
 
 /// One line of a suite's table.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct RowPlan {
     /// Name within the suite.
     pub id: String,
@@ -96,7 +97,6 @@ pub enum Source {
 
 /// Returns the suites with the rows that a user asked for, by their names or by a part of their names. A text that is
 /// the whole name of a row selects only that row. Without a text all rows are selected.
-#[must_use]
 pub fn choose(
     suites: &[&'static Suite],
     quick: bool,
@@ -124,7 +124,6 @@ pub fn choose(
 
 impl RowPlan {
     /// Creates a row in which all contenders do the same work.
-    #[must_use]
     pub fn new(id: impl Into<String>, work: Work, metric: Metric) -> Self {
         Self {
             id: id.into(),
@@ -141,21 +140,18 @@ impl RowPlan {
     }
 
     /// Returns the row with a shortest window in milliseconds, because in a shorter one nothing may happen.
-    #[must_use]
     pub fn with_windows_from(mut self, measure_ms_min: u64) -> Self {
         self.measure_ms_min = measure_ms_min;
         self
     }
 
     /// Returns the row with another limit of a single loop, or none.
-    #[must_use]
     pub fn with_limit(mut self, limit: Option<Work>) -> Self {
         self.limits = BareLoop::only(limit);
         self
     }
 
     /// Returns the row with the best of these loops as its limit.
-    #[must_use]
     pub fn with_limits(mut self, limits: impl IntoIterator<Item = (String, Work)>) -> Self {
         let limits = limits.into_iter();
         self.limits = limits.map(|(name, work)| BareLoop { name, work }).collect();
@@ -163,14 +159,12 @@ impl RowPlan {
     }
 
     /// Returns the row with another way to do the work, which is no limit.
-    #[must_use]
     pub fn beside(mut self, other: Work) -> Self {
         self.is_beside = true;
         self.with_limit(Some(other))
     }
 
     /// Returns the row with other work for the peers, or none.
-    #[must_use]
     pub fn with_peers(mut self, peers: Option<Work>) -> Self {
         self.peers = peers;
         self
@@ -187,21 +181,18 @@ impl RowPlan {
     }
 
     /// Returns the row as a step of a rise.
-    #[must_use]
     pub fn rising(mut self) -> Self {
         self.rises = true;
         self
     }
 
     /// Returns the row at the highest of these rates that each contender holds.
-    #[must_use]
     pub fn climbing(mut self, rates: &'static [f64]) -> Self {
         self.climbs = rates;
         self
     }
 
     /// Returns the row with drops allowed if they are counted.
-    #[must_use]
     pub fn allowing_drops(mut self) -> Self {
         self.may_drop = true;
         self
@@ -226,7 +217,6 @@ impl Metric {
     pub const DELIVERIES: Self = Self::rate("deliveries_per_sec", "deliveries/s");
 
     /// Another count by the second.
-    #[must_use]
     pub const fn rate(name: &'static str, unit: &'static str) -> Self {
         Self {
             name,
@@ -237,7 +227,6 @@ impl Metric {
     }
 
     /// A figure of the driver; less is better.
-    #[must_use]
     pub const fn least(name: &'static str, unit: &'static str) -> Self {
         Self {
             name,
@@ -248,7 +237,6 @@ impl Metric {
     }
 
     /// Returns the figure of a run, if it has one.
-    #[must_use]
     pub fn of(&self, measured: &Measured) -> Option<f64> {
         match self.source {
             Source::Rate => measured.rate(),
@@ -258,7 +246,6 @@ impl Metric {
     }
 
     /// Returns how many times as good `this` is as `other`. Above 1 it is better, in either direction.
-    #[must_use]
     pub fn times_as_good(&self, this: f64, other: f64) -> f64 {
         if self.lower_is_better {
             other / this
@@ -269,8 +256,10 @@ impl Metric {
 }
 
 impl Side {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Bare, Self::Tidewire];
+
     /// Name on the command line and in the tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",

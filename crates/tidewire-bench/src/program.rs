@@ -3,6 +3,7 @@
 //! executables in a directory, and each describes itself. If the directory is missing or a peer does not answer, the
 //! others are still measured.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::child::{Child, ChildError};
-use super::contract::{Description, Driver, Offer, Work};
+use super::contract::{Description, Offer, Work};
 use super::plan::Side;
 
 /// A program that takes part.
@@ -67,7 +68,6 @@ pub enum PeerError {
 
 impl Program {
     /// Returns one of Tidewire's two programs: `FILE bench-program SIDE`.
-    #[must_use]
     pub fn own(file: &Path, side: Side, version: &str) -> Self {
         Self {
             description: Description {
@@ -85,52 +85,48 @@ impl Program {
     /// # Errors
     /// The program cannot be started, does not answer in time, or its answer is no description.
     pub fn ask(file: &Path) -> Result<Self, ChildError> {
-        let mut program = Self {
-            description: Description {
-                name: String::new(),
-                version: String::new(),
-                offers: Vec::new(),
-            },
+        let mut command = Command::new(file);
+        command.arg("describe");
+        let mut child = Child::start(command, &[], DESCRIBE_GRACE)?;
+        Ok(Self {
+            description: child.hear(DESCRIBE_MAX, &AtomicBool::new(false))?,
             file: file.to_owned(),
             arguments: Vec::new(),
-        };
-        let mut child = Child::start(program.command("describe", &[]), &[], DESCRIBE_GRACE)?;
-        program.description = child.hear(DESCRIBE_MAX, &AtomicBool::new(false))?;
-        Ok(program)
+        })
     }
 
     /// Returns the peers in a directory, by name, and the reasons why others do not take part.
-    #[must_use]
     pub fn peers(directory: &Path, choice: &PeerChoice) -> (Vec<Self>, Vec<PeerError>) {
+        let own = || directory.to_owned();
         let entries = match std::fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(source) => {
-                let directory = directory.to_owned();
                 return (
                     Vec::new(),
-                    vec![PeerError::NoDirectory { directory, source }],
+                    vec![PeerError::NoDirectory {
+                        directory: own(),
+                        source,
+                    }],
                 );
             }
         };
-        let mut files: Vec<(String, PathBuf)> = entries
-            .filter_map(|entry| {
-                let path = entry.ok()?.path();
-                let name = path.file_name()?.to_str()?.to_owned();
-                path.is_file().then_some((name, path))
-            })
-            .collect();
-        files.sort_unstable();
+        let files = entries.filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let name = path.file_name()?.to_str()?.to_owned();
+            path.is_file().then_some((name, path))
+        });
+        let mut files: BTreeMap<String, PathBuf> = files.collect();
         let mut errors = Vec::new();
         if let PeerChoice::Named(names) = choice {
-            files.retain(|(name, _)| names.contains(name));
-            for name in names {
-                if !files.iter().any(|(known, _)| known == name) {
-                    errors.push(PeerError::Missing {
-                        name: name.clone(),
-                        directory: directory.to_owned(),
-                    });
-                }
-            }
+            files.retain(|name, _| names.contains(name));
+            let missing = names
+                .iter()
+                .filter(|name| !files.contains_key(*name))
+                .cloned();
+            errors.extend(missing.map(|name| PeerError::Missing {
+                name,
+                directory: own(),
+            }));
         }
         let mut peers = Vec::new();
         for (name, file) in files {
@@ -156,13 +152,6 @@ impl Program {
         let mut command = Command::new(&self.file);
         command.args(&self.arguments).arg(part).args(arguments);
         command
-    }
-}
-
-impl Driver {
-    /// Whether the benchmark's own driver drives it.
-    pub(super) fn is_ours(self) -> bool {
-        self != Self::Own
     }
 }
 

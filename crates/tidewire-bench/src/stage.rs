@@ -18,13 +18,11 @@ pub struct Stage {
 
 impl Stage {
     /// The standard streams of this process.
-    #[must_use]
     pub fn standard() -> Self {
         Self::new(io::BufReader::new(io::stdin()), io::stdout())
     }
 
     /// Any streams, for tests.
-    #[must_use]
     pub fn new(input: impl BufRead + Send + 'static, output: impl Write + Send + 'static) -> Self {
         Self {
             input: Box::new(input),

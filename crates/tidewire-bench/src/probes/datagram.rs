@@ -186,7 +186,6 @@ impl EchoClient for Client {
     }
 }
 
-/// Takes what is there.
 pub(super) fn receive(socket: &DatagramSocket, batch: &mut DatagramBatch) -> io::Result<usize> {
     match socket.receive(batch) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),

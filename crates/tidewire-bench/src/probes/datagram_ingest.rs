@@ -28,7 +28,6 @@ pub(crate) struct DatagramLoad {
     pub(crate) in_flight: u64,
     /// Bytes of a datagram; it holds as many whole frames as fit, at least one.
     pub(crate) datagram_bytes: usize,
-    /// The frame to send.
     pub(crate) frame: Frame,
     /// Whether runs of datagrams are handed over in one call.
     pub(crate) offload: bool,
@@ -107,7 +106,6 @@ fn count(parse: Parse, frame_bytes: usize, datagram: &[u8]) -> u64 {
 }
 
 impl DatagramSender {
-    /// Opens the sockets.
     pub(crate) fn open(server: SocketAddr, load: &DatagramLoad) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let mut peers = Vec::with_capacity(load.connections);

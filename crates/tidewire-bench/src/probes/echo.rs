@@ -22,15 +22,12 @@ use super::{AtEdge, BLOCK_BYTES, Edge, Frame};
 /// The load of the client.
 #[derive(Clone, Debug)]
 pub(crate) struct EchoLoad {
-    /// Number of connections.
     pub(crate) connections: usize,
     /// Frames sent and not yet answered, for each connection.
     pub(crate) in_flight: u64,
     /// Time before it starts to count, in which connections and caches become warm.
     pub(crate) warm_up: Duration,
-    /// How long it counts.
     pub(crate) duration: Duration,
-    /// The frame to send.
     pub(crate) frame: Frame,
     /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
     pub(crate) greets: bool,
@@ -236,17 +233,23 @@ pub(crate) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Strea
     Ok(stream)
 }
 
-/// Says hello in TW1 and waits for the welcome, behind which nothing comes before something is sent.
-fn greet(stream: &mut Stream, set: &mut WaitSet) -> io::Result<()> {
+/// Appends a hello in TW1.
+pub(crate) fn push_hello(agent: &str, out: &mut Vec<u8>) {
     let hello = Hello {
         version: PROTOCOL_VERSION,
         features: 0,
         frame_bytes_max: FRAME_BYTES_MAX as u32,
         credentials: &[],
-        agent: "probe",
+        agent,
     };
+    // It holds nothing of variable length that could be too long.
+    let _ = hello.encode_frame(out);
+}
+
+/// Says hello in TW1 and waits for the welcome, behind which nothing comes before something is sent.
+fn greet(stream: &mut Stream, set: &mut WaitSet) -> io::Result<()> {
     let mut frame = Vec::new();
-    hello.encode_frame(&mut frame).map_err(io::Error::other)?;
+    push_hello("probe", &mut frame);
     stream.write(&frame)?;
     let (mut answer, mut buffer) = (Vec::new(), [0; 1024]);
     let mut ready = Vec::new();

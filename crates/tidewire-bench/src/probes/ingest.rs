@@ -16,11 +16,9 @@ use super::{BLOCK_BYTES, Frame, Parse};
 /// The load of the sender.
 #[derive(Clone, Debug)]
 pub(crate) struct IngestLoad {
-    /// Number of connections.
     pub(crate) connections: usize,
     /// Bytes of one write; it holds as many whole frames as fit, at least one.
     pub(crate) write_bytes: usize,
-    /// The frame to send.
     pub(crate) frame: Frame,
     /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
     pub(crate) greets: bool,
@@ -136,7 +134,6 @@ fn drain(
 }
 
 impl Sender {
-    /// Connects.
     pub(crate) fn connect(address: &SocketAddress, load: &IngestLoad) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let mut streams = Vec::with_capacity(load.connections);

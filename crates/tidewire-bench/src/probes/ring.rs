@@ -33,7 +33,6 @@ pub(crate) struct RingLoad {
     pub(crate) duration: Duration,
 }
 
-/// The result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct RingOutcome {
     /// Messages that came, or came back, within the time, each with the number it should have.
@@ -94,7 +93,6 @@ pub(crate) fn drive(load: &RingLoad, at_edge: AtEdge<'_>) -> io::Result<RingOutc
     served.and(outcome)
 }
 
-/// One end of the ring.
 struct End {
     stream: RingStream,
     next_in: u64,
@@ -242,7 +240,6 @@ impl End {
     }
 }
 
-/// Bytes of a message.
 pub(crate) const MESSAGE_BYTES: usize = 32;
 
 /// Room of the ring in each direction, in bytes.

@@ -2,72 +2,61 @@
 
 use tidewire_load::format::thousands;
 
-use super::markdown::{figure, median, none, pair, percentiles, unless_fault};
-use super::{Figures, RowResult};
+use super::RowResult;
+use super::contender::Contender;
+use super::markdown::{figure, median, none, or_none, percentiles, unless_fault};
 use crate::climb::Try;
 use crate::hold::OFFERED;
 
 impl RowResult {
     /// Whether contenders were measured at rates of their own.
     pub(super) fn climbs(&self) -> bool {
-        let peers = self.peers.values().map(|peer| &peer.figures);
-        let all = peers.chain(self.limit.as_ref()).chain([&self.tidewire]);
-        all.into_iter().any(|one| !one.tries.is_empty())
+        self.contenders().any(|one| one.climbs())
     }
 
     /// Everybody, the highest rate first.
     pub(super) fn climb_rows(&self) -> Vec<Vec<String>> {
-        let limit = self.limit.iter();
-        let limit = limit.map(|limit| (self.limit_name(), limit, self.limit_ratio));
-        let others = self.other_limits.iter();
-        let others = others.map(|(name, figures)| (format!("bare loop, {name}"), figures, None));
-        let peers = self
-            .peers
-            .iter()
-            .map(|(name, peer)| (name.clone(), &peer.figures, peer.ratio));
-        let ours = [("Tidewire".to_owned(), &self.tidewire, None)];
-        let mut all: Vec<(String, &Figures, Option<f64>)> = ours
-            .into_iter()
-            .chain(limit)
-            .chain(others)
-            .chain(peers)
-            .collect();
-        all.retain(|(_, figures, _)| !figures.tries.is_empty());
-        all.sort_by(|(_, one, _), (_, other, _)| {
-            let rate = |figures: &Figures| figures.median.unwrap_or(0.0);
-            rate(other).total_cmp(&rate(one))
-        });
-        let cells = |(name, figures, ratio): (String, &Figures, Option<f64>)| {
-            vec![
-                name,
-                unless_fault(figures, median),
-                figures.latency.as_ref().map_or_else(none, percentiles),
-                rounds_held(figures),
-                pair(figures.server_cpu_ns_per_msg, figures.client_cpu_ns_per_msg),
-                pair(figures.server_busy_pct, figures.client_busy_pct),
-                ratio.map_or_else(none, |ratio| format!("{ratio:.2}×")),
-                not_held(&figures.tries),
-            ]
-        };
+        let mut all: Vec<_> = self.contenders().filter(Contender::climbs).collect();
+        let rate = |one: &Contender<'_>| one.figures.median.unwrap_or(0.0);
+        all.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
+        let cells = |one| COLUMNS.iter().map(|(_, cell)| cell(&one)).collect();
         all.into_iter().map(cells).collect()
     }
 }
 
+impl Contender<'_> {
+    fn climbs(&self) -> bool {
+        !self.figures.tries.is_empty()
+    }
+}
+
+type Column = (&'static str, fn(&Contender<'_>) -> String);
+
 /// The columns of [`RowResult::climb_rows`].
-pub(super) const HEAD: [&str; 8] = [
-    "who",
-    "highest rate held",
-    "p50, p99, p99.9 µs there",
-    "rounds held there",
-    "CPU ns/msg server, client",
-    "busy % server, client",
-    "Tidewire is",
-    "what it did not hold",
+const COLUMNS: [Column; 8] = [
+    ("who", |one| one.name.clone()),
+    ("highest rate held", |one| unless_fault(one.figures, median)),
+    ("p50, p99, p99.9 µs there", |one| {
+        or_none(one.figures.latency.as_ref(), percentiles)
+    }),
+    ("rounds held there", rounds_held),
+    ("CPU ns/msg server, client", |one| one.figures.cpu()),
+    ("busy % server, client", |one| one.figures.busy()),
+    ("Tidewire is", |one| {
+        or_none(one.ratio, |ratio| format!("{ratio:.2}×"))
+    }),
+    ("what it did not hold", |one| not_held(&one.figures.tries)),
 ];
+
+/// Their names.
+pub(super) fn head() -> Vec<&'static str> {
+    COLUMNS.iter().map(|(name, _)| *name).collect()
+}
 
 /// How many rounds held the rate, such as `4 of 5`. The figures are those of these; the others are among the tries: behind
 /// the last run that held on the way up are those that did not hold the next rate, and the rounds that did not hold this one.
-fn rounds_held(figures: &Figures) -> String {
+fn rounds_held(one: &Contender<'_>) -> String {
+    let figures = one.figures;
     let held = figures.runs.len();
     let Some(offered) = figures.figures.get(OFFERED) else {
         return none();

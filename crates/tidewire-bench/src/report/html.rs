@@ -1,6 +1,8 @@
 //! `bench.html`: the results to look at.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::iter;
 
 use tidewire_load::format::{markup, thousands};
 use tidewire_load::page::bars::{self, Bar, Mark};
@@ -9,12 +11,11 @@ use tidewire_load::page::figure::{Drawn, Figure, Table};
 use tidewire_load::page::scale::{Axis, Scale};
 use tidewire_load::page::{Heading, machine_facts, whole_page, write_environment};
 
-use super::markdown::{PEERS, figure, none};
+use super::markdown::{Column, PEERS, figure, or_none, percent, times};
 use super::{BenchReport, Figures, RowResult, SuiteResult, climb, legend};
 
 impl BenchReport {
     /// The content of `bench.html`: one page that needs nothing else.
-    #[must_use]
     pub fn to_html(&self) -> String {
         let mut page = String::new();
         self.write_verdict(&mut page);
@@ -23,14 +24,14 @@ impl BenchReport {
             write_suite(suite, &mut page);
         }
         self.write_environment(&mut page);
-        let about = format!(
-            "{}, {} cores, {}",
-            self.env.machine.cpu, self.env.machine.cores, self.env.started_at
-        );
+        let machine = &self.env.machine;
         let heading = Heading {
             title: "Tidewire benchmark",
             name: "Tidewire benchmark",
-            about: &about,
+            about: &format!(
+                "{}, {} cores, {}",
+                machine.cpu, machine.cores, self.env.started_at
+            ),
         };
         whole_page(&heading, &page)
     }
@@ -38,11 +39,8 @@ impl BenchReport {
     fn write_verdict(&self, page: &mut String) {
         let faults = self.faults();
         let (class, word, sentence) = if !faults.is_empty() {
-            (
-                "bad",
-                "✗ Not verified",
-                "Messages of some rows are not accounted for; their figures prove nothing.",
-            )
+            let text = "Messages of some rows are not accounted for; their figures prove nothing.";
+            ("bad", "✗ Not verified", text)
         } else if self.env.interrupted {
             (
                 "bad",
@@ -50,11 +48,9 @@ impl BenchReport {
                 "The figures cover what ran until then.",
             )
         } else {
-            (
-                "ok",
-                "✓ Verified",
-                "Every message of Tidewire and of the limits was checked, and none is missing.",
-            )
+            let text =
+                "Every message of Tidewire and of the limits was checked, and none is missing.";
+            ("ok", "✓ Verified", text)
         };
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -84,8 +80,11 @@ impl BenchReport {
 fn write_suite(suite: &SuiteResult, page: &mut String) {
     let name = markup(&suite.name);
     let _ = writeln!(page, "<section id=\"{name}\"><h2>{name}</h2>");
-    let mut table = Table::new(HEAD).with_words(1).with_words(6);
-    suite.rows.iter().for_each(|row| table.row(cells(row)));
+    let head = COLUMNS.iter().map(|(name, _)| *name);
+    let mut table = Table::new(head).with_words(1).with_words(6);
+    for row in &suite.rows {
+        table.row(COLUMNS.iter().map(|(_, cell)| cell(row)).collect());
+    }
     table.write(page);
     // The table of everything is wider than a screen.
     let mut table = Table::new(suite.head()).with_words(1);
@@ -104,7 +103,9 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
     for row in suite.rows.iter().filter(|row| row.climbs()) {
         let (id, unit) = (markup(&row.id), markup(&row.unit));
         let _ = writeln!(page, "<h3>{id} ({unit})</h3>");
-        let mut table = Table::new(climb::HEAD).with_words(climb::HEAD.len() - 1);
+        let head = climb::head();
+        let last = head.len() - 1;
+        let mut table = Table::new(head).with_words(last);
         row.climb_rows()
             .into_iter()
             .for_each(|cells| table.row(cells));
@@ -112,65 +113,46 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
         table.write(page);
         page.push_str("</details>\n");
     }
-    let mut figures = vec![figure_of(
-        suite,
+    let figure = |id: &str, title, content| Figure {
+        id: format!("{}-{id}", suite.name),
+        title,
+        content,
+    };
+    let mut figures = vec![figure(
         "limit",
         "Per cent of the limit",
-        of_the_limit,
+        of_the_limit(suite),
     )];
     for unit in units(suite) {
         let id = format!("contenders-{}", figures.len());
-        figures.push(Figure {
-            id: format!("{}-{id}", suite.name),
-            title: "Everybody in a row",
-            content: contenders(suite, &unit),
-        });
+        figures.push(figure(&id, "Everybody in a row", contenders(suite, &unit)));
     }
-    figures.push(figure_of(suite, "latency", "Times of messages", latencies));
-    figures.push(figure_of(
-        suite,
-        "cost",
-        "Processor time of a message",
-        costs,
-    ));
+    figures.push(figure("latency", "Times of messages", latencies(suite)));
+    figures.push(figure("cost", "Processor time of a message", costs(suite)));
     Figure::write_all(&figures, page);
     page.push_str("</section>\n");
 }
 
-/// A row of the narrow table: the figures by which a row is judged.
-fn cells(row: &RowResult) -> Vec<String> {
-    let percent = |ratio: Option<f64>| ratio.map_or_else(none, percent);
-    vec![
-        row.id.clone(),
-        row.unit.clone(),
-        row.limit.as_ref().map_or_else(none, short_median),
-        short_median(&row.tidewire),
-        percent(row.limit_ratio),
-        percent(row.limit_server_cpu_ratio),
-        closest_peer(row),
-        count_of_lost(row),
-        row.marks().join(", "),
-    ]
-}
-
-/// The columns of [`cells`].
-const HEAD: [&str; 9] = [
-    "row",
-    "unit",
-    "limit",
-    "Tidewire",
-    "of the limit",
-    "server CPU of the limit",
-    "closest peer",
-    "lost",
-    "marks",
+/// The narrow table: the figures by which a row is judged.
+const COLUMNS: [Column; 9] = [
+    ("row", |row| row.id.clone()),
+    ("unit", |row| row.unit.clone()),
+    ("limit", |row| or_none(row.limit.as_ref(), short_median)),
+    ("Tidewire", |row| short_median(&row.tidewire)),
+    ("of the limit", |row| or_none(row.limit_ratio, percent)),
+    ("server CPU of the limit", |row| {
+        or_none(row.limit_server_cpu_ratio, percent)
+    }),
+    ("closest peer", closest_peer),
+    ("lost", count_of_lost),
+    ("marks", |row| row.marks().join(", ")),
 ];
 
 /// A median without its interval, which is among all columns. A fault is told at the top of the page.
 fn short_median(figures: &Figures) -> String {
     match figures.fault() {
         Some(_) => "✗ fault".to_owned(),
-        None => figures.median.map_or_else(none, figure),
+        None => or_none(figures.median, figure),
     }
 }
 
@@ -185,25 +167,8 @@ fn count_of_lost(row: &RowResult) -> String {
 fn closest_peer(row: &RowResult) -> String {
     let ratios = row.peers.iter().filter(|(_, peer)| !peer.drops);
     let ratios = ratios.filter_map(|(name, peer)| Some((name, peer.ratio?)));
-    ratios
-        .min_by(|(_, one), (_, other)| one.total_cmp(other))
-        .map_or_else(
-            || "–".to_owned(),
-            |(name, ratio)| format!("{name} {ratio:.2}×"),
-        )
-}
-
-fn figure_of(
-    suite: &SuiteResult,
-    id: &str,
-    title: &'static str,
-    content: fn(&SuiteResult) -> Result<Drawn, String>,
-) -> Figure {
-    Figure {
-        id: format!("{}-{id}", suite.name),
-        title,
-        content: content(suite),
-    }
+    let closest = ratios.min_by(|(_, one), (_, other)| one.total_cmp(other));
+    or_none(closest, |(name, ratio)| format!("{name} {}", times(ratio)))
 }
 
 /// How much of the bare loop Tidewire reaches.
@@ -226,12 +191,11 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
         most = most.max(ratio);
         let text = percent(ratio);
         let interval = interval(row.limit_ratio_ci95, percent);
-        let cpu = row.limit_server_cpu_ratio;
         table.row(vec![
             row.id.clone(),
             text.clone(),
             interval.clone(),
-            cpu.map_or_else(|| "–".to_owned(), percent),
+            or_none(row.limit_server_cpu_ratio, percent),
             self::interval(row.limit_server_cpu_ratio_ci95, percent),
             row.marks().join(", "),
         ]);
@@ -266,13 +230,9 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
 
 /// The units of a suite's figures, in the order in which they appear.
 fn units(suite: &SuiteResult) -> Vec<String> {
-    let mut units = Vec::new();
-    for row in &suite.rows {
-        if !units.contains(&row.unit) {
-            units.push(row.unit.clone());
-        }
-    }
-    units
+    let mut seen = BTreeSet::new();
+    let units = suite.rows.iter().map(|row| row.unit.clone());
+    units.filter(|unit| seen.insert(unit.clone())).collect()
 }
 
 /// The figures of all who took part, in one unit.
@@ -280,20 +240,22 @@ fn contenders(suite: &SuiteResult, unit: &str) -> Result<Drawn, String> {
     let mut table = Table::new(["row", "who", "median", "interval", "Tidewire is"]).with_words(1);
     let mut whiskers = Vec::new();
     for row in suite.rows.iter().filter(|row| row.unit == unit) {
-        for (index, one) in entries(row).into_iter().enumerate() {
-            let interval = interval(Some([one.low, one.high]), figure);
-            let ratio = one
-                .ratio
-                .map_or(String::new(), |ratio| format!("{ratio:.2}×"));
-            let shown = figure(one.median);
+        let mut group = Some(row.id.clone());
+        for one in row.contenders() {
+            let (Some(median), Some([low, high])) = (one.figures.median, one.figures.ci95) else {
+                continue;
+            };
+            let interval = interval(Some([low, high]), figure);
+            let ratio = one.ratio.map(times).unwrap_or_default();
+            let shown = figure(median);
             whiskers.push(Whisker {
                 name: one.name.clone(),
-                value: one.median,
-                low: one.low,
-                high: one.high,
+                value: median,
+                low,
+                high,
                 class: one.class,
                 tip: format!("{}: {shown} {unit}\n{interval}", one.name),
-                group: (index == 0).then(|| row.id.clone()),
+                group: group.take(),
             });
             table.row(vec![row.id.clone(), one.name, shown, interval, ratio]);
         }
@@ -314,100 +276,41 @@ fn contenders(suite: &SuiteResult, unit: &str) -> Result<Drawn, String> {
     })
 }
 
-/// Someone in a row.
-struct Entry {
-    name: String,
-    class: &'static str,
-    median: f64,
-    low: f64,
-    high: f64,
-    ratio: Option<f64>,
-}
-
-fn entries(row: &RowResult) -> Vec<Entry> {
-    let entry = |name: &str, class, figures: &Figures, ratio| {
-        let (median, [low, high]) = (figures.median?, figures.ci95?);
-        Some(Entry {
-            name: name.to_owned(),
-            class,
-            median,
-            low,
-            high,
-            ratio,
-        })
-    };
-    let limit = row.limit.as_ref();
-    let limit = limit.and_then(|figures| entry(&row.limit_name(), "s0", figures, row.limit_ratio));
-    let others = row.other_limits.iter();
-    let others =
-        others.filter_map(|(name, one)| entry(&format!("bare loop, {name}"), "s0", one, None));
-    let ours = entry("Tidewire", "s1", &row.tidewire, None);
-    let peers = row
-        .peers
-        .iter()
-        .filter_map(|(name, peer)| entry(name, "s2", &peer.figures, peer.ratio));
-    limit
-        .into_iter()
-        .chain(others)
-        .chain(ours)
-        .chain(peers)
-        .collect()
-}
-
 /// From the median to the 99.9th percentile.
 fn latencies(suite: &SuiteResult) -> Result<Drawn, String> {
     let head = ["row", "who", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs"];
     let mut table = Table::new(head).with_words(1);
     let mut whiskers = Vec::new();
     for row in &suite.rows {
-        let ours = [
-            ("limit", row.limit.as_ref()),
-            ("Tidewire", Some(&row.tidewire)),
-        ];
-        let peers = row
-            .peers
-            .iter()
-            .map(|(name, peer)| (name.as_str(), Some(&peer.figures)));
         let mut group = Some(row.id.clone());
-        for (name, figures) in ours.into_iter().chain(peers) {
-            let Some(times) = figures.and_then(|figures| figures.latency) else {
+        for one in row.contenders() {
+            let Some(times) = one.figures.latency else {
                 continue;
             };
-            let shown = [times.p50_us, times.p95_us, times.p99_us, times.p999_us].map(figure);
+            let [p50, p95, p99, p999] =
+                [times.p50_us, times.p95_us, times.p99_us, times.p999_us].map(figure);
             whiskers.push(Whisker {
-                name: name.to_owned(),
+                name: one.name.clone(),
                 value: times.p50_us,
                 low: times.p50_us,
                 high: times.p999_us,
-                class: match name {
-                    "limit" => "s0",
-                    "Tidewire" => "s1",
-                    _ => "s2",
-                },
-                tip: format!(
-                    "{name}: p50 {}, p99 {}, p99.9 {} µs",
-                    shown[0], shown[2], shown[3]
-                ),
+                class: one.class,
+                tip: format!("{}: p50 {p50}, p99 {p99}, p99.9 {p999} µs", one.name),
                 group: group.take(),
             });
-            let mut cells = vec![row.id.clone(), name.to_owned()];
-            cells.extend(shown);
-            table.row(cells);
+            table.row(vec![row.id.clone(), one.name, p50, p95, p99, p999]);
         }
     }
     if whiskers.is_empty() {
         return Err("this suite takes no times of single messages".to_owned());
     }
     let values = whiskers.iter().flat_map(|one| [one.low, one.high]);
+    let axis = Axis::logarithmic("µs", values);
     Ok(Drawn {
         about:
             "The dot is the median, the line reaches to the 99.9th percentile; medians of the runs."
                 .to_owned(),
-        picture: dots::picture(
-            "Times of messages",
-            &whiskers,
-            &Axis::logarithmic("µs", values),
-        ),
+        picture: dots::picture("Times of messages", &whiskers, &axis),
         table,
     })
 }
@@ -418,33 +321,24 @@ fn costs(suite: &SuiteResult) -> Result<Drawn, String> {
     let mut bars = Vec::new();
     let mut most = 0.0_f64;
     for row in &suite.rows {
-        let ours = &row.tidewire;
-        let limit = row.limit.as_ref();
-        let costs = [
-            ("server", "s1", ours.server_cpu_ns_per_msg),
-            ("client", "s1", ours.client_cpu_ns_per_msg),
-            (
-                "limit's server",
-                "s0",
-                limit.and_then(|one| one.server_cpu_ns_per_msg),
-            ),
-            (
-                "limit's client",
-                "s0",
-                limit.and_then(|one| one.client_cpu_ns_per_msg),
-            ),
-        ];
+        let limit = row.limit.iter().map(|limit| ("limit's ", "s0", limit));
+        let sides = iter::once(("", "s1", &row.tidewire)).chain(limit);
+        let costs = sides.flat_map(|(whose, class, figures)| {
+            let server = ("server", figures.server_cpu_ns_per_msg);
+            let both = [server, ("client", figures.client_cpu_ns_per_msg)];
+            both.map(|(part, cost)| (format!("{whose}{part}"), class, cost))
+        });
         let mut group = Some(row.id.clone());
         for (name, class, cost) in costs {
             let Some(cost) = cost else { continue };
             most = most.max(cost);
-            table.row(vec![row.id.clone(), name.to_owned(), figure(cost)]);
+            table.row(vec![row.id.clone(), name.clone(), figure(cost)]);
             bars.push(Bar {
-                name: name.to_owned(),
+                tip: format!("{}\n{name}: {} ns", row.id, figure(cost)),
+                name,
                 value: cost,
                 text: format!("{} ns", figure(cost)),
                 class,
-                tip: format!("{}\n{name}: {} ns", row.id, figure(cost)),
                 group: group.take(),
             });
         }
@@ -464,13 +358,8 @@ fn costs(suite: &SuiteResult) -> Result<Drawn, String> {
     })
 }
 
-fn percent(ratio: f64) -> String {
-    format!("{:.0} %", ratio * 100.0)
-}
-
 fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
-    ends.map_or_else(
-        || "–".to_owned(),
-        |[low, high]| format!("{} to {}", shown(low), shown(high)),
-    )
+    or_none(ends, |[low, high]| {
+        format!("{} to {}", shown(low), shown(high))
+    })
 }

@@ -27,13 +27,11 @@ impl LimitFigures {
     /// Adds a loop, whose name is empty where it is the only one. Of two that are equally good the first one counts.
     pub(crate) fn add(&mut self, plan: &RowPlan, name: &str, figures: Figures) {
         let name = (!name.is_empty()).then(|| name.to_owned());
-        let is_better = match (&self.best, worth(&figures)) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(best), Some(new)) => {
-                worth(best).is_none_or(|old| plan.metric.times_as_good(new, old) > 1.0)
-            }
-        };
+        let is_better = self.best.as_ref().is_none_or(|best| {
+            let passes =
+                |new| worth(best).is_none_or(|old| plan.metric.times_as_good(new, old) > 1.0);
+            worth(&figures).is_some_and(passes)
+        });
         if !is_better {
             self.others.insert(name.unwrap_or_default(), figures);
             return;

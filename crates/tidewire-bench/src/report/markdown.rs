@@ -2,27 +2,23 @@
 
 use tidewire_load::format::thousands;
 
-use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
+use super::{BenchReport, Figures, PeerFigures, RowResult, SuiteResult, climb};
 use crate::contract::Times;
 
 impl BenchReport {
     /// A heading and a table for each suite.
-    #[must_use]
     pub fn to_markdown(&self) -> String {
         let env = &self.env;
+        let (machine, repeat, pinning) = (&env.machine, env.repeat, &env.pinning);
+        let quick = if env.quick {
+            " Quick: not to be quoted."
+        } else {
+            ""
+        };
+        let interrupted = if env.interrupted { " Interrupted." } else { "" };
         let mut text = format!(
-            "{}, {} cores, kernel {}; {} rounds; {}.{}{}\n\n",
-            env.machine.cpu,
-            env.machine.cores,
-            env.machine.kernel,
-            env.repeat,
-            env.pinning,
-            if env.quick {
-                " Quick: not to be quoted."
-            } else {
-                ""
-            },
-            if env.interrupted { " Interrupted." } else { "" },
+            "{}, {} cores, kernel {}; {repeat} rounds; {pinning}.{quick}{interrupted}\n\n",
+            machine.cpu, machine.cores, machine.kernel,
         );
         for suite in &self.suites {
             text.push_str(&suite.to_markdown());
@@ -34,7 +30,6 @@ impl BenchReport {
 
 impl SuiteResult {
     /// A heading and its table.
-    #[must_use]
     pub fn to_markdown(&self) -> String {
         let mut text = format!("## {}\n\n", self.name);
         let rows = self.rows.iter().map(|row| self.cells(row));
@@ -46,35 +41,31 @@ impl SuiteResult {
         }
         for row in self.rows.iter().filter(|row| row.climbs()) {
             text.push_str(&format!("\n{} ({}):\n\n", row.id, row.unit));
-            write_table(&climb::HEAD, row.climb_rows().into_iter(), &mut text);
+            write_table(&climb::head(), row.climb_rows().into_iter(), &mut text);
         }
         text
     }
 
-    /// The columns of its table.
+    /// The columns of its table; that of the bytes only if messages have sizes here.
+    fn columns(&self) -> impl Iterator<Item = &'static Column> {
+        let mut all = self
+            .rows
+            .iter()
+            .flat_map(|row| row.limit.iter().chain([&row.tidewire]));
+        let has_bytes = all.any(|one| one.bytes_per_sec.is_some());
+        COLUMNS
+            .iter()
+            .filter(move |(name, _)| has_bytes || *name != BYTES)
+    }
+
+    /// Their names.
     pub(super) fn head(&self) -> Vec<&'static str> {
-        let mut head = HEAD.to_vec();
-        if !self.has_bytes() {
-            head.retain(|column| *column != BYTES);
-        }
-        head
+        self.columns().map(|(name, _)| *name).collect()
     }
 
     /// A row of its table.
     pub(super) fn cells(&self, row: &RowResult) -> Vec<String> {
-        let mut cells = cells(row);
-        if !self.has_bytes() {
-            let bytes = HEAD.iter().position(|column| *column == BYTES);
-            bytes.map(|bytes| cells.remove(bytes));
-        }
-        cells
-    }
-
-    /// Whether messages have sizes here.
-    fn has_bytes(&self) -> bool {
-        let limit = |row: &RowResult| row.limit.as_ref().and_then(|limit| limit.bytes_per_sec);
-        let of = |row: &RowResult| row.tidewire.bytes_per_sec.or_else(|| limit(row));
-        self.rows.iter().any(|row| of(row).is_some())
+        self.columns().map(|(_, cell)| cell(row)).collect()
     }
 }
 
@@ -89,38 +80,9 @@ fn write_table(head: &[&str], rows: impl Iterator<Item = Vec<String>>, text: &mu
     }
 }
 
-/// A row with all columns of [`HEAD`].
-fn cells(row: &RowResult) -> Vec<String> {
-    let ours = &row.tidewire;
-    vec![
-        format!("{}{}", row.id, marked(&row.marks())),
-        row.unit.clone(),
-        limit(row),
-        median(ours),
-        ours.bytes_per_sec
-            .map_or_else(none, |bytes| format!("{:.2}", bytes / 1e9)),
-        row.limit_ratio
-            .map_or_else(none, |ratio| format!("{:.0} %", ratio * 100.0)),
-        row.limit_server_cpu_ratio
-            .map_or_else(none, |ratio| format!("{:.0} %", ratio * 100.0)),
-        peers(row),
-        ours.latency.as_ref().map_or_else(none, percentiles),
-        pair(ours.server_cpu_ns_per_msg, ours.client_cpu_ns_per_msg),
-        pair(ours.server_busy_pct, ours.client_busy_pct),
-        pair(
-            ours.allocated_bytes_per_msg.server,
-            ours.allocated_bytes_per_msg.client,
-        ),
-        ours.rss_bytes_max.map_or_else(none, |bytes| {
-            format!("{:.1}", bytes as f64 / f64::from(1 << 20))
-        }),
-        loss(row),
-    ]
-}
-
 /// The limit, with the loop that it is where there are several.
 fn limit(row: &RowResult) -> String {
-    let limit = row.limit.as_ref().map_or_else(none, median);
+    let limit = or_none(row.limit.as_ref(), median);
     match &row.limit_loop {
         Some(name) => format!("{limit}: {name}"),
         None => limit,
@@ -128,31 +90,26 @@ fn limit(row: &RowResult) -> String {
 }
 
 fn peers(row: &RowResult) -> String {
-    let peers: Vec<String> = row
-        .peers
-        .iter()
-        .map(|(name, peer)| {
-            let ratio = match peer.ratio {
-                _ if peer.figures.error.is_some() => return format!("{name} failed"),
-                Some(ratio) => format!("{name} {ratio:.2}×"),
-                None => format!("{name} –"),
-            };
-            // Of a mode that drops in silence nothing else is expected.
-            let fault = peer.figures.fault().filter(|_| !peer.drops);
-            let held = match &fault {
-                Some(_) => "",
-                None => unless_held(&peer.figures),
-            };
-            let marks = peer.figures.marks();
-            let marks: Vec<&str> = fault.as_deref().into_iter().chain(marks).collect();
-            format!("{ratio}{held}{}", marked(&marks))
-        })
-        .collect();
-    if peers.is_empty() {
-        none()
-    } else {
+    let text = |(name, peer): (&String, &PeerFigures)| {
+        let figures = &peer.figures;
+        if figures.error.is_some() {
+            return format!("{name} failed");
+        }
+        let ratio = or_none(peer.ratio, times);
+        // Of a mode that drops in silence nothing else is expected.
+        let fault = figures.fault().filter(|_| !peer.drops);
+        let held = fault.as_ref().map_or_else(|| unless_held(figures), |_| "");
+        let marks: Vec<&str> = fault
+            .as_deref()
+            .into_iter()
+            .chain(figures.marks())
+            .collect();
+        format!("{name} {ratio}{held}{}", marked(&marks))
+    };
+    let peers: Vec<String> = row.peers.iter().map(text).collect();
+    or_none((!peers.is_empty()).then_some(peers), |peers| {
         peers.join(", ")
-    }
+    })
 }
 
 /// Marks behind what they are of.
@@ -169,16 +126,15 @@ fn loss(row: &RowResult) -> String {
         .into_iter()
         .filter_map(|(who, figures)| Some(format!("**{who}{}**", figures?.fault()?)))
         .collect();
-    if faults.is_empty() {
-        let mark = if row.tidewire.counted {
-            " (counted)"
-        } else {
-            ""
-        };
-        format!("{}{mark}", thousands(row.tidewire.lost))
-    } else {
-        faults.join(", ")
+    if !faults.is_empty() {
+        return faults.join(", ");
     }
+    let mark = if row.tidewire.counted {
+        " (counted)"
+    } else {
+        ""
+    };
+    format!("{}{mark}", thousands(row.tidewire.lost))
 }
 
 /// Three percentiles, in microseconds.
@@ -197,13 +153,8 @@ pub(super) fn median(figures: &Figures) -> String {
     let (Some(median), Some([low, high])) = (figures.median, figures.ci95) else {
         return none();
     };
-    let mark = unless_held(figures);
-    format!(
-        "{} [{}–{}]{mark}",
-        figure(median),
-        figure(low),
-        figure(high)
-    )
+    let [median, low, high] = [median, low, high].map(figure);
+    format!("{median} [{low}–{high}]{}", unless_held(figures))
 }
 
 /// The remark after a figure that fell short of the offered rate.
@@ -214,12 +165,25 @@ fn unless_held(figures: &Figures) -> &'static str {
     }
 }
 
+/// The figures of the server and of the client.
 pub(super) fn pair(server: Option<f64>, client: Option<f64>) -> String {
-    if server.is_none() && client.is_none() {
+    if server.or(client).is_none() {
         return none();
     }
-    let one = |value: Option<f64>| value.map_or_else(none, figure);
-    format!("{}, {}", one(server), one(client))
+    format!("{}, {}", or_none(server, figure), or_none(client, figure))
+}
+
+pub(super) fn percent(ratio: f64) -> String {
+    format!("{:.0} %", ratio * 100.0)
+}
+
+pub(super) fn times(ratio: f64) -> String {
+    format!("{ratio:.2}×")
+}
+
+/// A text of what is there.
+pub(super) fn or_none<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(none, shown)
 }
 
 /// Three significant digits, or all of a large number with separators.
@@ -242,19 +206,46 @@ const BYTES: &str = "GB/s";
 /// Column of the peers.
 pub(super) const PEERS: &str = "Tidewire by peer";
 
-const HEAD: [&str; 14] = [
-    "row",
-    "unit",
-    "limit",
-    "Tidewire",
-    BYTES,
-    "of the limit",
-    "server CPU of the limit",
-    PEERS,
-    "p50, p99, p99.9 µs",
-    "CPU ns/msg server, client",
-    "busy % server, client",
-    "bytes/msg server, client",
-    "RSS MiB",
-    "lost",
+/// A column of the table: its name, and the cell of a row.
+pub(super) type Column = (&'static str, fn(&RowResult) -> String);
+
+const COLUMNS: [Column; 14] = [
+    ("row", |row| format!("{}{}", row.id, marked(&row.marks()))),
+    ("unit", |row| row.unit.clone()),
+    ("limit", limit),
+    ("Tidewire", |row| median(&row.tidewire)),
+    (BYTES, |row| {
+        or_none(row.tidewire.bytes_per_sec, |bytes| {
+            format!("{:.2}", bytes / 1e9)
+        })
+    }),
+    ("of the limit", |row| or_none(row.limit_ratio, percent)),
+    ("server CPU of the limit", |row| {
+        or_none(row.limit_server_cpu_ratio, percent)
+    }),
+    (PEERS, peers),
+    ("p50, p99, p99.9 µs", |row| {
+        or_none(row.tidewire.latency.as_ref(), percentiles)
+    }),
+    ("CPU ns/msg server, client", |row| row.tidewire.cpu()),
+    ("busy % server, client", |row| row.tidewire.busy()),
+    ("bytes/msg server, client", |row| {
+        let bytes = row.tidewire.allocated_bytes_per_msg;
+        pair(bytes.server, bytes.client)
+    }),
+    ("RSS MiB", |row| {
+        let mebibytes = |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+        or_none(row.tidewire.rss_bytes_max, mebibytes)
+    }),
+    ("lost", loss),
 ];
+
+impl Figures {
+    pub(super) fn cpu(&self) -> String {
+        pair(self.server_cpu_ns_per_msg, self.client_cpu_ns_per_msg)
+    }
+
+    pub(super) fn busy(&self) -> String {
+        pair(self.server_busy_pct, self.client_busy_pct)
+    }
+}

@@ -1,6 +1,7 @@
 //! The results of a benchmark in the form of `bench.json`, and how several runs become one figure.
 
 mod climb;
+mod contender;
 mod html;
 mod legend;
 mod limit;
@@ -199,23 +200,19 @@ impl BenchReport {
     pub const SCHEMA_VERSION: u32 = BENCH_SCHEMA_VERSION;
 
     /// The faults that make the benchmark fail: rows of ours that are not wholly verified, as `suite, row: why`.
-    #[must_use]
     pub fn faults(&self) -> Vec<String> {
-        let rows = self
-            .suites
-            .iter()
-            .flat_map(|suite| suite.rows.iter().map(move |row| (suite, row)));
-        rows.flat_map(|(suite, row)| {
+        let suites = self.suites.iter();
+        let rows = suites.flat_map(|suite| suite.rows.iter().map(move |row| (&suite.name, row)));
+        let faults = rows.flat_map(|(suite, row)| {
             let ours = [
                 ("tidewire", Some(&row.tidewire)),
                 ("bare", row.limit.as_ref()),
             ];
             ours.into_iter().filter_map(move |(who, figures)| {
-                let fault = figures?.fault()?;
-                Some(format!("{}, {}: {who} {fault}", suite.name, row.id))
+                Some(format!("{suite}, {}: {who} {}", row.id, figures?.fault()?))
             })
-        })
-        .collect()
+        });
+        faults.collect()
     }
 }
 
@@ -270,11 +267,8 @@ impl RowResult {
             peers,
         }
     }
-}
 
-impl RowResult {
     /// The marks of Tidewire's runs and of the limit's, a word each.
-    #[must_use]
     pub fn marks(&self) -> Vec<&'static str> {
         let mut marks = self.tidewire.marks();
         let of_limit = self.limit.iter().flat_map(Figures::marks);
@@ -299,6 +293,7 @@ impl Figures {
         let median_per_message = |amount: &dyn Fn(&Outcome) -> Option<f64>| {
             median_over(outcomes, &|run| per_message(run, amount(run)))
         };
+        let server_cpu_ns = |run: &Outcome| per_message(run, run.server_cpu_ns);
         let measured: Vec<&Measured> = outcomes.iter().map(|run| &run.measured).collect();
         let client_rss_bytes_max = outcomes.iter().map(|run| run.driver_rss_bytes_max).max();
         let server_rss_bytes_max = outcomes
@@ -315,11 +310,8 @@ impl Figures {
             lost: outcomes.iter().map(|run| run.measured.lost).sum(),
             dropped: outcomes.iter().map(|run| run.measured.dropped).sum(),
             holds: all_hold(&measured),
-            server_cpu_ns_per_msg: median_per_message(&|run| run.server_cpu_ns),
-            server_cpu_ns_per_msg_runs: outcomes
-                .iter()
-                .map(|run| per_message(run, run.server_cpu_ns))
-                .collect(),
+            server_cpu_ns_per_msg: median_over(outcomes, &server_cpu_ns),
+            server_cpu_ns_per_msg_runs: outcomes.iter().map(server_cpu_ns).collect(),
             client_cpu_ns_per_msg: median_per_message(&|run| Some(run.driver_cpu_ns)),
             server_busy_pct: median_over(outcomes, &|run| run.server_busy_pct),
             client_busy_pct: median_over(outcomes, &|run| Some(run.driver_busy_pct)),
@@ -347,7 +339,6 @@ impl Figures {
     }
 
     /// The marks of these runs, a word each.
-    #[must_use]
     pub fn marks(&self) -> Vec<&'static str> {
         let any = |shares: &[Option<f64>], most| shares.iter().flatten().any(|pct| *pct > most);
         let marks = [
@@ -361,38 +352,27 @@ impl Figures {
 
     /// Whether it was the driver that could not go faster: then the figure says nothing of the server.
     fn is_driver_bound(&self) -> bool {
-        let Some((server, client)) = self.server_busy_pct.zip(self.client_busy_pct) else {
-            return false;
-        };
-        client >= DRIVER_BOUND_PCT_MIN && client > server
+        let busy = self.server_busy_pct.zip(self.client_busy_pct);
+        busy.is_some_and(|(server, client)| client >= DRIVER_BOUND_PCT_MIN && client > server)
     }
 
     /// The fault of these figures; `None` also when the contender did not take part.
-    #[must_use]
     pub fn fault(&self) -> Option<String> {
         if let Some(error) = &self.error {
             return Some(format!("failed: {error}"));
         }
         let runs = self.runs.len();
         let without_figure = self.runs.iter().filter(|run| run.is_none()).count();
-        if without_figure > 0 {
-            return Some(format!("has no figure in {without_figure} of {runs} runs"));
-        }
         let without_message = self.messages.iter().filter(|count| **count == 0).count();
-        if without_message > 0 {
-            return Some(format!(
-                "got no message in {without_message} of {runs} runs"
-            ));
-        }
-        if runs == 0 || self.verified {
-            return None;
-        }
-        Some(match self.lost {
+        let (lost, dropped) = (self.lost, self.dropped);
+        Some(match lost {
+            _ if without_figure > 0 => format!("has no figure in {without_figure} of {runs} runs"),
+            _ if without_message > 0 => {
+                format!("got no message in {without_message} of {runs} runs")
+            }
+            _ if runs == 0 || self.verified => return None,
             0 => "was not verified".to_owned(),
-            lost => format!(
-                "lost {lost} messages, {} of them counted as dropped",
-                self.dropped
-            ),
+            lost => format!("lost {lost} messages, {dropped} of them counted as dropped"),
         })
     }
 }
@@ -422,11 +402,11 @@ fn ratio_of_rounds(
         .filter_map(|(new, base)| Some(of_two((*new)?, (*base)?)))
         .collect();
     let found = MedianInterval::of(&ratios, Bootstrap::default())?;
-    let is_number = ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0);
-    is_number.then_some(Ratio {
+    let ratio = Ratio {
         value: found.median,
         ci95: [found.low, found.high],
-    })
+    };
+    are_numbers(&ratios).then_some(ratio)
 }
 
 /// How two sides stand to each other whose rounds were not made beside each other: the ratio of their medians, with runs
@@ -437,20 +417,19 @@ fn ratio_of_medians(
     of_two: &dyn Fn(f64, f64) -> f64,
 ) -> Option<Ratio> {
     let [new, base] = [new, base].map(|runs| runs.iter().copied().flatten().collect::<Vec<f64>>());
-    let sides = Sides::Unpaired {
-        base: &base,
-        new: &new,
-    };
-    let found = RatioInterval::of(sides, Bootstrap::default())?;
+    let (base, new) = (&base[..], &new[..]);
+    let found = RatioInterval::of(Sides::Unpaired { base, new }, Bootstrap::default())?;
     // Which of the two is above the other is all that is left to say.
     let [value, one, other] = [found.ratio, found.low, found.high].map(|ratio| of_two(ratio, 1.0));
-    let is_number = [value, one, other]
-        .iter()
-        .all(|ratio| ratio.is_finite() && *ratio > 0.0);
-    is_number.then_some(Ratio {
+    let ratio = Ratio {
         value,
         ci95: [one.min(other), one.max(other)],
-    })
+    };
+    are_numbers(&[value, one, other]).then_some(ratio)
+}
+
+fn are_numbers(ratios: &[f64]) -> bool {
+    ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0)
 }
 
 /// An amount of a run for each of its messages.
@@ -461,14 +440,11 @@ fn per_message(run: &Outcome, amount: Option<f64>) -> Option<f64> {
 
 fn median_over(outcomes: &[Outcome], value: &dyn Fn(&Outcome) -> Option<f64>) -> Option<f64> {
     let values: Vec<f64> = outcomes.iter().filter_map(value).collect();
-    MedianInterval::of(
-        &values,
-        Bootstrap {
-            resamples: 1,
-            seed: 1,
-        },
-    )
-    .map(|interval| interval.median)
+    let once = Bootstrap {
+        resamples: 1,
+        seed: 1,
+    };
+    MedianInterval::of(&values, once).map(|interval| interval.median)
 }
 
 fn latency(outcomes: &[Outcome]) -> Option<Times> {
@@ -490,17 +466,12 @@ fn latency(outcomes: &[Outcome]) -> Option<Times> {
 }
 
 fn figures(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
-    let names: std::collections::BTreeSet<&String> = outcomes
-        .iter()
-        .flat_map(|run| run.measured.figures.keys())
-        .collect();
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let value = median_over(outcomes, &|run| run.measured.figures.get(name).copied())?;
-            Some((name.clone(), value))
-        })
-        .collect()
+    let names = outcomes.iter().flat_map(|run| run.measured.figures.keys());
+    let of = |name: &String| {
+        let value = median_over(outcomes, &|run| run.measured.figures.get(name).copied())?;
+        Some((name.clone(), value))
+    };
+    names.filter_map(of).collect()
 }
 
 /// A driver that is so busy, in percent, and busier than its server, cannot do more.

@@ -55,22 +55,20 @@ impl BenchReport {
     /// # Errors
     /// [`ReadBenchError`], each variant with its remedy.
     pub fn read(path: &Path) -> Result<Self, ReadBenchError> {
+        let own = || path.to_owned();
         let text = fs::read(path).map_err(|source| ReadBenchError::File {
-            path: path.to_owned(),
+            path: own(),
             source,
         })?;
-        let report: Self =
-            serde_json::from_slice(&text).map_err(|source| ReadBenchError::Format {
-                path: path.to_owned(),
-                source,
-            })?;
-        if report.schema_version == Self::SCHEMA_VERSION {
-            return Ok(report);
+        let report = serde_json::from_slice(&text);
+        let report: Self = report.map_err(|source| ReadBenchError::Format {
+            path: own(),
+            source,
+        })?;
+        match report.schema_version {
+            Self::SCHEMA_VERSION => Ok(report),
+            found => Err(ReadBenchError::Version { path: own(), found }),
         }
-        Err(ReadBenchError::Version {
-            path: path.to_owned(),
-            found: report.schema_version,
-        })
     }
 
     /// Writes all files into `directory`, creating it and its parents.
@@ -83,18 +81,9 @@ impl BenchReport {
         json.push(b'\n');
         let markdown = format!("# Benchmark\n\n{}", self.to_markdown());
         Ok(WrittenBench {
-            json: replace(directory, JSON_FILE, &json)?,
-            markdown: replace(directory, MARKDOWN_FILE, markdown.as_bytes())?,
-            html: replace(directory, HTML_FILE, self.to_html().as_bytes())?,
+            json: replace(directory, "bench.json", &json)?,
+            markdown: replace(directory, "bench.md", markdown.as_bytes())?,
+            html: replace(directory, "bench.html", self.to_html().as_bytes())?,
         })
     }
 }
-
-/// Name of the file for programs.
-const JSON_FILE: &str = "bench.json";
-
-/// Name of the file for readers.
-const MARKDOWN_FILE: &str = "bench.md";
-
-/// Name of the file to look at.
-const HTML_FILE: &str = "bench.html";

@@ -188,24 +188,24 @@ impl Player {
         command.env("TMPDIR", place.directory);
         command.envs(place.environment.iter().copied());
         let shown = shown(&command);
-        match Child::start(command, place.cores, place.grace) {
-            Ok(child) => Ok(Self {
-                part,
-                command: shown,
-                child,
-            }),
-            Err(source) => Err(RunError::Part {
-                part,
-                command: shown,
-                source,
-            }),
-        }
+        let child = Child::start(command, place.cores, place.grace);
+        let child = child.map_err(|source| RunError::Part {
+            part,
+            command: shown.clone(),
+            source,
+        })?;
+        Ok(Self {
+            part,
+            command: shown,
+            child,
+        })
     }
 
     fn failed(&self, source: ChildError) -> RunError {
+        let (part, command) = (self.part, self.command.clone());
         RunError::Part {
-            part: self.part,
-            command: self.command.clone(),
+            part,
+            command,
             source,
         }
     }
@@ -216,10 +216,8 @@ impl Player {
         timeout: Duration,
         stop: &AtomicBool,
     ) -> Result<Said, RunError> {
-        let said: Said = self
-            .child
-            .hear(timeout, stop)
-            .map_err(|source| self.failed(source))?;
+        let said = self.child.hear::<Said>(timeout, stop);
+        let said = said.map_err(|source| self.failed(source))?;
         if expected.contains(&said.name()) {
             return Ok(said);
         }
@@ -238,25 +236,14 @@ impl Player {
     }
 
     fn account(&mut self, terms: &Terms<'_>) -> Result<Account, RunError> {
-        self.child
-            .ask()
-            .and_then(|()| self.child.hear(terms.timeouts.answer, terms.stop))
-            .map_err(|source| self.failed(source))
+        let asked = self.child.ask();
+        let heard = asked.and_then(|()| self.child.hear(terms.timeouts.answer, terms.stop));
+        heard.map_err(|source| self.failed(source))
     }
 
-    fn finish(self, terms: &Terms<'_>) -> Result<(), RunError> {
-        let Self {
-            part,
-            command,
-            child,
-        } = self;
-        child
-            .finish(terms.timeouts.end)
-            .map_err(|source| RunError::Part {
-                part,
-                command,
-                source,
-            })
+    fn finish(mut self, terms: &Terms<'_>) -> Result<(), RunError> {
+        let finished = self.child.finish(terms.timeouts.end);
+        finished.map_err(|source| self.failed(source))
     }
 }
 
@@ -275,13 +262,11 @@ impl Moment {
         terms: &Terms<'_>,
     ) -> Result<Self, RunError> {
         let driver = Cost::of(driver.child.id());
-        let server = match server {
-            None => None,
-            Some(server) => {
-                let cost = Cost::of(server.child.id());
-                Some((server.account(terms)?, cost))
-            }
+        let take = |server: &mut Player| {
+            let cost = Cost::of(server.child.id());
+            Ok((server.account(terms)?, cost))
         };
+        let server = server.as_mut().map(take).transpose()?;
         Ok(Self {
             server,
             driver,
@@ -302,10 +287,8 @@ pub(super) fn run_once(
         stop,
     } = *terms;
     // The programs' files are the runner's to remove: a program that is killed cannot. It is dropped last.
-    let directory = tempfile::Builder::new()
-        .prefix("tidewire-bench-")
-        .tempdir()
-        .map_err(RunError::Directory)?;
+    let directory = tempfile::Builder::new().prefix("tidewire-bench-").tempdir();
+    let directory = directory.map_err(RunError::Directory)?;
     let place = |cores| Place {
         cores,
         directory: directory.path(),
@@ -362,10 +345,7 @@ fn settle(
     server: &mut Option<Player>,
     terms: &Terms<'_>,
 ) -> Result<(), RunError> {
-    let count = |moment: &Moment| {
-        let (account, _) = moment.server.as_ref()?;
-        account.messages
-    };
+    let count = |moment: &Moment| moment.server.as_ref()?.0.messages;
     let (Some(first), Some(last), Some(server)) = (count(before), count(after), server) else {
         return Err(RunError::NotCounted);
     };
@@ -374,8 +354,7 @@ fn settle(
     let (mut counted, mut moved) = (last, Instant::now());
     while counted < sent && moved.elapsed() < terms.timeouts.quiet {
         thread::sleep(ASK_EVERY);
-        let account = server.account(terms)?;
-        let now = account.messages.unwrap_or(0);
+        let now = server.account(terms)?.messages.unwrap_or(0);
         if now > counted {
             (counted, moved) = (now, Instant::now());
         }
@@ -401,11 +380,9 @@ fn outcome(
     let pct = |time_ns: f64| time_ns / window.as_nanos() as f64 * 100.0;
     let server_cpu_ns = server.map(|((_, before), (_, after))| after.cpu_ns_since(before));
     let driver_cpu_ns = after.driver.cpu_ns_since(&before.driver);
-    let waited_ns = server
-        .map_or(0.0, |((_, before), (_, after))| {
-            after.waited_ns_since(before)
-        })
-        .max(after.driver.waited_ns_since(&before.driver));
+    let server_waited_ns = server.map(|((_, before), (_, after))| after.waited_ns_since(before));
+    let driver_waited_ns = after.driver.waited_ns_since(&before.driver);
+    let waited_ns = driver_waited_ns.max(server_waited_ns.unwrap_or_default());
     Outcome {
         server_busy_pct: server_cpu_ns.map(pct),
         driver_busy_pct: pct(driver_cpu_ns),
@@ -462,11 +439,12 @@ fn shown(command: &std::process::Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
         let argument = argument.to_string_lossy();
-        if argument.contains(['"', ' ']) {
-            text.push_str(&format!(" '{argument}'"));
+        let quote = if argument.contains(['"', ' ']) {
+            "'"
         } else {
-            text.push_str(&format!(" {argument}"));
-        }
+            ""
+        };
+        text.push_str(&format!(" {quote}{argument}{quote}"));
     }
     text
 }

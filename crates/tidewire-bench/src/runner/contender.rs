@@ -131,10 +131,10 @@ pub(super) fn contenders<'a>(options: &'a BenchOptions, plan: &'a RowPlan) -> Ve
                 if offer.mode == DROPS {
                     name.push_str(" (drops)");
                 }
-                let driver = if offer.driver.is_ours() {
-                    &options.bare
-                } else {
+                let driver = if offer.driver == Driver::Own {
                     peer
+                } else {
+                    &options.bare
                 };
                 contenders.push(Contender {
                     mode: Some(&offer.mode),

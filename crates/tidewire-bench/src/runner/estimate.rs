@@ -7,7 +7,6 @@ use super::contender::{Contender, contenders};
 use crate::plan::RowPlan;
 
 /// Estimates the time of each suite, in seconds, by its name.
-#[must_use]
 pub fn estimates(options: &BenchOptions) -> Vec<(&'static str, f64)> {
     let secs = |plans: &[RowPlan]| plans.iter().map(|plan| row_secs(options, plan)).sum();
     let suites = options.plans().into_iter();
@@ -29,16 +28,13 @@ pub(super) fn row_secs(options: &BenchOptions, plan: &RowPlan) -> f64 {
 /// Estimates the time of a run, in seconds.
 pub(super) fn run_secs(contender: &Contender<'_>) -> f64 {
     let work = contender.work;
-    let beside = if contender.mode.is_some() {
-        PEER_SECS
-    } else {
-        OWN_SECS
-    };
+    let beside = contender.mode.map_or(OWN_SECS, |_| PEER_SECS);
     let connections = work.connections.max(work.subscribers) as f64;
     (work.warm_up_ms + work.measure_ms) as f64 / 1e3 + beside + connections * CONNECTION_SECS
 }
 
 /// The share that is done, and an estimate of the rest from the time of the done part.
+#[derive(Default)]
 pub(super) struct Pace {
     planned_secs: f64,
     /// Planned seconds of the rows that are done.
@@ -47,18 +43,13 @@ pub(super) struct Pace {
     /// Seconds of the current row. The number of runs of a climb is not known before, so it may be more than planned.
     in_row_secs: f64,
     spent: Duration,
-    began: Instant,
 }
 
 impl Pace {
     pub(super) fn new(planned_secs: f64) -> Self {
         Self {
             planned_secs,
-            done_secs: 0.0,
-            row_planned_secs: 0.0,
-            in_row_secs: 0.0,
-            spent: Duration::ZERO,
-            began: Instant::now(),
+            ..Self::default()
         }
     }
 
@@ -67,13 +58,9 @@ impl Pace {
         self.in_row_secs = 0.0;
     }
 
-    pub(super) fn begin_run(&mut self) {
-        self.began = Instant::now();
-    }
-
-    pub(super) fn end_run(&mut self, planned_secs: f64) {
+    pub(super) fn end_run(&mut self, planned_secs: f64, began: Instant) {
         self.in_row_secs += planned_secs;
-        self.spent += self.began.elapsed();
+        self.spent += began.elapsed();
     }
 
     /// The row is done, whatever number of runs it took.
@@ -85,7 +72,8 @@ impl Pace {
     /// Returns the share that is done, and the time of the rest.
     pub(super) fn state(&self) -> (f64, Duration) {
         let done_secs = self.done_secs + self.in_row_secs.min(self.row_planned_secs);
-        let factor = if done_secs > 0.0 {
+        let is_begun = done_secs > 0.0;
+        let factor = if is_begun {
             self.spent.as_secs_f64() / done_secs
         } else {
             1.0
@@ -119,8 +107,7 @@ mod tests {
         assert_eq!(pace.state().0, 0.0);
         pace.begin_row(4.0);
         for (done, run) in [(0.2, 2.0), (0.4, 3.0), (0.4, 1.0)] {
-            pace.begin_run();
-            pace.end_run(run);
+            pace.end_run(run, Instant::now());
             assert!((pace.state().0 - done).abs() < 1e-9, "{done}");
         }
         pace.end_row();

@@ -101,7 +101,6 @@ pub enum Progress<'a> {
 
 impl BenchOptions {
     /// Returns the rows to measure, with the lengths of their windows.
-    #[must_use]
     pub fn plans(&self) -> Vec<(&'static Suite, Vec<RowPlan>)> {
         let mut chosen = choose(&self.suites, self.quick, &self.row_texts);
         if let Some(measure_ms) = self.measure_ms {
@@ -112,7 +111,6 @@ impl BenchOptions {
     }
 
     /// Describes the pinning of processes in a sentence.
-    #[must_use]
     pub fn pinning(&self) -> String {
         Cores::of(&self.cores).to_string()
     }
@@ -155,10 +153,11 @@ pub fn run(
             rows.extend(runner.row(suite, &plan));
         }
         if !rows.is_empty() {
+            let elapsed_secs = began.elapsed().as_secs_f64();
             let name = suite.name.to_owned();
             report.suites.push(SuiteResult {
                 name,
-                elapsed_secs: began.elapsed().as_secs_f64(),
+                elapsed_secs,
                 rows,
             });
             (runner.watch)(&Progress::Suite { report: &report });
@@ -205,7 +204,7 @@ impl Runner<'_> {
             one.has_less_than(repeat)
         });
         self.pace.end_row();
-        if contenders.iter().all(|one| one.has_nothing()) {
+        if contenders.iter().all(Contender::has_nothing) {
             return None;
         }
         if plan.rises {
@@ -239,13 +238,13 @@ impl Runner<'_> {
                     return;
                 }
                 let contender = &mut contenders[index];
-                self.pace.begin_run();
+                let began = Instant::now();
                 match self.run(suite, plan, contender, round) {
                     Made::Run(outcome) => contender.take(Ok(*outcome)),
                     Made::Failed(why) => contender.take(Err(why)),
                     Made::Stopped => return,
                 }
-                self.pace.end_run(run_secs(contender));
+                self.pace.end_run(run_secs(contender), began);
             }
         }
     }
@@ -258,25 +257,25 @@ impl Runner<'_> {
         round: usize,
     ) -> Made {
         let (done, left) = self.pace.state();
+        let (suite, row, work) = (suite.name, &plan.id, contender.work_now());
+        let (cast, contender) = (&contender.cast, &contender.name);
         (self.watch)(&Progress::Run {
-            suite: suite.name,
-            row: &plan.id,
-            contender: &contender.name,
+            suite,
+            row,
+            contender,
             round,
             done,
             left,
         });
-        let work = contender.work_now();
         for attempt in 0..=self.options.again_max {
             let terms = Terms {
                 cores: &self.cores,
                 timeouts: &self.options.timeouts,
                 stop: &self.options.stop,
             };
-            match run_once(&contender.cast, &work, &terms) {
+            match run_once(cast, &work, &terms) {
                 Ok(outcome) => match outcome.disturbance() {
                     Some(why) if attempt < self.options.again_max => {
-                        let contender = &contender.name;
                         (self.watch)(&Progress::Again { contender, why });
                     }
                     _ => return Made::Run(Box::new(outcome)),
@@ -284,9 +283,9 @@ impl Runner<'_> {
                 Err(error) if error.is_stop() => return Made::Stopped,
                 Err(error) => {
                     (self.watch)(&Progress::Failed {
-                        suite: suite.name,
-                        row: &plan.id,
-                        contender: &contender.name,
+                        suite,
+                        row,
+                        contender,
                         error: &error,
                     });
                     return Made::Failed(describe(&error));

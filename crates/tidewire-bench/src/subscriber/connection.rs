@@ -115,11 +115,11 @@ impl<D: Dialect> Connection<D> {
         loop {
             let next = self.dialect.next(rest, &mut self.output);
             match next.map_err(Broken::Dialect)? {
-                Next::Message { payload, consumed } => {
+                Next::Message(payload, consumed) => {
                     tally.take(payload, now_ns, &mut self.sequence);
                     rest = &rest[consumed..];
                 }
-                Next::Other { consumed } => rest = &rest[consumed..],
+                Next::Other(consumed) => rest = &rest[consumed..],
                 Next::Incomplete => break,
             }
         }

@@ -35,28 +35,30 @@ pub(super) enum Role {
     Publisher,
 }
 
-/// The item at the front of the input.
+/// The item at the front of the input, with the bytes that it took up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
-    /// A publication.
-    Message {
-        /// The payload.
-        payload: &'a [u8],
-        /// Bytes it took up.
-        consumed: usize,
-    },
+    /// The payload of a publication.
+    Message(&'a [u8], usize),
     /// Something else, which has been dealt with.
-    Other {
-        /// Bytes it took up.
-        consumed: usize,
-    },
+    Other(usize),
     /// Too little to tell.
     Incomplete,
 }
 
+/// What is there of an item; the caller waits for more where that is nothing.
+macro_rules! whole {
+    ($part:expr) => {
+        match $part {
+            Some(part) => part,
+            None => return Ok(Next::Incomplete),
+        }
+    };
+}
+pub(super) use whole;
+
 /// A server does not speak the dialect, or refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub(crate) enum DialectError {
     /// The bytes cannot be of this protocol.
     #[error("the server does not speak as expected: {0}")]
@@ -65,10 +67,7 @@ pub(crate) enum DialectError {
     #[error(
         "the server announces {bytes} bytes at once, more than the {FRAME_BYTES_MAX} that are taken"
     )]
-    TooLarge {
-        /// The announced size.
-        bytes: u64,
-    },
+    TooLarge { bytes: u64 },
     /// The server asks, as with pings, and does not read the answers.
     #[error("the server asks for answers and does not read them")]
     Deaf,
@@ -86,17 +85,16 @@ pub(super) const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// The line at the front without its CR LF, and how many bytes it takes up; nothing if it has not ended yet.
 pub(super) fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, DialectError> {
     let searched = &bytes[..bytes.len().min(FRAME_BYTES_MAX)];
-    match searched.iter().position(|&byte| byte == b'\n') {
-        Some(end) => match bytes[..end].strip_suffix(b"\r") {
-            Some(line) => Ok(Some((line, end + 1))),
-            None => Err(DialectError::Malformed(
-                "a line that does not end with CR LF",
-            )),
-        },
-        None if bytes.len() >= FRAME_BYTES_MAX => Err(DialectError::TooLarge {
-            bytes: bytes.len() as u64,
+    let (end, bytes_now) = (searched.iter().position(|&byte| byte == b'\n'), bytes.len());
+    match end.map(|end| (bytes[..end].strip_suffix(b"\r"), end + 1)) {
+        Some((Some(line), consumed)) => Ok(Some((line, consumed))),
+        Some((None, _)) => Err(DialectError::Malformed(
+            "a line that does not end with CR LF",
+        )),
+        None if bytes_now < FRAME_BYTES_MAX => Ok(None),
+        None => Err(DialectError::TooLarge {
+            bytes: bytes_now as u64,
         }),
-        None => Ok(None),
     }
 }
 
@@ -170,12 +168,12 @@ pub(super) mod tests {
             let mut at = 0;
             loop {
                 match dialect.next(&kept[at..], &mut out)? {
-                    Next::Message { payload, consumed } => {
+                    Next::Message(payload, consumed) => {
                         assert!(payload.len() <= consumed && consumed <= kept.len() - at);
                         heard.push(payload.to_vec());
                         at += consumed;
                     }
-                    Next::Other { consumed } => {
+                    Next::Other(consumed) => {
                         assert!(0 < consumed && consumed <= kept.len() - at);
                         at += consumed;
                     }

@@ -1,9 +1,8 @@
 //! Frames with their length of four bytes, big-endian, before them: hand-written publishers. Being connected is being
 //! subscribed.
 
-use super::dialect::{Dialect, DialectError, Next, Role, within_limit};
+use super::dialect::{Dialect, DialectError, Next, Role, whole, within_limit};
 
-/// Nothing to remember.
 #[derive(Debug, Default)]
 pub(super) struct Length;
 
@@ -12,17 +11,12 @@ impl Dialect for Length {
 
     #[inline]
     fn next<'a>(&mut self, bytes: &'a [u8], _: &mut Vec<u8>) -> Result<Next<'a>, DialectError> {
-        let Some((length, rest)) = bytes.split_first_chunk() else {
-            return Ok(Next::Incomplete);
-        };
+        let (length, rest) = whole!(bytes.split_first_chunk());
         let length = within_limit(u32::from_be_bytes(*length).into())?;
-        Ok(match rest.get(..length) {
-            Some(payload) => Next::Message {
-                payload,
-                consumed: HEADER_BYTES + length,
-            },
-            None => Next::Incomplete,
-        })
+        Ok(Next::Message(
+            whole!(rest.get(..length)),
+            HEADER_BYTES + length,
+        ))
     }
 
     fn is_ready(&self) -> bool {

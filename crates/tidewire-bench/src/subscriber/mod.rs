@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_io::socket::SocketAddress;
 use tidewire_load::statistics::LatencyHistogram;
 
 pub(crate) use dialect::{DialectError, TOPIC};
@@ -40,7 +40,6 @@ use crate::probes::{AtEdge, Edge, echo};
 /// The publications to listen to.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
-    /// Number of connections.
     pub(crate) connections: usize,
     /// Bytes of a publication's payload.
     pub(crate) payload_bytes: usize,
@@ -48,7 +47,6 @@ pub(crate) struct Listening {
     pub(crate) rate_per_sec: f64,
     /// Time before it counts, from the first message on.
     pub(crate) warm_up: Duration,
-    /// How long it counts.
     pub(crate) duration: Duration,
 }
 
@@ -76,51 +74,21 @@ pub(crate) struct Heard {
     pub(crate) latency: LatencyHistogram,
 }
 
-/// A protocol that the subscriber speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// TW1 with its handshake.
-    Tw1,
-    /// TW1 without.
-    BareTw1,
-    /// u32, big-endian, before every payload.
-    Length,
-    /// WebSocket.
-    WebSocket,
-    /// The text protocol of NATS; a broker.
-    Nats,
-    /// RESP; a broker.
-    Redis,
-    /// ZMTP 3.
-    Zmtp,
-    /// The scalability protocols of nng.
-    Sp,
-}
-
 /// Nothing could be heard, or what was heard cannot be trusted.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub(crate) enum ListenError {
     /// A connection could not be made. The server may have ended, or there are too few descriptors (`ulimit -n`).
     #[error(
         "cannot make connection {number} of {connections}; is the server there, and `ulimit -n` large enough?"
     )]
     Connect {
-        /// Which one.
         number: usize,
-        /// Of how many.
         connections: usize,
-        /// The error of the system.
         source: io::Error,
     },
     /// The server does not take all subscriptions.
     #[error("only {ready} of {connections} subscriptions were taken within {} s", READY_TIMEOUT.as_secs())]
-    NotSubscribed {
-        /// How many it took.
-        ready: usize,
-        /// Of how many.
-        connections: usize,
-    },
+    NotSubscribed { ready: usize, connections: usize },
     /// A server that publishes by itself does not.
     #[error("nothing was published within {} s of the last subscription", READY_TIMEOUT.as_secs())]
     Silent,
@@ -139,23 +107,26 @@ pub(crate) enum ListenError {
 }
 
 /// Subscribes over all connections, counts for a while, and waits for what is under way. `at_edge` is called when the window
-/// begins, and when all that was due within it is due.
-pub(crate) fn listen(
-    protocol: Protocol,
-    address: &SocketAddress,
-    listening: &Listening,
-    at_edge: AtEdge<'_>,
-) -> Result<Heard, ListenError> {
-    match protocol {
-        Protocol::Tw1 => listen_in::<tw1::Tw1>(address, listening, at_edge),
-        Protocol::BareTw1 => listen_in::<tw1::BareTw1>(address, listening, at_edge),
-        Protocol::Length => listen_in::<length::Length>(address, listening, at_edge),
-        Protocol::WebSocket => listen_in::<websocket::WebSocket>(address, listening, at_edge),
-        Protocol::Nats => listen_in::<nats::Nats>(address, listening, at_edge),
-        Protocol::Redis => listen_in::<redis::Redis>(address, listening, at_edge),
-        Protocol::Zmtp => listen_in::<zmtp::Zmtp>(address, listening, at_edge),
-        Protocol::Sp => listen_in::<sp::Sp>(address, listening, at_edge),
-    }
+/// begins, and when all that was due within it is due. Lost messages are no error, they are counted; nor are connections that
+/// the server ends.
+pub(crate) type Listen = fn(&SocketAddress, &Listening, AtEdge<'_>) -> Result<Heard, ListenError>;
+
+/// How to listen to a server of ours: in TW1 with its handshake.
+pub(crate) const TW1: Listen = listen_in::<tw1::Tw1>;
+
+/// How to listen to other servers, by the name of their protocol in [`Work::codec`](crate::contract::Work::codec). TW1 is
+/// here without its handshake, and `length` is u32, big-endian, before every payload. NATS and Redis are brokers.
+pub(crate) fn dialect(name: &str) -> Option<Listen> {
+    Some(match name {
+        "tw1" => listen_in::<tw1::BareTw1>,
+        "length" => listen_in::<length::Length>,
+        "websocket" => listen_in::<websocket::WebSocket>,
+        "nats" => listen_in::<nats::Nats>,
+        "redis" => listen_in::<redis::Redis>,
+        "zmtp" => listen_in::<zmtp::Zmtp>,
+        "sp" => listen_in::<sp::Sp>,
+        _ => return None,
+    })
 }
 
 fn listen_in<D: Dialect>(
@@ -211,10 +182,7 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         let set = WaitSet::new().map_err(ListenError::Wait)?;
         let mut connections = Vec::with_capacity(listening.connections);
         for number in 0..listening.connections {
-            let connection = open(address, Role::Subscriber).and_then(|connection| {
-                connection.watch(&set, number)?;
-                Ok(connection)
-            });
+            let connection = open(address, Role::Subscriber, &set, number);
             connections.push(connection.map_err(|source| ListenError::Connect {
                 number: number + 1,
                 connections: listening.connections,
@@ -254,10 +222,7 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         if D::PUBLISH.is_none() {
             return Ok(());
         }
-        let connection = open(address, Role::Publisher).and_then(|connection| {
-            connection.watch(&self.set, PUBLISHER)?;
-            Ok(connection)
-        });
+        let connection = open(address, Role::Publisher, &self.set, PUBLISHER);
         let connection = connection.map_err(ListenError::Publish)?;
         self.publisher = Some((connection, Pace::new(self.listening.rate_per_sec, now_ns())));
         Ok(())
@@ -266,10 +231,8 @@ impl<'a, D: Dialect> Crowd<'a, D> {
     /// Publishes what is due, and hears what is there.
     fn turn(&mut self) -> Result<(), ListenError> {
         if let (Some((connection, pace)), Some(publish)) = (&mut self.publisher, D::PUBLISH) {
-            let bytes = self.listening.payload_bytes;
-            connection
-                .publish(pace, bytes, publish)
-                .map_err(cannot_publish)?;
+            let published = connection.publish(pace, self.listening.payload_bytes, publish);
+            published.map_err(cannot_publish)?;
             if connection.waiting_bytes() > UNSENT_BYTES_MAX {
                 let text = "the broker takes less than is published; ask for a lower rate";
                 return Err(ListenError::Publish(io::Error::other(text)));
@@ -279,10 +242,9 @@ impl<'a, D: Dialect> Crowd<'a, D> {
     }
 
     fn hear(&mut self) -> Result<(), ListenError> {
+        let tick = Duration::from_nanos(TICK_NS);
         let waited = match self.publisher {
-            Some(_) => self
-                .set
-                .wait_for(&mut self.ready, Duration::from_nanos(TICK_NS)),
+            Some(_) => self.set.wait_for(&mut self.ready, tick),
             None => self.set.wait(&mut self.ready),
         };
         waited.map_err(ListenError::Wait)?;
@@ -291,9 +253,8 @@ impl<'a, D: Dialect> Crowd<'a, D> {
             if number == PUBLISHER {
                 if let Some((connection, _)) = &mut self.publisher {
                     // Its answers hold nothing to count.
-                    connection
-                        .receive(&mut self.buffer, &mut self.tally)
-                        .map_err(cannot_publish)?;
+                    let received = connection.receive(&mut self.buffer, &mut self.tally);
+                    received.map_err(cannot_publish)?;
                 }
                 continue;
             }
@@ -360,10 +321,8 @@ impl<'a, D: Dialect> Crowd<'a, D> {
 
     /// How much later the last messages of the window were than the first, in nanoseconds; the average of the connections.
     fn fell_behind_ns(&self) -> u64 {
-        let lateness = self
-            .connections
-            .iter()
-            .filter_map(|one| one.sequence.lateness_ns);
+        let connections = self.connections.iter();
+        let lateness = connections.filter_map(|one| one.sequence.lateness_ns);
         let (mut first_ns, mut last_ns, mut count) = (0, 0, 0);
         for (first, last) in lateness {
             (first_ns, last_ns, count) = (first_ns + first, last_ns + last, count + 1);
@@ -372,9 +331,16 @@ impl<'a, D: Dialect> Crowd<'a, D> {
     }
 }
 
-fn open<D: Dialect>(address: &SocketAddress, role: Role) -> io::Result<Connection<D>> {
-    let stream: Stream = echo::connect(address, false)?;
-    Connection::new(stream, role).map_err(into_io)
+/// Opens a connection that has this number in the set.
+fn open<D: Dialect>(
+    address: &SocketAddress,
+    role: Role,
+    set: &WaitSet,
+    number: usize,
+) -> io::Result<Connection<D>> {
+    let connection = Connection::new(echo::connect(address, false)?, role).map_err(into_io)?;
+    connection.watch(set, number)?;
+    Ok(connection)
 }
 
 fn cannot_publish(broken: Broken) -> ListenError {

@@ -6,10 +6,9 @@
 //! ```
 
 use super::dialect::{
-    Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number,
+    Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number, whole,
 };
 
-/// A connection to a server of NATS.
 #[derive(Debug, Default)]
 pub(super) struct Nats {
     is_ready: bool,
@@ -35,26 +34,19 @@ impl Dialect for Nats {
 
     #[inline]
     fn next<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<u8>) -> Result<Next<'a>, DialectError> {
-        let Some((line, line_bytes)) = line(bytes)? else {
-            return Ok(Next::Incomplete);
-        };
+        let (line, line_bytes) = whole!(line(bytes)?);
         let Some(head) = line.strip_prefix(b"MSG ") else {
             self.handle_control(line, out)?;
-            return Ok(Next::Other {
-                consumed: line_bytes,
-            });
+            return Ok(Next::Other(line_bytes));
         };
         // Subject, number of the subscription, perhaps a subject for replies, and the size.
         let size = head.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
         let payload_bytes = small_number(size)?;
         let consumed = line_bytes + payload_bytes + END.len();
-        Ok(match bytes.get(line_bytes..consumed) {
-            None => Next::Incomplete,
-            Some(rest) => match rest.strip_suffix(END) {
-                Some(payload) => Next::Message { payload, consumed },
-                None => return Err(DialectError::Malformed("a payload without its end")),
-            },
-        })
+        match whole!(bytes.get(line_bytes..consumed)).strip_suffix(END) {
+            Some(payload) => Ok(Next::Message(payload, consumed)),
+            None => Err(DialectError::Malformed("a payload without its end")),
+        }
     }
 
     fn is_ready(&self) -> bool {

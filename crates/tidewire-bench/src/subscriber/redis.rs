@@ -4,10 +4,9 @@
 //! A publisher gets an integer for each publication: how many it reached.
 
 use super::dialect::{
-    Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number,
+    Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number, whole,
 };
 
-/// A connection to a server of Redis.
 #[derive(Debug, Default)]
 pub(super) struct Redis {
     is_ready: bool,
@@ -27,45 +26,29 @@ impl Dialect for Redis {
 
     #[inline]
     fn next<'a>(&mut self, bytes: &'a [u8], _: &mut Vec<u8>) -> Result<Next<'a>, DialectError> {
-        let Some((head, head_bytes)) = line(bytes)? else {
-            return Ok(Next::Incomplete);
-        };
+        let (head, head_bytes) = whole!(line(bytes)?);
         match head.split_first() {
             Some((b'*', b"3")) => {}
             Some((b'+', b"PONG")) => {
                 self.is_ready = true;
-                return Ok(Next::Other {
-                    consumed: head_bytes,
-                });
+                return Ok(Next::Other(head_bytes));
             }
-            Some((b':', _)) => {
-                return Ok(Next::Other {
-                    consumed: head_bytes,
-                });
-            }
+            Some((b':', _)) => return Ok(Next::Other(head_bytes)),
             Some((b'-', text)) => return Err(refused(text)),
             _ => return Err(NO_ARRAY),
         }
-        let Some((kind, after_kind)) = text(bytes, head_bytes)? else {
-            return Ok(Next::Incomplete);
-        };
-        let Some((_, after_channel)) = text(bytes, after_kind)? else {
-            return Ok(Next::Incomplete);
-        };
+        let (kind, after_kind) = whole!(text(bytes, head_bytes)?);
+        let (_, after_channel) = whole!(text(bytes, after_kind)?);
         match kind {
-            b"message" => Ok(match text(bytes, after_channel)? {
-                Some((payload, consumed)) => Next::Message { payload, consumed },
-                None => Next::Incomplete,
-            }),
+            b"message" => {
+                let (payload, consumed) = whole!(text(bytes, after_channel)?);
+                Ok(Next::Message(payload, consumed))
+            }
             b"subscribe" => {
                 // How many channels it is subscribed to now.
-                let Some((_, count_bytes)) = line(&bytes[after_channel..])? else {
-                    return Ok(Next::Incomplete);
-                };
+                let (_, count_bytes) = whole!(line(&bytes[after_channel..])?);
                 self.is_ready = true;
-                Ok(Next::Other {
-                    consumed: after_channel + count_bytes,
-                })
+                Ok(Next::Other(after_channel + count_bytes))
             }
             _ => Err(NO_ARRAY),
         }

@@ -7,9 +7,8 @@
 //!
 //! A subscription is the subscriber's own affair: the publisher sends everything to everybody.
 
-use super::dialect::{Dialect, DialectError, Next, Role, within_limit};
+use super::dialect::{Dialect, DialectError, Next, Role, whole, within_limit};
 
-/// Where a connection is.
 #[derive(Debug, Default)]
 pub(super) struct Sp {
     /// Whether the server has said what it is.
@@ -23,26 +22,19 @@ impl Dialect for Sp {
 
     #[inline]
     fn next<'a>(&mut self, bytes: &'a [u8], _: &mut Vec<u8>) -> Result<Next<'a>, DialectError> {
-        let Some((first, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
-            return Ok(Next::Incomplete);
-        };
+        let (first, rest) = whole!(bytes.split_first_chunk::<HEAD_BYTES>());
         if !self.is_open {
             if *first != head(PUB) {
                 return Err(DialectError::Malformed("a head that is not of a publisher"));
             }
             self.is_open = true;
-            return Ok(Next::Other {
-                consumed: HEAD_BYTES,
-            });
+            return Ok(Next::Other(HEAD_BYTES));
         }
         let length = within_limit(u64::from_be_bytes(*first))?;
-        Ok(match rest.get(..length) {
-            Some(payload) => Next::Message {
-                payload,
-                consumed: HEAD_BYTES + length,
-            },
-            None => Next::Incomplete,
-        })
+        Ok(Next::Message(
+            whole!(rest.get(..length)),
+            HEAD_BYTES + length,
+        ))
     }
 
     fn is_ready(&self) -> bool {

@@ -1,13 +1,11 @@
 //! TW1, the native protocol: as a client of Tidewire with its handshake, or as the bare publisher writes it, without.
 
-use tidewire::Kind;
-use tidewire::Message;
+use tidewire::{Kind, Message};
 use tidewire_proto::body::{ErrorBody, SubscribeBody};
 use tidewire_proto::codec::{Codec, Decoded};
-use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
-use tidewire_proto::limits::FRAME_BYTES_MAX as HELLO_FRAME_BYTES_MAX;
 
-use super::dialect::{Dialect, DialectError, FRAME_BYTES_MAX, Next, Role, TOPIC};
+use super::dialect::{Dialect, DialectError, FRAME_BYTES_MAX, Next, Role, TOPIC, whole};
+use crate::probes::echo::push_hello;
 
 /// Says hello, subscribes, and answers pings.
 #[derive(Debug, Default)]
@@ -22,28 +20,17 @@ pub(super) struct BareTw1;
 
 impl Dialect for Tw1 {
     fn greet(&mut self, _: Role, out: &mut Vec<u8>) {
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            features: 0,
-            frame_bytes_max: HELLO_FRAME_BYTES_MAX as u32,
-            credentials: &[],
-            agent: "bench",
-        };
-        // It holds nothing of variable length that could be too long.
-        let _ = hello.encode_frame(out);
+        push_hello("bench", out);
     }
 
     #[inline]
     fn next<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<u8>) -> Result<Next<'a>, DialectError> {
-        let Some((message, consumed)) = decode(bytes)? else {
-            return Ok(Next::Incomplete);
-        };
+        let (message, consumed) = whole!(decode(bytes)?);
         if message.kind == Kind::Deliver {
-            let payload = message.payload;
-            return Ok(Next::Message { payload, consumed });
+            return Ok(Next::Message(message.payload, consumed));
         }
         self.handle_control(&message, out)?;
-        Ok(Next::Other { consumed })
+        Ok(Next::Other(consumed))
     }
 
     fn is_ready(&self) -> bool {
@@ -61,12 +48,8 @@ impl Tw1 {
         match message.kind {
             Kind::Welcome if !self.is_welcome => {
                 self.is_welcome = true;
-                let mut body = Vec::new();
-                SubscribeBody {
-                    policy: None,
-                    pattern: TOPIC,
-                }
-                .encode(&mut body);
+                let (policy, pattern, mut body) = (None, TOPIC, Vec::new());
+                SubscribeBody { policy, pattern }.encode(&mut body);
                 push(
                     &Message::with_id(Kind::Subscribe, 0, SUBSCRIBE_ID, &body),
                     out,
@@ -75,11 +58,9 @@ impl Tw1 {
             Kind::Reply if message.id == SUBSCRIBE_ID => self.is_subscribed = true,
             Kind::Ping => push(&Message::new(Kind::Pong, 0, message.payload), out),
             Kind::Error => {
-                let text = ErrorBody::decode(message.payload).map_or_else(
-                    |_| "an error without words".to_owned(),
-                    |body| body.text.to_owned(),
-                );
-                return Err(DialectError::Refused(text));
+                let body = ErrorBody::decode(message.payload);
+                let text = body.map_or("an error without words", |body| body.text);
+                return Err(DialectError::Refused(text.to_owned()));
             }
             Kind::GoAway => return Err(DialectError::Refused("it goes away".to_owned())),
             // The numbers show dropped messages.
@@ -95,14 +76,11 @@ impl Dialect for BareTw1 {
 
     #[inline]
     fn next<'a>(&mut self, bytes: &'a [u8], _: &mut Vec<u8>) -> Result<Next<'a>, DialectError> {
-        Ok(match decode(bytes)? {
-            None => Next::Incomplete,
-            Some((message, consumed)) if message.kind == Kind::Deliver => Next::Message {
-                payload: message.payload,
-                consumed,
-            },
-            Some(_) => return Err(DialectError::Malformed("a frame that is no delivery")),
-        })
+        let (message, consumed) = whole!(decode(bytes)?);
+        match message.kind {
+            Kind::Deliver => Ok(Next::Message(message.payload, consumed)),
+            _ => Err(DialectError::Malformed("a frame that is no delivery")),
+        }
     }
 
     fn is_ready(&self) -> bool {
@@ -128,7 +106,8 @@ const SUBSCRIBE_ID: u32 = 1;
 
 #[cfg(test)]
 mod tests {
-    use tidewire_proto::handshake::Welcome;
+    use tidewire_proto::handshake::{PROTOCOL_VERSION, Welcome};
+    use tidewire_proto::limits::FRAME_BYTES_MAX as HELLO_FRAME_BYTES_MAX;
 
     use super::super::dialect::tests::{error, hear, survives_anything};
     use super::*;

@@ -1,9 +1,8 @@
 //! WebSocket (RFC 6455): the handshake of a client, and the frames of a server, which are not masked. Being connected is
 //! being subscribed.
 
-use super::dialect::{Dialect, DialectError, Next, Role, line, refused, within_limit};
+use super::dialect::{Dialect, DialectError, Next, Role, line, refused, whole, within_limit};
 
-/// Where a connection is.
 #[derive(Debug, Default)]
 pub(super) struct WebSocket {
     state: State,
@@ -38,21 +37,15 @@ impl Dialect for WebSocket {
         if self.state != State::Open {
             return self.next_of_handshake(bytes);
         }
-        let Some((&[first, second], rest)) = bytes.split_first_chunk() else {
-            return Ok(Next::Incomplete);
-        };
-        let Some((payload_bytes, header_bytes)) = length(second, rest)? else {
-            return Ok(Next::Incomplete);
-        };
+        let (&[first, second], rest) = whole!(bytes.split_first_chunk());
+        let (payload_bytes, header_bytes) = whole!(length(second, rest)?);
         let consumed = header_bytes + payload_bytes;
-        let Some(payload) = bytes.get(header_bytes..consumed) else {
-            return Ok(Next::Incomplete);
-        };
+        let payload = whole!(bytes.get(header_bytes..consumed));
         if first == BINARY || first == TEXT {
-            return Ok(Next::Message { payload, consumed });
+            return Ok(Next::Message(payload, consumed));
         }
         handle_control(first, payload, out)?;
-        Ok(Next::Other { consumed })
+        Ok(Next::Other(consumed))
     }
 
     fn is_ready(&self) -> bool {
@@ -63,18 +56,15 @@ impl Dialect for WebSocket {
 impl WebSocket {
     #[cold]
     fn next_of_handshake<'a>(&mut self, bytes: &'a [u8]) -> Result<Next<'a>, DialectError> {
-        let Some((line, consumed)) = line(bytes)? else {
-            return Ok(Next::Incomplete);
-        };
+        let (line, consumed) = whole!(line(bytes)?);
         self.state = match self.state {
             State::Status if line.starts_with(b"HTTP/1.1 101") => {
                 State::Headers { accepted: false }
             }
             State::Status => return Err(refused(line)),
             State::Headers { accepted: false } if line.is_empty() => {
-                return Err(DialectError::Malformed(
-                    "a handshake that does not answer the key",
-                ));
+                let text = "a handshake that does not answer the key";
+                return Err(DialectError::Malformed(text));
             }
             State::Headers { .. } if line.is_empty() => State::Open,
             State::Headers { accepted } => State::Headers {
@@ -82,7 +72,7 @@ impl WebSocket {
             },
             State::Open => State::Open,
         };
-        Ok(Next::Other { consumed })
+        Ok(Next::Other(consumed))
     }
 }
 

@@ -8,9 +8,8 @@
 //! frame:  flags (01 more, 02 long, 04 command), length of 1 or 8 bytes (big-endian), body
 //! ```
 
-use super::dialect::{Dialect, DialectError, Next, Role, refused, within_limit};
+use super::dialect::{Dialect, DialectError, Next, Role, refused, whole, within_limit};
 
-/// Where a connection is.
 #[derive(Debug, Default)]
 pub(super) struct Zmtp {
     state: State,
@@ -39,29 +38,17 @@ impl Dialect for Zmtp {
         if self.state == State::Greeting {
             return self.next_greeting(bytes, out);
         }
-        let Some((&flags, rest)) = bytes.split_first() else {
-            return Ok(Next::Incomplete);
-        };
+        let (&flags, rest) = whole!(bytes.split_first());
         let (length, header_bytes) = if flags & LONG == 0 {
-            match rest.first() {
-                Some(&length) => (usize::from(length), 2),
-                None => return Ok(Next::Incomplete),
-            }
+            (usize::from(*whole!(rest.first())), 2)
         } else {
-            match rest.first_chunk() {
-                Some(length) => (within_limit(u64::from_be_bytes(*length))?, 9),
-                None => return Ok(Next::Incomplete),
-            }
+            let length = whole!(rest.first_chunk());
+            (within_limit(u64::from_be_bytes(*length))?, 9)
         };
         let consumed = header_bytes + length;
-        let Some(body) = bytes.get(header_bytes..consumed) else {
-            return Ok(Next::Incomplete);
-        };
+        let body = whole!(bytes.get(header_bytes..consumed));
         if flags & !LONG == 0 && self.state == State::Open {
-            return Ok(Next::Message {
-                payload: body,
-                consumed,
-            });
+            return Ok(Next::Message(body, consumed));
         }
         if flags & !LONG != COMMAND {
             return Err(DialectError::Malformed(
@@ -69,7 +56,7 @@ impl Dialect for Zmtp {
             ));
         }
         self.handle_command(body, out)?;
-        Ok(Next::Other { consumed })
+        Ok(Next::Other(consumed))
     }
 
     fn is_ready(&self) -> bool {
@@ -84,26 +71,19 @@ impl Zmtp {
         bytes: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<Next<'a>, DialectError> {
-        let Some(greeting) = bytes.first_chunk::<GREETING_BYTES>() else {
-            return Ok(Next::Incomplete);
-        };
+        let greeting = whole!(bytes.first_chunk::<GREETING_BYTES>());
         if greeting[0] != 0xff || greeting[9] != 0x7f || greeting[10] != MAJOR {
             return Err(DialectError::Malformed("a greeting that is not of ZMTP 3"));
         }
         let mechanism = &greeting[12..32];
         if !mechanism.starts_with(b"NULL\0") {
-            return Err(DialectError::Refused(
-                "it asks for security; use the mechanism NULL".to_owned(),
-            ));
+            let text = "it asks for security; use the mechanism NULL";
+            return Err(DialectError::Refused(text.to_owned()));
         }
         self.minor = greeting[11];
         self.state = State::Handshake;
-        let mut ready = Vec::new();
-        ready.extend_from_slice(b"\x0bSocket-Type\0\0\0\x03SUB");
-        push_command(b"READY", &ready, out);
-        Ok(Next::Other {
-            consumed: GREETING_BYTES,
-        })
+        push_command(b"READY", b"\x0bSocket-Type\0\0\0\x03SUB", out);
+        Ok(Next::Other(GREETING_BYTES))
     }
 
     #[cold]

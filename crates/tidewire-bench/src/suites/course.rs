@@ -1,6 +1,7 @@
 //! A window that several threads keep: when what they send counts, and what they found.
 
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -54,22 +55,6 @@ impl Course {
         self.from_ns.store(from_ns, Ordering::Relaxed);
     }
 
-    /// Starts a thread that works while it lasts, and tells what it found, or why it found nothing.
-    pub(super) fn start<T: Send + 'static>(
-        self: &Arc<Self>,
-        sender: &Sender<News<T>>,
-        work: impl FnOnce(&Self, &Sender<News<T>>) -> io::Result<T> + Send + 'static,
-    ) {
-        let (course, sender) = (Arc::clone(self), sender.clone());
-        thread::spawn(move || {
-            let news = match work(&course, &sender) {
-                Ok(found) => News::Done(found),
-                Err(error) => News::Failed(error.to_string()),
-            };
-            tell(&sender, news);
-        });
-    }
-
     /// Leads so many threads through it, and returns what they found.
     fn run<T>(
         &self,
@@ -88,6 +73,56 @@ impl Course {
         thread::sleep(Duration::from_millis(work.measure_ms));
         stage.stopped()?;
         (0..threads).map(|_| hear_found(news)).collect()
+    }
+}
+
+/// The part of a thread or a lane in a course.
+#[derive(Debug)]
+pub(super) struct Part<T> {
+    course: Arc<Course>,
+    news: Sender<News<T>>,
+}
+
+impl<T> Part<T> {
+    /// All connections are made, and the work goes on.
+    pub(super) fn connected(&self) {
+        tell(&self.news, News::Connected);
+    }
+
+    /// It cannot go on.
+    pub(super) fn fail(&self, why: String) {
+        tell(&self.news, News::Failed(why));
+    }
+
+    /// It is done, and found this.
+    pub(super) fn done(&self, found: T) {
+        tell(&self.news, News::Done(found));
+    }
+}
+
+impl<T: Send + 'static> Part<T> {
+    /// Starts a thread that tells what it found, or why it found nothing.
+    pub(super) fn start(&self, work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static) {
+        let part = self.clone();
+        thread::spawn(move || match work(&part) {
+            Ok(found) => part.done(found),
+            Err(error) => part.fail(error.to_string()),
+        });
+    }
+}
+
+impl<T> Clone for Part<T> {
+    fn clone(&self) -> Self {
+        let (course, news) = (Arc::clone(&self.course), self.news.clone());
+        Self { course, news }
+    }
+}
+
+impl<T> Deref for Part<T> {
+    type Target = Course;
+
+    fn deref(&self) -> &Course {
+        &self.course
     }
 }
 
@@ -125,14 +160,18 @@ pub(super) fn drive<T, P>(
     threads: usize,
     work: &Work,
     stage: &mut Stage,
-    start: impl FnOnce(&Arc<Course>, &Sender<News<T>>) -> Result<P, RoleError>,
+    start: impl FnOnce(&Part<T>) -> Result<P, RoleError>,
     measured: impl FnOnce(&[T]) -> Measured,
 ) -> Result<(), RoleError> {
     let course = Arc::new(Course::new());
     let (sender, news) = channel();
-    let _players = start(&course, &sender)?;
+    let part = Part {
+        course: Arc::clone(&course),
+        news: sender,
+    };
+    let _players = start(&part)?;
     // Only the players hold the other end, so that their end is noticed.
-    drop(sender);
+    drop(part);
     let found = course.run(threads, work, &news, stage)?;
     stage.measured(measured(&found))
 }

@@ -11,11 +11,9 @@ use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-/// A file behind a lock.
 pub(super) struct LockedLog(Mutex<BufWriter<File>>);
 
 impl LockedLog {
-    /// Appends to this file.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().append(true).open(path)?;
         Ok(Self(Mutex::new(BufWriter::new(file))))

@@ -6,14 +6,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use tidewire::log::{Log, LogBuilder};
+use tidewire::log::LogBuilder;
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
-use tracing::Dispatch;
 use tracing::dispatcher::DefaultGuard;
 
 use super::locked_log::LockedLog;
@@ -28,19 +26,6 @@ pub(super) const SUITE: Suite = Suite {
     serve: super::serves_nobody,
     drive,
 };
-
-/// The target of several threads that log.
-trait Target: Sync {
-    /// Makes the calling thread ready to log, as long as the returned value lives.
-    fn prepare(&self) -> Option<DefaultGuard> {
-        None
-    }
-
-    fn log(&self, text: &str);
-}
-
-/// Tidewire's log, for the threads that use it.
-struct Traced(Dispatch);
 
 fn rows(quick: bool) -> Vec<RowPlan> {
     let row = |mode: &str, threads| {
@@ -66,24 +51,28 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 
 fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let file = super::log_file()?;
-    let (logged, metrics) = match side {
+    let (mut logged, dropped) = match side {
         Side::Tidewire => {
-            let (target, log) = open(work, file.path())?;
+            let builder = LogBuilder::new()
+                .lossy(work.mode == LOSSY)
+                .file(file.path());
+            let (writer, log) = builder.open().or_failed("open the log")?;
+            let dispatch = super::dispatch(writer);
             stage.started()?;
-            let mut logged = log_all(&target, work);
+            let prepare = || Some(tracing::dispatcher::set_default(&dispatch));
+            let logged = log_all(work, prepare, |text| tracing::info!("{text}"));
             let metrics = log.finish();
-            logged.until_ns = now_ns();
-            (logged, Some(metrics))
+            (logged, metrics.dropped + metrics.failed)
         }
         Side::Bare => {
-            let target = LockedLog::open(file.path()).or_failed("open the log")?;
+            let log = LockedLog::open(file.path()).or_failed("open the log")?;
             stage.started()?;
-            let mut logged = log_all(&target, work);
-            target.finish().or_failed("write the log")?;
-            logged.until_ns = now_ns();
-            (logged, None)
+            let logged = log_all(work, || None, |text| log.log(format_args!("{text}")));
+            log.finish().or_failed("write the log")?;
+            (logged, 0)
         }
     };
+    logged.until_ns = now_ns();
     // Reading it all again is not what logging costs.
     stage.stopped()?;
     let text = fs::read_to_string(file.path()).or_failed("read the log")?;
@@ -92,19 +81,11 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
     let seconds = (logged.until_ns - logged.from_ns) as f64 / 1e9;
     let lost = offered - found.lines + found.wrong;
     stage.measured(Measured {
-        dropped: metrics.map_or(0, |metrics| metrics.dropped + metrics.failed),
+        dropped,
         ..Measured::verified(found.lines, seconds, lost).with_times(&logged.calls)
     })
 }
 
-/// Tidewire's log into a file.
-fn open(work: &Work, file: &Path) -> Result<(Traced, Log), RoleError> {
-    let builder = LogBuilder::new().lossy(work.mode == LOSSY).file(file);
-    let (writer, log) = builder.open().or_failed("open the log")?;
-    Ok((Traced(super::dispatch(writer)), log))
-}
-
-/// The result of the threads.
 struct Logged {
     from_ns: u64,
     until_ns: u64,
@@ -112,18 +93,23 @@ struct Logged {
     calls: LatencyHistogram,
 }
 
-fn log_all(target: &impl Target, work: &Work) -> Logged {
+/// Lets the threads log. Each of them is ready for it as long as what `prepare` returns lives.
+fn log_all(
+    work: &Work,
+    prepare: impl Fn() -> Option<DefaultGuard> + Sync,
+    log_one: impl Fn(&str) + Sync,
+) -> Logged {
     // One more than those that log: this one tells the time when all are there.
     let ready = Barrier::new(work.threads + 1);
     let log = |thread: usize| {
         let mut calls = LatencyHistogram::new();
-        let _prepared = target.prepare();
+        let _prepared = prepare();
         let mut text = String::new();
         ready.wait();
         for number in 0..work.count {
             make_text(thread, number, &mut text);
             let before_ns = now_ns();
-            target.log(&text);
+            log_one(&text);
             calls.record(now_ns() - before_ns);
         }
         calls
@@ -159,23 +145,6 @@ fn make_text(thread: usize, number: u64, text: &mut String) {
     text.push_str(&FILLING[text.len()..]);
 }
 
-impl Target for Traced {
-    fn prepare(&self) -> Option<DefaultGuard> {
-        Some(tracing::dispatcher::set_default(&self.0))
-    }
-
-    fn log(&self, text: &str) {
-        tracing::info!("{text}");
-    }
-}
-
-impl Target for LockedLog {
-    fn log(&self, text: &str) {
-        self.log(format_args!("{text}"));
-    }
-}
-
-/// The content of the file.
 struct Found {
     /// Lines of ours, each counted once.
     lines: u64,
@@ -220,14 +189,12 @@ const LINES: Metric = Metric::rate("lines_per_sec", "lines/s");
 const LOSSLESS: &str = "lossless";
 const LOSSY: &str = "lossy";
 
-/// Characters of a line's text.
 const LINE_BYTES: usize = 80;
 
 /// The filling of a line up to its length.
 const FILLING: &str =
     "................................................................................";
 
-/// The mark of our own lines.
 const MARK: &str = "line-";
 
 #[cfg(test)]

@@ -301,7 +301,6 @@ const BYTES: Metric = Metric::least(USER_BYTES, "bytes");
 
 const USER_BYTES: &str = "user_bytes_per_session";
 
-/// The activity of the sessions.
 const IDLE: &str = "idle";
 const ACTIVE: &str = "active";
 
@@ -318,7 +317,6 @@ const FIRST: usize = 100;
 /// get their turns.
 const DATAGRAMS_AT_ONCE: usize = 128;
 
-/// Longest wait for everybody.
 const TIMEOUT_NS: u64 = 30_000_000_000;
 
 #[cfg(test)]

@@ -214,13 +214,6 @@ fn reach(
     Ok((Some(server), address))
 }
 
-/// The endpoint of a bare server in another process. `None` if the work is within this process.
-fn bare_endpoint(work: &Work, address: &str) -> Result<Option<Endpoint>, RoleError> {
-    (work.transport != "inproc")
-        .then(|| endpoint(&full_address(work, address)))
-        .transpose()
-}
-
 /// The limits of a server of ours: all connections come from one address here.
 fn limits(work: &Work) -> Limits {
     let mut limits = Limits::default();

@@ -34,16 +34,13 @@ trait Waits<'d> {
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()>;
 }
 
-/// A poller of Tidewire.
 struct Ours {
     poller: Box<dyn Poller>,
     events: Events,
 }
 
-/// poll, by itself.
 struct BarePoll<'d>(Vec<PollFd<'d>>);
 
-/// The result of the rounds.
 #[derive(Default)]
 struct Rounds {
     events: u64,

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use tidewire::{Address, Backoff, Client, Context, Message, Server};
@@ -34,11 +34,8 @@ pub(super) const SUITE: Suite = Suite {
 /// A server within the driver's process.
 enum Local {
     Ours(Server),
-    Bare {
-        address: SocketAddress,
-        stop: Arc<AtomicBool>,
-        thread: Option<JoinHandle<io::Result<()>>>,
-    },
+    /// It looks at the flag every 100 ms, which nobody should have to wait for, and takes its socket along when it ends.
+    Bare(SocketAddress, Arc<AtomicBool>),
 }
 
 fn rows(quick: bool) -> Vec<RowPlan> {
@@ -198,28 +195,22 @@ impl Local {
         let address = listener.local_address().clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || echo::serve(&listener, &stopped, &AtomicU64::new(0)));
-        Ok(Self::Bare {
-            address,
-            stop,
-            thread: Some(thread),
-        })
+        thread::spawn(move || echo::serve(&listener, &stopped, &AtomicU64::new(0)));
+        Ok(Self::Bare(address, stop))
     }
 
     fn address(&self) -> String {
         match self {
             Self::Ours(server) => server.to_string(),
-            Self::Bare { address, .. } => Address::from(address.clone()).to_string(),
+            Self::Bare(address, _) => Address::from(address.clone()).to_string(),
         }
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        if let Self::Bare { stop, thread, .. } = self {
+        if let Self::Bare(_, stop) = self {
             stop.store(true, Ordering::Relaxed);
-            // It looks every 100 ms, which nobody should have to wait for; it takes its socket along when it ends.
-            drop(thread.take());
         }
     }
 }
@@ -230,7 +221,6 @@ const MEDIAN_MS: &str = "median_ms";
 
 const GET: &str = "get the first reply";
 
-/// The thing that is started.
 const BIND: &str = "bind";
 const CONNECT: &str = "connect";
 const RECONNECT: &str = "reconnect";

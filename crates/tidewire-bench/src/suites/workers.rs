@@ -39,7 +39,6 @@ struct Tasks {
     doubled: AtomicU64,
 }
 
-/// A queue behind a mutex.
 struct MutexQueue {
     shared: Arc<Queue>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -130,7 +129,6 @@ impl Tasks {
         }
     }
 
-    /// Does one task.
     fn work(&self, task: Task) {
         let waited_ns = now_ns().saturating_sub(task.handed_over_ns);
         super::iterate(task.number as u64);
@@ -246,16 +244,13 @@ impl Drop for MutexQueue {
 
 const TASKS_PER_SEC: Metric = Metric::rate("tasks_per_sec", "tasks/s");
 
-/// Ways of the bare program.
 const INLINE: &str = "inline";
 const MUTEX: &str = "mutex queue";
 
 const TASKS: u64 = 100_000;
 
-/// Places of the queue.
 const QUEUE_MAX: usize = 1_024;
 
-/// A task that was not done.
 const UNDONE: u64 = u64::MAX;
 
 /// Tasks that are not done this long after the last progress are lost.

@@ -289,7 +289,6 @@ const LANE: &str = "lane";
 /// The mode in which the threaded client is.
 const CLIENT: &str = "client";
 
-/// Where a number goes.
 const MARK: [u8; 8] = [0xEE; 8];
 
 #[cfg(test)]

@@ -142,6 +142,10 @@ impl Log {
 }
 
 impl Loop {
+    const fn every(codec: &'static str, interval_ms: u64) -> Self {
+        Self { codec, interval_ms }
+    }
+
     /// Name in the tables.
     pub(super) fn name(self) -> String {
         format!("{} frames, every {} ms", self.codec, self.interval_ms)
@@ -172,33 +176,18 @@ fn append(codec: &str, payload: &[u8], log: &mut Vec<u8>) -> io::Result<()> {
 /// The time between two writes that the work's mode names.
 fn interval(work: &Work) -> Result<Duration, RoleError> {
     let number = work.mode.strip_suffix(INTERVAL_UNIT);
-    match number.and_then(|number| number.parse().ok()) {
-        Some(interval_ms) => Ok(Duration::from_millis(interval_ms)),
-        None => {
-            let text = format!("the bare publisher has no mode `{}`; try `5 ms`", work.mode);
-            Err(RoleError::Unsupported(text))
-        }
-    }
+    let interval_ms = number.and_then(|number| number.parse().ok());
+    let unknown = || format!("the bare publisher has no mode `{}`; try `5 ms`", work.mode);
+    let interval_ms = interval_ms.ok_or_else(|| RoleError::Unsupported(unknown()))?;
+    Ok(Duration::from_millis(interval_ms))
 }
 
 /// The loops of the limit. The first one writes what Tidewire writes, as rarely as Tidewire may.
 pub(super) const LOOPS: [Loop; 4] = [
-    Loop {
-        codec: "tw1",
-        interval_ms: 5,
-    },
-    Loop {
-        codec: LENGTH,
-        interval_ms: 5,
-    },
-    Loop {
-        codec: LENGTH,
-        interval_ms: 2,
-    },
-    Loop {
-        codec: LENGTH,
-        interval_ms: 1,
-    },
+    Loop::every("tw1", 5),
+    Loop::every(LENGTH, 5),
+    Loop::every(LENGTH, 2),
+    Loop::every(LENGTH, 1),
 ];
 
 /// The frame with nothing but its length.

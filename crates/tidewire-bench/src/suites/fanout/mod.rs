@@ -16,7 +16,7 @@ use crate::contract::{Measured, Work};
 use crate::hold::OFFERED;
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::{OrFailed, Stage, Window};
-use crate::subscriber::{self, Listening, Protocol};
+use crate::subscriber::{self, Listening};
 
 pub(super) const SUITE: Suite = Suite {
     name: "fanout",
@@ -75,20 +75,12 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         let text = format!("no raw subscriber over {}", work.transport);
         return Err(RoleError::Unsupported(text));
     };
-    let protocol = match (side, work.codec.as_str()) {
-        (Side::Tidewire, _) => Protocol::Tw1,
-        (Side::Bare, "tw1") => Protocol::BareTw1,
-        (Side::Bare, "length") => Protocol::Length,
-        (Side::Bare, "websocket") => Protocol::WebSocket,
-        (Side::Bare, "nats") => Protocol::Nats,
-        (Side::Bare, "redis") => Protocol::Redis,
-        (Side::Bare, "zmtp") => Protocol::Zmtp,
-        (Side::Bare, "sp") => Protocol::Sp,
-        (Side::Bare, unknown) => {
-            let text = format!("the raw subscriber does not speak {unknown}");
-            return Err(RoleError::Unsupported(text));
-        }
+    let listen = match side {
+        Side::Tidewire => Some(subscriber::TW1),
+        Side::Bare => subscriber::dialect(&work.codec),
     };
+    let unknown = || format!("the raw subscriber does not speak {}", work.codec);
+    let listen = listen.ok_or_else(|| RoleError::Unsupported(unknown()))?;
     let listening = Listening {
         connections: work.subscribers,
         payload_bytes: work.message_bytes,
@@ -97,10 +89,8 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         duration: Duration::from_millis(work.measure_ms),
     };
     let mut window = Window::new(stage);
-    let heard = subscriber::listen(protocol, &address, &listening, &mut |edge| {
-        window.at_edge(edge)
-    })
-    .or_failed("hear the publisher")?;
+    let heard = listen(&address, &listening, &mut |edge| window.at_edge(edge));
+    let heard = heard.or_failed("hear the publisher")?;
     let allocated_bytes = window.allocated_bytes();
     let measured = Measured::verified(heard.messages, heard.seconds, heard.lost)
         .with_times(&heard.latency)

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire::Endpoint;
+use tidewire_io::affinity::pin_to_core;
 use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::SocketAddress;
 
 use super::rest::Rest;
 use super::{Datagrams, FrameLink, GREETING, Strategy, Wire, buffer};
+use crate::contract::Work;
 use crate::plan::RoleError;
 use crate::probes::wait::WaitSet;
 use crate::probes::{datagram, echo};
@@ -59,17 +61,19 @@ impl Way {
 }
 
 impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
-    /// Connects so many times, one after the other. Within a process the thread `gives_way` to others at once where there are
-    /// more of them than cores.
+    /// Connects so many times, one after the other. Within a process the thread keeps to the first core of the work, and gives way
+    /// to others at once where there are more of them than cores.
     pub(in super::super) fn connect(
         way: &Way,
+        work: &Work,
         connections: usize,
-        strategy: Strategy,
-        gives_way: bool,
     ) -> io::Result<Self> {
         let waits = match way {
-            Way::Rings(_) => Waits::Looking(Rest::new(gives_way)),
-            _ => Waits::In(strategy.wait_set()?),
+            Way::Rings(_) => {
+                work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
+                Waits::Looking(Rest::new(work.threads > 1 || work.cores.len() < 2))
+            }
+            _ => Waits::In(Strategy::of(work).wait_set()?),
         };
         let mut all = Vec::with_capacity(connections);
         for number in 0..connections {

@@ -32,7 +32,6 @@ pub(super) struct FrameLink<const FRAME_BYTES: usize> {
     wire: Wire,
     /// The beginning of a frame whose end has not come.
     rest: Vec<u8>,
-    /// Bytes to write.
     pub(super) output: Vec<u8>,
 }
 

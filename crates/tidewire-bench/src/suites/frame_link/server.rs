@@ -23,6 +23,7 @@ use crate::plan::RoleError;
 use crate::probes::datagram;
 use crate::probes::wait::{AcceptSet, TIMEOUT, WaitSet};
 use crate::stage::{OrFailed, Stage};
+use crate::suites;
 
 /// A server that is bound, so that its address is known, and does not serve yet.
 pub(in super::super) enum Server {
@@ -44,15 +45,15 @@ pub(in super::super) fn serve(
     stage.serve(&address, Account::default)
 }
 
-/// The way to a bare server. Without an endpoint, one starts within this process, for so many connections.
+/// The way to a bare server. That of work within a process starts here, for so many connections.
 pub(in super::super) fn way(
     work: &Work,
-    endpoint: Option<Endpoint>,
+    address: &str,
     connections: usize,
     answer: impl FnOnce(Server) -> io::Result<()> + Send + 'static,
 ) -> Result<Way, RoleError> {
-    if let Some(endpoint) = endpoint {
-        return Way::to(endpoint);
+    if work.transport != "inproc" {
+        return Way::to(suites::endpoint(&suites::full_address(work, address))?);
     }
     let (server, way) = Server::bind(work, connections)?;
     let core = work.cores.get(1).copied();
@@ -72,9 +73,9 @@ impl Server {
         work: &Work,
         connections: usize,
     ) -> Result<(Self, Way), RoleError> {
-        match super::super::endpoint(&super::super::bind_address(work))? {
+        match suites::endpoint(&suites::bind_address(work))? {
             Endpoint::Socket(_) => {
-                let (listener, _) = super::super::listen(work)?;
+                let (listener, _) = suites::listen(work)?;
                 let way = Way::Socket(listener.local_address().clone());
                 Ok((Self::Sockets(listener), way))
             }
@@ -147,10 +148,10 @@ impl Server {
                 let wires = rings.into_iter().map(Wire::Ring);
                 links.extend(wires.map(|wire| Some(FrameLink::new(wire))));
                 while links.iter().any(Option::is_some) {
-                    let heard = links
-                        .iter_mut()
-                        .map(|link| exchange(link, &mut buffer, strategy, &mut hear));
-                    let heard: usize = heard.sum();
+                    let links_now = links.iter_mut();
+                    let heard = links_now
+                        .map(|link| exchange(link, &mut buffer, strategy, &mut hear))
+                        .sum();
                     flush_rest(&mut links, strategy);
                     after(&mut links);
                     rest.after(heard);

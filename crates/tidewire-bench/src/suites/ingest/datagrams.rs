@@ -5,16 +5,16 @@
 //! that is lost, and the row fails.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::{MESSAGE_BYTES, parse};
-use crate::contract::{Account, Measured, Work};
+use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
 use crate::probes::datagram_ingest::{self, DatagramLoad, DatagramSender, PACKED_BYTES};
 use crate::probes::ingest::Received;
 use crate::probes::{Frame, datagram};
-use crate::stage::{OrFailed, Stage, allocated_bytes};
+use crate::stage::{OrFailed, Stage};
 
 /// Messages that share datagrams; the limit fills each of them.
 pub(super) fn packed(quick: bool, connections: usize) -> RowPlan {
@@ -76,12 +76,7 @@ pub(super) fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError
         let stop = AtomicBool::new(false);
         datagram_ingest::serve(&socket, frame, tells_every, &stop, &counted)
     });
-    stage.serve(&address, || Account {
-        messages: Some(received.frames.load(Ordering::Relaxed)),
-        allocated_bytes: allocated_bytes()
-            .map(|_| received.allocated_bytes.load(Ordering::Relaxed)),
-        ..Account::default()
-    })
+    super::serve_received(&address, &received, None, stage)
 }
 
 /// Plays the bare sender.

@@ -190,15 +190,24 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         let stop = AtomicBool::new(false);
         ingest::serve(&listener, parse, read_bytes, usize::MAX, &stop, &counted)
     });
-    let message_bytes = work.message_bytes as u64;
-    stage.serve(&local, || Account {
-        messages: Some(if parse == Parse::Bytes {
-            received.bytes.load(Ordering::Relaxed) / message_bytes
-        } else {
-            received.frames.load(Ordering::Relaxed)
+    let message_bytes = (parse == Parse::Bytes).then_some(work.message_bytes as u64);
+    serve_received(&local, &received, message_bytes, stage)
+}
+
+/// Tells what a bare receiver counted: its frames, or its bytes as messages of so many.
+fn serve_received(
+    address: &str,
+    received: &Received,
+    message_bytes: Option<u64>,
+    stage: &mut Stage,
+) -> Result<(), RoleError> {
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    stage.serve(address, || Account {
+        messages: Some(match message_bytes {
+            Some(message_bytes) => read(&received.bytes) / message_bytes,
+            None => read(&received.frames),
         }),
-        allocated_bytes: allocated_bytes()
-            .map(|_| received.allocated_bytes.load(Ordering::Relaxed)),
+        allocated_bytes: allocated_bytes().map(|_| read(&received.allocated_bytes)),
         ..Account::default()
     })
 }

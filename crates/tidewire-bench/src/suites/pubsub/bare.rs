@@ -4,16 +4,13 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use tidewire::{Endpoint, Kind, Message};
-use tidewire_io::affinity::pin_to_core;
+use tidewire::{Kind, Message};
 use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{Codec, Tw1};
 
-use super::super::course::{Course, News, tell};
+use super::super::course::Part;
 use super::super::frame_link::{self, Links, Server, Strategy, Way};
 use super::flow::{Deliveries, Flow};
 use super::{LOOK_EVERY_NS, PAYLOAD_BYTES, WINDOW};
@@ -36,12 +33,16 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     })
 }
 
-/// The way to the server of this work, which within a process starts here.
-pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
-    let (subscribers, strategy) = (work.subscribers, Strategy::of(work));
+/// Starts the driver's thread, which says what becomes of it. Within a process the server starts here, too.
+pub(super) fn start(address: &str, work: &Work, part: &Part<Deliveries>) -> Result<(), RoleError> {
+    let (work, subscribers) = (work.clone(), work.subscribers);
+    let strategy = Strategy::of(&work);
     let connections = subscribers + work.publishers;
-    let serve = move |server| copy(server, strategy, subscribers);
-    frame_link::way(work, endpoint, connections, serve)
+    let way = frame_link::way(&work, address, connections, move |server| {
+        copy(server, strategy, subscribers)
+    })?;
+    part.start(move |part| drive(&way, &work, part));
+    Ok(())
 }
 
 /// Writes to every subscriber what publishers send. Frames of one turn are written together.
@@ -64,43 +65,21 @@ fn copy(server: Server, strategy: Strategy, subscribers: usize) -> io::Result<()
     )
 }
 
-/// Starts the driver's thread, which says what becomes of it.
-pub(super) fn start(
-    way: Way,
-    work: &Work,
-    course: &Arc<Course>,
-    sender: &Sender<News<Deliveries>>,
-) {
-    let work = work.clone();
-    course.start(sender, move |course, sender| {
-        drive(&way, &work, course, sender)
-    });
-}
-
-fn drive(
-    way: &Way,
-    work: &Work,
-    course: &Course,
-    sender: &Sender<News<Deliveries>>,
-) -> io::Result<Deliveries> {
-    if matches!(way, Way::Rings(_)) {
-        work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
-    }
+fn drive(way: &Way, work: &Work, part: &Part<Deliveries>) -> io::Result<Deliveries> {
     let connections = work.subscribers + work.publishers;
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, work, connections)?;
     let strategy = Strategy::of(work);
-    let gives_way = work.cores.len() < 2;
-    let mut links: Links<FRAME_BYTES> = Links::connect(way, connections, strategy, gives_way)?;
     let room_min = match strategy {
         Strategy::HalfWindow => WINDOW / 2,
         _ => 1,
     };
     let head = head()?;
-    tell(sender, News::Connected);
+    part.connected();
     let mut flow = Flow::new(work);
     loop {
         let now_ns = now_ns();
         let is_settled = flow.settle(now_ns);
-        if course.is_over(now_ns) {
+        if part.is_over(now_ns) {
             if is_settled {
                 return Ok(flow.into_deliveries());
             }
@@ -122,7 +101,7 @@ fn drive(
             let heard_ns = *heard_ns.get_or_insert_with(tidewire_io::clock::now_ns);
             // A frame with another length, kind or topic is not what was published.
             let payload = frame.strip_prefix(&head[..]).unwrap_or_default();
-            flow.take(number, payload, heard_ns, course);
+            flow.take(number, payload, heard_ns, part);
         })?;
     }
 }

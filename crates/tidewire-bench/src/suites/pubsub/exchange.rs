@@ -1,8 +1,5 @@
 //! Tidewire's publishers and subscribers: sessions of one lane.
 
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
     SessionId,
@@ -11,7 +8,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_load::format::describe;
 use tidewire_proto::body::SubscribeBody;
 
-use super::super::course::{Course, News, tell};
+use super::super::course::Part;
 use super::LOOK_EVERY_NS;
 use super::flow::{Deliveries, Flow};
 use crate::contract::Work;
@@ -22,8 +19,7 @@ use crate::subscriber::TOPIC;
 /// All sessions. Their tags count the subscribers, then the publishers.
 struct Exchange {
     endpoint: Endpoint,
-    course: Arc<Course>,
-    sender: Sender<News<Deliveries>>,
+    part: Part<Deliveries>,
     subscribers: usize,
     publishers: Vec<SessionId>,
     /// The alias of the topic in deliveries to each subscriber; 0 until the server has told it.
@@ -36,18 +32,15 @@ struct Exchange {
     payload: Vec<u8>,
 }
 
-/// Starts the lane.
 pub(super) fn start(
     endpoint: &Endpoint,
     work: &Work,
-    course: &Arc<Course>,
-    sender: &Sender<News<Deliveries>>,
+    part: &Part<Deliveries>,
 ) -> Result<Server, RoleError> {
     super::super::spinning(Server::builder(), work)
         .start(|_| Exchange {
             endpoint: endpoint.clone(),
-            course: Arc::clone(course),
-            sender: sender.clone(),
+            part: part.clone(),
             subscribers: work.subscribers,
             publishers: vec![SessionId::NONE; work.publishers],
             aliases: vec![0; work.subscribers],
@@ -60,15 +53,11 @@ pub(super) fn start(
 }
 
 impl Exchange {
-    fn fail(&self, error: &dyn std::error::Error) {
-        tell(&self.sender, News::Failed(describe(error)));
-    }
-
     /// A session is ready: the last one is the beginning.
     fn note_ready(&mut self) {
         self.awaited -= 1;
         if self.awaited == 0 {
-            tell(&self.sender, News::Connected);
+            self.part.connected();
         }
     }
 
@@ -93,7 +82,7 @@ impl Exchange {
                 Ok(())
             });
             if let Err(error) = sent.and_then(|sent| sent) {
-                return tell(&self.sender, News::Failed(describe(&error)));
+                return self.part.fail(describe(&error));
             }
         }
     }
@@ -108,15 +97,11 @@ impl Service for Exchange {
                 self.note_ready();
             }
             None => {
-                let mut body = Vec::new();
-                let subscription = SubscribeBody {
-                    policy: None,
-                    pattern: TOPIC,
-                };
-                subscription.encode(&mut body);
+                let (policy, pattern, mut body) = (None, TOPIC, Vec::new());
+                SubscribeBody { policy, pattern }.encode(&mut body);
                 let message = Message::with_id(Kind::Subscribe, 0, 1, &body);
                 if let Err(error) = cx.send(&message) {
-                    self.fail(&error);
+                    self.part.fail(describe(&error));
                 }
             }
         }
@@ -129,7 +114,7 @@ impl Service for Exchange {
                     let subscriber = cx.tag() as usize;
                     let alias = self.aliases.get(subscriber).copied();
                     let payload = published(&message, alias.unwrap_or_default());
-                    flow.take(subscriber, payload, cx.now_ns(), &self.course);
+                    flow.take(subscriber, payload, cx.now_ns(), &self.part);
                 }
             }
             Kind::Reply => {
@@ -140,32 +125,26 @@ impl Service for Exchange {
             }
             // The numbers show dropped messages.
             Kind::Gap => {}
-            kind => tell(
-                &self.sender,
-                News::Failed(format!("the server answers {kind:?}")),
-            ),
+            kind => self.part.fail(format!("the server answers {kind:?}")),
         }
         Ok(())
     }
 
     fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
         if self.flow.is_some() {
-            tell(
-                &self.sender,
-                News::Failed(format!("a session ended: {reason}")),
-            );
+            self.part.fail(format!("a session ended: {reason}"));
         }
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
-        self.fail(&error);
+        self.part.fail(describe(&error));
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         if std::mem::take(&mut self.connects) {
             for index in 0..self.subscribers + self.publishers.len() {
                 if let Err(error) = cx.connect(&self.endpoint, index as u64) {
-                    self.fail(&error);
+                    self.part.fail(describe(&error));
                 }
             }
         }
@@ -173,10 +152,10 @@ impl Service for Exchange {
         let flow = self.flow.as_mut()?;
         if self.awaited == 0 {
             let is_settled = flow.settle(now_ns);
-            if !self.course.is_over(now_ns) {
+            if !self.part.is_over(now_ns) {
                 self.publish(cx, now_ns);
             } else if is_settled && let Some(flow) = self.flow.take() {
-                tell(&self.sender, News::Done(flow.into_deliveries()));
+                self.part.done(flow.into_deliveries());
                 return None;
             }
         }

@@ -64,30 +64,32 @@ impl Flow {
         self.heard_ns = self.heard_ns.max(now_ns);
     }
 
-    /// A subscriber got a payload.
     pub(super) fn take(&mut self, subscriber: usize, payload: &[u8], now_ns: u64, course: &Course) {
         self.heard_ns = now_ns;
-        let Some(publication) = Publication::read(payload, PAYLOAD_BYTES) else {
+        let Some(due_ns) = self.take_expected(subscriber, payload) else {
             self.deliveries.wrong += 1;
             return;
         };
+        if course.counts(now_ns) {
+            self.deliveries.messages += 1;
+            let waited_ns = now_ns.saturating_sub(due_ns);
+            self.deliveries.latency.record(waited_ns);
+        }
+    }
+
+    /// Takes a publication that is expected, or a later one. Returns when it was due; nothing if it is another.
+    #[inline]
+    fn take_expected(&mut self, subscriber: usize, payload: &[u8]) -> Option<u64> {
+        let publication = Publication::read(payload, PAYLOAD_BYTES)?;
         let publisher = (publication.sequence >> PUBLISHER_SHIFT) as usize;
         let number = publication.sequence & ((1 << PUBLISHER_SHIFT) - 1);
-        let Some(expected) = self.expected[subscriber].get_mut(publisher) else {
-            self.deliveries.wrong += 1;
-            return;
-        };
-        if number < *expected || number >= self.next[publisher] {
-            self.deliveries.wrong += 1;
-            return;
+        let expected = self.expected[subscriber].get_mut(publisher)?;
+        if !(*expected..self.next[publisher]).contains(&number) {
+            return None;
         }
         self.deliveries.lost += number - *expected;
         *expected = number + 1;
-        if course.counts(now_ns) {
-            self.deliveries.messages += 1;
-            let waited_ns = now_ns.saturating_sub(publication.due_ns);
-            self.deliveries.latency.record(waited_ns);
-        }
+        Some(publication.due_ns)
     }
 
     /// Gives up what was sent, if nothing has been heard for long. Returns whether nothing is on its way any more.
@@ -106,7 +108,6 @@ impl Flow {
         is_settled
     }
 
-    /// The account, at the end.
     pub(super) fn into_deliveries(self) -> Deliveries {
         self.deliveries
     }

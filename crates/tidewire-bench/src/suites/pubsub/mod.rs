@@ -9,13 +9,10 @@ mod bare;
 mod exchange;
 mod flow;
 
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-
 use tidewire::{PubSub, Server};
 
 use self::flow::Deliveries;
-use super::course::{self, Course, News};
+use super::course::{self, Part};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
@@ -74,15 +71,14 @@ fn start_server(work: &Work) -> Result<Server, RoleError> {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let start = |course: &Arc<Course>, sender: &Sender<News<Deliveries>>| match side {
+    let start = |part: &Part<Deliveries>| match side {
         Side::Tidewire => {
             let (server, address) = super::reach(work, address, start_server)?;
-            let clients = exchange::start(&super::endpoint(&address)?, work, course, sender)?;
+            let clients = exchange::start(&super::endpoint(&address)?, work, part)?;
             Ok(Some((server, clients)))
         }
         Side::Bare => {
-            let way = bare::way(work, super::bare_endpoint(work, address)?)?;
-            bare::start(way, work, course, sender);
+            bare::start(address, work, part)?;
             Ok(None)
         }
     };

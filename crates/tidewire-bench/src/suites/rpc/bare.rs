@@ -5,14 +5,10 @@
 //! give the other side work early, with few to wake it less often.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
-use tidewire::Endpoint;
-use tidewire_io::affinity::pin_to_core;
 use tidewire_io::clock::now_ns;
 
-use super::super::course::{Course, News, tell};
+use super::super::course::{Course, Part};
 use super::super::frame_link::{self, Links, Server, Strategy, Way};
 use super::{Calls, call_timeout_ns, numbers};
 use crate::contract::Work;
@@ -40,12 +36,17 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     frame_link::serve(work, stage, move |server| answer(server, strategy))
 }
 
-/// The way to the server of this work, which within a process starts here.
-pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
+/// Starts the threads, which say what becomes of them. Within a process the server starts here, too.
+pub(super) fn start(address: &str, work: &Work, part: &Part<Calls>) -> Result<(), RoleError> {
     let (connections, strategy) = (work.connections * work.threads, Strategy::of(work));
-    frame_link::way(work, endpoint, connections, move |server| {
+    let way = frame_link::way(work, address, connections, move |server| {
         answer(server, strategy)
-    })
+    })?;
+    for _ in 0..work.threads {
+        let (way, work) = (way.clone(), work.clone());
+        part.start(move |part| call(&way, &work, part));
+    }
+    Ok(())
 }
 
 fn answer(server: Server, strategy: Strategy) -> io::Result<()> {
@@ -58,30 +59,11 @@ fn answer(server: Server, strategy: Strategy) -> io::Result<()> {
     server.serve(strategy, add, |_| {})
 }
 
-/// Starts the threads, which say what becomes of them.
-pub(super) fn start(way: &Way, work: &Work, course: &Arc<Course>, sender: &Sender<News<Calls>>) {
-    for _ in 0..work.threads {
-        let (way, work) = (way.clone(), work.clone());
-        course.start(sender, move |course, sender| {
-            call(&way, &work, course, sender)
-        });
-    }
-}
-
-fn call(
-    way: &Way,
-    work: &Work,
-    course: &Course,
-    sender: &Sender<News<Calls>>,
-) -> io::Result<Calls> {
-    if matches!(way, Way::Rings(_)) {
-        work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
-    }
-    let gives_way = work.threads > 1 || work.cores.len() < 2;
+fn call(way: &Way, work: &Work, part: &Part<Calls>) -> io::Result<Calls> {
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, work, work.connections)?;
     let strategy = Strategy::of(work);
-    let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, strategy, gives_way)?;
     let mut clients: Vec<Client> = links.all.iter().map(|_| Client::default()).collect();
-    tell(sender, News::Connected);
+    part.connected();
     let mut calls = Calls::default();
     for (client, link) in clients.iter_mut().zip(&mut links.all) {
         client.send(work.in_flight, &mut link.output);
@@ -89,14 +71,14 @@ fn call(
     }
     loop {
         let now_ns = now_ns();
-        if course.is_over(now_ns) {
+        if part.is_over(now_ns) {
             let patient = |client: &Client| {
                 let oldest = client.sent.front();
                 oldest.is_some_and(|sent_ns| now_ns < sent_ns + call_timeout_ns(work))
             };
             if !clients.iter().any(patient) {
                 let unanswered = clients.iter().flat_map(|client| &client.sent);
-                unanswered.for_each(|&sent_ns| calls.settle(course, sent_ns, None));
+                unanswered.for_each(|&sent_ns| calls.settle(part, sent_ns, None));
                 return Ok(calls);
             }
         }
@@ -104,7 +86,7 @@ fn call(
         let mut read_ns = None;
         links.turn(LOOK_EVERY, strategy, |number, reply, out| {
             let now_ns = *read_ns.get_or_insert_with(tidewire_io::clock::now_ns);
-            clients[number].take(reply, now_ns, out, course, &mut calls);
+            clients[number].take(reply, now_ns, out, part, &mut calls);
         })?;
     }
 }

@@ -1,15 +1,12 @@
 //! Tidewire's clients: sessions of a lane that call, check and call again.
 
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
 };
 use tidewire_io::clock::now_ns;
 use tidewire_load::format::describe;
 
-use super::super::course::{Course, News, tell};
+use super::super::course::Part;
 use super::{Calls, METHOD, call_timeout_ns, numbers};
 use crate::contract::Work;
 use crate::plan::RoleError;
@@ -18,8 +15,7 @@ use crate::stage::OrFailed;
 /// The clients of one thread.
 struct Caller {
     endpoint: Endpoint,
-    course: Arc<Course>,
-    sender: Sender<News<Calls>>,
+    part: Part<Calls>,
     clients: Vec<Client>,
     open: usize,
     connects: bool,
@@ -48,8 +44,7 @@ struct Place {
 pub(super) fn start(
     endpoint: &Endpoint,
     work: &Work,
-    course: &Arc<Course>,
-    sender: &Sender<News<Calls>>,
+    part: &Part<Calls>,
 ) -> Result<Server, RoleError> {
     let place = |call| Place {
         call,
@@ -64,8 +59,7 @@ pub(super) fn start(
         .lanes(work.threads)
         .start(|_| Caller {
             endpoint: endpoint.clone(),
-            course: Arc::clone(course),
-            sender: sender.clone(),
+            part: part.clone(),
             clients: (0..work.connections).map(|_| client()).collect(),
             open: 0,
             connects: true,
@@ -78,7 +72,7 @@ pub(super) fn start(
 
 impl Caller {
     fn fail(&self, error: &dyn std::error::Error) {
-        tell(&self.sender, News::Failed(describe(error)));
+        self.part.fail(describe(error));
     }
 
     /// Sends the call of a place to the session at hand.
@@ -101,7 +95,7 @@ impl Caller {
 
     /// Gives up calls whose replies do not come.
     fn expire(&mut self, cx: &mut Context<'_>, now_ns: u64) {
-        let is_over = self.course.is_over(now_ns);
+        let is_over = self.part.is_over(now_ns);
         for index in 0..self.clients.len() {
             let step = self.clients[index].places.len();
             for number in 0..step {
@@ -109,7 +103,7 @@ impl Caller {
                 if place.is_waiting && now_ns > place.sent_ns + self.timeout_ns {
                     place.is_waiting = false;
                     place.call = place.call.wrapping_add(step as u32);
-                    self.calls.settle(&self.course, place.sent_ns, None);
+                    self.calls.settle(&self.part, place.sent_ns, None);
                     if !is_over {
                         self.call(cx, index, number, now_ns);
                     }
@@ -130,7 +124,7 @@ impl Service for Caller {
         self.clients[index].session = Some(cx.session());
         self.open += 1;
         if self.open == self.clients.len() {
-            tell(&self.sender, News::Connected);
+            self.part.connected();
         }
         for place in 0..self.clients[index].places.len() {
             self.call(cx, index, place, now_ns());
@@ -156,8 +150,8 @@ impl Service for Caller {
             && message.payload == first.wrapping_add(second).to_le_bytes();
         let now_ns = cx.now_ns();
         let answered_ns = is_right.then_some(now_ns);
-        self.calls.settle(&self.course, sent_ns, answered_ns);
-        if !self.course.is_over(now_ns) {
+        self.calls.settle(&self.part, sent_ns, answered_ns);
+        if !self.part.is_over(now_ns) {
             self.call(cx, index, number, now_ns);
         }
         Ok(())
@@ -165,8 +159,8 @@ impl Service for Caller {
 
     fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
         if !self.is_done {
-            let text = format!("a client's session ended: {reason}");
-            tell(&self.sender, News::Failed(text));
+            self.part
+                .fail(format!("a client's session ended: {reason}"));
         }
     }
 
@@ -184,9 +178,9 @@ impl Service for Caller {
         }
         let now_ns = now_ns();
         self.expire(cx, now_ns);
-        if self.course.is_over(now_ns) && !self.is_waiting() && !self.is_done {
+        if self.part.is_over(now_ns) && !self.is_waiting() && !self.is_done {
             self.is_done = true;
-            tell(&self.sender, News::Done(std::mem::take(&mut self.calls)));
+            self.part.done(std::mem::take(&mut self.calls));
         }
         (!self.is_done).then_some(now_ns + LOOK_EVERY_NS)
     }

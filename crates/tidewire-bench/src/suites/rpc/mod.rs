@@ -8,13 +8,10 @@
 mod bare;
 mod caller;
 
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-
 use tidewire::{Context, HandlerResult, Message, Router, Server};
 use tidewire_load::statistics::LatencyHistogram;
 
-use super::course::{self, Course, News};
+use super::course::{self, Course, Part};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
@@ -104,15 +101,14 @@ fn add(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let start = |course: &Arc<Course>, sender: &Sender<News<Calls>>| match side {
+    let start = |part: &Part<Calls>| match side {
         Side::Tidewire => {
             let (server, address) = super::reach(work, address, start_server)?;
-            let clients = caller::start(&super::endpoint(&address)?, work, course, sender)?;
+            let clients = caller::start(&super::endpoint(&address)?, work, part)?;
             Ok(Some((server, clients)))
         }
         Side::Bare => {
-            let way = bare::way(work, super::bare_endpoint(work, address)?)?;
-            bare::start(&way, work, course, sender);
+            bare::start(address, work, part)?;
             Ok(None)
         }
     };
