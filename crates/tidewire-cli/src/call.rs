@@ -52,9 +52,6 @@ pub(crate) struct CallArguments {
 }
 
 /// Calls once and prints the reply.
-///
-/// # Errors
-/// The server cannot be reached, does not answer in time, or answers with an error.
 pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     let connection = &arguments.connection;
     Need::Methods.check(&connection.codec(), "a call")?;

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tidewire_load::compare::{Comparison, NoiseRecord, Pairing, RunSet, Verdict};
 use tidewire_load::statistics::Bootstrap;
-use tidewire_proto::text::escape_json;
 
 use crate::failure::Failure;
+use crate::payload::json_pretty;
 
 /// Compare reports of load tests, or files of the benchmark: ratios of medians with intervals, and a verdict for each metric.
 /// Each side is a report.json or a directory with several, or a bench.json, whose rounds are its runs; four runs of each
@@ -74,7 +73,6 @@ pub(crate) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
 }
 
 impl JudgementArguments {
-    /// The drawing of runs.
     pub(crate) fn bootstrap(&self) -> Bootstrap {
         Bootstrap {
             seed: self.seed,
@@ -84,21 +82,18 @@ impl JudgementArguments {
 
     /// Prints the comparison and returns the exit code.
     pub(crate) fn conclude(&self, comparison: &Comparison) -> anyhow::Result<ExitCode> {
-        let text = if self.json {
-            let json = serde_json::to_string_pretty(comparison);
-            let json = json.context("the comparison cannot be expressed as JSON")?;
-            escape_json(&json).into_owned() + "\n"
-        } else {
-            comparison.to_text()
-        };
-        crate::output::print(text);
+        crate::output::print(match self.json {
+            true => json_pretty(comparison)?,
+            false => comparison.to_text(),
+        });
         let Some(fail_on) = self.fail_on else {
             return Ok(ExitCode::SUCCESS);
         };
         if comparison.judged() == 0 {
+            let remedy = "the table shows the reason; most often each side needs more runs of the same scenario";
             return Err(Failure::configuration(
                 "nothing could be judged, so nothing can fail or pass",
-                "the table shows the reason; most often each side needs more runs of the same scenario",
+                remedy,
             )
             .into());
         }
@@ -107,11 +102,7 @@ impl JudgementArguments {
             FailOn::Regression => worse,
             FailOn::Change => worse + comparison.count(Verdict::Better),
         };
-        Ok(if found > 0 {
-            ExitCode::from(FOUND)
-        } else {
-            ExitCode::SUCCESS
-        })
+        Ok(ExitCode::from(if found > 0 { FOUND } else { 0 }))
     }
 }
 

@@ -23,68 +23,20 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read the configuration {}; check the path and its permissions", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The text is not TOML. A key given twice is such a case.
-    #[error("{file}:{line}: not valid TOML: {message}")]
-    Syntax {
-        /// The file.
+    Read { path: PathBuf, source: io::Error },
+    /// A line of it is wrong.
+    #[error("{file}:{line}: {problem}")]
+    Line {
         file: String,
         /// Its line, from 1.
         line: usize,
-        /// The error of the TOML reader.
-        message: String,
-    },
-    /// No flag has this name.
-    #[error("{file}:{line}: unknown key `{key}`{}", suggestion(nearest.as_deref()))]
-    UnknownKey {
-        /// The file.
-        file: String,
-        /// Its line, from 1.
-        line: usize,
-        /// The key.
-        key: String,
-        /// The known key that it resembles, if there is one.
-        nearest: Option<String>,
-    },
-    /// The value is of another type.
-    #[error("{file}:{line}: `{key}` must be {expected}, but it is the {found}")]
-    WrongType {
-        /// The file.
-        file: String,
-        /// Its line, from 1.
-        line: usize,
-        /// The key.
-        key: String,
-        /// The accepted values.
-        expected: &'static str,
-        /// The value in the file.
-        found: String,
-    },
-    /// The flag does not take this value.
-    #[error("{file}:{line}: `{key}`: {message}")]
-    BadValue {
-        /// The file.
-        file: String,
-        /// Its line, from 1.
-        line: usize,
-        /// The key.
-        key: String,
-        /// The flag's error.
-        message: String,
+        /// The error in it, and the remedy if there is one.
+        problem: String,
     },
 }
 
 /// Makes the values of the file at `path` the defaults of the flags of `command`.
-///
-/// # Errors
-/// See [`ConfigError`].
 pub(crate) fn with_defaults_of(command: Command, path: &Path) -> Result<Command, ConfigError> {
     let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
@@ -119,43 +71,41 @@ type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
     fn apply(&self, mut command: Command) -> Result<Command, ConfigError> {
-        let table = DeTable::parse(self.text).map_err(|error| ConfigError::Syntax {
-            file: self.file.clone(),
-            line: self.line(error.span().map_or(0, |span| span.start)),
-            message: error.message().to_owned(),
+        let table = DeTable::parse(self.text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            self.wrong(offset, format!("not valid TOML: {}", error.message()))
         })?;
         for (key, value) in table.get_ref() {
-            let line = self.line(key.span().start);
+            let offset = key.span().start;
             let key: &str = key.get_ref();
             let Some((_, flag)) = flags(&command).find(|(known, _)| known == key) else {
-                return Err(self.unknown(&command, key, line));
+                return Err(self.wrong(offset, unknown(&command, key)));
             };
             let id = flag.get_id().clone();
             let values = self.values(flag, key, value)?;
-            self.check(&command, flag, key, line, &values)?;
-            command = command.mut_arg(id, |flag| {
-                flag.default_values(values.into_iter().map(OsStr::from))
-            });
+            if let Err(error) = check(&command, flag, &values) {
+                return Err(self.wrong(offset, format!("`{key}`: {}", in_one_line(&error))));
+            }
+            let values = values.into_iter().map(OsStr::from);
+            command = command.mut_arg(id, |flag| flag.default_values(values));
         }
         Ok(command)
     }
 
-    fn unknown(&self, command: &Command, key: &str, line: usize) -> ConfigError {
-        let known = keys(command);
-        let known: Vec<&str> = known.iter().map(String::as_str).collect();
-        // The user may have written the flag as on the command line.
-        let nearest = nearest_key(&key.replace('-', "_"), &known).map(str::to_owned);
-        ConfigError::UnknownKey {
+    /// Returns the error of the line that has this byte.
+    fn wrong(&self, offset: usize, problem: String) -> ConfigError {
+        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
+        ConfigError::Line {
             file: self.file.clone(),
-            line,
-            key: key.to_owned(),
-            nearest,
+            line: before.iter().filter(|byte| **byte == b'\n').count() + 1,
+            problem,
         }
     }
 
     /// Returns the value in the form that the flag takes.
     fn values(&self, flag: &Arg, key: &str, value: &Value<'_>) -> Result<Vec<String>, ConfigError> {
         let expected = Expected::of(flag);
+        let text_of = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
         let texts = match (expected, value.get_ref()) {
             (Expected::Texts, DeValue::Array(array)) if !array.is_empty() => {
                 array.iter().map(|entry| text_of(entry.get_ref())).collect()
@@ -174,47 +124,35 @@ impl Reader<'_> {
             let span = value.span();
             let source = self.text.get(span.clone()).unwrap_or_default();
             let shown: String = source.chars().take(FOUND_CHARS_MAX).collect();
-            ConfigError::WrongType {
-                file: self.file.clone(),
-                line: self.line(span.start),
-                key: key.to_owned(),
-                expected: expected.name(),
-                found: format!("{} {shown}", value.get_ref().type_str()),
-            }
+            let (expected, found) = (expected.name(), value.get_ref().type_str());
+            self.wrong(
+                span.start,
+                format!("`{key}` must be {expected}, but it is the {found} {shown}"),
+            )
         })
-    }
-
-    /// Lets the flag's own parser check its value.
-    fn check(
-        &self,
-        command: &Command,
-        flag: &Arg,
-        key: &str,
-        line: usize,
-        values: &[String],
-    ) -> Result<(), ConfigError> {
-        let long = flag.get_long().unwrap_or_default();
-        let arguments = values.iter().map(|value| format!("--{long}={value}"));
-        let arguments = std::iter::once(command.get_name().to_owned()).chain(arguments);
-        let parsed = command.clone().try_get_matches_from(arguments);
-        let Err(error) = parsed else {
-            return Ok(());
-        };
-        Err(ConfigError::BadValue {
-            file: self.file.clone(),
-            line,
-            key: key.to_owned(),
-            message: in_one_line(&error),
-        })
-    }
-
-    fn line(&self, offset: usize) -> usize {
-        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
-        before.iter().filter(|byte| **byte == b'\n').count() + 1
     }
 }
 
-/// The accepted values of a key.
+/// Lets the flag's own parser check its value.
+fn check(command: &Command, flag: &Arg, values: &[String]) -> Result<(), clap::Error> {
+    let long = flag.get_long().unwrap_or_default();
+    let arguments = values.iter().map(|value| format!("--{long}={value}"));
+    let arguments = std::iter::once(command.get_name().to_owned()).chain(arguments);
+    command.clone().try_get_matches_from(arguments).map(drop)
+}
+
+fn unknown(command: &Command, key: &str) -> String {
+    let known = keys(command);
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    // The user may have written the flag as on the command line.
+    match nearest_key(&key.replace('-', "_"), &known) {
+        Some(nearest) => format!("unknown key `{key}`; did you mean `{nearest}`?"),
+        None => format!(
+            "unknown key `{key}`; `tidewire serve --help` lists the flags, which are the keys"
+        ),
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Switch,
@@ -247,10 +185,6 @@ impl Expected {
     }
 }
 
-fn text_of(value: &DeValue<'_>) -> Option<String> {
-    value.as_str().map(str::to_owned)
-}
-
 /// Joins clap's error of several lines, without its advice about the command line.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
@@ -261,13 +195,6 @@ fn in_one_line(error: &clap::Error) -> String {
         .filter(|line| !line.is_empty())
         .collect();
     lines.join("; ").trim_start_matches("error: ").to_owned()
-}
-
-fn suggestion(nearest: Option<&str>) -> String {
-    match nearest {
-        Some(nearest) => format!("; did you mean `{nearest}`?"),
-        None => "; `tidewire serve --help` lists the flags, which are the keys".to_owned(),
-    }
 }
 
 /// Flags that concern the command line itself.

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 use tidewire_load::doctor::Examination;
-use tidewire_proto::text::escape_json;
+
+use crate::payload::json_pretty;
 
 /// Examine this machine for what would spoil a measurement, and say how to fix it. Takes about three seconds and
 /// changes nothing.
@@ -20,14 +20,10 @@ pub(crate) struct DoctorArguments {
 /// Examines the machine and prints the result.
 pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let examination = Examination::make();
-    let text = if arguments.json {
-        let json = serde_json::to_string_pretty(&examination);
-        let json = json.context("the examination cannot be expressed as JSON")?;
-        escape_json(&json).into_owned() + "\n"
-    } else {
-        examination.to_text()
-    };
-    crate::output::print(text);
+    crate::output::print(match arguments.json {
+        true => json_pretty(&examination)?,
+        false => examination.to_text(),
+    });
     Ok(ExitCode::SUCCESS)
 }
 

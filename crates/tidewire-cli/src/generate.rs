@@ -31,9 +31,6 @@ pub(crate) struct ManArguments {
 }
 
 /// Writes the completions of `command` to stdout.
-///
-/// # Errors
-/// Stdout cannot be written.
 pub(crate) fn completions(
     mut command: Command,
     arguments: &CompletionsArguments,
@@ -45,9 +42,6 @@ pub(crate) fn completions(
 }
 
 /// Writes a page for `command` and one for each of its subcommands.
-///
-/// # Errors
-/// The directory or a page cannot be written.
 pub(crate) fn man(command: Command, arguments: &ManArguments) -> anyhow::Result<ExitCode> {
     let directory = &arguments.out;
     let pages = write_pages(command, directory).map_err(|error| {

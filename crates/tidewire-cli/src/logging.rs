@@ -42,9 +42,6 @@ pub(crate) struct LogArguments {
 impl LogArguments {
     /// Starts the log. `is_flag` means that the level comes from the command line, `default_level` is the command's
     /// own.
-    ///
-    /// # Errors
-    /// The log file cannot be opened or written.
     pub(crate) fn start(&self, is_flag: bool, default_level: &str) -> Result<Log, LogError> {
         let variable = std::env::var("RUST_LOG").ok();
         let variable = variable.as_deref().filter(|text| !text.is_empty());

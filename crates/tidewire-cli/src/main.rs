@@ -22,6 +22,7 @@ mod report_directory;
 mod serve;
 mod signals;
 mod tell;
+mod threads;
 mod topics;
 
 use std::path::Path;
@@ -184,17 +185,9 @@ impl Command {
             Self::Pub(arguments) => Some((&arguments.log, "error")),
             Self::Sub(arguments) => Some((&arguments.log, "error")),
             Self::Load(arguments) => Some((&arguments.log, "warn")),
-            Self::Search(arguments) => Some((&arguments.log, "warn")),
-            Self::Sweep(arguments) => Some((&arguments.log, "warn")),
-            Self::Merge(_)
-            | Self::Report(_)
-            | Self::Compare(_)
-            | Self::Ab(_)
-            | Self::Bench(_)
-            | Self::BenchProgram(_)
-            | Self::Doctor(_)
-            | Self::Completions(_)
-            | Self::Man(_) => None,
+            Self::Search(arguments) => Some((&arguments.levels.log, "warn")),
+            Self::Sweep(arguments) => Some((&arguments.levels.log, "warn")),
+            _ => None,
         }
     }
 }

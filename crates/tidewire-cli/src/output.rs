@@ -48,9 +48,6 @@ pub(crate) fn remember(result: io::Result<()>) {
 }
 
 /// Whether all output so far was written, or has no reader.
-///
-/// # Errors
-/// The first failure of writing.
 pub(crate) fn check() -> Result<(), OutputError> {
     let mut first = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     first.take().map_or(Ok(()), |source| Err(source.into()))

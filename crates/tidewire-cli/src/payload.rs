@@ -3,14 +3,23 @@
 //! JSON may be printed on a terminal, too, which obeys control characters. [`tidewire_proto::text`] describes how they
 //! are kept from terminals otherwise.
 
+use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tidewire_proto::text::escape_json;
 
 /// Returns the JSON of a value, for a line that a terminal may show.
 pub(crate) fn json_text(value: &Value) -> String {
     escape_json(&value.to_string()).into_owned()
+}
+
+/// Returns the JSON of a result in lines of its own.
+pub(crate) fn json_pretty(value: &impl Serialize) -> anyhow::Result<String> {
+    let json =
+        serde_json::to_string_pretty(value).context("the result cannot be expressed as JSON")?;
+    Ok(escape_json(&json).into_owned() + "\n")
 }
 
 /// Adds `payload` as text, or `payload_base64` if it is not UTF-8.

@@ -13,15 +13,16 @@
 //! sooner or later). Programs that prefer JSON get one object instead.
 
 use std::fmt;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 
+use serde::Serialize;
 use serde_json::json;
 use thiserror::Error;
 
 use crate::payload::json_text;
 
 /// The announcement of a server that accepts connections.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Ready {
     /// Its addresses, to connect to.
     pub(crate) addresses: Vec<String>,
@@ -49,41 +50,14 @@ pub(crate) enum ReadyError {
 }
 
 impl Ready {
-    /// Writes the lines and flushes, because the reader waits at a pipe.
-    ///
-    /// # Errors
-    /// The errors of `out`.
-    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        write!(out, "{self}")?;
-        out.flush()
-    }
-
-    /// Writes all of it as one JSON object in a line, and flushes.
-    ///
-    /// # Errors
-    /// The errors of `out`.
-    pub(crate) fn print_json(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self {
-            addresses,
-            codec,
-            lanes,
-            poller,
-        } = self;
-        let object = json!({
-            "event": "ready",
-            "addresses": addresses,
-            "codec": codec,
-            "lanes": lanes,
-            "poller": poller,
-        });
-        writeln!(out, "{}", json_text(&object))?;
-        out.flush()
+    /// Returns all of it as one JSON object in a line.
+    pub(crate) fn to_json(&self) -> String {
+        let mut object = json!(self);
+        object["event"] = "ready".into();
+        json_text(&object) + "\n"
     }
 
     /// Reads the lines, and nothing after them.
-    ///
-    /// # Errors
-    /// See [`ReadyError`].
     pub(crate) fn parse(input: &mut impl BufRead) -> Result<Self, ReadyError> {
         let mut addresses = Vec::new();
         let mut line = String::new();
@@ -105,14 +79,11 @@ impl Ready {
     fn parse_ready(text: &str, addresses: Vec<String>) -> Option<Self> {
         let mut words = text.strip_prefix(READY)?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
-        let codec = value("codec")?.to_owned();
-        let lanes = value("lanes")?.parse().ok()?;
-        let poller = value("poller")?.to_owned();
         Some(Self {
             addresses,
-            codec,
-            lanes,
-            poller,
+            codec: value("codec")?.to_owned(),
+            lanes: value("lanes")?.parse().ok()?,
+            poller: value("poller")?.to_owned(),
         })
     }
 }
@@ -122,12 +93,7 @@ impl fmt::Display for Ready {
         for address in &self.addresses {
             writeln!(formatter, "{LISTENING}{address}")?;
         }
-        let Self {
-            codec,
-            lanes,
-            poller,
-            ..
-        } = self;
+        let (codec, lanes, poller) = (&self.codec, self.lanes, &self.poller);
         writeln!(
             formatter,
             "{READY}codec={codec} lanes={lanes} poller={poller}"
@@ -153,15 +119,13 @@ mod tests {
             lanes: 2,
             poller: "epoll".to_owned(),
         };
-        let mut out = Vec::new();
-        ready.print(&mut out).unwrap();
+        let text = ready.to_string();
         assert_eq!(
-            String::from_utf8(out.clone()).unwrap(),
-            "listening on tcp://127.0.0.1:41873\nlistening on ipc:///tmp/a b.sock\n\
-             ready codec=tw1 lanes=2 poller=epoll\n"
+            text,
+            "listening on tcp://127.0.0.1:41873\nlistening on ipc:///tmp/a b.sock\nready codec=tw1 lanes=2 poller=epoll\n"
         );
-        out.extend_from_slice(b"more");
-        let mut input = &out[..];
+        let text = text + "more";
+        let mut input = text.as_bytes();
         assert_eq!(Ready::parse(&mut input).unwrap(), ready);
         assert_eq!(input, b"more");
     }
@@ -174,13 +138,8 @@ mod tests {
             lanes: 1,
             poller: "poll".to_owned(),
         };
-        let mut out = Vec::new();
-        ready.print_json(&mut out).unwrap();
-        assert_eq!(
-            out,
-            br#"{"addresses":["tcp://127.0.0.1:1"],"codec":"tw1","event":"ready","lanes":1,"poller":"poll"}
-"#
-        );
+        let object = r#"{"addresses":["tcp://127.0.0.1:1"],"codec":"tw1","event":"ready","lanes":1,"poller":"poll"}"#;
+        assert_eq!(ready.to_json(), format!("{object}\n"));
     }
 
     #[test]

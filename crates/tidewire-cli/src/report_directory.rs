@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use anyhow::Context;
+use serde::Serialize;
+
 use crate::failure::Failure;
 
 /// Checks that files can be written into the directory, and creates it if it does not exist: a directory that cannot be
 /// written must not waste a minute of measuring.
-///
-/// # Errors
-/// They cannot be written.
 pub(crate) fn check_directory(directory: &Path) -> anyhow::Result<()> {
     let probe = directory.join(".tidewire-probe");
     std::fs::create_dir_all(directory)
@@ -21,4 +21,10 @@ pub(crate) fn check_directory(directory: &Path) -> anyhow::Result<()> {
             );
             Failure::configuration(what, "name another directory with --out").into()
         })
+}
+
+/// Writes the record of a measurement.
+pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(record)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

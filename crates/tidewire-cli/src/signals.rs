@@ -18,7 +18,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::{logging, tell};
+use crate::{logging, tell, threads};
 
 /// A function that runs once, just before the process is ended at once.
 type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
@@ -26,58 +26,49 @@ type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 /// Installs the handlers. From now on the first interrupt or termination signal calls `begin`, and the second ends the
 /// process at once, with a shell's exit code of the signal. So does the end of `within`, counted from the first signal.
 /// Before that, `last` is called and has a moment to finish.
-///
-/// # Errors
-/// The system refused the handler or the thread.
 pub(crate) fn watch(
-    within: Option<Duration>,
+    within: Duration,
     begin: impl FnOnce() + Send + 'static,
     last: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let last: LastAct = Arc::new(Mutex::new(Some(Box::new(last))));
     let mut begin = Some(begin);
-    thread::Builder::new()
-        .name("tidewire-signals".to_owned())
-        .spawn(move || {
-            for signal in signals.forever() {
-                let Some(begin) = begin.take() else {
-                    end_at_once(signal, &last);
-                };
-                logging::hurry();
-                tell::hurry();
-                begin();
-                if let Some(within) = within {
-                    end_within(within, signal, Arc::clone(&last));
-                }
-            }
-        })?;
-    Ok(())
+    threads::start("signals", move || {
+        for signal in signals.forever() {
+            let Some(begin) = begin.take() else {
+                end_at_once(signal, &last);
+            };
+            logging::hurry();
+            tell::hurry();
+            begin();
+            let last = Arc::clone(&last);
+            // If no thread can be started, a second signal can still end the process.
+            let _ = threads::start("overtime", move || {
+                thread::sleep(within);
+                end_at_once(signal, &last);
+            });
+        }
+    })
+}
+
+/// Installs the handlers for a command that looks at a flag. Returns the flag, which the first signal sets.
+pub(crate) fn stop_flag(
+    within: Duration,
+    last: impl FnOnce() + Send + 'static,
+) -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    watch(within, move || stopped.store(true, Ordering::Relaxed), last)?;
+    Ok(stop)
 }
 
 /// Makes the hang-up signal reopen the log file from now on, instead of ending the process.
-///
-/// # Errors
-/// The system refused the handler or the thread.
 pub(crate) fn reopen_log_at_hangup() -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP])?;
-    thread::Builder::new()
-        .name("tidewire-hangup".to_owned())
-        .spawn(move || {
-            for _ in signals.forever() {
-                logging::reopen();
-            }
-        })?;
-    Ok(())
-}
-
-/// Ends the process when its time is over. If no thread can be started, a second signal can still end it.
-fn end_within(within: Duration, signal: i32, last: LastAct) {
-    let thread = thread::Builder::new().name("tidewire-overtime".to_owned());
-    let _ = thread.spawn(move || {
-        thread::sleep(within);
-        end_at_once(signal, &last);
-    });
+    threads::start("hangup", move || {
+        signals.forever().for_each(|_| logging::reopen());
+    })
 }
 
 fn end_at_once(signal: i32, last: &LastAct) -> ! {
@@ -88,7 +79,7 @@ fn end_at_once(signal: i32, last: &LastAct) -> ! {
         if let Some(act) = act {
             let (done, is_done) = mpsc::channel();
             // The last act may block like the command, and is left out if no thread can be started.
-            let _ = thread::Builder::new().spawn(move || {
+            let _ = threads::start("last", move || {
                 act();
                 // The process may be gone.
                 let _ = done.send(());
@@ -98,6 +89,9 @@ fn end_at_once(signal: i32, last: &LastAct) -> ! {
     }
     process::exit(128 + signal);
 }
+
+/// A shell's exit code of an interrupt.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The maximum time of the last act: short for a user who pressed Ctrl-C twice, and long enough on a busy machine.
 const LAST_ACT: Duration = Duration::from_secs(1);

@@ -7,8 +7,9 @@
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
+
+use crate::threads;
 
 /// The destination of a text.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +47,10 @@ fn write_all(stream: Stream, text: Vec<u8>, is_ending: impl Fn() -> bool) -> io:
         return Err(io::ErrorKind::TimedOut.into());
     }
     let (done, is_done) = mpsc::channel();
-    thread::Builder::new()
-        .name("tidewire-tell".to_owned())
-        .spawn(move || {
-            // The call fails only after the caller has stopped waiting. The result then has no reader.
-            let _ = done.send(write(stream, &text));
-        })?;
+    threads::start("tell", move || {
+        // The call fails only after the caller has stopped waiting. The result then has no reader.
+        let _ = done.send(write(stream, &text));
+    })?;
     while !is_ending() {
         match is_done.recv_timeout(LOOK_EVERY) {
             Ok(result) => return result,

@@ -8,13 +8,12 @@
 mod side;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use tidewire_load::compare::{Comparison, NOISE_PAIRS_MIN, NoiseRecord, Pairing, RunSet};
 use tidewire_load::statistics::PAIRS_MIN;
@@ -22,7 +21,9 @@ use tidewire_load::statistics::PAIRS_MIN;
 use self::side::{Ended, Side};
 use crate::compare::JudgementArguments;
 use crate::failure::Failure;
-use crate::{output, signals};
+use crate::output;
+use crate::report_directory::write_json;
+use crate::signals::{self, INTERRUPTED};
 
 /// Run two binaries in turns on one scenario and compare them. Each run is `BIN load SCENARIO --serve` in a fresh
 /// process; first A runs against itself, to learn the noise of this machine.
@@ -72,13 +73,8 @@ pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
     }
     let series = Series::new(arguments)?;
     let bootstrap = arguments.judgement.bootstrap();
-    let noise_pairs = if noise.is_some() {
-        0
-    } else {
-        arguments.noise_pairs
-    };
-    let noise = if noise_pairs > 0 {
-        let Some((first, second)) = series.run("noise", NOISE_SIDES, noise_pairs)? else {
+    let noise = if noise.is_none() && arguments.noise_pairs > 0 {
+        let Some((first, second)) = series.run("noise", NOISE_SIDES, arguments.noise_pairs)? else {
             return Ok(ExitCode::from(INTERRUPTED));
         };
         NoiseRecord::of(&first, &second, bootstrap)
@@ -86,13 +82,13 @@ pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
         noise
     };
     if let Some(noise) = &noise {
-        write_json(&arguments.out.join("noise.json"), noise)?;
+        write_json(noise, &arguments.out.join("noise.json"))?;
     }
     let Some((base, new)) = series.run("pair", SIDES, arguments.pairs)? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let comparison = Comparison::of(&base, &new, Pairing::ByOrder, noise.as_ref(), bootstrap)?;
-    write_json(&arguments.out.join("comparison.json"), &comparison)?;
+    write_json(&comparison, &arguments.out.join("comparison.json"))?;
     arguments.judgement.conclude(&comparison)
 }
 
@@ -116,14 +112,8 @@ impl<'a> Series<'a> {
             let what = format!("cannot create {}: {error}", arguments.out.display());
             Failure::configuration(what, "name another directory with --out")
         })?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
         // The present run gets a stop signal, and the command waits for it.
-        signals::watch(
-            Some(WAY_OUT),
-            move || stopped.store(true, Ordering::Relaxed),
-            || {},
-        )?;
+        let stop = signals::stop_flag(WAY_OUT, || {})?;
         Ok(Self { arguments, stop })
     }
 
@@ -184,43 +174,27 @@ impl<'a> Series<'a> {
 
 /// Returns the order of the sides in a pair: A B, B A, A B, …
 fn order(pair: u16) -> [usize; 2] {
-    if pair.is_multiple_of(2) {
-        [0, 1]
-    } else {
-        [1, 0]
-    }
+    let first = usize::from(pair % 2);
+    [first, 1 - first]
 }
 
 fn noise_pairs(text: &str) -> Result<u16, String> {
-    let pairs: u16 = text
-        .parse()
-        .map_err(|_| "not a number of pairs".to_owned())?;
-    if pairs > 0 && usize::from(pairs) < NOISE_PAIRS_MIN {
-        return Err(format!(
+    match text.parse::<u16>() {
+        Err(_) => Err("not a number of pairs".to_owned()),
+        Ok(pairs) if pairs == 0 || usize::from(pairs) >= NOISE_PAIRS_MIN => Ok(pairs),
+        Ok(_) => Err(format!(
             "noise needs {NOISE_PAIRS_MIN} pairs or more, or 0 for none"
-        ));
+        )),
     }
-    Ok(pairs)
-}
-
-fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut json = serde_json::to_vec_pretty(value)
-        .with_context(|| format!("cannot express {} as JSON", path.display()))?;
-    json.push(b'\n');
-    fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The maximum time to end after the first signal. A run that was told to stop is killed after half of that.
 const WAY_OUT: Duration = Duration::from_secs(30);
 
-/// The directories of the two sides.
 const SIDES: [&str; 2] = ["a", "b"];
 
 /// The directories of A against itself.
 const NOISE_SIDES: [&str; 2] = ["noise-1", "noise-2"];
-
-/// A shell's exit code of an interrupt.
-const INTERRUPTED: u8 = 130;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -21,17 +21,17 @@ pub(super) struct Side<'a> {
     pub(super) directory: PathBuf,
 }
 
-/// The end of a run.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It wrote its report.
-    Reported { report: PathBuf, secs: f64 },
+    Reported {
+        report: PathBuf,
+        secs: f64,
+    },
     /// The user stopped it.
     Stopped,
 }
 
 impl Side<'_> {
-    /// Returns the command of a run.
     pub(super) fn command(&self, pair: usize, scenario: &Path, further: &[String]) -> Command {
         // PATH is searched for a name without a slash, even if the present directory has such a file.
         let here = self.binary.is_file();
@@ -147,7 +147,6 @@ impl Drop for Running {
     }
 }
 
-/// The name of the file for the output of a run.
 const OUTPUT_FILE: &str = "output.txt";
 
 /// The number of lines of a failed run's output that an error shows.

@@ -5,8 +5,7 @@ mod progress;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,7 +24,7 @@ use self::progress::Teller;
 use crate::failure::Failure;
 use crate::output;
 use crate::report_directory::check_directory;
-use crate::signals;
+use crate::signals::{self, INTERRUPTED};
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
 /// own.
@@ -86,13 +85,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     check_directory(&arguments.out)?;
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
-    let stop = Arc::clone(&options.stop);
-    // The command waits for the present run. Its programs end with this process, when their standard input ends.
-    signals::watch(
-        Some(WAY_OUT),
-        move || stop.store(true, Ordering::Relaxed),
-        || {},
-    )?;
     let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
     teller.begin(&options);
     let mut failure = None;
@@ -127,13 +119,12 @@ fn chosen(arguments: &BenchArguments) -> Result<Vec<(&'static Suite, Vec<RowPlan
     let suites = named(&arguments.suites)?;
     let chosen = choose(&suites, arguments.quick, &arguments.row_texts);
     if chosen.is_empty() {
-        return Err(Failure::configuration(
-            format!(
-                "no row's name contains `{}`",
-                arguments.row_texts.join("` or `")
-            ),
-            "see the names with --list, which with --quick are fewer",
-        ));
+        let what = format!(
+            "no row's name contains `{}`",
+            arguments.row_texts.join("` or `")
+        );
+        let remedy = "see the names with --list, which with --quick are fewer";
+        return Err(Failure::configuration(what, remedy));
     }
     Ok(chosen)
 }
@@ -151,10 +142,8 @@ fn named(names: &[String]) -> Result<Vec<&'static Suite>, Failure> {
         };
         Failure::configuration(format!("there is no suite `{name}`"), remedy)
     };
-    names
-        .iter()
-        .map(|name| suites::by_name(name).map_err(|nearest| unknown(name, nearest)))
-        .collect()
+    let named = |name: &String| suites::by_name(name).map_err(|nearest| unknown(name, nearest));
+    names.iter().map(named).collect()
 }
 
 fn options(
@@ -182,6 +171,12 @@ fn options(
         Pin::Auto => available_cores(),
         Pin::Off => Vec::new(),
     };
+    // Quick figures are not to be quoted, so they are not worth a second run.
+    let (rounds, again_max) = if arguments.quick {
+        (2, 0)
+    } else {
+        (5, AGAIN_MAX)
+    };
     let version = env!("CARGO_PKG_VERSION");
     let tidewire = (!arguments.limits).then(|| Program::own(&file, Side::Tidewire, version));
     Ok(BenchOptions {
@@ -189,18 +184,16 @@ fn options(
         quick: arguments.quick,
         row_texts: arguments.row_texts.clone(),
         measure_ms: arguments.seconds.map(|secs| (secs * 1e3) as u64),
-        repeat: arguments
-            .repeat
-            .map_or(if arguments.quick { 2 } else { 5 }, usize::from),
+        repeat: arguments.repeat.map_or(rounds, usize::from),
         bare: Program::own(&file, Side::Bare, version),
         tidewire,
         peers,
         missing_peers,
         cores,
         timeouts: Timeouts::default(),
-        // Quick figures are not to be quoted, so they are not worth a second run.
-        again_max: if arguments.quick { 0 } else { AGAIN_MAX },
-        stop: Arc::new(AtomicBool::new(false)),
+        again_max,
+        // The command waits for the present run. Its programs end with this process, when their standard input ends.
+        stop: signals::stop_flag(WAY_OUT, || {})?,
     })
 }
 
@@ -235,9 +228,8 @@ fn window_secs(text: &str) -> Result<f64, String> {
 }
 
 fn write(report: &BenchReport, directory: &Path) -> anyhow::Result<WrittenBench> {
-    Ok(report
-        .write_to(directory)
-        .map_err(|error| Failure::configuration(error.to_string(), ""))?)
+    let written = report.write_to(directory);
+    Ok(written.map_err(|error| Failure::configuration(error.to_string(), ""))?)
 }
 
 fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
@@ -249,11 +241,8 @@ fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let what = format!("rows are not wholly verified:\n  {}", faults.join("\n  "));
-    Err(Failure::judgement(
-        what,
-        "the figures of these rows prove nothing; see what failed above",
-    )
-    .into())
+    let remedy = "the figures of these rows prove nothing; see what failed above";
+    Err(Failure::judgement(what, remedy).into())
 }
 
 /// The maximum number of repetitions of a run that the machine disturbed.
@@ -262,11 +251,7 @@ const AGAIN_MAX: usize = 2;
 /// Shortest window, in seconds; a shorter one shows nothing.
 const WINDOW_SECS_MIN: f64 = 0.01;
 
-/// Longest window, in seconds.
 const WINDOW_SECS_MAX: f64 = 3_600.0;
-
-/// A shell's exit code of an interrupt.
-const INTERRUPTED: u8 = 130;
 
 /// The maximum time of the present run after the first signal. Then its programs end as by a second signal.
 const WAY_OUT: Duration = Duration::from_secs(30);

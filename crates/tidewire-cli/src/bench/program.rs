@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 use tidewire_bench::contract::{Description, Offer, Work};
 use tidewire_bench::plan::{Side, Suite};
 use tidewire_bench::stage::Stage;
@@ -15,18 +16,10 @@ use crate::failure::Failure;
 #[derive(Args, Debug)]
 pub(crate) struct ProgramArguments {
     /// The program.
-    #[arg(value_enum)]
-    side: SideName,
+    #[arg(value_parser = PossibleValuesParser::new(Side::ALL.map(Side::name)))]
+    side: String,
     #[command(subcommand)]
     part: Part,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum SideName {
-    /// The bare loops.
-    Bare,
-    /// Tidewire.
-    Tidewire,
 }
 
 #[derive(Debug, Subcommand)]
@@ -47,12 +40,9 @@ enum Part {
     },
 }
 
-/// Plays a part to its end.
 pub(crate) fn run(arguments: &ProgramArguments) -> anyhow::Result<ExitCode> {
-    let side = match arguments.side {
-        SideName::Bare => Side::Bare,
-        SideName::Tidewire => Side::Tidewire,
-    };
+    let is_bare = arguments.side == Side::Bare.name();
+    let side = if is_bare { Side::Bare } else { Side::Tidewire };
     let mut stage = Stage::standard();
     match &arguments.part {
         Part::Describe => stage.say(&describe(side))?,
@@ -78,10 +68,8 @@ fn understood(work: &str) -> anyhow::Result<(&'static Suite, Work)> {
 }
 
 fn add(offers: &mut Vec<Offer>, work: Work) {
-    let known = offers
-        .iter_mut()
-        .find(|offer| offer.suite == work.suite && offer.mode == work.mode);
-    match known {
+    let mut known = offers.iter_mut();
+    match known.find(|offer| offer.suite == work.suite && offer.mode == work.mode) {
         Some(offer) if offer.transports.contains(&work.transport) => {}
         Some(offer) => offer.transports.push(work.transport),
         None => offers.push(Offer {
@@ -97,13 +85,11 @@ fn describe(side: Side) -> Description {
     let mut offers: Vec<Offer> = Vec::new();
     for suite in SUITES {
         for row in (suite.rows)(false) {
-            match side {
-                Side::Bare => row
-                    .limits
-                    .into_iter()
-                    .for_each(|bare| add(&mut offers, bare.work)),
-                Side::Tidewire => add(&mut offers, row.work),
-            }
+            let works = match side {
+                Side::Bare => row.limits.into_iter().map(|bare| bare.work).collect(),
+                Side::Tidewire => vec![row.work],
+            };
+            works.into_iter().for_each(|work| add(&mut offers, work));
         }
     }
     Description {

@@ -9,7 +9,6 @@ use tidewire_bench::{BenchOptions, Progress, estimates};
 use crate::output;
 use crate::tell::{self, Stream};
 
-/// Prints the progress.
 pub(super) struct Teller {
     is_terminal: bool,
     /// The row of the last line.
@@ -24,14 +23,13 @@ impl Teller {
         }
     }
 
-    /// Announces the benchmark.
     pub(super) fn begin(&self, options: &BenchOptions) {
         let about = |secs: f64| duration(Duration::from_secs_f64(secs));
         let estimates = estimates(options);
-        let suites: Vec<String> = estimates
+        let suites = estimates
             .iter()
-            .map(|(name, secs)| format!("{name} {}", about(*secs)))
-            .collect();
+            .map(|(name, secs)| format!("{name} {}", about(*secs)));
+        let suites: Vec<String> = suites.collect();
         let all = about(estimates.iter().map(|(_, secs)| secs).sum());
         self.say(&format!("about {all}: {}", suites.join(", ")));
         let rounds = options.repeat;
@@ -48,15 +46,15 @@ impl Teller {
                 done,
                 left,
             } => {
-                let percent = done * 100.0;
-                let left = duration(*left);
+                let line = format!(
+                    "{:3.0} %, {} left: {suite} {row}",
+                    done * 100.0,
+                    duration(*left)
+                );
                 if self.is_terminal {
-                    let line = format!(
-                        "{percent:3.0} %, {left} left: {suite} {row}: {contender}, {round}"
-                    );
-                    write_error(format!("\r\x1b[K{line}"));
+                    write_error(format!("\r\x1b[K{line}: {contender}, {round}"));
                 } else if self.row != *row {
-                    self.say(&format!("{percent:3.0} %, {left} left: {suite} {row}"));
+                    self.say(&line);
                     (*row).clone_into(&mut self.row);
                 }
             }

@@ -10,24 +10,18 @@ pub(super) enum Command<'a> {
     Nothing,
     /// Send this to all members of the room.
     Say(&'a str),
-    /// List the members.
     Who,
     /// Send this to one member only.
     Whisper {
-        /// The member's name.
         to: &'a str,
-        /// The text.
         text: &'a str,
     },
     /// Leave this room and enter that one.
     Join(&'a str),
-    /// List the commands.
     Help,
-    /// End the program.
     Quit,
     /// A command without its arguments; this is its form.
     Incomplete(&'static str),
-    /// No such command.
     Unknown(&'a str),
 }
 

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 /// A user's membership of a server's room, and their view of it.
 pub(super) struct Conversation {
     client: Client,
-    screen: Box<dyn Screen>,
+    screen: Screen,
     view: View,
     name: String,
     room: String,
@@ -69,7 +69,7 @@ type Result<T = ()> = anyhow::Result<T>;
 impl Conversation {
     pub(super) fn new(
         client: Client,
-        screen: Box<dyn Screen>,
+        screen: Screen,
         view: View,
         name: String,
         room: String,
@@ -115,14 +115,12 @@ impl Conversation {
         self.retry.map(|retry| retry.at)
     }
 
-    /// Tries to join again.
     pub(super) fn handle_retry(&mut self) -> Result<Flow> {
         let refusals = self.retry.take().map_or(0, |retry| retry.refusals);
         self.enter_again(refusals)?;
         Ok(Flow::Continue)
     }
 
-    /// Handles a typed line.
     pub(super) fn handle_line(&mut self, line: &str) -> Result<Flow> {
         match Command::parse(line) {
             Command::Nothing => {}
@@ -171,7 +169,6 @@ impl Conversation {
         self.unconfirmed
     }
 
-    /// Handles an event of the connection.
     pub(super) fn handle_event(&mut self, event: Event) -> Result {
         match event {
             Event::Opened { .. } if !self.opened_before => self.opened_before = true,
@@ -491,7 +488,7 @@ impl Conversation {
     }
 
     fn show(&mut self, line: &str) -> Result {
-        Ok(self.screen.show(line)?)
+        Ok((self.screen)(line)?)
     }
 }
 

@@ -32,7 +32,7 @@ use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, LIMIT_REMEDY};
 use crate::logging::LogArguments;
 use crate::output::{self, OutputError};
-use crate::signals;
+use crate::{signals, threads};
 use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
 use view::View;
@@ -67,12 +67,13 @@ enum Happening {
         text: String,
         handled: Option<Sender<()>>,
     },
-    /// The input has ended.
     InputEnded,
     /// Ctrl-C, or a termination signal.
     Interrupt,
-    /// An event of the connection.
-    Event { event: Event, handled: Sender<()> },
+    Event {
+        event: Event,
+        handled: Sender<()>,
+    },
 }
 
 /// Why a conversation is over.
@@ -85,9 +86,6 @@ enum End {
 }
 
 /// Chats until the user quits or the input ends.
-///
-/// # Errors
-/// The server cannot be reached, or refuses the name and no user can choose another.
 pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let _restore = Restore::new();
     let connection = &arguments.connection;
@@ -116,7 +114,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
         let _ = interrupts.send(Happening::Interrupt);
     };
     let restore = Restore::new();
-    signals::watch(Some(WAY_OUT), interrupt, move || drop(restore))?;
+    signals::watch(WAY_OUT, interrupt, move || drop(restore))?;
     pump_events(client.clone(), sender.clone())?;
     let room = typed_name(&arguments.room).into_owned();
     let interactive = terminal.is_interactive();
@@ -153,18 +151,17 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
 /// Counts the lines that were refused or not confirmed, for a script; `None` if all were sent.
 fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
     let refused = match refused {
-        0 => None,
-        1 => Some("1 line was not sent or was refused".to_owned()),
-        lines => Some(format!("{lines} lines were not sent or were refused")),
+        0 => String::new(),
+        1 => "1 line was not sent or was refused".to_owned(),
+        lines => format!("{lines} lines were not sent or were refused"),
     };
     let unconfirmed = match unconfirmed {
-        0 => None,
-        1 => Some("1 line is not confirmed: it may have been heard or not".to_owned()),
-        lines => Some(format!(
-            "{lines} lines are not confirmed: they may have been heard or not"
-        )),
+        0 => String::new(),
+        1 => "1 line is not confirmed: it may have been heard or not".to_owned(),
+        lines => format!("{lines} lines are not confirmed: they may have been heard or not"),
     };
-    let parts: Vec<String> = refused.into_iter().chain(unconfirmed).collect();
+    let mut parts = vec![refused, unconfirmed];
+    parts.retain(|part| !part.is_empty());
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
@@ -246,7 +243,6 @@ fn is_about_name(code: ErrorCode, text: &str) -> bool {
 /// The beginning of the text by which a server refuses a room's name.
 const ABOUT_ROOM: &str = "room: ";
 
-/// Handles all events, until the end.
 fn converse(
     conversation: &mut Conversation,
     joined: &Joined,
@@ -254,12 +250,9 @@ fn converse(
 ) -> anyhow::Result<End> {
     conversation.handle_entered(joined)?;
     loop {
-        let wait = conversation
-            .retry_at()
-            .map(|at| at.saturating_duration_since(Instant::now()));
-        let happening = match wait {
+        let happening = match conversation.retry_at() {
             None => happenings.recv().map_err(RecvTimeoutError::from),
-            Some(wait) => happenings.recv_timeout(wait),
+            Some(at) => happenings.recv_timeout(at.saturating_duration_since(Instant::now())),
         };
         // Dropping `handled` lets the sending thread go on.
         let flow = match happening {
@@ -286,21 +279,18 @@ fn converse(
 
 /// Passes the connection's events on, one at a time: the library's queue is bounded and reports its losses.
 fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name("tidewire-events".to_owned())
-        .spawn(move || {
-            loop {
-                let event = client.next_event().wait();
-                let last = event == Event::Ended;
-                let (handled, until_handled) = mpsc::channel();
-                if events.send(Happening::Event { event, handled }).is_err() || last {
-                    return;
-                }
-                // No value is ever sent: the call returns when the other end is dropped, with the event.
-                let _ = until_handled.recv();
+    threads::start("events", move || {
+        loop {
+            let event = client.next_event().wait();
+            let last = event == Event::Ended;
+            let (handled, until_handled) = mpsc::channel();
+            if events.send(Happening::Event { event, handled }).is_err() || last {
+                return;
             }
-        })?;
-    Ok(())
+            // No value is ever sent: the call returns when the other end is dropped, with the event.
+            let _ = until_handled.recv();
+        }
+    })
 }
 
 /// Writes the waiting output, closes the connection and shows the last events. A server that does not read has a short

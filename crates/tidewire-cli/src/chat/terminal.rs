@@ -17,15 +17,10 @@ use rustyline::{Editor, ExternalPrinter};
 
 use super::Happening;
 use super::command::Command;
+use crate::threads;
 
-/// The output for lines.
-pub(super) trait Screen {
-    /// Shows one line.
-    ///
-    /// # Errors
-    /// The output has no reader any more.
-    fn show(&mut self, line: &str) -> io::Result<()>;
-}
+/// Shows one line. It fails if the output has no reader any more.
+pub(super) type Screen = Box<dyn FnMut(&str) -> io::Result<()>>;
 
 /// The user's side of a conversation, before it starts.
 pub(super) enum Terminal {
@@ -70,27 +65,21 @@ impl Terminal {
     }
 
     /// Starts to read lines, and returns the output for them.
-    ///
-    /// # Errors
-    /// The system refused the thread.
-    pub(super) fn start(
-        self,
-        prompt: String,
-        lines: Sender<Happening>,
-    ) -> io::Result<Box<dyn Screen>> {
-        let thread = std::thread::Builder::new().name("tidewire-input".to_owned());
+    pub(super) fn start(self, prompt: String, lines: Sender<Happening>) -> io::Result<Screen> {
         if let Self::Edited(mut editor) = self {
             match editor.create_external_printer() {
-                Ok(printer) => {
-                    thread.spawn(move || read_edited(&mut editor, &prompt, &lines))?;
-                    return Ok(Box::new(EditedScreen { printer }));
+                Ok(mut printer) => {
+                    threads::start("input", move || read_edited(&mut editor, &prompt, &lines))?;
+                    return Ok(Box::new(move |line: &str| {
+                        printer.print(format!("{line}\n")).map_err(io::Error::other)
+                    }));
                 }
                 // The terminal cannot move its cursor.
                 Err(error) => tracing::debug!(%error, "lines are shown without editor"),
             }
         }
-        thread.spawn(move || read_plain(&mut io::stdin().lock(), &lines))?;
-        Ok(Box::new(PlainScreen { out: io::stdout() }))
+        threads::start("input", move || read_plain(&mut io::stdin().lock(), &lines))?;
+        Ok(Box::new(|line: &str| write_line(&mut io::stdout(), line)))
     }
 }
 
@@ -115,27 +104,9 @@ impl Drop for Restore {
     }
 }
 
-struct EditedScreen<P> {
-    printer: P,
-}
-
-impl<P: ExternalPrinter> Screen for EditedScreen<P> {
-    fn show(&mut self, line: &str) -> io::Result<()> {
-        self.printer
-            .print(format!("{line}\n"))
-            .map_err(io::Error::other)
-    }
-}
-
-struct PlainScreen<W> {
-    out: W,
-}
-
-impl<W: Write> Screen for PlainScreen<W> {
-    fn show(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.out, "{line}")?;
-        self.out.flush()
-    }
+fn write_line(out: &mut impl Write, line: &str) -> io::Result<()> {
+    writeln!(out, "{line}")?;
+    out.flush()
 }
 
 fn read_edited(editor: &mut Editor<(), MemHistory>, prompt: &str, lines: &Sender<Happening>) {
@@ -214,9 +185,9 @@ mod tests {
 
     #[test]
     fn the_plain_screen_ends_each_line() {
-        let mut screen = PlainScreen { out: Vec::new() };
-        screen.show("a").unwrap();
-        screen.show("b").unwrap();
-        assert_eq!(screen.out, b"a\nb\n");
+        let mut out = Vec::new();
+        write_line(&mut out, "a").unwrap();
+        write_line(&mut out, "b").unwrap();
+        assert_eq!(out, b"a\nb\n");
     }
 }

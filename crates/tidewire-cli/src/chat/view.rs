@@ -3,7 +3,6 @@
 //! The text of peers passes [`visible`] on its way into a line, and their names [`displayed_name`]. The server should
 //! have refused names that make a line look like one of another kind, but it is a peer like any other.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,10 +11,8 @@ use tidewire_proto::text::visible;
 
 use crate::payload::{insert_payload, json_text};
 
-/// Renders lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// Text.
     Plain,
     /// Text with colours for names and notices.
     Coloured,
@@ -26,108 +23,110 @@ pub(super) enum View {
 impl View {
     /// A message to the room.
     pub(super) fn message(self, name: &str, text: &[u8]) -> String {
-        if self == Self::Json {
-            return with_payload("message", json!({"name": name}), text);
-        }
-        format!("[{}]: {}", self.name(name), visible(text))
+        let line = || format!("[{}]: {}", self.name(name), visible(text));
+        self.line("message", json!({"name": name}), Some(text), line)
     }
 
     /// A message to this user only.
     pub(super) fn whispered(self, name: &str, text: &[u8]) -> String {
-        if self == Self::Json {
-            return with_payload("whispered", json!({"name": name}), text);
-        }
-        format!("[{} -> you]: {}", self.name(name), visible(text))
+        let line = || format!("[{} -> you]: {}", self.name(name), visible(text));
+        self.line("whispered", json!({"name": name}), Some(text), line)
     }
 
     /// A message of this user to one member only.
     pub(super) fn whisper_sent(self, to: &str, text: &str) -> String {
-        if self == Self::Json {
-            return with_payload("whisper_sent", json!({"to": to}), text.as_bytes());
-        }
-        format!("[you -> {}]: {}", self.name(to), visible(text.as_bytes()))
+        let text = text.as_bytes();
+        let line = || format!("[you -> {}]: {}", self.name(to), visible(text));
+        self.line("whisper_sent", json!({"to": to}), Some(text), line)
     }
 
-    /// A member came.
     pub(super) fn joined(self, name: &str) -> String {
-        if self == Self::Json {
-            return event("joined", json!({"name": name}));
-        }
-        self.notice(&format!("{} joined", displayed_name(name)))
+        let line = || self.notice(&format!("{} joined", displayed_name(name)));
+        self.line("joined", json!({"name": name}), None, line)
     }
 
-    /// A member left.
     pub(super) fn left(self, name: &str) -> String {
-        if self == Self::Json {
-            return event("left", json!({"name": name}));
-        }
-        self.notice(&format!("{} left", displayed_name(name)))
+        let line = || self.notice(&format!("{} left", displayed_name(name)));
+        self.line("left", json!({"name": name}), None, line)
     }
 
     /// Messages did not arrive.
     pub(super) fn gap(self, lost: u64) -> String {
-        match lost {
-            lost if self == Self::Json => event("gap", json!({"lost": lost})),
+        self.line("gap", json!({"lost": lost}), None, || match lost {
             1 => self.problem("1 message was lost here"),
             lost => self.problem(&format!("{lost} messages were lost here")),
-        }
+        })
     }
 
     /// The user has joined a room with these other members. `count` includes the user; the names may be fewer.
     pub(super) fn entered(self, room: &str, own: &str, others: &[&str], count: usize) -> String {
-        if self == Self::Json {
-            let fields = json!({"room": room, "name": own, "others": others, "members": count});
-            return event("entered", fields);
-        }
+        let fields = json!({"room": room, "name": own, "others": others, "members": count});
         let (room, own) = (displayed_name(room), displayed_name(own));
         let who = match (others, count) {
             (_, 0 | 1) => "no other member is here".to_owned(),
             ([], count) => format!("{count} people are here"),
             (names, _) => format!("here with you: {}", list(names)),
         };
-        self.notice(&format!("you are in {room} as {own}; {who}"))
+        let line = || self.notice(&format!("you are in {room} as {own}; {who}"));
+        self.line("entered", fields, None, line)
     }
 
     /// The answer to `/who`.
     pub(super) fn roster(self, room: &str, names: &[&str]) -> String {
-        if self == Self::Json {
-            return event("roster", json!({"room": room, "names": names}));
-        }
-        let room = displayed_name(room);
-        self.notice(&format!("{} in {room}: {}", names.len(), list(names)))
+        self.line(
+            "roster",
+            json!({"room": room, "names": names}),
+            None,
+            || {
+                let room = displayed_name(room);
+                self.notice(&format!("{} in {room}: {}", names.len(), list(names)))
+            },
+        )
     }
 
     /// The connection is down, with the next step. `again` means that an attempt to reconnect has just failed.
     pub(super) fn reconnecting(self, cause: &str, delay: Duration, again: bool) -> String {
-        let seconds = delay.as_secs_f64();
-        if self == Self::Json {
-            let delay_ms = delay.as_millis() as u64;
-            let fields = json!({"cause": cause, "delay_ms": delay_ms, "again": again});
-            return event("reconnecting", fields);
-        }
-        let what = if again {
-            "still no connection"
-        } else {
-            "connection lost"
-        };
-        let cause = visible(cause.as_bytes());
-        self.problem(&format!("{what}: {cause}; trying again in {seconds:.1} s"))
+        let (delay_ms, seconds) = (delay.as_millis() as u64, delay.as_secs_f64());
+        let fields = json!({"cause": cause, "delay_ms": delay_ms, "again": again});
+        self.line("reconnecting", fields, None, || {
+            let what = if again {
+                "still no connection"
+            } else {
+                "connection lost"
+            };
+            let cause = visible(cause.as_bytes());
+            self.problem(&format!("{what}: {cause}; trying again in {seconds:.1} s"))
+        })
     }
 
     /// A notice of this program.
     pub(super) fn notice(self, text: &str) -> String {
-        if self == Self::Json {
-            return event("notice", json!({"text": text}));
-        }
-        self.paint(DIM, &format!("* {text}"))
+        let line = || self.paint(DIM, &format!("* {text}"));
+        self.line("notice", json!({"text": text}), None, line)
     }
 
     /// An error of this program.
     pub(super) fn problem(self, text: &str) -> String {
-        if self == Self::Json {
-            return event("problem", json!({"text": text}));
+        let line = || self.paint(YELLOW, &format!("! {text}"));
+        self.line("problem", json!({"text": text}), None, line)
+    }
+
+    /// Makes the line of an event: for programs of its fields and its payload, for people what `text` returns.
+    fn line(
+        self,
+        event: &str,
+        mut fields: Value,
+        payload: Option<&[u8]>,
+        text: impl FnOnce() -> String,
+    ) -> String {
+        if self != Self::Json {
+            return text();
         }
-        self.paint(YELLOW, &format!("! {text}"))
+        fields["event"] = event.into();
+        if let (Value::Object(object), Some(payload)) = (&mut fields, payload) {
+            insert_payload(object, payload);
+        }
+        json_text(&fields)
     }
 
     /// Returns a name in a colour that is always the same for it.
@@ -150,32 +149,17 @@ impl View {
     }
 }
 
-/// Makes a line for programs: the event and its fields.
-fn event(name: &str, mut fields: Value) -> String {
-    fields["event"] = name.into();
-    json_text(&fields)
-}
-
-/// Makes a line like [`event`], with the payload of a message.
-fn with_payload(name: &str, mut fields: Value, payload: &[u8]) -> String {
-    if let Value::Object(object) = &mut fields {
-        insert_payload(object, payload);
-    }
-    event(name, fields)
-}
-
 /// Joins names with commas; of many names only the first ones.
 fn list(names: &[&str]) -> String {
-    let mut text = String::new();
-    for (index, name) in names.iter().take(NAMES_SHOWN_MAX).enumerate() {
-        let separator = if index == 0 { "" } else { ", " };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{separator}{}", displayed_name(name));
+    let shown = names
+        .iter()
+        .take(NAMES_SHOWN_MAX)
+        .map(|name| displayed_name(name));
+    let text = shown.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => text,
+        more => format!("{text} and {more} more"),
     }
-    if names.len() > NAMES_SHOWN_MAX {
-        let _ = write!(text, " and {} more", names.len() - NAMES_SHOWN_MAX);
-    }
-    text
 }
 
 /// Maximum number of names: enough to see a room at a glance. A thousand names must not scroll the conversation away.

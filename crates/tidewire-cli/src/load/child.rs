@@ -21,7 +21,6 @@ use crate::ready::Ready;
 /// The settings of such a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildOptions<'o> {
-    /// The application it serves.
     pub(crate) app: &'o str,
     /// Its codec with parameters.
     pub(crate) codec: &'o str,
@@ -103,7 +102,6 @@ impl ChildServer {
         &self.address
     }
 
-    /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -42,9 +42,6 @@ impl Live {
     }
 
     /// Takes the terminal over.
-    ///
-    /// # Errors
-    /// It cannot be written to, or has no size.
     pub(super) fn start(title: String) -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -65,7 +62,6 @@ impl Live {
         Ok(live)
     }
 
-    /// Shows a new state of the step.
     pub(super) fn update(&mut self, progress: &Progress) {
         self.state.add(progress);
         // The loss of the terminal is no reason to stop measuring.
@@ -97,7 +93,6 @@ pub(super) fn restore() {
     }
 }
 
-/// The shown figures.
 #[derive(Debug)]
 struct State {
     title: String,

@@ -34,6 +34,7 @@ use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
 use crate::report_directory::check_directory;
+use crate::signals::INTERRUPTED;
 
 /// Run a load test and write a report. Without arguments: start a chat server on a free port and
 /// run the built-in scenario of two steps (about a minute).
@@ -100,10 +101,8 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
         if repeat > 1 {
             output::note(format_args!("run {run} of {repeat}"));
         }
-        reports.push(runner.run(
-            &scenario,
-            &mut View::new(scenario.steps.len(), tables, arguments.run.plain),
-        )?);
+        let mut view = View::new(scenario.steps.len(), tables, arguments.run.plain);
+        reports.push(runner.run(&scenario, &mut view)?);
         if runner.is_stopped() {
             break;
         }
@@ -128,40 +127,58 @@ fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-/// Returns the scenario with one step alone: that of this name, or its only one.
-fn with_one_step(mut scenario: Scenario, name: Option<&str>) -> anyhow::Result<Scenario> {
-    let chosen = |step: &Step| name.is_none_or(|name| step.name == name);
-    let names: Vec<&str> = scenario
-        .steps
-        .iter()
-        .map(|step| step.name.as_str())
-        .collect();
-    let count = scenario.steps.iter().filter(|step| chosen(step)).count();
-    if count != 1 {
-        let what = format!("one step is needed, and {count} are meant");
+// Flags of a command that runs one step at several levels. This is no doc comment, because it would become the help of the
+// whole command.
+#[derive(Args, Debug)]
+pub(crate) struct LevelArguments {
+    /// Name of the step; without it the scenario's only one.
+    #[arg(long, value_name = "NAME")]
+    step: Option<String>,
+    /// Directory for search.json or sweep.json, and for a report with a step for each level.
+    #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
+    out: PathBuf,
+
+    #[command(flatten)]
+    run: RunArguments,
+
+    /// Print a JSON object per line: {"event":"probe",…} or {"event":"level",…} for each run, {"event":"fit",…} for the fit of
+    /// a sweep, and one at the end.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+impl LevelArguments {
+    /// Reads a scenario. Returns it with one step alone, which is that of the given name or its only one, and that step.
+    fn scenario(&self, file: &Path) -> anyhow::Result<(Scenario, Step)> {
+        let mut scenario = read_scenario(file)?;
+        let steps = scenario.steps.iter();
+        let names: Vec<String> = steps.map(|step| step.name.clone()).collect();
+        let name = self.step.as_deref();
+        scenario
+            .steps
+            .retain(|step| name.is_none_or(|name| step.name == name));
+        if let [step] = &scenario.steps[..] {
+            let step = step.clone();
+            return Ok((scenario, step));
+        }
+        let what = format!("one step is needed, and {} are meant", scenario.steps.len());
         let remedy = format!("name one of these with --step: {}", names.join(", "));
-        return Err(Failure::configuration(what, remedy).into());
+        Err(Failure::configuration(what, remedy).into())
     }
-    scenario.steps.retain(chosen);
-    Ok(scenario)
 }
 
 /// Writes a report in all its forms. A report that contradicts itself is an error, and its files stay for inspection.
 fn write(report: &Report, directory: &Path) -> anyhow::Result<WrittenReport> {
-    let written = report
-        .write_to(directory)
-        .with_context(|| format!("cannot write the report to {}", directory.display()))?;
+    let written = report.write_to(directory);
+    let written =
+        written.with_context(|| format!("cannot write the report to {}", directory.display()))?;
     report
         .validate()
         .context("the report contradicts itself; please report this as a bug")?;
     Ok(written)
-}
-
-/// Writes the record of a search or a sweep.
-fn write_json(record: &impl serde::Serialize, path: &Path) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(record)?;
-    text.push('\n');
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Prints the location of the report and the verdict of the run.
@@ -203,9 +220,6 @@ const INVALID: u8 = 90;
 
 /// Exit code of a run that exceeded a limit.
 const SLO_FAILED: u8 = 99;
-
-/// Exit code of a run that was stopped: a shell's code of an interrupt.
-const INTERRUPTED: u8 = 130;
 
 const EXAMPLES: &str = "\
 Examples:

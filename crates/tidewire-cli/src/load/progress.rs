@@ -30,7 +30,6 @@ impl View {
         }
     }
 
-    /// Announces the run.
     pub(crate) fn announce(&self, scenario: &Scenario, options: &RunOptions) {
         if self.tables == Tables::None {
             return;
@@ -49,7 +48,6 @@ impl View {
         ));
     }
 
-    /// Restores the terminal.
     pub(crate) fn finish(&mut self) {
         self.live = None;
     }
@@ -129,7 +127,6 @@ fn describe(progress: &Progress) -> String {
     )
 }
 
-/// Returns the name of the phase.
 pub(super) const fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Login => "login",

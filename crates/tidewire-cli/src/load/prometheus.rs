@@ -22,6 +22,7 @@ use tidewire_load::run::{Observer, Phase, Progress};
 use tidewire_load::scenario::Step;
 
 use super::progress::View;
+use crate::threads;
 
 /// The figures of a scrape.
 #[derive(Clone, Debug, Default)]
@@ -48,25 +49,20 @@ pub(super) struct Metrics {
 impl Metrics {
     /// Answers scrapes at this address until the program ends. Returns the address, with the port that the system chose
     /// for port 0.
-    ///
-    /// # Errors
-    /// The address cannot be listened on, or the system refused the thread.
     pub(super) fn serve(address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let metrics = Self::default();
         let registry = metrics.registry();
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        std::thread::Builder::new()
-            .name("tidewire-metrics".to_owned())
-            .spawn(move || {
-                for stream in listener.incoming() {
-                    // A scraper that is gone or too slow tries again at its next interval.
-                    let answered = stream.and_then(|stream| answer(stream, &registry));
-                    if let Err(error) = answered {
-                        tracing::debug!(%error, "a scrape was not answered");
-                    }
+        threads::start("metrics", move || {
+            for stream in listener.incoming() {
+                // A scraper that is gone or too slow tries again at its next interval.
+                let answered = stream.and_then(|stream| answer(stream, &registry));
+                if let Err(error) = answered {
+                    tracing::debug!(%error, "a scrape was not answered");
                 }
-            })?;
+            }
+        })?;
         Ok((metrics, address))
     }
 

@@ -66,7 +66,6 @@ enum Pin {
     Off,
 }
 
-/// Makes the runs of one command.
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
     arguments: &'a RunArguments,
@@ -83,15 +82,11 @@ impl<'a> Runner<'a> {
     /// program.
     pub(super) fn new(arguments: &'a RunArguments, scenario: &Scenario) -> anyhow::Result<Self> {
         let metrics = arguments.prometheus.map(export).transpose()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let begin = move || stopped.store(true, Ordering::Relaxed);
-        signals::watch(Some(way_out(scenario)), begin, live::restore)?;
         Ok(Self {
             arguments,
             segment: Segment::WHOLE,
             start_at: None,
-            stop,
+            stop: signals::stop_flag(way_out(scenario), live::restore)?,
             metrics,
         })
     }
@@ -115,7 +110,6 @@ impl<'a> Runner<'a> {
             .unwrap_or(SEED_DEFAULT)
     }
 
-    /// The machine and the build.
     pub(super) fn environment() -> Environment {
         Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"))
     }
@@ -123,10 +117,8 @@ impl<'a> Runner<'a> {
     /// Makes one run of the whole scenario.
     pub(super) fn run(&self, scenario: &Scenario, view: &mut View) -> anyhow::Result<Report> {
         let (server_core, client_cores) = self.cores();
-        let child = self
-            .has_own_server(scenario)
-            .then(|| self.start_server(scenario, server_core))
-            .transpose()?;
+        let start = || self.start_server(scenario, server_core);
+        let child = self.has_own_server(scenario).then(start).transpose()?;
         let address = match (&child, &self.arguments.target) {
             (Some(child), _) => child.address().clone(),
             (None, Some(target)) => resolve(target)?,
@@ -140,11 +132,8 @@ impl<'a> Runner<'a> {
         options.server_pid = child.as_ref().map(ChildServer::pid);
         options.server_probe = child.as_ref().map(ChildServer::probe);
         view.announce(scenario, &options);
-        let result = tidewire_load::run::run(
-            scenario,
-            &options,
-            &mut Exported::new(view, self.metrics.as_ref()),
-        );
+        let mut exported = Exported::new(view, self.metrics.as_ref());
+        let result = tidewire_load::run::run(scenario, &options, &mut exported);
         view.finish();
         let report = result.map_err(explain)?;
         if let Some(child) = child {
@@ -207,7 +196,6 @@ fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
     Ok((first, codec))
 }
 
-/// Returns the endpoint of a target.
 fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
     if target.framing().is_some() {
         let what = "the codec of a load test sets the framing of streams, not its target";
@@ -222,10 +210,8 @@ fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
 fn export(address: SocketAddr) -> anyhow::Result<Metrics> {
     let (metrics, address) = Metrics::serve(address).map_err(|error| {
         let what = format!("cannot answer scrapes at {address}: {error}");
-        Failure::configuration(
-            what,
-            "name another address with --prometheus, such as 127.0.0.1:0",
-        )
+        let remedy = "name another address with --prometheus, such as 127.0.0.1:0";
+        Failure::configuration(what, remedy)
     })?;
     output::note(format_args!("metrics at http://{address}/metrics"));
     Ok(metrics)
@@ -249,13 +235,8 @@ fn explain(error: RunError) -> anyhow::Error {
 /// The maximum time of a run to end and to write its report after it was told to end: the longest drain of a step, and
 /// a moment more. Its output does not count, because it is not waited for any more.
 fn way_out(scenario: &Scenario) -> Duration {
-    WAY_OUT
-        + scenario
-            .steps
-            .iter()
-            .map(Step::drain_max)
-            .max()
-            .unwrap_or_default()
+    let drains = scenario.steps.iter().map(Step::drain_max);
+    WAY_OUT + drains.max().unwrap_or_default()
 }
 
 /// The maximum time of a run to end, in addition to its drain.

@@ -1,26 +1,23 @@
 //! `tidewire search`: finds the highest rate that keeps its limits.
 
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use thiserror::Error;
 use tidewire_load::describe;
 use tidewire_load::levels::{Levels, Probe, RateSearch};
 use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
 use tidewire_load::search::{SearchEnd, SearchError, SearchPlan};
 use tidewire_load::slo::Slo;
 
-use super::{
-    RunArguments, Runner, Tables, View, exit_code, read_scenario, with_one_step, write, write_json,
-};
+use super::{LevelArguments, Runner, Tables, View, exit_code, write};
 use crate::failure::Failure;
-use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::check_directory;
+use crate::report_directory::{check_directory, write_json};
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
 /// rate; two of three decide a rate.
@@ -47,47 +44,29 @@ pub(crate) struct SearchArguments {
     /// Most probes. A search that needs more ends without a result.
     #[arg(long, value_name = "N", default_value_t = 60)]
     probes_max: u32,
-    /// Name of the step; without it the scenario's only one.
-    #[arg(long, value_name = "NAME")]
-    step: Option<String>,
-    /// Directory for search.json, and for a report with a step for each rate.
-    #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
-    out: PathBuf,
-
     #[command(flatten)]
-    run: RunArguments,
-
-    /// Print a JSON object per probe, {"event":"probe",…}, and one at the end, {"event":"search",…}.
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    pub(crate) log: LogArguments,
+    pub(crate) levels: LevelArguments,
 }
 
 /// Searches. The exit code says whether a rate was found.
 pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode> {
-    let scenario = with_one_step(read_scenario(&arguments.file)?, arguments.step.as_deref())?;
-    let step = step_to_search(arguments, &scenario)?;
+    let LevelArguments { out, run, json, .. } = &arguments.levels;
+    let (scenario, step) = arguments.levels.scenario(&arguments.file)?;
+    let step = step_to_search(arguments, step)?;
     let plan = SearchPlan {
         tolerance: arguments.tolerance / 100.0,
         confirmations: arguments.confirmations,
         trials_max: arguments.probes_max,
         ..SearchPlan::between(arguments.min, arguments.max)
     };
-    check_directory(&arguments.out)?;
-    let runner = Runner::new(&arguments.run, &scenario)?;
+    check_directory(out)?;
+    let runner = Runner::new(run, &scenario)?;
+    let seed = runner.seed(&scenario);
     let mut searching = Searching {
-        record: RateSearch::new(
-            &step,
-            step.slo,
-            plan,
-            runner.seed(&scenario),
-            Runner::environment(),
-        ),
+        record: RateSearch::new(&step, step.slo, plan, seed, Runner::environment()),
         levels: Levels::default(),
-        json: arguments.json,
-        plain: arguments.run.plain,
+        json: *json,
+        plain: run.plain,
         runner,
         scenario,
         step,
@@ -102,16 +81,11 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
             return Err(Failure::configuration(describe(&error), "see --min and --max").into());
         }
     }
-    searching.finish(arguments)
+    searching.finish(out)
 }
 
 /// Returns the step with its limits. Each probe sets its rate.
-fn step_to_search(arguments: &SearchArguments, scenario: &Scenario) -> anyhow::Result<Step> {
-    let mut step = scenario
-        .steps
-        .first()
-        .cloned()
-        .context("a scenario has a step")?;
+fn step_to_search(arguments: &SearchArguments, mut step: Step) -> anyhow::Result<Step> {
     if let Some(slo) = arguments.slo {
         step.slo = slo;
     }
@@ -149,18 +123,12 @@ impl Searching<'_> {
         let step = self.step.at_rate(rate);
         self.scenario.steps = step.into_iter().collect();
         let mut view = View::new(1, Tables::None, self.plain);
-        let report = self
-            .runner
-            .run(&self.scenario, &mut view)
-            .map_err(ProbeError::Failed)?;
+        let report = self.runner.run(&self.scenario, &mut view)?;
         if self.runner.is_stopped() {
             return Err(ProbeError::Stopped);
         }
         let number = self.record.probes.len() as u32 + 1;
-        let Some(probe) = Probe::of(number, rate, &report) else {
-            let error = anyhow!("the step could not be measured");
-            return Err(ProbeError::Failed(error));
-        };
+        let probe = Probe::of(number, rate, &report).context("the step could not be measured")?;
         self.record.target_server.clone_from(&report.target_server);
         self.levels.add(rate, report);
         let held = probe.held;
@@ -173,11 +141,11 @@ impl Searching<'_> {
     }
 
     /// Writes the files and prints the result.
-    fn finish(self, arguments: &SearchArguments) -> anyhow::Result<ExitCode> {
-        let file = arguments.out.join(SEARCH_FILE);
+    fn finish(self, out: &Path) -> anyhow::Result<ExitCode> {
+        let file = out.join(SEARCH_FILE);
         write_json(&self.record, &file)?;
         if let Some(report) = self.levels.report()? {
-            write(&report, &arguments.out)?;
+            write(&report, out)?;
         }
         let path = file.display().to_string();
         output::print_line(match self.json {
@@ -197,23 +165,14 @@ impl Searching<'_> {
 }
 
 /// Why a probe has no result for its rate.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 enum ProbeError {
-    /// The user stopped the search.
+    /// The user did it.
+    #[error("the search was stopped")]
     Stopped,
-    Failed(anyhow::Error),
+    #[error("{0}")]
+    Failed(#[from] anyhow::Error),
 }
-
-impl fmt::Display for ProbeError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopped => formatter.write_str("the search was stopped"),
-            Self::Failed(error) => error.fmt(formatter),
-        }
-    }
-}
-
-impl std::error::Error for ProbeError {}
 
 fn probe_line(probe: &Probe) -> String {
     let word = match (probe.held, probe.is_invalid()) {
@@ -238,9 +197,12 @@ fn probe_line(probe: &Probe) -> String {
 }
 
 fn result(record: &RateSearch) -> String {
-    let whose = match record.limited_by_instrument {
-        true => ", but it was the instrument that did not hold it: INVALID, a lower bound at best",
-        false => "",
+    let instrument =
+        ", but it was the instrument that did not hold it: INVALID, a lower bound at best";
+    let whose = if record.limited_by_instrument {
+        instrument
+    } else {
+        ""
     };
     match record.end {
         None => "stopped before a rate was found".to_owned(),

@@ -3,21 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use tidewire_load::levels::{Levels, Sweep, SweepLevel};
 use tidewire_load::scenario::{Load, Step};
 use tidewire_load::statistics::{Estimate, LEVELS_MIN, ScalabilityFit};
 
-use super::{
-    RunArguments, Runner, Tables, View, conclude, read_scenario, with_one_step, write, write_json,
-};
+use super::{LevelArguments, Runner, Tables, View, conclude, write};
 use crate::failure::Failure;
-use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::check_directory;
+use crate::report_directory::{check_directory, write_json};
+use crate::signals::INTERRUPTED;
 
 /// Measure a closed step at several levels of concurrency and fit the Universal Scalability Law: how throughput grows,
 /// and where more agents stop helping.
@@ -33,35 +30,22 @@ pub(crate) struct SweepArguments {
     /// Measure each level this many times, from the lowest to the highest each time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// Name of the step; without it the scenario's only one.
-    #[arg(long, value_name = "NAME")]
-    step: Option<String>,
-    /// Directory for sweep.json, and for a report with a step for each level.
-    #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
-    out: PathBuf,
-
     #[command(flatten)]
-    run: RunArguments,
-
-    /// Print a JSON object per level, {"event":"level",…}, one with the fit, {"event":"fit",…}, and one at the end.
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    pub(crate) log: LogArguments,
+    pub(crate) levels: LevelArguments,
 }
 
 /// Measures and fits. The exit code is that of the runs.
 pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
-    let mut scenario = with_one_step(read_scenario(&arguments.file)?, arguments.step.as_deref())?;
-    let step = scenario
-        .steps
-        .first()
-        .cloned()
-        .context("a scenario has a step")?;
+    let LevelArguments {
+        out,
+        run: runs,
+        json,
+        ..
+    } = &arguments.levels;
+    let (mut scenario, step) = arguments.levels.scenario(&arguments.file)?;
     let concurrencies = concurrencies(arguments, &step)?;
-    check_directory(&arguments.out)?;
-    let runner = Runner::new(&arguments.run, &scenario)?;
+    check_directory(out)?;
+    let runner = Runner::new(runs, &scenario)?;
     let mut sweep = Sweep::new(&step, runner.seed(&scenario), Runner::environment());
     let mut levels = Levels::default();
     // Every run goes through all levels, so that a drift of the machine affects all of them equally.
@@ -69,13 +53,10 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
         for &concurrency in &concurrencies {
             let step = step.at_concurrency(concurrency);
             scenario.steps = vec![step.clone()];
-            let report = runner.run(
-                &scenario,
-                &mut View::new(1, Tables::None, arguments.run.plain),
-            )?;
+            let report = runner.run(&scenario, &mut View::new(1, Tables::None, runs.plain))?;
             let stopped = runner.is_stopped();
             if let Some(level) = SweepLevel::of(&step, run, &report).filter(|_| !stopped) {
-                output::print_line(match arguments.json {
+                output::print_line(match json {
                     true => json_text(&json!({"event": "level", "level": level})),
                     false => level_line(&level),
                 });
@@ -89,16 +70,16 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
         }
     }
     sweep.close();
-    write_json(&sweep, &arguments.out.join(SWEEP_FILE))?;
-    output::print_line(match arguments.json {
+    write_json(&sweep, &out.join(SWEEP_FILE))?;
+    output::print_line(match json {
         true => json_text(&json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit})),
         false => fit_lines(&sweep),
     });
     let Some(report) = levels.report()? else {
-        return Ok(ExitCode::from(super::INTERRUPTED));
+        return Ok(ExitCode::from(INTERRUPTED));
     };
-    let written = write(&report, &arguments.out)?;
-    Ok(conclude(&report, &written, arguments.json))
+    let written = write(&report, out)?;
+    Ok(conclude(&report, &written, *json))
 }
 
 /// Returns the different levels in order, if this step can be measured at them and they suffice.
@@ -169,9 +150,8 @@ fn fit_lines(sweep: &Sweep) -> String {
     let doubtful = sweep
         .levels
         .iter()
-        .filter(|level| !level.verdict_reasons.is_empty())
-        .count();
-    let doubt = match doubtful {
+        .filter(|level| !level.verdict_reasons.is_empty());
+    let doubt = match doubtful.count() {
         0 => String::new(),
         count => format!(
             "\n{count} of {} measurements are INVALID, so the curve may be that of the instrument",

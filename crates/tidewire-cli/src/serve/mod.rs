@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use serde_json::json;
 use tidewire::{Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
 use tidewire_io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
@@ -29,6 +30,7 @@ use crate::output;
 use crate::ready::Ready;
 use crate::signals;
 use crate::tell::{Stream, tell};
+use crate::threads;
 use apps::App;
 
 /// Flags of `tidewire serve`.
@@ -142,9 +144,6 @@ enum Wake {
 }
 
 /// Serves until stopped. A drain that was cut short is a failure, because its sessions got no go-away.
-///
-/// # Errors
-/// The server could not start, a lane failed, or the drain was cut short.
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let (sender, wakes) = mpsc::channel();
     let ending = Arc::new(Ending::default());
@@ -163,12 +162,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
 
     logging::hurry();
     tracing::info!(deadline = ?drain, "draining; another Ctrl-C stops at once");
-    std::thread::Builder::new()
-        .name("tidewire-drain".to_owned())
-        .spawn(move || {
-            // The main thread waits for this.
-            let _ = sender.send(Wake::Drained(Box::new(server.shutdown(drain))));
-        })?;
+    threads::start("drain", move || {
+        // The main thread waits for this.
+        let _ = sender.send(Wake::Drained(Box::new(server.shutdown(drain))));
+    })?;
     loop {
         match wakes.recv() {
             Ok(Wake::Drained(stopped)) => {
@@ -218,7 +215,7 @@ fn watch_signals(
         let remedy = "wait for the drain, or shorten it with --drain-ms";
         failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
     };
-    signals::watch(Some(arguments.drain_ms + OVERTIME), begin, last)?;
+    signals::watch(arguments.drain_ms + OVERTIME, begin, last)?;
     signals::reopen_log_at_hangup()
 }
 
@@ -283,12 +280,11 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         lanes,
         poller: server.poller().to_string(),
     };
-    let mut text = Vec::new();
-    let printed = match arguments.json {
-        true => ready.print_json(&mut text),
-        false => ready.print(&mut text),
+    let text = match arguments.json {
+        true => ready.to_json(),
+        false => ready.to_string(),
     };
-    if let Err(error) = printed.and_then(|()| tell(Stream::Out, text)) {
+    if let Err(error) = tell(Stream::Out, text.into()) {
         // The reader of the line is gone; the sessions may still need the server.
         tracing::warn!(%error, "cannot say on stdout where this server listens");
         tracing::info!("listening on {}", ready.addresses.join(", "));
@@ -360,35 +356,23 @@ fn wait(wakes: &Receiver<Wake>, server: &Server) {
 }
 
 fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name("tidewire-stdin".to_owned())
-        .spawn(move || {
-            let mut buffer = [0; 256];
-            let mut stdin = io::stdin().lock();
-            loop {
-                match stdin.read(&mut buffer) {
-                    Ok(count @ 1..) => {
-                        let lines = buffer[..count].iter().filter(|byte| **byte == b'\n');
-                        lines.for_each(|_| print_account(&metrics));
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Ok(0) | Err(_) => break,
+    threads::start("stdin", move || {
+        let mut buffer = [0; 256];
+        let mut stdin = io::stdin().lock();
+        loop {
+            match stdin.read(&mut buffer) {
+                Ok(count @ 1..) => {
+                    // Each line is answered with the lanes' account so far.
+                    let lines = buffer[..count].iter().filter(|byte| **byte == b'\n');
+                    lines.for_each(|_| output::print_line(json!(LaneAccount::of(&metrics.read()))));
                 }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
             }
-            // The main thread is gone only if the server has stopped already.
-            let _ = sender.send(Wake::StdinEnded);
-        })?;
-    Ok(())
-}
-
-/// Prints the lanes' account so far.
-fn print_account(metrics: &MetricsReader) {
-    let account = LaneAccount::of(&metrics.read());
-    let line = serde_json::to_string(&account).map_err(io::Error::from);
-    match line {
-        Ok(line) => output::print_line(line),
-        Err(error) => output::remember(Err(error)),
-    }
+        }
+        // The main thread is gone only if the server has stopped already.
+        let _ = sender.send(Wake::StdinEnded);
+    })
 }
 
 /// Parses a poller's name. An empty variable counts as unset.

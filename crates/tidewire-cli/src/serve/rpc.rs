@@ -22,9 +22,6 @@ pub(super) struct Methods {
 
 impl Methods {
     /// Starts the workers.
-    ///
-    /// # Errors
-    /// The system refused a thread.
     pub(super) fn start() -> io::Result<Self> {
         let pool = WorkerPool::new(
             SLEEPERS,

@@ -29,65 +29,40 @@ fn summary(metrics: &Metrics) -> String {
         metrics.room_delivered,
         metrics.room_dropped_total(),
     );
-    if metrics.refused > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(text, " messages_refused={}", metrics.refused);
-    }
-    if metrics.sessions_cut_off > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(text, " cut_off={}", metrics.sessions_cut_off);
-    }
-    if metrics.mail_undelivered > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(text, " mail_undelivered={}", metrics.mail_undelivered);
-    }
-    if metrics.memory_pressure_changes > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            " memory_pressure_changes={} memory_refused_sessions={} memory_refused_messages={}",
-            metrics.memory_pressure_changes,
-            metrics.memory_refused_sessions,
-            metrics.memory_refused_messages
-        );
-    }
-    if metrics.published > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(text, " published={}", metrics.published);
-    }
-    push_counts(
-        &mut text,
-        "dropped",
-        &DropReason::NAMES,
-        &metrics.room_dropped,
-    );
-    push_counts(&mut text, "closed", &CloseReason::NAMES, &metrics.closed);
-    push_counts(
-        &mut text,
-        "datagrams",
-        &["in", "out", "challenges", "kernel_drops"],
-        &[
-            metrics.datagrams_in,
-            metrics.datagrams_out,
-            metrics.challenges,
-            metrics.kernel_drops,
-        ],
-    );
-    push_counts(
-        &mut text,
-        "datagrams_dropped",
+    // The names of a kind that occurred, with their counts.
+    let mut push = |kind: &str, names: &[&str], counts: &[u64]| {
+        for (name, count) in names.iter().zip(counts).filter(|(_, count)| **count > 0) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " {kind}{name}={count}");
+        }
+    };
+    push("", &["messages_refused"], &[metrics.refused]);
+    push("", &["cut_off"], &[metrics.sessions_cut_off]);
+    push("", &["mail_undelivered"], &[metrics.mail_undelivered]);
+    let pressure = ["pressure_changes", "refused_sessions", "refused_messages"];
+    let counts = [
+        metrics.memory_pressure_changes,
+        metrics.memory_refused_sessions,
+        metrics.memory_refused_messages,
+    ];
+    push("memory_", &pressure, &counts);
+    push("", &["published"], &[metrics.published]);
+    push("dropped.", &DropReason::NAMES, &metrics.room_dropped);
+    push("closed.", &CloseReason::NAMES, &metrics.closed);
+    let datagrams = ["in", "out", "challenges", "kernel_drops"];
+    let counts = [
+        metrics.datagrams_in,
+        metrics.datagrams_out,
+        metrics.challenges,
+        metrics.kernel_drops,
+    ];
+    push("datagrams.", &datagrams, &counts);
+    push(
+        "datagrams_dropped.",
         &DatagramDrop::NAMES,
         &metrics.datagrams_dropped,
     );
     text
-}
-
-/// Appends the counts that are not zero, each as ` what.name=count`.
-fn push_counts(text: &mut String, what: &str, names: &[&str], counts: &[u64]) {
-    for (name, count) in names.iter().zip(counts).filter(|(_, count)| **count > 0) {
-        // Writing to a string cannot fail.
-        let _ = write!(text, " {what}.{name}={count}");
-    }
 }
 
 fn object(metrics: &Metrics) -> Value {

@@ -46,9 +46,6 @@ pub(crate) struct PubArguments {
 }
 
 /// Publishes until the input ends.
-///
-/// # Errors
-/// The topic is malformed, or the server cannot be reached, refuses, or does not confirm.
 pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     let topic = &*arguments.topic;
     tidewire_proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;

@@ -25,7 +25,7 @@ use crate::connection::{ConnectionArguments, Need, parse_seconds};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
-use crate::signals;
+use crate::{signals, threads};
 
 /// Flags of `tidewire sub`.
 #[derive(Debug, Args)]
@@ -77,9 +77,6 @@ enum End {
 }
 
 /// Prints until it is told to stop.
-///
-/// # Errors
-/// A pattern is malformed, the server cannot be reached or refuses, or fewer messages came than --count requires.
 pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let deadline = arguments.duration.map(|duration| Instant::now() + duration);
     Need::Topics.check(&arguments.connection.codec(), "`tidewire sub`")?;
@@ -234,13 +231,11 @@ fn ended(why: &str) -> End {
 
 fn wait(
     happenings: &Receiver<Happening>,
-    deadline: Option<Instant>,
+    until: Option<Instant>,
 ) -> Result<Happening, RecvTimeoutError> {
-    match deadline {
+    match until {
         None => happenings.recv().map_err(RecvTimeoutError::from),
-        Some(deadline) => {
-            happenings.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        }
+        Some(until) => happenings.recv_timeout(until.saturating_duration_since(Instant::now())),
     }
 }
 
@@ -255,16 +250,15 @@ fn watch_signals(
         // If the channel is full, the printer is awake and will check the flag.
         let _ = happenings.try_send(Happening::Interrupt);
     };
-    signals::watch(Some(WAY_OUT), begin, || {})
+    signals::watch(WAY_OUT, begin, || {})
 }
 
 /// Takes the client's own events, so that they fill no queue. The events of the subscriptions contain the same
 /// information.
 fn take_client_events(client: Client) -> io::Result<()> {
-    let take = move || while client.next_event().wait() != Event::Ended {};
-    let name = "tidewire-events".to_owned();
-    std::thread::Builder::new().name(name).spawn(take)?;
-    Ok(())
+    threads::start("events", move || {
+        while client.next_event().wait() != Event::Ended {}
+    })
 }
 
 /// Passes a subscription's events on, on a thread of its own: all that are available at once, so that a flood costs few
@@ -274,27 +268,24 @@ fn pump(
     subscription: Subscription,
     happenings: SyncSender<Happening>,
 ) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name("tidewire-topic".to_owned())
-        .spawn(move || {
-            let mut is_over = false;
-            while !is_over {
-                let (mut events, mut bytes) = (Vec::new(), 0);
-                let mut next = Some(subscription.next_event().wait());
-                while let Some(event) = next.take() {
-                    is_over = event == TopicEvent::Ended;
-                    bytes += EVENT_BYTES + payload_bytes(&event);
-                    events.push(event);
-                    if !is_over && bytes < BATCH_BYTES_MAX {
-                        next = subscription.next_event().wait_for(Duration::ZERO);
-                    }
-                }
-                if happenings.send(Happening::Events(index, events)).is_err() {
-                    return;
+    threads::start("topic", move || {
+        let mut is_over = false;
+        while !is_over {
+            let (mut events, mut bytes) = (Vec::new(), 0);
+            let mut next = Some(subscription.next_event().wait());
+            while let Some(event) = next.take() {
+                is_over = event == TopicEvent::Ended;
+                bytes += EVENT_BYTES + payload_bytes(&event);
+                events.push(event);
+                if !is_over && bytes < BATCH_BYTES_MAX {
+                    next = subscription.next_event().wait_for(Duration::ZERO);
                 }
             }
-        })?;
-    Ok(())
+            if happenings.send(Happening::Events(index, events)).is_err() {
+                return;
+            }
+        }
+    })
 }
 
 /// The maximum time to end after a signal.

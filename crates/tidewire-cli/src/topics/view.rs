@@ -11,7 +11,6 @@ use tidewire_proto::text::escaped;
 
 use crate::payload::{insert_payload, json_text};
 
-/// Renders lines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     /// Whether lines are JSON objects.
@@ -24,9 +23,6 @@ pub(super) struct View {
 
 impl View {
     /// Writes the line of a message.
-    ///
-    /// # Errors
-    /// The errors of `out`.
     pub(super) fn message(self, message: &TopicMessage, out: &mut impl Write) -> io::Result<()> {
         let (topic, payload) = (&*message.topic, &message.payload[..]);
         if self.json {
@@ -53,9 +49,6 @@ impl View {
     }
 
     /// Writes a notice: in line for programs, else on stderr.
-    ///
-    /// # Errors
-    /// The errors of `out`.
     pub(super) fn notice(
         self,
         pattern: &str,
