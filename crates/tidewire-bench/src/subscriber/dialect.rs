@@ -46,7 +46,7 @@ pub(super) enum Next<'a> {
     Incomplete,
 }
 
-/// What is there of an item; the caller waits for more where that is nothing.
+/// Returns from the caller if an item is not whole yet, so that it waits for more.
 macro_rules! whole {
     ($part:expr) => {
         match $part {

@@ -1,4 +1,4 @@
-//! Who the peer is: the wait for the owner's answer, its refusal, and the end of the credentials.
+//! The identity of the peer: the wait for the owner's answer, its refusal, and the end of the credentials.
 //!
 //! The owner checks credentials, because that may take files, clocks and other servers. The connection handles no frame
 //! until the answer has come. The deadline of the handshake goes on meanwhile.

@@ -9,7 +9,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::Permissions;
 use crate::limits::{Rate, RateLimit, RateLimitError};
 
-/// Who a peer is, and what it may do. [`Context::identity`](crate::Context::identity) returns it.
+/// The name of a peer, and what it may do. [`Context::identity`](crate::Context::identity) returns it.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -92,7 +92,7 @@ impl Identity {
         &self.name
     }
 
-    /// What it may do.
+    /// Returns the permissions.
     #[must_use]
     pub fn permissions(&self) -> &Permissions {
         &self.permissions

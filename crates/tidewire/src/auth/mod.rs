@@ -1,4 +1,4 @@
-//! Who a peer is, and what it may do.
+//! Authentication and permissions: finds out who a peer is, and what it may do.
 //!
 //! ```text
 //!   hello, or a connection without one ──▶ Failures: has this address failed too often?

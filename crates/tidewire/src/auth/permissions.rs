@@ -1,4 +1,4 @@
-//! What an identity may do: patterns that are allowed and denied, for each kind of action.
+//! The permissions of an identity: patterns that are allowed and denied, for each kind of action.
 
 use std::fmt;
 
@@ -30,8 +30,7 @@ pub struct Access {
     deny: Vec<PatternBuf>,
 }
 
-/// What an identity may do. What no pattern allows is denied, and what a pattern denies is denied although another one
-/// allows it.
+/// The permissions of an identity. An action is allowed if a pattern allows it and no pattern denies it.
 ///
 /// ```
 /// use tidewire::auth::{Access, Action, Permissions};

@@ -43,7 +43,7 @@ struct First {
     found: Option<Found>,
 }
 
-/// What a lookup has found. `None` for what it was not asked for.
+/// The results of a lookup. A field is `None` if the lookup was not asked for it.
 #[derive(Debug)]
 pub(super) struct Found {
     /// The endpoints of the server.

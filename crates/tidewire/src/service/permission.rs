@@ -14,7 +14,7 @@ use tidewire_proto::text::visible;
 use crate::auth::{Action, Identity};
 use crate::service::{Context, HandlerError, HandlerResult};
 
-/// What a message asks for; see [`Service::action`](crate::Service::action).
+/// The kind of action that a message asks for; see [`Service::action`](crate::Service::action).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ActionKind {
@@ -33,7 +33,7 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
-    /// What a message of this kind asks for if its service gives it no other meaning.
+    /// Returns the action of a message of this kind if its service gives it no other meaning.
     #[must_use]
     pub fn of(kind: Kind) -> Self {
         match kind {

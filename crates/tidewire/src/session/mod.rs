@@ -168,7 +168,7 @@ pub(crate) struct Profile {
     pub(crate) tag: u64,
     /// The part of the session that other threads see. `None` before it opens.
     pub(crate) shared: Option<Arc<SessionShared>>,
-    /// Who the peer is. `None` on servers that do not ask, and before the session opens.
+    /// The identity of the peer. `None` on servers that do not ask, and before the session opens.
     pub(crate) admitted: Option<Box<Admitted>>,
     /// The names in the verified certificate of the peer. Layers with certificates set it when they are ready.
     pub(crate) certificate_names: Option<Box<CertificateNames>>,

@@ -144,7 +144,7 @@ pub enum PemError {
         part: PemPart,
         /// The path, or a name for the bytes.
         origin: String,
-        /// What is wrong.
+        /// The fault, in words.
         detail: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Who a peer is, and what it may do.
+//! Authentication and permissions, over every transport.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

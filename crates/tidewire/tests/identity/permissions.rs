@@ -1,4 +1,4 @@
-//! What an identity may do.
+//! The permissions of an identity.
 
 use std::time::Duration;
 

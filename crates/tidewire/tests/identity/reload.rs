@@ -51,7 +51,7 @@ fn permissions_that_are_taken_away_end_sessions_that_use_them_and_no_others() {
         end_of(&ann),
         CloseReason::GoAway(GoAwayCode::Unauthenticated)
     );
-    // What he was allowed before is not remembered.
+    // The session does not remember the permissions of before.
     bob.publish("secret.a", b"1").unwrap();
     bob.request(b"").wait().unwrap();
     let metrics = server.metrics();
