@@ -1,4 +1,4 @@
-//! Authentication and permissions, over every transport.
+//! Authentication and permissions.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -135,12 +135,16 @@ impl Codec for Uvrpc {
 
     #[inline]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
-        if self.framing != Framing::Length {
-            return None;
-        }
-        let (msgid_at, params) = RpcFrame::template_positions(frame.get(LENGTH_BYTES..)?)?;
-        let msgid_at = LENGTH_BYTES + msgid_at;
-        let layout = FrameLayout::new(LENGTH_BYTES + params.start..LENGTH_BYTES + params.end);
+        let start = match (self.framing, message.kind) {
+            (Framing::Length, _) => LENGTH_BYTES,
+            // These have formats of their own in datagrams.
+            (Framing::Datagram, Kind::Subscribe | Kind::Deliver) => return None,
+            (Framing::Datagram, _) => 0,
+            (Framing::Legacy, _) => return None,
+        };
+        let (msgid_at, params) = RpcFrame::template_positions(frame.get(start..)?)?;
+        let msgid_at = start + msgid_at;
+        let layout = FrameLayout::new(start + params.start..start + params.end);
         Some(if has_msgid(message.kind) {
             layout.with_id(msgid_at)
         } else {
