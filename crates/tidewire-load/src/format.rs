@@ -25,6 +25,13 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
+/// How many there were of each kind, leaving out those that there were none of.
+pub(crate) fn counted(kinds: &[(u64, &str)]) -> Vec<String> {
+    let some = kinds.iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, kind)| format!("{} {kind}", thousands(*count)))
+        .collect()
+}
+
 /// Events a second: two decimals for the small rates in which they matter.
 pub(crate) fn per_second(rate: f64) -> String {
     if rate < 1_000.0 {
@@ -121,7 +128,6 @@ pub(crate) fn each_of(value: f64, name: &str) -> String {
 /// A share below this, for each message, is shown as none.
 pub(crate) const NONE_BELOW: f64 = 0.001;
 
-/// Bytes in MiB.
 pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }

@@ -38,8 +38,7 @@ impl Agents {
         self.received += 1;
         // Rates count the deliveries within the window, and not those planned for it, so that a slow server or
         // instrument is seen.
-        let (from_ns, to_ns) = self.link.steady_window();
-        self.result.counts.work.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        self.result.counts.work.steady_received += u64::from(self.is_steady(now_ns));
         if !is_timed {
             return;
         }

@@ -34,7 +34,6 @@ use crate::scenario::{Load, Pattern, Step};
 use crate::schedule::{Arrivals, Schedule};
 use crate::segment::Segment;
 
-/// The plan of a step that all its agents share.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlan {
     pub(crate) address: Endpoint,
@@ -132,10 +131,9 @@ struct Agent {
 }
 
 /// When an agent's messages are due.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum Pace {
     /// Never: before the barrier opens, and for receivers that only listen.
-    #[default]
     Idle,
     /// After think times, whatever comes back.
     Think(Schedule),
@@ -270,15 +268,12 @@ impl Agents {
 impl Agent {
     fn new(index: u32, plan: &StepPlan) -> Self {
         let step = &plan.step;
-        let correlator =
-            (step.pattern == Pattern::Request).then(|| Correlator::for_ids(plan.ids, PENDING_MAX));
+        let is_chat = step.pattern == Pattern::Chat;
+        let has_ids = step.pattern == Pattern::Request;
+        let has_replies = step.pattern.has_replies();
         Self {
             index,
-            own: if step.pattern == Pattern::Chat {
-                index
-            } else {
-                u32::MAX
-            },
+            own: if is_chat { index } else { u32::MAX },
             session: SessionId::NONE,
             room: 0,
             logged_in: false,
@@ -287,12 +282,8 @@ impl Agent {
             pace: Pace::Idle,
             sent: 0,
             ledger: None,
-            flight: Flight::with_window(if step.pattern.has_replies() {
-                step.window()
-            } else {
-                0
-            }),
-            correlator,
+            flight: Flight::with_window(if has_replies { step.window() } else { 0 }),
+            correlator: has_ids.then(|| Correlator::for_ids(plan.ids, PENDING_MAX)),
             queued: None,
             upcoming: None,
             ready_ns: 0,

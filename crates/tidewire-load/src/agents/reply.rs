@@ -51,8 +51,7 @@ impl Agents {
             return self.settle(place, asked, now_ns);
         }
         self.received += 1;
-        let (from_ns, to_ns) = self.link.steady_window();
-        self.result.counts.work.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        self.result.counts.work.steady_received += u64::from(self.is_steady(now_ns));
         let answered = self.agents[place].flight.answer(stamp.sequence);
         let steady = self.is_steady(stamp.intended_ns);
         if steady {

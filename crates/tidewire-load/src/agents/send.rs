@@ -110,14 +110,10 @@ impl Agents {
             Pace::Replies(_) => self.send(cx, place, intended_ns, self.plan.clock.now_ns()),
             Pace::Open(arrivals) => {
                 let next_ns = arrivals.next_intended_ns();
-                match &self.plan.step.load {
-                    Load::Open {
-                        on_late: OnLate::Skip,
-                        ..
-                    } => {
-                        self.send_or_skip(cx, place, intended_ns, next_ns);
-                    }
-                    _ => self.send_or_park(cx, place, intended_ns, next_ns),
+                if skips_late(&self.plan.step.load) {
+                    self.send_or_skip(cx, place, intended_ns, next_ns);
+                } else {
+                    self.send_or_park(cx, place, intended_ns, next_ns);
                 }
             }
             Pace::Max => self.resume(place),
@@ -303,19 +299,12 @@ impl Agents {
 
     /// Notes messages that were due and are not sent: how many before the steady window, and how many in it.
     fn miss(&mut self, (before, within): (u64, u64), is_overdue: bool) {
-        let skips = matches!(
-            self.plan.step.load,
-            Load::Open {
-                on_late: OnLate::Skip,
-                ..
-            }
-        );
         let overdue = if is_overdue { within } else { 0 };
         self.result.counts.steady_overdue += overdue;
         let counts = &mut self.result.counts.work;
         counts.offered += before + within;
         counts.steady_offered += within;
-        let missed = if skips {
+        let missed = if skips_late(&self.plan.step.load) {
             &mut counts.skipped
         } else {
             &mut counts.unsent
@@ -351,13 +340,8 @@ impl Agents {
         if let Some(sent_times) = &self.plan.sent_times {
             sent_times.store(agent.index, sequence, sent_ns);
         }
-        let message = message(
-            self.plan.step.pattern,
-            agent,
-            &self.plan.room,
-            &self.payload,
-            id,
-        );
+        let (pattern, room) = (self.plan.step.pattern, &self.plan.room);
+        let message = message(pattern, agent, room, &self.payload, id);
         if !agent.alive || cx.send_to(agent.session, &message).is_err() {
             if let Some(correlator) = &mut agent.correlator {
                 correlator.take(id);
@@ -389,9 +373,8 @@ impl Agents {
                 .client_lag
                 .record(sent_ns.saturating_sub(ready_ns));
         }
-        let (from_ns, to_ns) = self.link.steady_window();
-        self.result.counts.work.steady_sent += u64::from(sent_ns >= from_ns && sent_ns < to_ns);
-        let is_on_time = self.is_steady(intended_ns) && sent_ns < to_ns;
+        self.result.counts.work.steady_sent += u64::from(self.is_steady(sent_ns));
+        let is_on_time = self.is_steady(intended_ns) && sent_ns < self.link.stop_ns();
         self.result.counts.steady_on_time += u64::from(is_on_time);
     }
 
@@ -461,6 +444,11 @@ impl Agents {
             Pace::Idle | Pace::Replies(_) | Pace::Max => (0, 0),
         }
     }
+}
+
+fn skips_late(load: &Load) -> bool {
+    let late = OnLate::Skip;
+    matches!(load, Load::Open { on_late, .. } if *on_late == late)
 }
 
 fn message<'a>(

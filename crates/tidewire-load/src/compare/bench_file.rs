@@ -20,7 +20,6 @@ use super::metric::{Figures, Missing};
 use super::run_set::{Machine, Run, StepRun};
 use super::{Kind, Metric};
 
-/// A file of the benchmark.
 #[derive(Deserialize)]
 pub(super) struct FileBench {
     env: BenchMachine,

@@ -13,13 +13,11 @@ use super::metric::{Figures, Missing};
 use super::run_set::{Machine, Run, StepRun};
 use crate::statistics::{Percentile, Quantile};
 
-/// The layout of a report.
 #[derive(Deserialize)]
 pub(super) struct FileVersion {
     pub(super) schema_version: u32,
 }
 
-/// A report.
 #[derive(Deserialize)]
 pub(super) struct FileReport {
     pub(super) status: String,
@@ -194,73 +192,52 @@ impl FileStep {
     }
 
     fn figures(&self) -> Figures {
-        let (arrived, lost) = (self.total_received, self.lost);
-        let expected = arrived + lost + self.unconfirmed;
-        let mut figures = Figures::from([
-            (Metric::SendTps, Ok(self.steady.send_tps)),
-            (Metric::ReceiveTps, Ok(self.steady.receive_tps)),
+        let (arrived, lost, unconfirmed) = (self.total_received, self.lost, self.unconfirmed);
+        let expected = arrived + lost + unconfirmed;
+        let mut figures = measured([
+            (Metric::SendTps, Some(self.steady.send_tps)),
+            (Metric::ReceiveTps, Some(self.steady.receive_tps)),
             (Metric::LossPct, share_pct(lost, expected)),
+            (Metric::UnconfirmedPct, share_pct(unconfirmed, expected)),
             (
-                Metric::UnconfirmedPct,
-                share_pct(self.unconfirmed, expected),
+                Metric::ServerMemoryBytes,
+                self.server.rss_bytes_max.map(|bytes| bytes as f64),
             ),
         ]);
-        let bytes = self.server.rss_bytes_max.map(|bytes| bytes as f64);
-        figures.insert(Metric::ServerMemoryBytes, measured(bytes));
         if let Some(detail) = &self.detail {
-            let times = &detail.times.scheduled;
+            let (times, cost) = (&detail.times.scheduled, &detail.cost);
             figures.extend([
                 (Metric::P50Ms, known(times.p50)),
                 (Metric::P90Ms, known(times.p90)),
                 (Metric::P99Ms, known(times.p99)),
                 (Metric::P999Ms, known(times.p999)),
-                (
-                    Metric::ServerCpuNs,
-                    measured(detail.cost.server_ns_per_message),
-                ),
-                (
-                    Metric::ClientCpuNs,
-                    measured(detail.cost.client_ns_per_message),
-                ),
             ]);
+            figures.extend(measured([
+                (Metric::ServerCpuNs, cost.server_ns_per_message),
+                (Metric::ClientCpuNs, cost.client_ns_per_message),
+            ]));
             return figures;
         }
         // A report of an older build: its percentiles are those of arrived messages, and its processor time that of
         // the whole step.
-        let percentile = |quantile: Quantile, value_ms: fn(&Latencies) -> f64| {
-            let samples = arrived + lost;
-            if samples < quantile.samples_needed() {
+        let samples = arrived + lost;
+        for (metric, quantile, value_ms) in OLDER {
+            let value_ms = self.latency.as_ref().map(value_ms);
+            let figure = if samples < quantile.samples_needed() {
                 Err(Missing::TooFewSamples)
             } else if quantile.is_beyond(lost, samples) {
                 Ok(f64::INFINITY)
             } else {
-                self.latency
-                    .as_ref()
-                    .map(value_ms)
-                    .ok_or(Missing::NotMeasured)
-            }
-        };
+                value_ms.ok_or(Missing::NotMeasured)
+            };
+            figures.insert(metric, figure);
+        }
         let messages = self.total_sent + arrived;
-        let each = |secs: Option<f64>| {
-            let nanos = secs.filter(|_| messages > 0);
-            measured(nanos.map(|secs| secs * 1e9 / messages as f64))
-        };
-        figures.extend([
-            (
-                Metric::P50Ms,
-                percentile(Quantile::P50, |latency| latency.p50_ms),
-            ),
-            (
-                Metric::P90Ms,
-                percentile(Quantile::P90, |latency| latency.p90_ms),
-            ),
-            (
-                Metric::P99Ms,
-                percentile(Quantile::P99, |latency| latency.p99_ms),
-            ),
-            (Metric::ServerCpuNs, each(self.server.cpu_secs)),
-            (Metric::ClientCpuNs, each(Some(self.client.cpu_secs))),
-        ]);
+        let each = |secs: f64| (messages > 0).then(|| secs * 1e9 / messages as f64);
+        figures.extend(measured([
+            (Metric::ServerCpuNs, self.server.cpu_secs.and_then(each)),
+            (Metric::ClientCpuNs, each(self.client.cpu_secs)),
+        ]));
         figures
     }
 
@@ -301,32 +278,41 @@ impl FileStep {
 
 impl FileRun {
     fn figures(&self) -> Figures {
-        Figures::from([
-            (Metric::SendTps, Ok(self.send_tps)),
-            (Metric::ReceiveTps, Ok(self.receive_tps)),
+        let mut figures = measured([
+            (Metric::SendTps, Some(self.send_tps)),
+            (Metric::ReceiveTps, Some(self.receive_tps)),
             (Metric::LossPct, share_pct(self.lost, self.expected)),
             (
                 Metric::UnconfirmedPct,
                 share_pct(self.unconfirmed, self.expected),
             ),
+            (Metric::ServerCpuNs, self.server_ns_per_message),
+        ]);
+        figures.extend([
             (Metric::P50Ms, known(self.p50)),
             (Metric::P99Ms, known(self.p99)),
             (Metric::P999Ms, known(self.p999)),
-            (Metric::ServerCpuNs, measured(self.server_ns_per_message)),
-        ])
+        ]);
+        figures
     }
 }
 
-fn share_pct(count: u64, expected: u64) -> Result<f64, Missing> {
-    if expected == 0 {
-        return Err(Missing::NotMeasured);
-    }
-    Ok(count as f64 / expected as f64 * 100.0)
+fn share_pct(count: u64, expected: u64) -> Option<f64> {
+    (expected > 0).then(|| count as f64 / expected as f64 * 100.0)
 }
 
-fn measured(figure: Option<f64>) -> Result<f64, Missing> {
-    figure.ok_or(Missing::NotMeasured)
+fn measured<const COUNT: usize>(figures: [(Metric, Option<f64>); COUNT]) -> Figures {
+    let known = figures.into_iter();
+    let known = known.map(|(metric, figure)| (metric, figure.ok_or(Missing::NotMeasured)));
+    known.collect()
 }
+
+/// The percentiles of older builds.
+const OLDER: [(Metric, Quantile, fn(&Latencies) -> f64); 3] = [
+    (Metric::P50Ms, Quantile::P50, |latency| latency.p50_ms),
+    (Metric::P90Ms, Quantile::P90, |latency| latency.p90_ms),
+    (Metric::P99Ms, Quantile::P99, |latency| latency.p99_ms),
+];
 
 /// A percentile beyond the range of a histogram is as good as infinite: both sides cannot be told apart there.
 fn known(percentile: Percentile) -> Result<f64, Missing> {

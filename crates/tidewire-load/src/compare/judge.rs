@@ -150,7 +150,6 @@ pub(super) fn verdict(ratio: RatioInterval, noise: f64, metric: Metric) -> Verdi
     }
 }
 
-/// The step of every run of a side.
 fn steps_of<'s>(side: &'s RunSet, like: &StepRun) -> Result<Vec<(&'s Run, &'s StepRun)>, Obstacle> {
     side.runs
         .iter()
@@ -180,27 +179,19 @@ impl StepRun {
 
 /// The difference that makes a step of a run another measurement than the first one of the base.
 fn difference(first: (&Run, &StepRun), other: (&Run, &StepRun)) -> Option<Obstacle> {
+    let unlike = |what: &str, base: &str, new: &str| {
+        (base != new).then(|| format!("{what} {base} and {new}"))
+    };
     let differing = first.1.setting.iter().find_map(|(what, base)| {
         let new = other.1.setting.get(what)?;
-        (base != new).then(|| format!("{what} {base} and {new}"))
+        unlike(what, base, new)
     });
     if let Some(what) = differing {
         return Some(Obstacle::OtherScenario { what });
     }
-    let unlike = |(what, base, new): &(&str, String, String)| {
-        (base != new).then(|| format!("{what} {base} and {new}"))
-    };
-    let cores = [first, other].map(|(run, _)| run.env.cores.to_string());
-    let [base_cores, new_cores] = cores;
-    let machine = [
-        (
-            "processor",
-            first.0.env.cpu.clone(),
-            other.0.env.cpu.clone(),
-        ),
-        ("cores", base_cores, new_cores),
-    ];
-    if let Some(what) = machine.iter().find_map(unlike) {
+    let (base, new) = (&first.0.env, &other.0.env);
+    let cores = || unlike("cores", &base.cores.to_string(), &new.cores.to_string());
+    if let Some(what) = unlike("processor", &base.cpu, &new.cpu).or_else(cores) {
         return Some(Obstacle::OtherMachine { what });
     }
     if let Some(why) = &other.1.invalid {
@@ -209,12 +200,11 @@ fn difference(first: (&Run, &StepRun), other: (&Run, &StepRun)) -> Option<Obstac
     }
     let (base_secs, new_secs) = (first.1.secs, other.1.secs);
     let apart = (base_secs - new_secs).abs();
-    (apart > WINDOW_SECS && apart > base_secs.max(new_secs) * WINDOW_SHARE).then_some(
-        Obstacle::OtherWindow {
-            base_secs,
-            new_secs,
-        },
-    )
+    let is_other = apart > WINDOW_SECS && apart > base_secs.max(new_secs) * WINDOW_SHARE;
+    is_other.then_some(Obstacle::OtherWindow {
+        base_secs,
+        new_secs,
+    })
 }
 
 /// Shares of a step's length that may differ: connecting and draining take as long as they take.

@@ -29,7 +29,6 @@ pub enum Kind {
 pub struct RunSet {
     pub(super) kind: Kind,
     pub(super) runs: Vec<Run>,
-    /// Files that were read.
     pub(super) files: usize,
     /// Runs that were stopped by their user and say nothing.
     pub(super) interrupted: usize,
@@ -155,7 +154,6 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) env: Machine,
@@ -172,7 +170,6 @@ pub(super) struct Machine {
     pub(super) commit: String,
 }
 
-/// One step of one run.
 #[derive(Clone, Debug)]
 pub(super) struct StepRun {
     pub(super) step_name: String,

@@ -9,17 +9,13 @@ use crate::statistics::{MedianInterval, Outliers, RatioInterval};
 
 pub(super) fn render(comparison: &Comparison) -> String {
     let mut text = String::new();
+    let (base, new) = (side(&comparison.base), side(&comparison.new));
     let how = if comparison.paired {
         "in pairs"
     } else {
         "not paired"
     };
-    let _ = writeln!(
-        text,
-        "base {}, new {}, {how}",
-        side(&comparison.base),
-        side(&comparison.new)
-    );
+    let _ = writeln!(text, "base {base}, new {new}, {how}");
     let mut steps: Vec<&StepComparison> = comparison.steps.iter().collect();
     // A stable sort: otherwise the order of the scenario stays.
     steps.sort_by_key(|step| step.metrics.iter().map(severity).min().unwrap_or(u8::MAX));
@@ -37,11 +33,8 @@ pub(super) fn render(comparison: &Comparison) -> String {
 fn render_step(text: &mut String, step: &StepComparison) {
     let _ = writeln!(text, "\n{}", visible(step.step_name.as_bytes()));
     if let Some(obstacle) = &step.obstacle {
-        let _ = writeln!(
-            text,
-            "  not comparable: {}",
-            visible(obstacle.to_string().as_bytes())
-        );
+        let obstacle = obstacle.to_string();
+        let _ = writeln!(text, "  not comparable: {}", visible(obstacle.as_bytes()));
     }
     for note in &step.notes {
         let _ = writeln!(text, "  ! {}", visible(note.as_bytes()));
@@ -123,21 +116,15 @@ fn row(compared: &MetricComparison) -> [String; COLUMNS.len()] {
         (None, Verdict::Better) => "better".to_owned(),
         (None, _) => "no change found".to_owned(),
     };
+    let is_recorded = compared.noise_is_recorded;
+    let assumed = if is_recorded { "" } else { "assumed " };
     [
         metric.name().to_owned(),
         median(&compared.base),
         median(&compared.new),
         ratio,
         interval,
-        format!(
-            "{}{:.1} %",
-            if compared.noise_is_recorded {
-                ""
-            } else {
-                "assumed "
-            },
-            compared.noise * 100.0
-        ),
+        format!("{assumed}{:.1} %", compared.noise * 100.0),
         verdict,
     ]
 }
@@ -161,10 +148,7 @@ fn summary(text: &mut String, comparison: &Comparison) {
 
 fn side(side: &Side) -> String {
     let runs = side.runs;
-    let (version, commit) = (
-        visible(side.version.as_bytes()),
-        visible(side.commit.as_bytes()),
-    );
+    let [version, commit] = [&side.version, &side.commit].map(|text| visible(text.as_bytes()));
     let word = if runs == 1 { "run" } else { "runs" };
     format!("{version} ({commit}) with {runs} {word}")
 }

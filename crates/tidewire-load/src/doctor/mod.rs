@@ -49,11 +49,8 @@ impl Examination {
         let mut text = String::new();
         for finding in findings {
             let (level, check) = (finding.level.name(), finding.check);
-            let _ = writeln!(
-                text,
-                "{level:<8} {check:<15} {}",
-                visible(finding.found.as_bytes())
-            );
+            let found = visible(finding.found.as_bytes());
+            let _ = writeln!(text, "{level:<8} {check:<15} {found}");
             if !finding.remedy.is_empty() {
                 let _ = writeln!(text, "{:<8} {:<15} → {}", "", "", finding.remedy);
             }

@@ -14,7 +14,6 @@ pub(crate) struct LaneResult {
     pub(crate) failures: Vec<String>,
 }
 
-/// The findings of one agent.
 #[derive(Debug)]
 pub(crate) struct AgentResult {
     pub(crate) index: u32,

@@ -104,11 +104,8 @@ impl MissingRanges {
             .iter()
             .take_while(|range| range.first <= limit)
             .map(|range| {
-                Range {
-                    first: range.first,
-                    last: range.last.min(limit),
-                }
-                .length()
+                let last = range.last.min(limit);
+                Range { last, ..*range }.length()
             })
             .sum();
         (self.settled + kept).min(limit)

@@ -31,6 +31,25 @@ pub struct Mark {
     pub text: String,
 }
 
+/// The bars of a group: each has a name, a class and a value. `about` goes on with the text for the pointer.
+pub(crate) fn group<'a>(
+    name: &str,
+    figures: impl Iterator<Item = (&'a str, &'static str, f64)>,
+    text: impl Fn(f64) -> String,
+    about: impl Fn(f64) -> String,
+) -> Vec<Bar> {
+    let mut first = Some(name.to_owned());
+    let bars = figures.map(|(bar, class, value)| Bar {
+        name: bar.to_owned(),
+        value,
+        text: text(value),
+        class,
+        tip: format!("{name}\n{bar}: {}{}", text(value), about(value)),
+        group: first.take(),
+    });
+    bars.collect()
+}
+
 /// Draws bars over a scale, and a line across all of them; a value of 0 has no bar.
 pub fn picture(label: &str, bars: &[Bar], scale: Scale, mark: Option<&Mark>) -> Picture {
     Picture {
@@ -78,7 +97,6 @@ fn draw(label: &str, bars: &[Bar], scale: Scale, mark: Option<&Mark>, width: f64
     svg.finish(label, width, y + 6.0)
 }
 
-/// Writes the name of a group in a line of its own.
 pub(super) fn write_group(svg: &mut Svg, group: &str, y: &mut f64, width: f64) {
     *y += 14.0;
     svg.text("group", Anchor::Start, (0.0, *y), &shortened(group, width));

@@ -2,22 +2,21 @@
 //! A plot is described once and drawn twice, for a desk and for a phone. Each line has its name at its end, so the
 //! reader need not compare colours with a legend. The attribute `data-tip` holds the text that the pointer shows.
 
-use super::figure::Picture;
+use super::figure::{Drawn, Picture, Table};
 use super::scale::Axis;
 use super::svg::{Anchor, Svg};
 
-/// The content of a plot.
 pub(crate) struct Plot {
     /// A description for readers who cannot see the drawing.
     pub(crate) label: String,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
-    pub(crate) bands: Vec<Band>,
+    bands: Vec<Band>,
     pub(crate) cells: Vec<Heat>,
-    pub(crate) rules: Vec<Rule>,
-    pub(crate) lines: Vec<Line>,
-    pub(crate) dots: Vec<Dot>,
-    pub(crate) columns: Vec<Column>,
+    rules: Vec<Rule>,
+    lines: Vec<Line>,
+    dots: Vec<Dot>,
+    columns: Vec<Column>,
     /// The scale of the cells' colours.
     pub(crate) shades: Option<Shades>,
 }
@@ -31,10 +30,10 @@ pub(crate) struct Shades {
 }
 
 /// A shaded part of the width, with its name.
-pub(crate) struct Band {
-    pub(crate) from: f64,
-    pub(crate) to: f64,
-    pub(crate) name: String,
+struct Band {
+    from: f64,
+    to: f64,
+    name: String,
 }
 
 /// A rectangle of a heat map.
@@ -47,34 +46,33 @@ pub(crate) struct Heat {
 }
 
 /// A named line across the whole width, such as a limit.
-pub(crate) struct Rule {
-    pub(crate) y: f64,
+struct Rule {
+    y: f64,
     /// How it looks: a class of `style.css`.
-    pub(crate) class: &'static str,
-    pub(crate) name: String,
+    class: &'static str,
+    name: String,
 }
 
 /// A line, possibly interrupted, with its name at its end.
-pub(crate) struct Line {
-    pub(crate) name: String,
+struct Line {
+    name: String,
     /// How it looks: a class of `style.css`.
-    pub(crate) class: &'static str,
-    pub(crate) pieces: Vec<Vec<(f64, f64)>>,
+    class: &'static str,
+    pieces: Vec<Vec<(f64, f64)>>,
 }
 
 /// A measured point.
-pub(crate) struct Dot {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
-    pub(crate) class: &'static str,
-    pub(crate) tip: String,
+struct Dot {
+    place: (f64, f64),
+    class: &'static str,
+    tip: String,
 }
 
 /// A part of the width with a text for the pointer.
-pub(crate) struct Column {
-    pub(crate) from: f64,
-    pub(crate) to: f64,
-    pub(crate) tip: String,
+struct Column {
+    from: f64,
+    to: f64,
+    tip: String,
 }
 
 impl Plot {
@@ -93,7 +91,42 @@ impl Plot {
         }
     }
 
-    pub(crate) fn picture(&self) -> Picture {
+    pub(crate) fn band(&mut self, from: f64, to: f64, name: &str) {
+        let name = name.to_owned();
+        self.bands.push(Band { from, to, name });
+    }
+
+    pub(crate) fn rule(&mut self, y: f64, class: &'static str, name: String) {
+        self.rules.push(Rule { y, class, name });
+    }
+
+    pub(crate) fn line(&mut self, name: &str, class: &'static str, pieces: Vec<Vec<(f64, f64)>>) {
+        let name = name.to_owned();
+        self.lines.push(Line {
+            name,
+            class,
+            pieces,
+        });
+    }
+
+    pub(crate) fn dot(&mut self, place: (f64, f64), class: &'static str, tip: String) {
+        self.dots.push(Dot { place, class, tip });
+    }
+
+    pub(crate) fn column(&mut self, from: f64, to: f64, tip: String) {
+        self.columns.push(Column { from, to, tip });
+    }
+
+    /// The chart, with the sentence above it and the table below it.
+    pub(crate) fn drawn(&self, about: impl Into<String>, table: Table) -> Drawn {
+        Drawn {
+            about: about.into(),
+            picture: self.picture(),
+            table,
+        }
+    }
+
+    fn picture(&self) -> Picture {
         Picture {
             wide: self.draw(&WIDE),
             narrow: self.draw(&NARROW),
@@ -215,20 +248,13 @@ impl Canvas<'_> {
         let boxes_end = self.right - text_width(&shades.most) - 4.0;
         let boxes_begin = boxes_end - f64::from(SHADES) * SHADE_WIDTH;
         svg.group("shades", "", |svg| {
-            svg.text(
-                "quiet",
-                Anchor::End,
-                (boxes_begin - 4.0, base),
-                &shades.least,
-            );
+            let least = (boxes_begin - 4.0, base);
+            svg.text("quiet", Anchor::End, least, &shades.least);
             svg.text("quiet", Anchor::End, (self.right, base), &shades.most);
             for level in 1..=SHADES {
                 let x = boxes_begin + f64::from(level - 1) * SHADE_WIDTH;
-                svg.rect(
-                    &format!("heat h{level}"),
-                    (x, base - 8.5),
-                    (SHADE_WIDTH, 9.0),
-                );
+                let class = format!("heat h{level}");
+                svg.rect(&class, (x, base - 8.5), (SHADE_WIDTH, 9.0));
             }
         });
     }
@@ -269,12 +295,8 @@ impl Canvas<'_> {
         }
         for (y, line) in names {
             let class = format!("name {}", line.class);
-            svg.text(
-                &class,
-                Anchor::Start,
-                (self.right + 6.0, y + 3.5),
-                &line.name,
-            );
+            let place = (self.right + 6.0, y + 3.5);
+            svg.text(&class, Anchor::Start, place, &line.name);
         }
     }
 
@@ -297,7 +319,7 @@ impl Canvas<'_> {
 
     fn dots(&self, svg: &mut Svg) {
         for dot in &self.plot.dots {
-            let place = (self.x(dot.x), self.y(dot.y));
+            let place = (self.x(dot.place.0), self.y(dot.place.1));
             svg.circle(dot.class, place, 4.0, &dot.tip);
         }
     }

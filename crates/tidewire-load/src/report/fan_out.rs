@@ -73,23 +73,25 @@ impl Unheard {
 
     /// The counts that make a step fail.
     pub(super) fn problems(self, allows_loss: bool) -> Vec<String> {
-        let counted = [
+        let (lost, unconfirmed) = if allows_loss {
+            (0, 0)
+        } else {
+            (self.lost, self.unconfirmed)
+        };
+        crate::format::counted(&[
             (
-                if allows_loss { 0 } else { self.lost },
+                lost,
                 "deliveries were lost at the end of what other parts sent",
             ),
             (
-                if allows_loss { 0 } else { self.unconfirmed },
+                unconfirmed,
                 "deliveries at the end of what other parts sent are unconfirmed",
             ),
             (
                 self.invented,
                 "messages arrived from other parts that were never sent, so the losses are not exact",
             ),
-        ];
-        let told = counted.iter().filter(|(count, _)| *count > 0);
-        told.map(|(count, what)| format!("{} {what}", crate::format::thousands(*count)))
-            .collect()
+        ])
     }
 }
 

@@ -38,8 +38,8 @@ pub use self::step::{ClientUsage, ServerUsage, Steady, StepReport};
 pub use self::table::step_table;
 pub use self::validate::ValidateError;
 pub use self::write::{
-    CSV_FILE, HISTOGRAM_FILE, HTML_FILE, JSON_FILE, JUNIT_FILE, MARKDOWN_FILE, ReadError,
-    WriteError, WrittenReport, create_directory, replace,
+    HTML_FILE, JSON_FILE, MARKDOWN_FILE, ReadError, WriteError, WrittenReport, create_directory,
+    replace,
 };
 pub use crate::environment::Environment;
 pub use crate::exchange::WorkCounts;
@@ -84,7 +84,7 @@ impl Report {
     /// Puts a report together. The status is [`Status::Interrupted`] when the run says so. Otherwise it is
     /// [`Status::Completed`] in version 1, and in version 2 [`Status::Passed`] only if there are steps and every step is
     /// clean, keeps its limits and is not refused.
-    pub fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
+    pub(crate) fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
             target_server: facts.target_server,
@@ -174,25 +174,20 @@ impl Conclusion {}
 
 /// The facts about a run besides its steps.
 #[derive(Clone, Debug)]
-pub struct RunFacts {
-    /// Address of the server that was tested.
-    pub target_server: String,
-    /// Wall-clock time of the start.
-    pub start_time: SystemTime,
-    /// Wall-clock time of the end.
-    pub end_time: SystemTime,
+pub(crate) struct RunFacts {
+    pub(crate) target_server: String,
+    pub(crate) start_time: SystemTime,
+    pub(crate) end_time: SystemTime,
     /// Length in seconds of the monotonic clock.
-    pub total_duration_secs: f64,
-    /// The seed of every random choice.
-    pub seed: u64,
-    /// Machine and build.
-    pub env: Environment,
+    pub(crate) total_duration_secs: f64,
+    pub(crate) seed: u64,
+    pub(crate) env: Environment,
     /// Whether the user stopped the run.
-    pub interrupted: bool,
+    pub(crate) interrupted: bool,
     /// Version of the scenario.
-    pub version: u8,
+    pub(crate) version: u8,
     /// Which share of the scenario was run, if not the whole.
-    pub segment: Option<Segment>,
+    pub(crate) segment: Option<Segment>,
 }
 
 fn all_pass(steps: &[StepReport]) -> bool {

@@ -156,7 +156,6 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         ]);
     }
     let counts = detail.map(|detail| detail.counts);
-    let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     fields.extend([
         count(counts.map(|counts| counts.offered)),
         count(counts.map(|counts| counts.unsent)),

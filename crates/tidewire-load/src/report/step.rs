@@ -293,7 +293,7 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
         Pattern::Request => 0,
         _ => totals.reordered,
     };
-    let counted = [
+    let mut problems = crate::format::counted(&[
         (lost, "expected deliveries were lost"),
         (unconfirmed, unconfirmed_text(step.pattern)),
         (
@@ -310,12 +310,7 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
             "agents could not connect or log in",
         ),
         (measured.send_errors, "messages could not be sent"),
-    ];
-    let mut problems: Vec<String> = counted
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{} {what}", crate::format::thousands(*count)))
-        .collect();
+    ]);
     if measured.total_sent == 0 {
         problems.push("nothing was sent".to_owned());
     }

@@ -21,36 +21,27 @@ pub fn step_table(step: &StepReport) -> String {
         (false, true) => "passed",
         (false, false) => "FAILED",
     };
-    line(
-        &mut text,
-        &format!("{}: {verdict}", visible(step.step_name.as_bytes())),
-    );
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{}: {verdict}", visible(step.step_name.as_bytes()));
     for problem in bad_news(step) {
-        line(&mut text, &format!("  ! {}", visible(problem.as_bytes())));
+        let _ = writeln!(text, "  ! {}", visible(problem.as_bytes()));
     }
     let facts = facts(step);
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in &facts {
-        line(
-            &mut text,
-            &format!("  {name:<width$}  {}", visible(value.as_bytes())),
-        );
+        let _ = writeln!(text, "  {name:<width$}  {}", visible(value.as_bytes()));
     }
-    line(&mut text, "");
-    let mut header = format!("  {:<11}", "ms");
-    for column in LATENCY_COLUMNS {
-        let _ = write!(header, "{column:>9}");
-    }
-    line(&mut text, &header);
+    text.push('\n');
+    let mut row = |name: &str, cells: [String; 8]| {
+        let cells = cells.map(|cell| format!("{cell:>9}")).concat();
+        let _ = writeln!(text, "  {name:<11}{cells}");
+    };
+    row("ms", LATENCY_COLUMNS.map(str::to_owned));
     for (name, latency) in latencies(step) {
-        let mut row = format!("  {name:<11}");
-        for cell in latency_cells(latency) {
-            let _ = write!(row, "{cell:>9}");
-        }
-        line(&mut text, &row);
+        row(name, latency_cells(latency));
     }
     for note in &step.notes {
-        line(&mut text, &format!("  note: {}", visible(note.as_bytes())));
+        let _ = writeln!(text, "  note: {}", visible(note.as_bytes()));
     }
     text
 }
@@ -79,29 +70,18 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     if let Some(detail) = &step.detail {
         facts.push(("model", model(detail)));
         facts.push(("tail", tail(detail)));
-        let costs = [
-            (
-                "client cost",
-                detail.cost.client_ns_per_message,
-                detail.cost.client_lanes,
-            ),
-            (
-                "server cost",
-                detail.cost.server_ns_per_message,
-                detail.cost.server_lanes,
-            ),
-        ];
-        facts.extend(costs.map(|(name, cpu_ns, lanes)| (name, cost(cpu_ns, lanes))));
+        let sides = &detail.cost;
+        let client = cost(sides.client_ns_per_message, sides.client_lanes);
+        let server = cost(sides.server_ns_per_message, sides.server_lanes);
+        facts.extend([("client cost", client), ("server cost", server)]);
         if let Some(slow) = &detail.slow_receivers {
             let [lost, unconfirmed, expected] =
                 [slow.lost, slow.unconfirmed, slow.expected].map(thousands);
             let (count, gone) = (slow.receivers, slow.disconnected);
-            facts.push((
-                "slow",
-                format!(
-                    "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
-                ),
-            ));
+            let row = format!(
+                "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
+            );
+            facts.push(("slow", row));
         }
         if let Some(worst) = detail.worst_receivers.first() {
             let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
@@ -109,10 +89,8 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
                 0 => String::new(),
                 count => format!(", {count} unconfirmed"),
             };
-            facts.push((
-                "worst",
-                format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late"),
-            ));
+            let row = format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late");
+            facts.push(("worst", row));
         }
     }
     facts
@@ -194,23 +172,20 @@ fn tail(detail: &StepDetail) -> String {
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
     let success = percent(step.success_rate);
-    let at_least = if step.unconfirmed > 0 {
-        "at least "
-    } else {
-        ""
+    let mut fates = Vec::new();
+    let mut lose = |at_least| {
+        let row = format!("{lost} of {expected} expected (success {at_least}{success})");
+        fates.push(("lost", row));
     };
-    let mut fates = vec![
-        (
-            "lost",
-            format!("{lost} of {expected} expected (success {at_least}{success})"),
-        ),
-        ("irregular", irregular(step)),
-    ];
     if step.unconfirmed > 0 {
+        lose("at least ");
         // Next to what was lost, so that neither is taken for the other.
         let row = format!("{} of {expected} expected", thousands(step.unconfirmed));
-        fates.insert(1, ("unconfirmed", row));
+        fates.push(("unconfirmed", row));
+    } else {
+        lose("");
     }
+    fates.push(("irregular", irregular(step)));
     let counts = step.detail.as_ref().map(|detail| detail.counts);
     if let Some(counts) = counts.filter(|counts| counts.unsent + counts.skipped > 0) {
         let [offered, unsent, skipped] =
@@ -250,36 +225,22 @@ fn irregular(step: &StepReport) -> String {
 
 fn rates(step: &StepReport) -> [(&'static str, String); 3] {
     let [sent, received] = [step.total_sent, step.total_received].map(thousands);
-    let [
-        steady_send,
-        steady_receive,
-        offered,
-        whole_send,
-        whole_receive,
-    ] = [
-        step.steady.send_tps,
-        step.steady.receive_tps,
-        step.theoretical_tps,
-        step.send_tps,
-        step.receive_tps,
-    ]
-    .map(per_second);
+    let offered = per_second(step.theoretical_tps);
+    let steady = [step.steady.send_tps, step.steady.receive_tps].map(per_second);
+    let whole = [step.send_tps, step.receive_tps].map(per_second);
     let (secs, attainment) = (step.test_duration_secs, step.attainment);
     let agents = thousands(u64::from(step.concurrency));
+    let sent = format!(
+        "{sent}, steady {} of {offered} offered (attainment {attainment:.3})",
+        steady[0]
+    );
+    let received = format!("{received}, steady {}", steady[1]);
+    let [send, receive] = whole;
+    let whole = format!("{secs:.2} s with {agents} agents: sent {send}, received {receive}");
     [
-        (
-            "sent",
-            format!(
-                "{sent}, steady {steady_send} of {offered} offered (attainment {attainment:.3})"
-            ),
-        ),
-        ("received", format!("{received}, steady {steady_receive}")),
-        (
-            "whole step",
-            format!(
-                "{secs:.2} s with {agents} agents: sent {whole_send}, received {whole_receive}"
-            ),
-        ),
+        ("sent", sent),
+        ("received", received),
+        ("whole step", whole),
     ]
 }
 
@@ -322,10 +283,8 @@ fn server(step: &StepReport) -> String {
         parts.push(format!("{} at most", mebibytes(bytes)));
     }
     if let Some(lanes) = step.server.lanes {
-        parts.push(format!(
-            "{lanes} {}",
-            if lanes == 1 { "lane" } else { "lanes" }
-        ));
+        let word = if lanes == 1 { "lane" } else { "lanes" };
+        parts.push(format!("{lanes} {word}"));
     }
     if let Some(poller) = &step.server.poller {
         parts.push(poller.clone());
@@ -338,19 +297,11 @@ fn server(step: &StepReport) -> String {
 }
 
 fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
+    let mut text = format!("{cpu_secs:.2} s of processor time");
     if duration_secs > 0.0 {
-        format!(
-            "{cpu_secs:.2} s of processor time ({:.2} cores)",
-            cpu_secs / duration_secs
-        )
-    } else {
-        format!("{cpu_secs:.2} s of processor time")
+        let _ = write!(text, " ({:.2} cores)", cpu_secs / duration_secs);
     }
-}
-
-fn line(text: &mut String, line: &str) {
-    text.push_str(line);
-    text.push('\n');
+    text
 }
 
 /// Percentiles first: they are what a reader looks for.

@@ -65,14 +65,8 @@ impl Check {
         self.counts(step)?;
         self.rates(step)?;
         self.shares(step)?;
-        for (latency, name) in [
-            (&step.latency, "latency"),
-            (&step.latency_send, "latency_send"),
-        ] {
-            if let Some(latency) = latency {
-                self.latency(latency, name)?;
-            }
-        }
+        self.latency(step.latency.as_ref(), "latency")?;
+        self.latency(step.latency_send.as_ref(), "latency_send")?;
         self.holds(
             [LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE].contains(&step.latency_kind.as_str()),
             "latency_kind is a known one",
@@ -99,17 +93,15 @@ impl Check {
             "reordered ≤ total_received",
         )?;
         self.holds(step.concurrency >= 1, "concurrency is at least 1")?;
-        let answers = step
-            .detail
-            .as_ref()
-            .is_some_and(|detail| detail.workload.pattern == "request");
+        let detail = step.detail.as_ref();
+        let answers = detail.is_some_and(|detail| detail.workload.pattern == "request");
+        let missing = if step.allows_loss() {
+            0
+        } else {
+            step.lost + step.unconfirmed
+        };
         let amiss = [
-            if step.allows_loss() { 0 } else { step.lost },
-            if step.allows_loss() {
-                0
-            } else {
-                step.unconfirmed
-            },
+            missing,
             step.duplicated.unwrap_or(0),
             step.reordered.filter(|_| !answers).unwrap_or(0),
             step.corrupt.unwrap_or(0),
@@ -166,24 +158,12 @@ impl Check {
         self.is_amount(step.steady.send_tps, "steady.send_tps")?;
         self.is_amount(step.steady.receive_tps, "steady.receive_tps")?;
         self.is_amount(step.attainment, "attainment")?;
-        self.agrees(
-            step.send_tps * secs,
-            if secs > 0.0 {
-                step.total_sent as f64
-            } else {
-                0.0
-            },
-            "send_tps = total_sent / test_duration_secs",
-        )?;
-        self.agrees(
-            step.receive_tps * secs,
-            if secs > 0.0 {
-                step.total_received as f64
-            } else {
-                0.0
-            },
-            "receive_tps = total_received / test_duration_secs",
-        )?;
+        let counts = [step.total_sent, step.total_received];
+        let [sent, received] = counts.map(|count| if secs > 0.0 { count as f64 } else { 0.0 });
+        let rule = "send_tps = total_sent / test_duration_secs";
+        self.agrees(step.send_tps * secs, sent, rule)?;
+        let rule = "receive_tps = total_received / test_duration_secs";
+        self.agrees(step.receive_tps * secs, received, rule)?;
         let counts = step.detail.as_ref().filter(|detail| detail.is_open());
         if let Some(share) = counts.and_then(|detail| detail.counts.steady_on_time_share()) {
             self.holds(
@@ -204,20 +184,11 @@ impl Check {
     }
 
     fn shares(&self, step: &StepReport) -> Result<(), ValidateError> {
-        let share = 0.0..=1.0;
-        self.holds(
-            share.contains(&step.success_rate),
-            "success_rate is from 0 to 1",
-        )?;
-        self.holds(
-            share.contains(&step.error_rate),
-            "error_rate is from 0 to 1",
-        )?;
-        self.agrees(
-            step.error_rate,
-            1.0 - step.success_rate,
-            "error_rate = 1 − success_rate",
-        )?;
+        let is_share = |value: f64| (0.0..=1.0).contains(&value);
+        let (success, error) = (step.success_rate, step.error_rate);
+        self.holds(is_share(success), "success_rate is from 0 to 1")?;
+        self.holds(is_share(error), "error_rate is from 0 to 1")?;
+        self.agrees(error, 1.0 - success, "error_rate = 1 − success_rate")?;
         let failures = match &step.detail {
             Some(detail) if detail.counts.steady_on_time.is_some() => {
                 detail.counts.failed_deliveries
@@ -257,7 +228,10 @@ impl Check {
         )
     }
 
-    fn latency(&self, latency: &Latency, name: &str) -> Result<(), ValidateError> {
+    fn latency(&self, latency: Option<&Latency>, name: &str) -> Result<(), ValidateError> {
+        let Some(latency) = latency else {
+            return Ok(());
+        };
         let ascending = [
             0.0,
             latency.min_ms,
@@ -267,14 +241,11 @@ impl Check {
             latency.p99_ms,
             latency.max_ms,
         ];
-        let finite = [latency.mean_ms, latency.std_dev_ms, latency.max_ms];
+        let mut amounts = [latency.mean_ms, latency.std_dev_ms, latency.max_ms].into_iter();
+        let finite = amounts.all(|value| value.is_finite() && value >= 0.0);
         let mean_inside = latency.min_ms <= latency.mean_ms && latency.mean_ms <= latency.max_ms;
         self.holds(
-            ascending.is_sorted()
-                && finite
-                    .iter()
-                    .all(|value| value.is_finite() && *value >= 0.0)
-                && mean_inside,
+            ascending.is_sorted() && finite && mean_inside,
             &format!("{name}: 0 ≤ min ≤ p50 ≤ p90 ≤ p95 ≤ p99 ≤ max and min ≤ mean ≤ max"),
         )
     }

@@ -32,22 +32,23 @@ impl Report {
         create_directory(directory)?;
         let mut json = serde_json::to_vec_pretty(self).map_err(WriteError::Serialize)?;
         json.push(b'\n');
+        let others = [
+            ("report.csv", self.to_csv()),
+            ("report.junit.xml", self.to_junit()),
+            ("report.hlog", self.to_histogram_log()),
+        ];
+        for (name, content) in others {
+            replace(directory, name, content.as_bytes())?;
+        }
         Ok(WrittenReport {
             json: replace(directory, JSON_FILE, &json)?,
             markdown: replace(directory, MARKDOWN_FILE, self.to_markdown().as_bytes())?,
             html: replace(directory, HTML_FILE, self.to_html().as_bytes())?,
-            csv: replace(directory, CSV_FILE, self.to_csv().as_bytes())?,
-            junit: replace(directory, JUNIT_FILE, self.to_junit().as_bytes())?,
-            histograms: replace(
-                directory,
-                HISTOGRAM_FILE,
-                self.to_histogram_log().as_bytes(),
-            )?,
         })
     }
 }
 
-/// Where the files of a report are.
+/// Where the files of a report are that people look for; the others are beside them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenReport {
     /// Path of `report.json`.
@@ -56,12 +57,6 @@ pub struct WrittenReport {
     pub markdown: PathBuf,
     /// Path of `report.html`.
     pub html: PathBuf,
-    /// Path of `report.csv`.
-    pub csv: PathBuf,
-    /// Path of `report.junit.xml`.
-    pub junit: PathBuf,
-    /// Path of `report.hlog`.
-    pub histograms: PathBuf,
 }
 
 /// Why a report could not be written.
@@ -142,12 +137,3 @@ pub const MARKDOWN_FILE: &str = "report.md";
 
 /// Name of the file to look at.
 pub const HTML_FILE: &str = "report.html";
-
-/// Name of the file for tables.
-pub const CSV_FILE: &str = "report.csv";
-
-/// Name of the file for build servers.
-pub const JUNIT_FILE: &str = "report.junit.xml";
-
-/// Name of the file for the tools of HdrHistogram.
-pub const HISTOGRAM_FILE: &str = "report.hlog";

@@ -6,7 +6,7 @@ use super::verdict::{ClosedLoop, Evidence, judge};
 use super::watch::Watch;
 use crate::agents::StepPlan;
 use crate::exchange::{StepLink, Times};
-use crate::format::thousands;
+use crate::format::{counted, thousands};
 use crate::report::{
     Cost, Distribution, LaneCost, ServerUsage, SloReport, StepDetail, StepTimes, Verdict, Window,
     WorkCounts, Workload,
@@ -214,7 +214,7 @@ impl StepFacts<'_, '_> {
                 thousands(counts.unsent)
             ));
         }
-        let told = [
+        notes.extend(counted(&[
             (
                 counts.skipped,
                 "messages were left out because they could not be sent in time",
@@ -229,11 +229,6 @@ impl StepFacts<'_, '_> {
                 counts.sent_unknown,
                 "arrivals came too late for their sent time to be known",
             ),
-        ];
-        for (count, what) in told {
-            if count > 0 {
-                notes.push(format!("{} {what}", thousands(count)));
-            }
-        }
+        ]));
     }
 }

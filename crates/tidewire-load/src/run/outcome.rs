@@ -7,6 +7,7 @@ use crate::scenario::{Pattern, Step};
 use crate::segment::Segment;
 
 /// The closed accounts of a step.
+#[derive(Default)]
 pub(super) struct Outcome {
     pub(super) sent: u64,
     pub(super) counts: Counts,
@@ -37,16 +38,7 @@ impl Outcome {
         segment: Segment,
         ending: Ending,
     ) -> Self {
-        let mut outcome = Self {
-            sent: 0,
-            counts: Counts::default(),
-            totals: ReceiverTotals::default(),
-            worst_receivers: Vec::new(),
-            slow: None,
-            fan_out_share: None,
-            problems: Vec::new(),
-            notes: Vec::new(),
-        };
+        let mut outcome = Self::default();
         let (mut agents, mut disconnects, mut causes) = (Vec::new(), Vec::new(), Vec::new());
         for result in results {
             outcome.counts.add(&result.counts);
@@ -69,11 +61,9 @@ impl Outcome {
         }
         causes.sort();
         causes.dedup();
-        outcome.notes.extend(
-            causes
-                .into_iter()
-                .map(|cause| format!("login or send: {cause}")),
-        );
+        let causes = causes.into_iter();
+        let told = causes.map(|cause| format!("login or send: {cause}"));
+        outcome.notes.extend(told);
         outcome
     }
 

@@ -17,7 +17,6 @@ use crate::lane_account::LaneAccount;
 use crate::report::{ClientUsage, ServerUsage, StepMeasurements, StepReport};
 use crate::scenario::{Guard, Load, Step};
 
-/// One running step.
 pub(super) struct StepRun<'p> {
     plan: &'p StepPlan,
     options: &'p RunOptions,
@@ -25,7 +24,6 @@ pub(super) struct StepRun<'p> {
     guard: Guard,
     link: Arc<StepLink>,
     lanes: Server,
-    /// The lane of the slow receivers, if there are any.
     slow_lane: Option<Server>,
     started: Instant,
     usage_before: Usage,

@@ -23,7 +23,6 @@ pub(super) struct Evidence {
     pub(super) on_time: u64,
     /// Those of them that were not sent at all, though nothing but the instrument kept them back.
     pub(super) overdue: u64,
-    /// The closed loop, if it is one.
     pub(super) closed: Option<ClosedLoop>,
     /// Time that the machine's host took, in percent.
     pub(super) steal_pct: Option<f64>,
@@ -32,7 +31,6 @@ pub(super) struct Evidence {
 /// The figures that Little's law relates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosedLoop {
-    /// Agents in the loop.
     pub(super) agents: f64,
     /// Messages a second that went round.
     pub(super) throughput: f64,

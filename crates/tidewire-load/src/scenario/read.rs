@@ -119,7 +119,6 @@ impl<'p, 'i> Place<'p, 'i> {
             .ok_or_else(|| self.invalid(key, value, expected))
     }
 
-    /// The table under a key.
     pub(super) fn table(&self, key: &str) -> Read<Option<Self>> {
         let Some(value) = self.table.get(key) else {
             return Ok(None);
@@ -163,7 +162,6 @@ impl<'p, 'i> Place<'p, 'i> {
         self.tables("steps", 1..=super::STEPS_MAX, expected)
     }
 
-    /// The name of a step.
     pub(super) fn name(&self) -> Read<String> {
         let expected = "a text that is not empty and has no control characters";
         let (name, value) = self.text("name", expected)?;
@@ -202,7 +200,6 @@ impl<'p, 'i> Place<'p, 'i> {
         }
     }
 
-    /// Refuses the first key that is not known.
     pub(super) fn refuse_unknown(&self, known: &[&'static str]) -> Read<()> {
         let Some((name, offset)) = self.unknown(known).min_by_key(|(_, offset)| *offset) else {
             return Ok(());

@@ -164,7 +164,6 @@ impl Objective {
         self.words().0
     }
 
-    /// Its key in a scenario.
     pub(crate) const fn key(self) -> &'static str {
         self.words().1
     }

@@ -5,12 +5,10 @@
 
 use crate::report::{Second, StepDetail};
 
-/// The course of a step.
 pub(super) struct Course {
     pub(super) spans: Vec<Span>,
     /// Length of all runs and parts together, in seconds.
     pub(super) secs: f64,
-    /// The number of runs or parts.
     pub(super) runs: usize,
     /// The most seconds that are merged into a span.
     pub(super) seconds_each: usize,
@@ -49,11 +47,8 @@ impl Course {
         let mut offset = 0.0;
         for run in &runs {
             for phase in run.chunk_by(|one, next| one.phase == next.phase) {
-                spans.extend(
-                    phase
-                        .chunks(seconds_each)
-                        .map(|group| Span::of(group, offset)),
-                );
+                let groups = phase.chunks(seconds_each);
+                spans.extend(groups.map(|group| Span::of(group, offset)));
             }
             offset = spans.last().map_or(offset, |span| span.to);
         }
@@ -122,7 +117,6 @@ impl Course {
             .collect()
     }
 
-    /// Returns the title of the axis.
     pub(super) fn axis_title(&self) -> String {
         if self.runs > 1 {
             format!("seconds, {} runs or parts side by side", self.runs)

@@ -2,8 +2,8 @@
 
 use super::latency::detail;
 use crate::format::thousands;
-use crate::page::bars::{Bar, picture};
-use crate::page::figure::{Drawn, NO_VALUE, Table};
+use crate::page::bars::{Bar, group, picture};
+use crate::page::figure::{Drawn, NO_VALUE, Picture, Table};
 use crate::page::scale::Scale;
 use crate::report::{Report, StepReport};
 
@@ -14,7 +14,6 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     }
     let mut table = Table::new("step, expected, delivered, late, lost, unconfirmed, duplicated, reordered, corrupt, foreign, invented, lost share".split(", "));
     let mut bars = Vec::new();
-    let mut most = 10_u64;
     for step in &report.steps {
         let counts = [
             ("delivered", "s1", Some(step.total_received)),
@@ -24,27 +23,15 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
             ("duplicated", "s2", step.duplicated),
             ("reordered", "s2", step.reordered),
         ];
-        let shown = counts
-            .iter()
-            .enumerate()
-            .filter(|(index, (.., count))| *index == 0 || *count > Some(0));
-        for (index, (name, class, count)) in shown {
-            let count = count.unwrap_or(0);
-            most = most.max(count);
-            let share = share_of(count, step.expected_received);
-            bars.push(Bar {
-                name: (*name).to_owned(),
-                value: count as f64,
-                text: thousands(count),
-                class,
-                tip: format!(
-                    "{}\n{name}: {}\n{share} of the expected",
-                    step.step_name,
-                    thousands(count)
-                ),
-                group: (index == 0).then(|| step.step_name.clone()),
-            });
-        }
+        let shown = counts.iter().enumerate();
+        let shown = shown.filter(|(index, (.., count))| *index == 0 || *count > Some(0));
+        let shown =
+            shown.map(|(_, (name, class, count))| (*name, *class, count.unwrap_or(0) as f64));
+        let about = |count: f64| {
+            let share = share_of(count as u64, step.expected_received);
+            format!("\n{share} of the expected")
+        };
+        bars.extend(group(&step.step_name, shown, count_text, about));
         let mut cells = vec![step.step_name.clone(), thousands(step.expected_received)];
         let others = [step.corrupt, Some(step.foreign), Some(step.invented)];
         let all = counts.map(|(.., count)| count).into_iter().chain(others);
@@ -52,16 +39,11 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
         cells.push(share_of(step.lost, step.expected_received));
         table.row(cells);
     }
-    // The scale begins at a half, so that a single message has a bar.
-    let scale = Scale::Logarithmic {
-        low: 0.5,
-        high: most as f64,
-    };
     Ok(Drawn {
         about: "Bars are logarithmic, so that one lost message is seen beside millions of delivered ones. Late ones \
                 are delivered too. Of unconfirmed ones nobody can know whether they arrived. What has no bar did not happen."
             .to_owned(),
-        picture: picture("What became of the messages", &bars, scale, None),
+        picture: logarithmic("What became of the messages", &bars),
         table,
     })
 }
@@ -77,7 +59,6 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
             .split(", "),
     );
     let mut bars = Vec::new();
-    let mut most = 10.0_f64;
     for receiver in receivers {
         let counts = [
             ("late", "s0", receiver.late),
@@ -87,37 +68,31 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
             ("reordered", "s2", receiver.reordered),
             ("corrupt", "s2", receiver.corrupt),
         ];
+        let shown = counts.into_iter().filter(|(_, _, count)| *count > 0);
+        let shown = shown.map(|(name, class, count)| (name, class, count as f64));
+        let about = |_| format!(" of {}", thousands(receiver.expected));
         let number = format!("receiver {}", receiver.receiver);
-        let mut group = Some(number.clone());
-        for (name, class, count) in counts.into_iter().filter(|(_, _, count)| *count > 0) {
-            most = most.max(count as f64);
-            bars.push(Bar {
-                name: name.to_owned(),
-                value: count as f64,
-                text: thousands(count),
-                class,
-                tip: format!(
-                    "{number}\n{name}: {} of {}",
-                    thousands(count),
-                    thousands(receiver.expected)
-                ),
-                group: group.take(),
-            });
-        }
+        bars.extend(group(&number, shown, count_text, about));
         let mut cells = vec![receiver.receiver.to_string()];
         cells.extend([receiver.expected, receiver.delivered].map(thousands));
         cells.extend(counts.map(|(_, _, count)| thousands(count)));
         table.row(cells);
     }
-    let scale = Scale::Logarithmic {
-        low: 0.5,
-        high: most,
-    };
     Ok(Drawn {
         about: "The ten receivers with most amiss, worst first; logarithmic.".to_owned(),
-        picture: picture("The worst receivers", &bars, scale, None),
+        picture: logarithmic("The worst receivers", &bars),
         table,
     })
+}
+
+fn count_text(count: f64) -> String {
+    thousands(count as u64)
+}
+
+/// From a half, so that a single message has a bar.
+fn logarithmic(label: &str, bars: &[Bar]) -> Picture {
+    let high = bars.iter().map(|bar| bar.value).fold(10.0, f64::max);
+    picture(label, bars, Scale::Logarithmic { low: 0.5, high }, None)
 }
 
 /// A count as a share of all, in percent with the digits that matter.

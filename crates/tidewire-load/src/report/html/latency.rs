@@ -3,7 +3,7 @@
 use super::course::{Course, Span};
 use crate::format::{few, milliseconds, thousands};
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
-use crate::page::plot::{Band, Column, Heat, Line, Plot, Rule, SHADES, Shades};
+use crate::page::plot::{Heat, Plot, SHADES, Shades};
 use crate::page::scale::{Axis, compact};
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
@@ -30,11 +30,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
     let y = Axis::logarithmic("ms", all().map(|(_, ms)| *ms));
     let mut plot = Plot::new("Latency by percentile", x, y);
     if let Some(from) = scheduled.lost_from {
-        plot.bands.push(Band {
-            from,
-            to: most * 10.0,
-            name: "never arrived".to_owned(),
-        });
+        plot.band(from, most * 10.0, "never arrived");
     }
     let table = curve_table(&scheduled, service.as_ref());
     let curves = [
@@ -43,18 +39,10 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
     ];
     for (name, class, curve) in curves {
         let Some(curve) = curve else { continue };
-        plot.lines.push(Line {
-            name: name.to_owned(),
-            class,
-            pieces: vec![curve.points.clone()],
-        });
+        plot.line(name, class, vec![curve.points.clone()]);
     }
-    plot.columns = percentile_columns(detail);
-    Ok(Drawn {
-        about: about_percentiles(detail),
-        picture: plot.picture(),
-        table,
-    })
+    add_percentile_columns(&mut plot, detail);
+    Ok(plot.drawn(about_percentiles(detail), table))
 }
 
 /// Draws p50, p99 and p99.9 of each second.
@@ -81,43 +69,29 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
         Axis::logarithmic("ms", values.chain(limit)),
     );
     shade(&mut plot, &course);
-    plot.rules.extend(limit.map(|limit| Rule {
-        y: limit,
-        class: "limit",
-        name: format!("limit of p99: {limit} ms"),
-    }));
+    if let Some(limit) = limit {
+        plot.rule(limit, "limit", format!("limit of p99: {limit} ms"));
+    }
     for (name, class, figure) in figures {
-        plot.lines.push(Line {
-            name: name.to_owned(),
-            class,
-            pieces: course.pieces(figure),
-        });
+        plot.line(name, class, course.pieces(figure));
     }
     let mut table = Table::new("time, phase, p50 ms, p99 ms, p99.9 ms".split(", ")).with_words(1);
     for span in &course.spans {
         let [p50, p99, p999] = figures.map(|(_, _, figure)| optional(figure(span)));
         let time = span.time(course.runs);
-        plot.columns.push(Column {
-            from: span.from,
-            to: span.to,
-            tip: format!(
-                "{time}, {}\np50 {p50} ms\np99 {p99} ms\np99.9 {p999} ms",
-                span.phase
-            ),
-        });
+        let told = format!("p50 {p50} ms\np99 {p99} ms\np99.9 {p999} ms");
+        let tip = format!("{time}, {}\n{told}", span.phase);
+        plot.column(span.from, span.to, tip);
         let mut cells: Vec<Cell> = vec![time.into(), span.phase.to_owned().into()];
         cells.extend(figures.map(|(_, _, figure)| Cell::from(figure(span))));
         table.row(cells);
     }
-    Ok(Drawn {
-        about: format!(
-            "The scheduled latency of what arrived in each second. Within a second the tail is of few messages.{}{}",
-            course.about_spans(),
-            course.about_rest()
-        ),
-        picture: plot.picture(),
-        table,
-    })
+    let about = format!(
+        "The scheduled latency of what arrived in each second. Within a second the tail is of few messages.{}{}",
+        course.about_spans(),
+        course.about_rest()
+    );
+    Ok(plot.drawn(about, table))
 }
 
 /// Draws the heat map: the number of messages by second and latency.
@@ -180,23 +154,15 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         },
         most: format!("{} messages/s", short(densest)),
     });
-    Ok(Drawn {
-        about: "The scheduled latency of what arrived in each second. The colour says how many messages a second lie in a tenth of a \
-                decade; each shade is four times the one before, so that a few slow ones stay visible."
-            .to_owned(),
-        picture: plot.picture(),
-        table,
-    })
+    let about = "The scheduled latency of what arrived in each second. The colour says how many messages a second lie in a \
+                 tenth of a decade; each shade is four times the one before, so that a few slow ones stay visible.";
+    Ok(plot.drawn(about, table))
 }
 
 /// Shades the phases that are not part of the figures.
 pub(super) fn shade(plot: &mut Plot, course: &Course) {
     for (from, to, phase) in course.phases() {
-        plot.bands.push(Band {
-            from,
-            to,
-            name: phase.to_owned(),
-        });
+        plot.band(from, to, phase);
     }
 }
 
@@ -309,7 +275,6 @@ fn rows(detail: &StepDetail) -> Vec<(&'static str, &Distribution)> {
     all.into_iter().filter_map(known).collect()
 }
 
-/// The points of the curves.
 fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
     let mut table = Table::new("percentile, scheduled ms, service ms".split(", "));
     for (x, ms) in &scheduled.points {
@@ -370,26 +335,20 @@ fn percentiles(times: &Distribution) -> [(f64, &'static str, Percentile); 6] {
 }
 
 /// Returns a part of the width for each percentile of the table. It reaches half-way to the neighbours.
-fn percentile_columns(detail: &StepDetail) -> Vec<Column> {
-    let rows: Vec<_> = rows(detail).into_iter().take(2).collect();
+fn add_percentile_columns(plot: &mut Plot, detail: &StepDetail) {
     let places = percentiles(&detail.times.scheduled);
-    let mut columns = Vec::new();
     let mut from = 1.0;
     for (index, (x, name, _)) in places.iter().enumerate() {
-        let to = places
-            .get(index + 1)
-            .map_or(1e6, |next| (x * next.0).sqrt());
+        let next = places.get(index + 1);
+        let to = next.map_or(1e6, |next| (x * next.0).sqrt());
         let mut tip = (*name).to_owned();
-        for (row, times) in rows
-            .iter()
-            .filter(|(name, _)| ["scheduled", "service"].contains(name))
-        {
+        let shown = rows(detail).into_iter();
+        for (row, times) in shown.filter(|(row, _)| ["scheduled", "service"].contains(row)) {
             tip.push_str(&format!("\n{row} {} ms", percentiles(times)[index].2));
         }
-        columns.push(Column { from, to, tip });
+        plot.column(from, to, tip);
         from = to;
     }
-    columns
 }
 
 fn lower_edge(edge: f64) -> f64 {

@@ -73,7 +73,6 @@ fn course_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
     ]
 }
 
-/// The other charts of one step.
 fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
     let id = |id| format!("step-{number}-{id}");
     let percentiles = latency::by_percentile(step);

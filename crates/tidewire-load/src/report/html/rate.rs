@@ -4,7 +4,7 @@ use super::course::Course;
 use super::latency::{detail, shade};
 use crate::format::per_second;
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
-use crate::page::plot::{Column, Line, Plot};
+use crate::page::plot::Plot;
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, StepReport};
 
@@ -30,23 +30,14 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     let comes_back = step.latency_kind != LATENCY_KIND_NONE || step.total_received > 0;
     let mut add = |name: &str, class, pieces: Vec<_>| {
         if !pieces.is_empty() {
-            let name = name.to_owned();
-            plot.lines.push(Line {
-                name,
-                class,
-                pieces,
-            });
+            plot.line(name, class, pieces);
         }
     };
     add("offered", "s0 dashed", course.sending(|span| span.offered));
     add("sent", "s1", course.sending(|span| Some(span.sent)));
     if comes_back {
-        let share = |received| Some(received / receivers);
-        add(
-            &received,
-            "s2 dotted",
-            course.pieces(|span| share(span.received)),
-        );
+        let share = course.pieces(|span| Some(span.received / receivers));
+        add(&received, "s2 dotted", share);
     }
     let mut table =
         Table::new("time, phase, offered/s, sent/s, received/s".split(", ")).with_words(1);
@@ -54,14 +45,9 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
         let time = span.time(course.runs);
         let offered = span.offered.map_or_else(|| NO_VALUE.to_owned(), per_second);
         let [sent, received] = [span.sent, span.received].map(per_second);
-        plot.columns.push(Column {
-            from: span.from,
-            to: span.to,
-            tip: format!(
-                "{time}, {}\noffered {offered}\nsent {sent}\nreceived {received}",
-                span.phase
-            ),
-        });
+        let told = format!("offered {offered}\nsent {sent}\nreceived {received}");
+        let tip = format!("{time}, {}\n{told}", span.phase);
+        plot.column(span.from, span.to, tip);
         table.row(vec![
             Cell::from(time),
             span.phase.to_owned().into(),
@@ -70,14 +56,9 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
             span.received.into(),
         ]);
     }
-    Ok(Drawn {
-        about: about(&course, receivers),
-        picture: plot.picture(),
-        table,
-    })
+    Ok(plot.drawn(about(&course, receivers), table))
 }
 
-/// Explains the chart.
 fn about(course: &Course, receivers: f64) -> String {
     let mut about =
         "Shaded phases count for no rate. Offered and sent end with the sending.".to_owned();

@@ -3,7 +3,7 @@
 use super::latency::detail;
 use crate::format::{per_second, thousands};
 use crate::page::figure::{Cell, Drawn, Table};
-use crate::page::plot::{Dot, Plot, Rule};
+use crate::page::plot::Plot;
 use crate::page::scale::Axis;
 use crate::report::{RunFigures, StepReport};
 use crate::statistics::{Bootstrap, MedianInterval};
@@ -30,34 +30,20 @@ pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
     let mut plot = Plot::new("Runs", x, Axis::from_zero("messages a second", most));
     let mut about = "Runs, and not seconds, are repeated.".to_owned();
     if let Some(interval) = MedianInterval::of(&rates, Bootstrap::default()) {
-        plot.rules.push(Rule {
-            y: interval.median,
-            class: "median",
-            name: format!("median {}", per_second(interval.median)),
-        });
+        let name = format!("median {}", per_second(interval.median));
+        plot.rule(interval.median, "median", name);
         about.push_str(&format!(" Messages a second: {interval:.0}."));
     }
     let mut table = Table::new(HEAD.split(", ")).with_words(10);
     for (place, run) in (1..).zip(runs) {
-        plot.dots.push(Dot {
-            x: f64::from(place),
-            y: rate(run),
-            class: if run.valid { "s1" } else { "s2 broken" },
-            tip: format!(
-                "run {}: {}\n{}\np99 {} ms",
-                run.run,
-                verdict(run),
-                per_second(rate(run)),
-                run.p99
-            ),
-        });
+        let (number, verdict, p99) = (run.run, verdict(run), run.p99);
+        let told = per_second(rate(run));
+        let tip = format!("run {number}: {verdict}\n{told}\np99 {p99} ms");
+        let class = if run.valid { "s1" } else { "s2 broken" };
+        plot.dot((f64::from(place), rate(run)), class, tip);
         table.row(row(run));
     }
-    Ok(Drawn {
-        about,
-        picture: plot.picture(),
-        table,
-    })
+    Ok(plot.drawn(about, table))
 }
 
 fn row(run: &RunFigures) -> Vec<Cell> {

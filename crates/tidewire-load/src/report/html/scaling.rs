@@ -2,7 +2,7 @@
 
 use crate::format::{per_second, thousands};
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
-use crate::page::plot::{Dot, Line, Plot, Rule};
+use crate::page::plot::Plot;
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, Report, StepReport};
 use crate::statistics::{
@@ -28,16 +28,9 @@ pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
             Ok(fit) => per_second(fit.throughput(f64::from(step.concurrency))),
             Err(_) => NO_VALUE.to_owned(),
         };
-        plot.dots.push(Dot {
-            x: f64::from(step.concurrency),
-            y: rate,
-            class: "s1",
-            tip: format!(
-                "{}\n{agents} agents\n{}\nfitted {fitted}",
-                step.step_name,
-                per_second(rate)
-            ),
-        });
+        let (name, told) = (&step.step_name, per_second(rate));
+        let tip = format!("{name}\n{agents} agents\n{told}\nfitted {fitted}");
+        plot.dot((f64::from(step.concurrency), rate), "s1", tip);
         let fitted = fit.as_ref().ok();
         table.row(vec![
             Cell::from(step.step_name.clone()),
@@ -48,18 +41,15 @@ pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
                 .into(),
         ]);
     }
-    Ok(Drawn {
-        about: match fit {
-            Ok(fit) => format!(
-                "The Universal Scalability Law through {} levels, {:.1} % off on average: {}. Contention σ {:.4}, \
+    let about = match fit {
+        Ok(fit) => format!(
+            "The Universal Scalability Law through {} levels, {:.1} % off on average: {}. Contention σ {:.4}, \
                  coherence κ {:.6}.",
-                fit.levels, fit.deviation_pct, fit.knee, fit.sigma.value, fit.kappa.value
-            ),
-            Err(error) => format!("No law is fitted: {error}."),
-        },
-        picture: plot.picture(),
-        table,
-    })
+            fit.levels, fit.deviation_pct, fit.knee, fit.sigma.value, fit.kappa.value
+        ),
+        Err(error) => format!("No law is fitted: {error}."),
+    };
+    Ok(plot.drawn(about, table))
 }
 
 /// The axes, and the curve of the law or, without one, a faint line from point to point.
@@ -67,29 +57,20 @@ fn scaling_plot(points: &[ScalePoint], fit: &Result<ScalabilityFit, ScalabilityE
     let x = Axis::logarithmic("agents", points.iter().map(|point| point.concurrency));
     let (low, high) = x.scale.ends();
     let measured = points.iter().map(|one| (one.concurrency, one.throughput));
-    let line = match fit {
-        Ok(fit) => Line {
-            name: "fitted law".to_owned(),
-            class: "s0",
-            pieces: vec![
-                (0..=60)
-                    .map(|index| low * (high / low).powf(f64::from(index) / 60.0))
-                    .map(|agents| (agents, fit.throughput(agents)))
-                    .filter(|(_, rate)| rate.is_finite() && *rate >= 0.0)
-                    .collect(),
-            ],
-        },
-        Err(_) => Line {
-            name: String::new(),
-            class: "s1 faint",
-            pieces: vec![measured.clone().collect()],
-        },
+    let (name, class, points): (_, _, Vec<(f64, f64)>) = match fit {
+        Ok(fit) => {
+            let agents = (0..=60).map(|index| low * (high / low).powf(f64::from(index) / 60.0));
+            let rates = agents.map(|agents| (agents, fit.throughput(agents)));
+            let drawn = rates.filter(|(_, rate)| rate.is_finite() && *rate >= 0.0);
+            ("fitted law", "s0", drawn.collect())
+        }
+        Err(_) => ("", "s1 faint", measured.clone().collect()),
     };
-    let drawn = measured.chain(line.pieces.iter().flatten().copied());
+    let drawn = measured.chain(points.iter().copied());
     let most = drawn.map(|(_, rate)| rate).fold(0.0, f64::max);
     let y = Axis::from_zero("messages a second", most);
     let mut plot = Plot::new("Rate against concurrency", x, y);
-    plot.lines.push(line);
+    plot.line(name, class, vec![points]);
     plot
 }
 
@@ -112,11 +93,9 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
     let top = y.scale.ends().1;
     let x = Axis::from_zero("offered messages a second", offered.fold(0.0, f64::max));
     let mut plot = Plot::new("p99 against offered rate", x, y);
-    plot.rules.extend(limit.map(|limit| Rule {
-        y: limit,
-        class: "limit",
-        name: format!("limit {limit} ms"),
-    }));
+    if let Some(limit) = limit {
+        plot.rule(limit, "limit", format!("limit {limit} ms"));
+    }
     let mut table = Table::new("step, offered/s, sent/s, p99 ms, limit ms".split(", "));
     let mut path = Vec::new();
     for (step, p99) in &steps {
@@ -126,15 +105,9 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         };
         path.push(place);
         let [offered, sent] = [step.theoretical_tps, step.steady.send_tps].map(per_second);
-        plot.dots.push(Dot {
-            x: place.0,
-            y: place.1,
-            class: if step.keeps_slo() { "s1" } else { "s2 broken" },
-            tip: format!(
-                "{}\noffered {offered}\nsent {sent}\np99 {p99} ms",
-                step.step_name
-            ),
-        });
+        let (name, kept) = (&step.step_name, step.keeps_slo());
+        let tip = format!("{name}\noffered {offered}\nsent {sent}\np99 {p99} ms");
+        plot.dot(place, if kept { "s1" } else { "s2 broken" }, tip);
         table.row(vec![
             Cell::from(step.step_name.clone()),
             step.theoretical_tps.into(),
@@ -143,18 +116,10 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
             p99_limit(step).into(),
         ]);
     }
-    plot.lines.push(Line {
-        name: String::new(),
-        class: "s1 faint",
-        pieces: vec![path],
-    });
-    Ok(Drawn {
-        about: "Scheduled p99, from when messages were due. Open rings broke a limit; those at the upper edge are \
-                infinite or beyond what is recorded."
-            .to_owned(),
-        picture: plot.picture(),
-        table,
-    })
+    plot.line("", "s1 faint", vec![path]);
+    let about = "Scheduled p99, from when messages were due. Open rings broke a limit; those at the upper edge are infinite \
+                 or beyond what is recorded.";
+    Ok(plot.drawn(about, table))
 }
 
 /// Returns the open steps whose p99 is known, by their offered rate.

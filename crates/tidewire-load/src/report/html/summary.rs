@@ -12,30 +12,18 @@ use crate::statistics::Latency;
 
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
-    let (class, word, sentence) = match report.conclusion() {
-        Conclusion::Passed if report.steps.iter().any(is_doubtful) => (
-            "bad",
-            "! Passed, but invalid",
-            "Nothing was lost or wrong, but a measurement is not to be believed.",
-        ),
-        Conclusion::Passed => ("ok", "✓ Passed", PASSED),
-        Conclusion::Failed => (
-            "bad",
-            "✗ Failed",
-            "Something was lost, wrong or impossible.",
-        ),
-        Conclusion::SloFailed => ("bad", "✗ Limit broken", "A step did not keep its limits."),
-        Conclusion::Invalid => (
-            "bad",
-            "✗ Invalid",
-            "A measurement is not to be believed, so its figures prove nothing.",
-        ),
-        Conclusion::Interrupted => (
-            "bad",
-            "■ Interrupted",
-            "The figures cover what ran until then.",
-        ),
+    let conclusion = report.conclusion();
+    let is_doubtful = report.steps.iter().any(is_doubtful);
+    let (word, sentence) = match conclusion {
+        Conclusion::Passed if is_doubtful => ("! Passed, but invalid", DOUBTFUL),
+        Conclusion::Passed => ("✓ Passed", PASSED),
+        Conclusion::Failed => ("✗ Failed", "Something was lost, wrong or impossible."),
+        Conclusion::SloFailed => ("✗ Limit broken", "A step did not keep its limits."),
+        Conclusion::Invalid => ("✗ Invalid", INVALID),
+        Conclusion::Interrupted => ("■ Interrupted", "The figures cover what ran until then."),
     };
+    let is_good = conclusion == Conclusion::Passed && !is_doubtful;
+    let class = if is_good { "ok" } else { "bad" };
     // Writing to a string cannot fail.
     let _ = writeln!(
         page,
@@ -122,7 +110,6 @@ pub(super) fn overview(report: &Report, page: &mut String) {
     page.push_str("</section>\n");
 }
 
-/// The name of a step as a link to its section.
 fn step_link(number: usize, step: &StepReport) -> Cell {
     Cell::Link {
         text: step.step_name.clone(),
@@ -152,7 +139,6 @@ pub(super) fn is_doubtful(step: &StepReport) -> bool {
         .is_some_and(|detail| !detail.verdict.is_valid())
 }
 
-/// Each limit with what was found.
 pub(super) fn limits(report: &Report, page: &mut String) {
     let mut table = Table::new("step, verdict, limit, found".split(", "))
         .with_words(1)
@@ -239,5 +225,9 @@ pub(super) fn latencies(step: &StepReport, page: &mut String) {
     }
     table.write(page);
 }
+
+const DOUBTFUL: &str = "Nothing was lost or wrong, but a measurement is not to be believed.";
+
+const INVALID: &str = "A measurement is not to be believed, so its figures prove nothing.";
 
 const PASSED: &str = "Every step kept its limits, and nothing was lost or wrong beyond them.";
