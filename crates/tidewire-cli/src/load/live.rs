@@ -145,15 +145,20 @@ impl State {
 
     /// As many charts as there is room for, beside each other where the terminal is wide.
     fn render_charts(&self, progress: &Progress, area: Rect, frame: &mut Frame<'_>) {
-        let mut sending = vec![self.curve("sent", Color::Cyan, |one| Some(one.send_tps))];
-        if progress.offered_tps.is_some() {
+        let mut sending = vec![self.curve("sent", Color::Cyan, |one| Some(one.second.send_tps()))];
+        if progress.second.offered_tps().is_some() {
             // Under the other one, with which it shares its scale, so that a gap between them is visible.
-            sending.insert(0, self.curve("offered", Color::Gray, |one| one.offered_tps));
+            sending.insert(
+                0,
+                self.curve("offered", Color::Gray, |one| one.second.offered_tps()),
+            );
         }
-        let received = self.curve("received", Color::Green, |one| Some(one.receive_tps));
+        let received = self.curve("received", Color::Green, |one| {
+            Some(one.second.receive_tps())
+        });
         let times = vec![
-            self.curve("p50", Color::Blue, |one| one.p50_ms),
-            self.curve("p99", Color::Magenta, |one| one.p99_ms),
+            self.curve("p50", Color::Blue, |one| one.second.p50_ms),
+            self.curve("p99", Color::Magenta, |one| one.second.p99_ms),
         ];
         let mut charts = vec![
             ("messages/s", sending),
@@ -221,20 +226,24 @@ impl State {
             lines.push(Line::styled(text, bold.fg(Color::Red)));
         }
         lines.extend(light(progress, width));
-        let [p50, p99, p999] = [progress.p50_ms, progress.p99_ms, progress.p999_ms]
-            .map(|ms| known_milliseconds(ms).trim_end_matches(" ms").to_owned());
+        let [p50, p99, p999] = [
+            progress.second.p50_ms,
+            progress.second.p99_ms,
+            progress.second.p999_ms,
+        ]
+        .map(|ms| known_milliseconds(ms).trim_end_matches(" ms").to_owned());
         lines.push(Line::raw(format!(
             "latency  p50 {p50}, p99 {p99}, p99.9 {p999} ms"
         )));
         lines.push(missing(progress));
         lines.push(Line::raw(format!(
             "send lag p99 {}",
-            known_milliseconds(progress.send_lag_p99_ms)
+            known_milliseconds(progress.second.send_lag_p99_ms)
         )));
         lines.push(Line::raw(format!(
             "cores    instrument {}, server {}",
-            percent(progress.client_cpu_pct),
-            percent(progress.server_cpu_pct)
+            percent(progress.second.client_cpu_pct),
+            percent(progress.second.server_cpu_pct)
         )));
         lines
     }
@@ -382,7 +391,11 @@ mod tests {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
         // Without a rate that is laid down there is no chart of it, and no empty part.
-        let closed = shown(&state(40, |progress| progress.offered_tps = None), 90, 40);
+        let closed = shown(
+            &state(40, |progress| progress.second.offered = None),
+            90,
+            40,
+        );
         assert!(!closed.contains("offered"), "{closed}");
         for text in [text, closed] {
             let rows: Vec<&str> = text.lines().collect();
@@ -397,7 +410,7 @@ mod tests {
         let doubt = "the instrument sent late (p99 65.7 ms, allowed are 7.4 ms): it was overdriven or its machine busy";
         let state = state(40, |progress| {
             progress.doubts = vec![doubt.to_owned()];
-            progress.server_cpu_pct = Some(100.0);
+            progress.second.server_cpu_pct = Some(100.0);
         });
         let text = shown(&state, 50, 30);
         for part in [

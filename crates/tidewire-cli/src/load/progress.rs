@@ -119,11 +119,11 @@ fn describe(progress: &Progress) -> String {
         "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {}, p99 {}{errors}",
         elapsed.as_secs_f64().min(duration.as_secs_f64()),
         duration.as_secs_f64(),
-        progress.send_tps,
-        progress.receive_tps,
+        progress.second.send_tps(),
+        progress.second.receive_tps(),
         behind.max(0),
-        known_milliseconds(progress.p50_ms),
-        known_milliseconds(progress.p99_ms),
+        known_milliseconds(progress.second.p50_ms),
+        known_milliseconds(progress.second.p99_ms),
     )
 }
 
@@ -140,6 +140,8 @@ pub(super) const fn phase_name(phase: Phase) -> &'static str {
 pub(super) mod tests {
     use std::time::Duration;
 
+    use tidewire_load::report::Second;
+
     use super::*;
 
     pub(in crate::load) fn progress(phase: Phase) -> Progress {
@@ -152,15 +154,18 @@ pub(super) mod tests {
             sent: 200,
             received: 9000,
             expected: 9800,
-            send_tps: 66.7,
-            receive_tps: 3266.0,
-            p50_ms: Some(0.4),
-            p99_ms: Some(1.2),
-            p999_ms: Some(2.5),
-            offered_tps: Some(70.0),
-            send_lag_p99_ms: Some(0.1),
-            client_cpu_pct: Some(40.0),
-            server_cpu_pct: None,
+            second: Second {
+                secs: 3.0,
+                offered: Some(210.0),
+                sent: 200,
+                received: 9_798,
+                p50_ms: Some(0.4),
+                p99_ms: Some(1.2),
+                p999_ms: Some(2.5),
+                send_lag_p99_ms: Some(0.1),
+                client_cpu_pct: Some(40.0),
+                ..Second::default()
+            },
             errors: 0,
             doubts: Vec::new(),
         }

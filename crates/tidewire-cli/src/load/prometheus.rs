@@ -134,22 +134,23 @@ impl Metrics {
         self.steady.set(i64::from(progress.phase == Phase::Steady));
         self.valid.set(i64::from(progress.doubts.is_empty()));
         self.agents.set(progress.logins.cast_signed());
-        self.offered.set(progress.offered_tps.unwrap_or(f64::NAN));
-        self.sent_rate.set(progress.send_tps);
-        self.received_rate.set(progress.receive_tps);
+        self.offered
+            .set(progress.second.offered_tps().unwrap_or(f64::NAN));
+        self.sent_rate.set(progress.second.send_tps());
+        self.received_rate.set(progress.second.receive_tps());
         let to_come = progress.expected.saturating_sub(progress.received);
         self.to_come.set(to_come.cast_signed());
         for (quantile, ms) in [
-            ("0.5", progress.p50_ms),
-            ("0.99", progress.p99_ms),
-            ("0.999", progress.p999_ms),
+            ("0.5", progress.second.p50_ms),
+            ("0.99", progress.second.p99_ms),
+            ("0.999", progress.second.p999_ms),
         ] {
             let gauge = self.latency.get_or_create(&[("quantile", quantile)]);
             gauge.set(seconds(ms));
         }
-        self.send_lag.set(seconds(progress.send_lag_p99_ms));
-        self.client_cores.set(cores(progress.client_cpu_pct));
-        self.server_cores.set(cores(progress.server_cpu_pct));
+        self.send_lag.set(seconds(progress.second.send_lag_p99_ms));
+        self.client_cores.set(cores(progress.second.client_cpu_pct));
+        self.server_cores.set(cores(progress.second.server_cpu_pct));
         self.errors.set(progress.errors.cast_signed());
     }
 }

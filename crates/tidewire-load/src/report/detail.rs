@@ -215,7 +215,7 @@ impl SloReport {
 }
 
 /// About a second of a step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Second {
     /// The run or part it belongs to, from 1.
@@ -249,6 +249,21 @@ pub struct Second {
 }
 
 impl Second {
+    /// Messages a second that were due, if that is laid down.
+    pub fn offered_tps(&self) -> Option<f64> {
+        Some(self.offered? / self.secs)
+    }
+
+    /// Messages sent a second.
+    pub fn send_tps(&self) -> f64 {
+        self.sent as f64 / self.secs
+    }
+
+    /// Distinct messages that arrived a second.
+    pub fn receive_tps(&self) -> f64 {
+        self.received as f64 / self.secs
+    }
+
     /// The figures of what was recorded in it, into an otherwise finished entry.
     pub(crate) fn record(&mut self, times: &Times) {
         let mut all = times.scheduled.clone();

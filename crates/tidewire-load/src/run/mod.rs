@@ -37,7 +37,7 @@ use crate::environment::Environment;
 use crate::exchange::SentTimes;
 use crate::lane_account::ServerProbe;
 use crate::ledger::{LATE_MS, needs_checksums};
-use crate::report::{Report, RunFacts, StepReport};
+use crate::report::{Report, RunFacts, Second, StepReport};
 use crate::scenario::{Load, Pattern, Scenario, Step};
 use crate::schedule::mix;
 use crate::segment::Segment;
@@ -134,24 +134,8 @@ pub struct Progress {
     pub received: u64,
     /// Deliveries that will have to arrive for what was sent so far.
     pub expected: u64,
-    /// Messages a second that were due since the last look, where that is laid down.
-    pub offered_tps: Option<f64>,
-    /// Messages sent a second, since the last look.
-    pub send_tps: f64,
-    /// Deliveries a second, since the last look.
-    pub receive_tps: f64,
-    /// Median of the end-to-end times since the last look, in milliseconds; nothing if none arrived.
-    pub p50_ms: Option<f64>,
-    /// 99th percentile of the same.
-    pub p99_ms: Option<f64>,
-    /// 99.9th percentile of the same.
-    pub p999_ms: Option<f64>,
-    /// 99th percentile of sent − intended since the last look, in milliseconds; nothing if none was sent.
-    pub send_lag_p99_ms: Option<f64>,
-    /// Processor time of the instrument since the last look, in percent of one core.
-    pub client_cpu_pct: Option<f64>,
-    /// Processor time of the server since the last look, in percent of one core, if it is ours to observe.
-    pub server_cpu_pct: Option<f64>,
+    /// The figures since the last look.
+    pub second: Second,
     /// Connections lost and sends refused so far.
     pub errors: u64,
     /// The doubts about the measurement that the time since the last look alone would raise.

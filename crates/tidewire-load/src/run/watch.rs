@@ -12,7 +12,6 @@ use crate::report::Second;
 use crate::scenario::{Guard, Load, Pattern, Step};
 use crate::schedule::Curve;
 
-/// The state of a running step.
 pub(super) struct Watch<'p> {
     step: &'p Step,
     options: &'p RunOptions,
@@ -140,7 +139,6 @@ impl<'p> Watch<'p> {
         }
     }
 
-    /// The accounts at the beginning and the end of the steady window.
     pub(super) fn steady_accounts(&self) -> Option<(Account, Account)> {
         Some((self.steady_began?, self.steady_ended?))
     }
@@ -189,13 +187,9 @@ impl<'p> Watch<'p> {
             offered: self.offered(at_secs),
             sent: sent - self.look.sent,
             received: received - self.look.received,
-            p50_ms: None,
-            p99_ms: None,
-            p999_ms: None,
-            send_lag_p99_ms: None,
             client_cpu_pct: usage.client_secs_since(&self.look.usage).map(percent),
             server_cpu_pct: usage.server_secs_since(&self.look.usage).map(percent),
-            heat: Vec::new(),
+            ..Second::default()
         };
         second.record(&self.recent);
         observer.progress(&Progress {
@@ -207,15 +201,7 @@ impl<'p> Watch<'p> {
             sent,
             received,
             expected: expected(step, &link),
-            offered_tps: second.offered.map(|offered| offered / secs),
-            send_tps: second.sent as f64 / secs,
-            receive_tps: second.received as f64 / secs,
-            p50_ms: second.p50_ms,
-            p99_ms: second.p99_ms,
-            p999_ms: second.p999_ms,
-            send_lag_p99_ms: second.send_lag_p99_ms,
-            client_cpu_pct: second.client_cpu_pct,
-            server_cpu_pct: second.server_cpu_pct,
+            second: second.clone(),
             errors: link.disconnects.get() + link.send_errors.get() + link.login_failures.get(),
             doubts: self.doubts(&second),
         });
