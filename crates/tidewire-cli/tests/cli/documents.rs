@@ -27,6 +27,7 @@ fn the_commands_of_the_tutorial_work() {
 #[test]
 fn the_commands_of_the_guides_work() {
     for page in [
+        "codecs",
         "command-line",
         "guides/chat-and-games",
         "guides/market-data",
@@ -41,6 +42,29 @@ fn the_commands_of_the_guides_work() {
 #[ignore = "takes minutes; `.ci/run tutorial` runs it with a release build"]
 fn the_tutorial_works_to_the_letter() {
     Reader::read("docs/tutorial.md", Pace::Slow);
+}
+
+/// The other commands need hours, rivals or several machines. Their flags are checked at least: `--help` behind them is reached only if
+/// all that stands before it is right.
+#[test]
+fn commands_that_are_not_run_have_flags_that_exist() {
+    let mut count = 0;
+    for page in ["bench", "performance", "measuring", "distributed"] {
+        let reader = Reader::begin();
+        let page = repository().join(format!("docs/{page}.md"));
+        let text = std::fs::read_to_string(page).unwrap();
+        let mut blocks = Block::all(&text);
+        blocks.retain(|block| block.has("sh") || block.has("console"));
+        for line in blocks.iter().flat_map(|block| &block.lines) {
+            let line = line.strip_prefix("$ ").unwrap_or(line);
+            if line.starts_with("tidewire ") {
+                let command = line.split("  ").next().unwrap();
+                reader.run(&format!("{command} --help"));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 10, "only {count} commands were found");
 }
 
 /// Whether commands of `console,slow` are run.
@@ -108,23 +132,8 @@ struct Running {
 
 impl Reader {
     fn read(page: &str, pace: Pace) {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let text = std::fs::read_to_string(repository.join(page)).unwrap();
-        let scratch = tempfile::tempdir().unwrap();
-        // Commands begin beside a clone of the repository, or in something like it that they may write to.
-        let repository = repository.canonicalize().unwrap();
-        std::os::unix::fs::symlink(&repository, scratch.path().join("tidewire")).unwrap();
-        for folder in ["examples", "scenarios"] {
-            std::os::unix::fs::symlink(repository.join(folder), scratch.path().join(folder))
-                .unwrap();
-        }
-        let mut reader = Self {
-            directory: scratch.path().to_owned(),
-            scratch,
-            addresses: Vec::new(),
-            running: Vec::new(),
-            typed: Vec::new(),
-        };
+        let text = std::fs::read_to_string(repository().join(page)).unwrap();
+        let mut reader = Self::begin();
         let mut count = 0;
         for block in Block::all(&text) {
             if block.has("console") && (pace == Pace::Slow || !block.has("slow")) {
@@ -136,6 +145,25 @@ impl Reader {
         }
         assert!(count > 0, "{page} has no commands");
         reader.wait_for_pending();
+    }
+
+    /// A reader who has typed nothing yet.
+    fn begin() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        // Commands begin beside a clone of the repository, or in something like it that they may write to.
+        let repository = repository();
+        std::os::unix::fs::symlink(&repository, scratch.path().join("tidewire")).unwrap();
+        for folder in ["examples", "scenarios"] {
+            std::os::unix::fs::symlink(repository.join(folder), scratch.path().join(folder))
+                .unwrap();
+        }
+        Self {
+            directory: scratch.path().to_owned(),
+            scratch,
+            addresses: Vec::new(),
+            running: Vec::new(),
+            typed: Vec::new(),
+        }
     }
 
     fn type_block(&mut self, block: &Block<'_>) {
@@ -183,8 +211,7 @@ impl Reader {
         let mut binds = Vec::new();
         if is_server {
             let words = command.split_whitespace();
-            let tcp = words.filter_map(|word| word.strip_prefix("tcp://"));
-            binds.extend(tcp.map(str::to_owned));
+            binds.extend(words.filter_map(host_and_port).map(str::to_owned));
             if !command.contains("--bind") {
                 binds.push("127.0.0.1:8080".to_owned());
                 text.push_str(" --bind tcp://127.0.0.1:8080");
@@ -201,8 +228,8 @@ impl Reader {
         if is_server {
             process.expect("ready codec=");
             let lines = process.transcript().iter();
-            let real = lines.filter_map(|line| line.strip_prefix("listening on tcp://"));
-            let real: Vec<String> = real.map(str::to_owned).collect();
+            let real = lines.filter_map(|line| line.strip_prefix("listening on "));
+            let real: Vec<String> = real.filter_map(host_and_port).map(str::to_owned).collect();
             assert_eq!(real.len(), binds.len(), "{:?}", process.transcript());
             self.addresses
                 .retain(|(written, _)| !binds.contains(written));
@@ -295,6 +322,17 @@ impl Reader {
         }
         line
     }
+}
+
+fn repository() -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    repository.canonicalize().unwrap()
+}
+
+/// The host and port of an address that has them.
+fn host_and_port(address: &str) -> Option<&str> {
+    let behind = |scheme| address.strip_prefix(scheme);
+    behind("tcp://").or_else(|| behind("udp://"))
 }
 
 /// Whether a line is what a document says, where `…` stands for anything.
