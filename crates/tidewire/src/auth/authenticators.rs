@@ -12,7 +12,8 @@ use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Users
 use crate::address::Endpoint;
 
 /// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
-/// late answer is final.
+/// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default would
+/// keep identities that the others have withdrawn.
 #[derive(Default)]
 pub struct Chain(Vec<Box<dyn Authenticate>>);
 

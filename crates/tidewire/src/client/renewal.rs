@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::dialing::Lookup;
 use super::events::Event;
 use super::service::ClientService;
+use crate::auth::Token;
 use crate::service::Context;
+use crate::session::SessionId;
 
 /// The state of the credentials of the present connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +89,37 @@ impl ClientService {
         let at_ns = now_ns + left_ns / 2;
         self.dialing.renewal = Renewal::Planned { at_ns, expires_ns };
         Some(at_ns)
+    }
+}
+
+impl Context<'_> {
+    /// Sets the credentials of a connection that this lane has just begun to make.
+    pub(super) fn set_credentials(&mut self, id: SessionId, token: Token) {
+        if let Some(session) = self.core.sessions.find_mut(id) {
+            session.profile.attach().credentials = Some(token);
+        }
+    }
+
+    /// Sends newer credentials on a connection that this lane made. Returns whether the server takes them.
+    pub(super) fn renew_credentials(&mut self, id: SessionId, token: Token) -> bool {
+        self.set_credentials(id, token);
+        let Some(slot) = self.core.sessions.slot_of(id) else {
+            return false;
+        };
+        let renews = self.core.sessions[slot].connection.renew();
+        if renews {
+            self.core.sessions.transmit(slot);
+        }
+        renews
+    }
+
+    /// When the credentials of a session expire.
+    pub(super) fn credentials_expire_ns(&self, id: SessionId) -> Option<u64> {
+        self.core
+            .sessions
+            .find(id)?
+            .connection
+            .credentials_expire_ns()
     }
 }
 

@@ -12,7 +12,7 @@ use tidewire_proto::message::Message;
 
 use super::read::serve;
 use crate::engine::Core;
-use crate::limits::{Rate, WhenExceeded};
+use crate::limits::WhenExceeded;
 use crate::service::{Context, Current, HandlerError, HandlerResult, Service};
 use crate::session::CloseReason;
 
@@ -45,25 +45,50 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let profile = &cx.core.sessions[slot].profile;
     let own_rate = profile.admitted.as_ref().and_then(|it| it.rate());
     let rate = own_rate.or(cx.core.config.rate);
-    match (is_allowed, rate) {
-        (Err(refusal), rate) => {
-            if let Some(rate) = rate {
-                cx.core.sessions.meter(slot, &rate, frame_bytes);
-            }
+    let Some(rate) = rate else {
+        pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
+        let session = cx.core.sessions.find(cx.id);
+        let admitted = session.and_then(|it| it.profile.admitted.as_ref());
+        return !cx.stopped && admitted.is_some_and(|it| it.is_last(message));
+    };
+    if cx.core.sessions.meter(slot, &rate, frame_bytes) {
+        pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
+        // The handler may have closed the session.
+        if rate.when_exceeded == WhenExceeded::Pause
+            && cx.core.sessions.slot_of(cx.id).is_some()
+            && cx.core.sessions.pause_for_rate(slot, &rate)
+        {
+            cx.stopped = true;
+        }
+    } else if rate.when_exceeded == WhenExceeded::Refuse {
+        cx.core.counters.rate_refused.add(1);
+        let refusal = HandlerError::new(ErrorCode::LimitReached, TOO_FAST);
+        refuse(cx, codec, message, refusal);
+    } else {
+        cx.stopped = true;
+        cx.core.sessions.finish(slot, CloseReason::RateLimit);
+    }
+    false
+}
+
+/// Passes a message to the service, or refuses it.
+fn pass<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    (message, frame_bytes): (&Message<'_>, usize),
+    is_allowed: HandlerResult,
+) {
+    match is_allowed {
+        Ok(()) => {
+            serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
+        }
+        Err(refusal) => {
             cx.core.counters.forbidden.add(1);
             refuse(cx, codec, message, refusal);
         }
-        (Ok(()), Some(rate)) => {
-            serve_within::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame_bytes, rate);
-        }
-        (Ok(()), None) => {
-            serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
-            let session = cx.core.sessions.find(cx.id);
-            let admitted = session.and_then(|it| it.profile.admitted.as_ref());
-            return !cx.stopped && admitted.is_some_and(|it| it.is_last(message));
-        }
     }
-    false
 }
 
 /// Checks whether the peer may send this message.
@@ -101,35 +126,6 @@ fn refuse<C: Codec + ?Sized>(
         cx.remember_name(message.name);
     }
     cx.refuse(refusal);
-}
-
-/// Passes a message to the service if it is within this rate.
-fn serve_within<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
-    cx: &mut Context<'_>,
-    service: &mut S,
-    codec: &C,
-    slot: usize,
-    message: &Message<'_>,
-    frame_bytes: usize,
-    rate: Rate,
-) {
-    if cx.core.sessions.meter(slot, &rate, frame_bytes) {
-        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
-        // The handler may have closed the session.
-        if rate.when_exceeded == WhenExceeded::Pause
-            && cx.core.sessions.slot_of(cx.id).is_some()
-            && cx.core.sessions.pause_for_rate(slot, &rate)
-        {
-            cx.stopped = true;
-        }
-    } else if rate.when_exceeded == WhenExceeded::Refuse {
-        cx.core.counters.rate_refused.add(1);
-        let refusal = HandlerError::new(ErrorCode::LimitReached, TOO_FAST);
-        refuse(cx, codec, message, refusal);
-    } else {
-        cx.stopped = true;
-        cx.core.sessions.finish(slot, CloseReason::RateLimit);
-    }
 }
 
 const TOO_FAST: &str = "this session sends more than it may; send more slowly";

@@ -1,6 +1,7 @@
 //! Starts, watches and stops a server.
 
 use crate::config::{Config, Policies, PolicyError};
+mod authentication;
 mod bind;
 mod tls;
 mod wait;
@@ -23,7 +24,7 @@ use tidewire_proto::layer::Layer;
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
-use crate::auth::{Authenticate, Guard, SharedAuthenticator};
+use crate::auth::{Guard, SharedAuthenticator};
 use crate::engine::{Core, Shared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
 use crate::limits::{Limits, RateLimit, RateLimitError, RoomDefaults, nanoseconds};
@@ -273,17 +274,6 @@ impl Server {
         self.stop(&|| LaneMessage::Drain { deadline_ns })
     }
 
-    /// Asks the authenticator about every session again. Call it after its users or tokens have changed. Sessions get their
-    /// new permissions and limits. Those whose identity is gone, or that have a room or subscription that they may no longer
-    /// have, end with [`CloseReason::Unauthenticated`](crate::CloseReason::Unauthenticated).
-    pub fn reauthenticate(&self) {
-        for (lane, thread) in self.lanes.iter().zip(&self.threads) {
-            if !thread.is_finished() {
-                lane.post_waiting(LaneMessage::Reauthenticate);
-            }
-        }
-    }
-
     /// Binds the in-process names. The first lane accepts their connections.
     fn take_names(&mut self) -> Result<(), InprocBindError> {
         for address in &self.addresses {
@@ -495,25 +485,6 @@ impl ServerBuilder {
     /// Sets the layers of connections that the lanes make.
     pub(crate) fn outgoing_layers(mut self, layers: Option<Layers>) -> Self {
         self.outgoing_layers = layers;
-        self
-    }
-
-    /// Sets who finds out who the peers are. Default: nobody, and everybody may do everything.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use tidewire::auth::{ByUnixUser, IdentityLimits, Permissions, Users};
-    /// use tidewire::{PubSub, Server};
-    ///
-    /// let mut users = Users::new(Permissions::everything());
-    /// users.add("root", None, IdentityLimits::default())?;
-    /// let root_only = ByUnixUser::new(Arc::new(users)).with(0, "root");
-    /// let server = Server::builder().authenticate(root_only);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn authenticate(mut self, authenticator: impl Authenticate) -> Self {
-        self.authenticator = Some(SharedAuthenticator(Arc::new(authenticator)));
         self
     }
 

@@ -12,7 +12,6 @@ use tidewire_proto::message::{MemberId, Message};
 use tidewire_proto::room::Policy;
 
 use crate::address::Endpoint;
-use crate::auth::Token;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
@@ -397,35 +396,6 @@ impl Context<'_> {
     /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
     pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
         self.core.connect(endpoint, tag, false)
-    }
-
-    /// Sets the credentials of a connection that this lane has just begun to make.
-    pub(crate) fn set_credentials(&mut self, id: SessionId, token: Token) {
-        if let Some(session) = self.core.sessions.find_mut(id) {
-            session.profile.attach().credentials = Some(token);
-        }
-    }
-
-    /// Sends newer credentials on a connection that this lane made. Returns whether the server takes them.
-    pub(crate) fn renew_credentials(&mut self, id: SessionId, token: Token) -> bool {
-        self.set_credentials(id, token);
-        let Some(slot) = self.core.sessions.slot_of(id) else {
-            return false;
-        };
-        let renews = self.core.sessions[slot].connection.renew();
-        if renews {
-            self.core.sessions.transmit(slot);
-        }
-        renews
-    }
-
-    /// When the credentials of a session expire.
-    pub(crate) fn credentials_expire_ns(&self, id: SessionId) -> Option<u64> {
-        self.core
-            .sessions
-            .find(id)?
-            .connection
-            .credentials_expire_ns()
     }
 
     /// Starts a connection, as [`Context::connect`] does. If no server listens on an in-process name yet, the
