@@ -1,23 +1,23 @@
 //! The lane's side of a client: one connection, its pending requests, and reconnecting.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use tidewire_io::clock::now_ns;
+use tidewire_io::clock::{self, now_ns};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
+use super::effect::{Effect, Undo};
 use super::error::{ConnectError, Disconnected, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};
 use super::pending::Pending;
-use super::submissions::{Submission, Submissions};
-use crate::service::Context;
-use crate::service::{HandlerResult, Service};
-use crate::session::SendError;
-use crate::session::{CloseReason, SessionId};
+use super::submissions::{RequestHead, Submission, Submissions};
+use crate::service::{Context, HandlerResult, Service};
+use crate::session::{CloseReason, SendError, SessionId};
 use crate::transport::ConnectFailure;
 
 #[derive(Debug)]
@@ -30,6 +30,12 @@ pub(crate) struct ClientService {
     is_backed_up: bool,
     /// Reading is paused, because an event queue is full.
     is_reading_paused: bool,
+    /// The lane sleeps for a short time only, so threads need not wake it. See [`RequestTable::nap`](super::table).
+    naps: bool,
+    /// Number of replies that this turn has published.
+    turn_replies: usize,
+    /// [Weight](Submissions::weight_bytes) of what the last turn took that took anything.
+    taken_bytes: usize,
     /// Submissions taken from the application.
     list: Submissions<Control>,
     pub(super) closing: bool,
@@ -52,6 +58,9 @@ impl ClientService {
             ever_open: false,
             is_backed_up: false,
             is_reading_paused: false,
+            naps: false,
+            turn_replies: 0,
+            taken_bytes: usize::MAX,
             list: Submissions::default(),
             closing: false,
             pending,
@@ -134,6 +143,7 @@ impl ClientService {
             if self.is_backed_up || !self.link.table.refill(&mut self.list, &mut turn_bytes) {
                 return;
             }
+            self.taken_bytes = turn_bytes;
             self.run_next(cx);
         }
     }
@@ -163,6 +173,17 @@ impl ClientService {
         self.link.may_hold_reading()
     }
 
+    /// Passes a message that answers no request to its subscription, or else to the application.
+    fn handle_event(&mut self, cx: &mut Context<'_>, message: &Message<'_>) {
+        let is_published = matches!(message.kind, Kind::Deliver | Kind::Gap);
+        if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
+            self.listening.handle_broadcast(message);
+        } else if !is_published || !self.listening.handle_message(message) {
+            self.link.events.push(Event::Message((*message).into()));
+        }
+        self.pause_if_held(cx);
+    }
+
     /// Pauses reading if an event queue is full under [`PauseReading`](super::WhenEventsFull::PauseReading).
     #[inline]
     fn pause_if_held(&mut self, cx: &mut Context<'_>) {
@@ -182,12 +203,64 @@ impl ClientService {
         }
     }
 
+    /// Handles the reply or the refusal of a request with an effect.
+    #[cold]
+    fn handle_effect(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &RequestHead,
+        effect: Effect,
+        refusal: Option<RequestError>,
+        message: &Message<'_>,
+    ) {
+        let result = refusal.map_or(Ok(message.channel), Err);
+        let result = match effect.subscription() {
+            Some(key) => self.listening.handle_answer(key, head.kind, result),
+            None => result,
+        };
+        let completions = &mut self.pending.completions;
+        let channel = match result {
+            Ok(channel) => channel,
+            Err(error) => return completions.fail(head.slot, error),
+        };
+        let undo = match (effect.subscription(), self.session) {
+            (None, Some(session)) => Undo::of(session, head.kind, channel),
+            // A subscription is undone when its handle is dropped.
+            _ => None,
+        };
+        match (head.slot, undo) {
+            (Some(slot), undo) => {
+                let table = &self.link.table;
+                table.reply_long(completions, slot, channel, message.payload, undo);
+            }
+            (None, Some(undo)) => self.pending.undo(cx, undo),
+            (None, None) => {}
+        }
+    }
+
+    /// Whether threads are likely to follow with some requests, and the last ones came in lists too short for a write.
+    fn should_nap(&self) -> bool {
+        self.turn_replies >= NAP_REPLIES_MIN && self.taken_bytes < NAP_TAKEN_BYTES_MAX
+    }
+
+    /// Begins or ends a nap.
+    fn nap(&mut self, naps: bool) {
+        if std::mem::replace(&mut self.naps, naps) != naps {
+            self.link.table.nap(naps);
+        }
+    }
+
     /// Publishes the collected completions, and wakes the tasks that wait for them.
     fn complete(&mut self, cx: &mut Context<'_>) {
         let completions = &mut self.pending.completions;
         if completions.is_empty() {
             return;
         }
+        self.turn_replies += completions.replied.len();
+        if self.should_nap() {
+            self.nap(true);
+        }
+        let completions = &mut self.pending.completions;
         self.link.table.complete(completions);
         while let Some(undo) = self.pending.completions.undos.pop() {
             self.pending.undo(cx, undo);
@@ -206,7 +279,8 @@ impl ClientService {
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.pending.session = Some(cx.session());
-        self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
+        let limit = &self.link.frame_bytes_max;
+        limit.store(cx.frame_bytes_max, Ordering::Relaxed);
         self.pending.unreachable = None;
         self.dialing.note_open();
         self.listening.handle_open();
@@ -221,38 +295,15 @@ impl Service for ClientService {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
-            self.listening.handle_broadcast(&message);
-            self.pause_if_held(cx);
-            return Ok(());
-        }
-        if matches!(message.kind, Kind::Deliver | Kind::Gap)
-            && self.listening.handle_message(&message)
-        {
-            self.pause_if_held(cx);
-            return Ok(());
-        }
         let Some(id) = self.pending.answered_id(&message) else {
-            self.link.events.push(Event::Message(message.into()));
-            self.pause_if_held(cx);
+            self.handle_event(cx, &message);
             return Ok(());
         };
-        let result = if message.kind == Kind::Error {
-            let body = cx.codec().decode_error(&message);
-            let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
-                let text = if body.text.is_empty() {
-                    body.code.to_string()
-                } else {
-                    body.text.to_owned()
-                };
-                (body.code, text)
-            });
-            let number = cx.codec().error_number(&message);
-            Err(RequestError::Refused { code, number, text })
-        } else {
-            Ok(message.channel)
+        let refusal = match message.kind {
+            Kind::Error => Some(refusal_of(cx, &message)),
+            _ => None,
         };
-        if let Err(RequestError::Refused { code, .. }) = &result
+        if let Some(RequestError::Refused { code, .. }) = &refusal
             && *code == ErrorCode::Draining
             && cx.is_peer_going(cx.session())
             && self.pending.put_back(id)
@@ -264,16 +315,15 @@ impl Service for ClientService {
             return Ok(());
         };
         let completions = &mut self.pending.completions;
-        match (result, head.effect) {
-            (result, Some(effect)) => self.handle_effect(cx, &head, effect, result, &message),
-            (Ok(channel), None) => {
+        match (head.effect, refusal) {
+            (None, None) => {
                 let table = &self.link.table;
-                table.reply(completions, head.slot, channel, message.payload);
+                table.reply(completions, head.slot, message.channel, message.payload);
             }
-            (Err(error), None) => completions.fail(head.slot, error),
+            (None, Some(error)) => completions.fail(head.slot, error),
+            (Some(effect), refusal) => self.handle_effect(cx, &head, effect, refusal, &message),
         }
-        let completions = &self.pending.completions;
-        if completions.is_block() {
+        if self.pending.completions.is_block() {
             self.complete(cx);
         }
         Ok(())
@@ -346,12 +396,17 @@ impl Service for ClientService {
         self.complete(cx);
         let register_at_ns = self.register_due(cx, now_ns);
         let renew_at_ns = self.renew_if_due(cx, now_ns);
+        self.nap(self.should_nap());
+        self.turn_replies = 0;
+        // The turn may have taken as long as a nap, so the clock is read again.
+        let nap_until_ns = self.naps.then(|| clock::now_ns() + NAP_NS);
         [
             renew_at_ns,
+            nap_until_ns,
             close_at_ns,
             self.dialing.retry_at_ns(),
             waiting_deadline_ns,
-            self.pending.next_deadline_ns(),
+            self.pending.due_ns,
             register_at_ns,
         ]
         .into_iter()
@@ -365,10 +420,22 @@ impl Service for ClientService {
         }
         if self.is_backed_up {
             // Submissions that the lane has seen wait for the socket. New ones may have an earlier deadline.
-            return self.link.table.has_news();
+            return self.link.table.news.has_news();
         }
-        self.link.table.is_occupied()
+        self.link.table.news.wants_turn()
     }
+}
+
+/// The error of a request that the server refused with this message.
+#[cold]
+fn refusal_of(cx: &Context<'_>, message: &Message<'_>) -> RequestError {
+    let (code, text) = match cx.codec().decode_error(message) {
+        Ok(body) if body.text.is_empty() => (body.code, body.code.to_string()),
+        Ok(body) => (body.code, body.text.to_owned()),
+        Err(_) => (ErrorCode::Internal, String::new()),
+    };
+    let number = cx.codec().error_number(message);
+    RequestError::Refused { code, number, text }
 }
 
 impl Drop for ClientService {
@@ -393,3 +460,14 @@ impl Drop for ClientService {
         self.link.events.push(Event::Ended);
     }
 }
+
+/// Replies in a turn after which the lane may nap: threads that got several are likely to send as many requests. With a single
+/// request in flight the lane never naps.
+const NAP_REPLIES_MIN: usize = 2;
+
+/// Weight of a list, about 60 requests, from which on a nap saves nothing. Its timer costs as much as some system calls.
+const NAP_TAKEN_BYTES_MAX: usize = 16 << 10;
+
+/// Length of a nap: the longest time for which a request waits for its lane while no thread waits for a reply. The timers of
+/// the system may add as much again.
+const NAP_NS: u64 = 100_000;
