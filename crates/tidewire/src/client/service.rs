@@ -34,8 +34,8 @@ pub(crate) struct ClientService {
     naps: bool,
     /// Number of replies that this turn has published.
     turn_replies: usize,
-    /// [Weight](Submissions::weight_bytes) of what the last turn took that took anything.
-    taken_bytes: usize,
+    /// Number of naps since requests came in lists that were too short for a write, counted down.
+    naps_left: u32,
     /// Submissions taken from the application.
     list: Submissions<Control>,
     pub(super) closing: bool,
@@ -60,7 +60,7 @@ impl ClientService {
             is_reading_paused: false,
             naps: false,
             turn_replies: 0,
-            taken_bytes: usize::MAX,
+            naps_left: 0,
             list: Submissions::default(),
             closing: false,
             pending,
@@ -141,9 +141,13 @@ impl ClientService {
                 }
             };
             if self.is_backed_up || !self.link.table.refill(&mut self.list, &mut turn_bytes) {
+                match turn_bytes {
+                    0 => {}
+                    SHORT_LIST_BYTES_MAX.. => self.naps_left = self.naps_left.saturating_sub(1),
+                    _ => self.naps_left = NAPS,
+                }
                 return;
             }
-            self.taken_bytes = turn_bytes;
             self.run_next(cx);
         }
     }
@@ -238,9 +242,9 @@ impl ClientService {
         }
     }
 
-    /// Whether threads are likely to follow with some requests, and the last ones came in lists too short for a write.
+    /// Whether threads are likely to follow with some requests, and requests came in short lists lately.
     fn should_nap(&self) -> bool {
-        self.turn_replies >= NAP_REPLIES_MIN && self.taken_bytes < NAP_TAKEN_BYTES_MAX
+        self.turn_replies >= NAP_REPLIES_MIN && self.naps_left > 0
     }
 
     /// Begins or ends a nap.
@@ -465,8 +469,12 @@ impl Drop for ClientService {
 /// request in flight the lane never naps.
 const NAP_REPLIES_MIN: usize = 2;
 
-/// Weight of a list, about 60 requests, from which on a nap saves nothing. Its timer costs as much as some system calls.
-const NAP_TAKEN_BYTES_MAX: usize = 16 << 10;
+/// [Weight](Submissions::weight_bytes) of about 60 requests. After a list of so many a nap saves nothing, and its timer costs as
+/// much as some system calls.
+const SHORT_LIST_BYTES_MAX: usize = 16 << 10;
+
+/// Longer lists after a short one after which the lane naps no more. Short and long ones alternate where naps help.
+const NAPS: u32 = 16;
 
 /// Length of a nap: the longest time for which a request waits for its lane while no thread waits for a reply. The timers of
 /// the system may add as much again.
