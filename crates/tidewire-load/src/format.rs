@@ -2,14 +2,22 @@
 
 use std::time::SystemTime;
 
-use jiff::Timestamp;
 use tidewire_proto::text::is_hazardous;
+use time::OffsetDateTime;
 
 /// A wall-clock time in RFC 3339, UTC, with milliseconds.
 pub fn utc(time: SystemTime) -> String {
-    // Only a clock set before the year -9999 or after 9999 cannot be expressed.
-    let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
-    format!("{timestamp:.3}")
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    // Only a clock set before 1970 or after the year 9999 cannot be expressed.
+    let utc = i128::try_from(since.unwrap_or_default().as_nanos())
+        .ok()
+        .and_then(|nanos| OffsetDateTime::from_unix_timestamp_nanos(nanos).ok())
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (hour, minute, second, millisecond) = utc.to_hms_milli();
+    format!(
+        "{}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z",
+        utc.date()
+    )
 }
 
 /// `1234567` as `1,234,567`.

@@ -9,6 +9,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Part `part` of `parts`, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +79,7 @@ pub fn parse_start(text: &str) -> Result<SystemTime, StartError> {
         let since = std::time::Duration::try_from_secs_f64(secs).map_err(|_| error())?;
         return SystemTime::UNIX_EPOCH.checked_add(since).ok_or_else(error);
     }
-    text.parse::<jiff::Timestamp>()
+    OffsetDateTime::parse(text, &Rfc3339)
         .map(SystemTime::from)
         .map_err(|_| error())
 }
