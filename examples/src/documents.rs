@@ -8,6 +8,8 @@ macro_rules! documents {
 
 documents! {
     readme: "README.md",
+    macros_readme: "crates/tidewire-macros/README.md",
+    service_attribute: "crates/tidewire-macros/src/service.md",
     tutorial: "docs/tutorial.md",
     operating: "docs/operating.md",
     codecs: "docs/codecs.md",
