@@ -224,12 +224,15 @@ impl Peer {
         self.used += text.len();
     }
 
-    /// Returns the answer to a request: the next frame.
+    /// Returns the answer to a request: the next frame that is no ping. A server pings a peer that a busy machine keeps
+    /// from writing.
     ///
     /// # Panics
     /// The end or a refusal comes instead.
     pub fn answer(&mut self) -> OwnedMessage {
-        let message = self.receive().expect("an answer, not the end");
+        let message = std::iter::from_fn(|| self.receive())
+            .find(|message| message.kind != Kind::Ping)
+            .expect("an answer, not the end");
         let expected = if self.codec.has_ids() {
             Kind::Reply
         } else {

@@ -75,6 +75,20 @@ fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
     server.stop();
 }
 
+/// Regression: `peers_that_read_nothing_are_paused` took the ping that a slow machine gets in front of an answer for the
+/// answer.
+#[test]
+fn the_raw_peer_skips_pings_in_front_of_an_answer() {
+    let builder = limited(|limits| limits.heartbeat = Duration::from_millis(20));
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let mut peer = server.peer();
+    server.wait_for("a ping follows the welcome", |metrics| metrics.writes > 1);
+    peer.ask(b"behind a ping");
+    assert_eq!(peer.answer().payload, b"behind a ping");
+    drop(peer);
+    server.stop();
+}
+
 /// Regression: a heartbeat of zero means none, but it sent a ping at every tick of the clock.
 #[test]
 fn a_heartbeat_of_zero_sends_no_pings() {
