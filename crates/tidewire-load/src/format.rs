@@ -140,6 +140,11 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
+/// Bytes in GiB.
+pub(crate) fn gibibytes(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
 /// A text inside XML or HTML, also between quotes, without the control characters, which XML cannot hold.
 pub fn markup(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -173,6 +178,7 @@ mod tests {
         assert_eq!(per_second(66.666), "66.67/s");
         assert_eq!(per_second(1_980_123.4), "1,980,123/s");
         assert_eq!(mebibytes(3 << 19), "1.5 MiB");
+        assert_eq!(gibibytes(3 << 29), "1.5 GiB");
     }
 
     #[test]

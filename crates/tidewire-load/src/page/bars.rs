@@ -63,10 +63,10 @@ fn draw(label: &str, bars: &[Bar], scale: Scale, mark: Option<&Mark>, width: f64
         let widths = bars.iter().map(|bar| text_width(text(bar)));
         widths.fold(0.0, f64::max)
     };
-    let names = longest(|bar| &bar.name).min(width * 0.3) + 8.0;
+    let names = longest(|bar| &bar.name).min(width * 0.36) + 8.0;
     let values = longest(|bar| &bar.text) + 8.0;
     let room = (width - names - values).max(40.0);
-    let mut svg = Svg::default();
+    let (mut svg, mut values_at) = (Svg::default(), Vec::new());
     let mut y = if mark.is_some() { 18.0 } else { 4.0 };
     for bar in bars {
         if let Some(group) = &bar.group {
@@ -84,15 +84,19 @@ fn draw(label: &str, bars: &[Bar], scale: Scale, mark: Option<&Mark>, width: f64
             svg.text("tick", Anchor::End, (names - 8.0, base), &name);
             let class = format!("bar {}", bar.class);
             svg.rect(&class, (names, y + 3.0), (length, 11.0));
-            let behind = names + length + 5.0;
-            svg.text("value", Anchor::Start, (behind, base), &bar.text);
         });
+        values_at.push((names + length + 5.0, y, base, &bar.text));
         y += 18.0;
     }
     if let Some(mark) = mark {
         let x = names + scale.share(mark.value) * room;
         svg.line("mark", (x, 15.0), (x, y));
         svg.text("tick on-top", Anchor::Middle, (x, 11.0), &mark.text);
+    }
+    // Values are drawn after the mark, so that it does not cross them.
+    for (x, y, base, text) in values_at {
+        svg.rect("under", (x - 2.0, y + 2.0), (text_width(text) + 2.0, 13.0));
+        svg.text("value", Anchor::Start, (x, base), text);
     }
     svg.finish(label, width, y + 6.0)
 }

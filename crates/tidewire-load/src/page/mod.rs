@@ -17,7 +17,7 @@ mod svg;
 
 use self::figure::Table;
 use crate::environment::Environment;
-use crate::format::{markup, mebibytes};
+use crate::format::{gibibytes, markup};
 
 /// The head of a page. Plain texts.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub fn machine_facts(machine: &Environment) -> [(&'static str, String); 8] {
     [
         ("processor", machine.cpu.clone()),
         ("cores", machine.cores.to_string()),
-        ("memory", or_unknown(machine.memory_bytes.map(mebibytes))),
+        ("memory", or_unknown(machine.memory_bytes.map(gibibytes))),
         ("virtualisation", or_unknown(machine.virtualisation.clone())),
         ("kernel", machine.kernel.clone()),
         ("version", machine.version.clone()),

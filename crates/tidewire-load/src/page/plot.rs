@@ -304,7 +304,8 @@ impl Canvas<'_> {
         for rule in &self.plot.rules {
             let (class, y) = (rule.class, self.y(rule.y));
             svg.line(&format!("rule {class}"), (self.left, y), (self.right, y));
-            let place = (self.right - 4.0, y - 4.0);
+            // A dot on the line must not cover the name.
+            let place = (self.right - 4.0, y - 8.0);
             let class = format!("rule-name on-top {class}");
             svg.text(&class, Anchor::End, place, &rule.name);
         }

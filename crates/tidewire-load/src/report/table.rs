@@ -131,7 +131,8 @@ fn model(detail: &StepDetail) -> String {
 
 /// The cost of one side for a message. Unknown figures are shown as unknown and not left out.
 fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
-    let cpu = cpu_ns.map(|cpu_ns| format!("{cpu_ns:.0} ns of processor time"));
+    let cpu =
+        cpu_ns.map(|cpu_ns| format!("{} ns of processor time", thousands(cpu_ns.round() as u64)));
     let Some(lanes) = lanes else {
         return match cpu {
             Some(cpu) => format!("{cpu} a message; system calls and allocations not known"),

@@ -25,8 +25,8 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
     let reason = "the report has no processor time of either side by the message";
     let picture = linear("Processor time a message", &bars, reason)?;
     Ok(Drawn {
-        about: "Processor time of the steady window by messages sent and received. CPU is of the cores of each \
-                side's lanes; a server that is not ours is not observed."
+        about: "Processor time of the steady window, divided by the messages sent and received. CPU is in percent of the cores of \
+                each side's lanes. Only a server that this program started is observed."
             .to_owned(),
         picture,
         table,
@@ -65,8 +65,9 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
     let reason = "the report does not say what lanes did by the message";
     let picture = linear("System calls and allocations a message", &bars, reason)?;
     Ok(Drawn {
-        about: "System calls to wait, read and write, and allocations, of the lanes of each side in the steady window, by \
-                messages sent and received; none is fewer than one in a thousand messages. Only a server that this program started can be asked."
+        about: "System calls to wait, read and write, and allocations, of the lanes of each side in the steady window, divided by \
+                the messages sent and received. None means fewer than one in a thousand messages. Only a server that this \
+                program started can be asked."
             .to_owned(),
         picture,
         table,

@@ -41,7 +41,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     }
     Ok(Drawn {
         about: "Bars are logarithmic, so that one lost message is seen beside millions of delivered ones. Late ones \
-                are delivered too. Of unconfirmed ones nobody can know whether they arrived. What has no bar did not happen."
+                are delivered, too. Unconfirmed ones may have arrived or not. An outcome without a bar did not occur."
             .to_owned(),
         picture: logarithmic("What became of the messages", &bars),
         table,
@@ -52,7 +52,9 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
 pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
     let receivers = &detail(step)?.worst_receivers;
     if receivers.is_empty() {
-        return Err("no receiver has anything amiss, or receivers are not told apart".to_owned());
+        return Err(
+            "no receiver has a problem, or receivers are not counted separately".to_owned(),
+        );
     }
     let mut table = Table::new(
         "receiver, expected, delivered, late, lost, unconfirmed, duplicated, reordered, corrupt"
@@ -79,7 +81,7 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
         table.row(cells);
     }
     Ok(Drawn {
-        about: "The ten receivers with most amiss, worst first; logarithmic.".to_owned(),
+        about: "The ten receivers with the most problems, worst first; logarithmic.".to_owned(),
         picture: logarithmic("The worst receivers", &bars),
         table,
     })

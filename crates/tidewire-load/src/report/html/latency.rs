@@ -87,7 +87,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
         table.row(cells);
     }
     let about = format!(
-        "The scheduled latency of what arrived in each second. Within a second the tail is of few messages.{}{}",
+        "The scheduled latency of the messages that arrived in each second. The tail of a single second has few messages.{}{}",
         course.about_spans(),
         course.about_rest()
     );
@@ -154,8 +154,8 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         },
         most: format!("{} messages/s", short(densest)),
     });
-    let about = "The scheduled latency of what arrived in each second. The colour says how many messages a second lie in a \
-                 tenth of a decade; each shade is four times the one before, so that a few slow ones stay visible.";
+    let about = "The scheduled latency of the messages that arrived in each second. The colour is the number of messages a second \
+                 in a tenth of a decade. Each shade is four times the one before, so that a few slow ones stay visible.";
     Ok(plot.drawn(about, table))
 }
 
@@ -245,10 +245,10 @@ fn quantiles() -> impl Iterator<Item = (f64, Quantile)> {
 fn about_percentiles(detail: &StepDetail) -> String {
     let kind = match (&detail.times.service, detail.workload.model.as_str()) {
         (Some(_), "open") => {
-            "The gap between scheduled and service is what a tool that waits for replies would not see."
+            "A tool that waits for replies would not see the gap between scheduled and service."
         }
         (_, "closed") => {
-            "The loop is closed: a slow server was asked less, so these are not what users that do not wait would feel."
+            "The loop is closed: a slow server got fewer messages, so users that do not wait would see higher latencies."
         }
         _ => "scheduled begins when a message was due or, without a schedule, sent.",
     };
@@ -364,10 +364,10 @@ fn level(density: f64, densest: f64) -> u8 {
 
 /// Formats a number for little room.
 fn short(number: f64) -> String {
-    if number < 10.0 {
-        few(number)
-    } else {
-        compact(number.round())
+    match number {
+        number if number < 10.0 => few(number),
+        number if number < 1e6 => thousands(number.round() as u64),
+        number => compact(number.round()),
     }
 }
 

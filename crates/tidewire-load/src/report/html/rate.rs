@@ -61,7 +61,8 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
 
 fn about(course: &Course, receivers: f64) -> String {
     let mut about =
-        "Shaded phases count for no rate. Offered and sent end with the sending.".to_owned();
+        "Rates do not count the shaded phases. Offered and sent end when the sending ends."
+            .to_owned();
     about.push_str(course.about_rest());
     if receivers > 1.0 {
         about.push_str(&format!(

@@ -28,11 +28,16 @@ pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
     let numbers = (1..=runs.len()).map(|run| (run as f64, run.to_string()));
     x.ticks = numbers.collect();
     let mut plot = Plot::new("Runs", x, Axis::from_zero("messages a second", most));
-    let mut about = "Runs, and not seconds, are repeated.".to_owned();
+    let mut about = "Each dot is a run, or a part of a run.".to_owned();
     if let Some(interval) = MedianInterval::of(&rates, Bootstrap::default()) {
         let name = format!("median {}", per_second(interval.median));
         plot.rule(interval.median, "median", name);
-        about.push_str(&format!(" Messages a second: {interval:.0}."));
+        about.push_str(&format!(
+            " The dotted line is their median. The true median lies between {} and {} with a chance of {:.0} %.",
+            per_second(interval.low),
+            per_second(interval.high),
+            interval.coverage * 100.0
+        ));
     }
     let mut table = Table::new(HEAD.split(", ")).with_words(10);
     for (place, run) in (1..).zip(runs) {

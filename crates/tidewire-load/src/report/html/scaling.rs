@@ -117,8 +117,8 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         ]);
     }
     plot.line("", "s1 faint", vec![path]);
-    let about = "Scheduled p99, from when messages were due. Open rings broke a limit; those at the upper edge are infinite \
-                 or beyond what is recorded.";
+    let about = "Scheduled p99, from when messages were due. Open rings broke a limit. Dots at the upper edge are infinite or \
+                 above the recorded range.";
     Ok(plot.drawn(about, table))
 }
 

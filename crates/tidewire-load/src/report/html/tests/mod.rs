@@ -442,7 +442,7 @@ fn the_environment_tells_memory_virtualisation_and_command() {
     let page = sample::open().to_html();
     let said = text(by_id(&parse(&page), "environment"));
     for part in [
-        "memory8192.0 MiB",
+        "memory8.0 GiB",
         "virtualisationvirtual machine (Maker)",
         "command linetidewire load 'a <scenario>.toml'",
     ] {
