@@ -14,16 +14,16 @@ pub(super) fn write(page: &mut String) {
         "the host took more than {STOLEN_PCT_MAX:.0} % of the machine's time in one of the runs"
     );
     let waited = format!(
-        "in one of the runs the server or the driver waited for a core that others had, for more than {WAITED_PCT_MAX:.0} % of the window"
+        "in one of the runs the server or the driver waited for a core that other programs used, for more than {WAITED_PCT_MAX:.0} % of the window"
     );
     let driver_bound = format!(
         "the driver was {DRIVER_BOUND_PCT_MIN:.0} % busy or more, and busier than its server: the figure is the driver's, and the ratio \
-         says nothing about the servers. Their processor time does"
+         does not compare the servers. Compare their processor time"
     );
     let words = [
         (
             "limit",
-            "a bare loop that moves the same bytes in the same run and does nothing else; 100 % is as fast as it",
+            "a bare loop that moves the same bytes in the same run and does nothing else; 100 % is as fast as this loop",
         ),
         ("ratio", RATIO),
         ("stolen", &stolen),
@@ -31,7 +31,7 @@ pub(super) fn write(page: &mut String) {
         ("driver-bound", &driver_bound),
         (
             "limit passed",
-            "somebody was faster than the bare loop beyond doubt, so the loop is no limit",
+            "Tidewire or a peer was certainly faster than the bare loop, so the loop is no limit",
         ),
         (
             "interval",

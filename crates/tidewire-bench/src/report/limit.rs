@@ -55,7 +55,10 @@ impl RowResult {
     /// The contenders that passed the limit, as a line of text.
     pub(super) fn passed_limit(&self) -> Option<String> {
         let names = self.limit_passed_by.join(", ");
-        let text = format!("{}: the limit is none, {names} passed it", self.id);
+        let text = format!(
+            "{}: faster than the bare loop: {names}. So the loop is no limit",
+            self.id
+        );
         (!names.is_empty()).then(|| visible(text.as_bytes()))
     }
 

@@ -157,6 +157,14 @@ fn the_table_of_a_suite_is_narrow_and_its_details_are_folded() {
     assert_eq!(count(head.unwrap(), "th"), 9);
     let mut folded = folded.into_iter().map(text);
     assert!(folded.any(|one| one.contains("p50, p99, p99.9 µs")));
+    let is_folded = |id| {
+        let figure = by_id(&document, id);
+        figure.ancestors().any(|node| node.has_tag_name("details"))
+    };
+    assert!(!is_folded("echo-limit"));
+    for id in ["echo-contenders-1", "echo-latency", "echo-cost"] {
+        assert!(is_folded(id), "{id}");
+    }
 }
 
 /// Committed results have longer names and larger numbers than a sample.
