@@ -293,7 +293,7 @@ const MARK: [u8; 8] = [0xEE; 8];
 
 #[cfg(test)]
 mod tests {
-    use super::super::played::{loses_nothing, play_long_rows};
+    use super::super::played::{loses_nothing, play_long_rows, play_until};
     use super::*;
 
     #[test]
@@ -306,6 +306,16 @@ mod tests {
     #[test]
     fn every_codec_mode_and_transport_of_the_long_rows_works() {
         play_long_rows(&SUITE, 4);
+    }
+
+    /// The bug: on a busy machine the lane saw the window before it had seen the warm-up, and never sent anything.
+    #[test]
+    fn a_lane_that_misses_the_warm_up_begins_all_the_same() {
+        let mut work = row(true, "inproc", "tw1", ONE_LANE, 1, 128).work;
+        (work.warm_up_ms, work.measure_ms) = (0, 10);
+        play_until(&SUITE, Side::Tidewire, work, |measured| {
+            measured.messages > 0
+        });
     }
 
     #[test]

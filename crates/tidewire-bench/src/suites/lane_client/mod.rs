@@ -194,16 +194,17 @@ impl LaneClient {
         if phase == self.phase {
             return;
         }
-        self.phase = phase;
-        match phase {
-            Phase::Connecting => {}
-            Phase::WarmUp => {
-                if let Task::Echo { in_flight } = self.task {
-                    for index in 0..self.sessions.len() {
-                        self.send(cx, index, in_flight);
-                    }
-                }
+        let before = std::mem::replace(&mut self.phase, phase);
+        // A lane that gets no core for long never sees the warm-up, and begins all the same.
+        if before == Phase::Connecting
+            && let Task::Echo { in_flight } = self.task
+        {
+            for index in 0..self.sessions.len() {
+                self.send(cx, index, in_flight);
             }
+        }
+        match phase {
+            Phase::Connecting | Phase::WarmUp => {}
             Phase::Measuring => {
                 self.measure.from_ns = now_ns();
                 self.measure.received_before = self.counts.received;
