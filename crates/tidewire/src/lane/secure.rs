@@ -18,7 +18,10 @@ impl<S: Service> Lane<S> {
                     self.read_session(slot);
                 }
             }
-            Ok(false) => core.sessions.update_interest(slot),
+            Ok(false) => {
+                core.sessions.charge_kept(slot);
+                core.sessions.update_interest(slot);
+            }
             Err(error) => core.sessions.close(slot, close_reason(&error)),
         }
     }

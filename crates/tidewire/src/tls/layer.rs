@@ -19,7 +19,8 @@ pub(super) struct TlsLayer {
     certificate: Option<CertificateNames>,
     /// The peer's first bytes were no record.
     is_plain_peer: bool,
-    has_received: bool,
+    /// Bytes that were received before the end of the handshake. rustls keeps parts of a message until it is whole.
+    handshake_bytes: usize,
     has_ended: bool,
 }
 
@@ -29,7 +30,7 @@ impl TlsLayer {
             connection,
             certificate: None,
             is_plain_peer: false,
-            has_received: false,
+            handshake_bytes: 0,
             has_ended: false,
         }
     }
@@ -46,8 +47,7 @@ impl TlsLayer {
             self.is_plain_peer = true;
             return Err(TlsFault::PlainText.into());
         }
-        self.has_received = network.len() > 2;
-        Ok(self.has_received)
+        Ok(network.len() > 2)
     }
 
     /// Moves the decrypted bytes out of rustls.
@@ -71,7 +71,7 @@ impl TlsLayer {
 
 impl Layer for TlsLayer {
     fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError> {
-        if !self.has_received && !self.check_first(network)? {
+        if self.handshake_bytes == 0 && !self.check_first(network)? {
             return Ok(0);
         }
         let was_ready = self.is_ready();
@@ -81,6 +81,9 @@ impl Layer for TlsLayer {
             .connection
             .read_tls(&mut rest)
             .map_err(|_| LayerError::Malformed)?;
+        if !was_ready {
+            self.handshake_bytes += used;
+        }
         let state = self.connection.process_new_packets().map_err(explain)?;
         if state.plaintext_bytes_to_read() > 0 {
             self.take_plain(plain);
@@ -133,7 +136,7 @@ impl Layer for TlsLayer {
     fn memory_bytes(&self) -> usize {
         match self.is_ready() {
             true => SESSION_BYTES,
-            false => HANDSHAKE_BYTES,
+            false => HANDSHAKE_BYTES + self.handshake_bytes.min(MESSAGE_BYTES_MAX),
         }
     }
 }
@@ -220,5 +223,8 @@ const RECORD_MAJOR: u8 = 3;
 /// The memory of rustls for a connection at rest.
 const SESSION_BYTES: usize = 12 << 10;
 
-/// The memory of rustls for a handshake that has begun.
-const HANDSHAKE_BYTES: usize = 24 << 10;
+/// The memory of rustls for a handshake that has begun, beside the message that it receives.
+const HANDSHAKE_BYTES: usize = 16 << 10;
+
+/// Longest message of a handshake that rustls accepts, in bytes.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;

@@ -42,15 +42,15 @@ pub use tidewire_proto::layer::{CertificateNames, TlsAlert, TlsFault};
 /// The TLS settings of a server. [The module](self) has an example.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
-    pub(super) chain: Pem,
-    pub(super) key: Pem,
-    pub(super) clients: ClientAuth,
-    pub(super) allows_tls12: bool,
+    chain: Pem,
+    key: Pem,
+    clients: ClientAuth,
+    allows_tls12: bool,
 }
 
 /// Whether a server asks clients for a certificate.
 #[derive(Clone, Debug)]
-pub(super) enum ClientAuth {
+enum ClientAuth {
     /// It does not ask.
     Off,
     /// A certificate must be signed by this authority. A client without one is accepted.
@@ -62,11 +62,11 @@ pub(super) enum ClientAuth {
 /// The TLS settings of a client. [The module](self) has an example.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
-    pub(super) ca: Option<Pem>,
+    ca: Option<Pem>,
     /// The certificate chain and the key.
-    pub(super) identity: Option<(Pem, Pem)>,
-    pub(super) server_name: Option<String>,
-    pub(super) allows_tls12: bool,
+    identity: Option<(Pem, Pem)>,
+    server_name: Option<String>,
+    allows_tls12: bool,
 }
 
 impl ServerTls {
