@@ -14,16 +14,20 @@ use tidewire_io::poller::PollerChoice;
 use tidewire_proto::codec::Codec;
 
 use crate::failure::Failure;
+use crate::tls::ClientTlsArguments;
 
 /// The flags of a connection.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionArguments {
-    /// Address of the server, HOST:PORT, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH
+    /// Address of the server, HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT or ipc://PATH
     #[arg(value_name = "ADDR")]
     pub(crate) address: String,
 
     #[command(flatten)]
     pub(crate) codec: CodecArgument,
+
+    #[command(flatten)]
+    tls: ClientTlsArguments,
 
     /// How long the server may take to accept the connection, and then for each answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
@@ -62,6 +66,7 @@ impl ConnectionArguments {
         };
         Ok(Client::builder()
             .codec(self.codec.codec.clone())
+            .tls(self.tls.settings())
             .poller(PollerChoice::from_env()?.unwrap_or_default())
             .limits(limits)
             .request_timeout(self.timeout))

@@ -230,7 +230,12 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
         | ServeError::Framing { .. }
         | ServeError::Bind(_)
         | ServeError::Inproc(_)
+        | ServeError::Tls(_)
         | ServeError::LaneCount(_) => (CONFIGURATION, ""),
+        ServeError::NoCertificate { .. } => (
+            CONFIGURATION,
+            "give --tls-cert FILE --tls-key FILE; `tidewire cert dev` makes a pair for tests",
+        ),
         ServeError::Lane(LaneError::Poller(_)) => (
             CONFIGURATION,
             "leave --poller and TIDEWIRE_POLLER out, and the best poller that works is taken",

@@ -6,6 +6,7 @@
 mod ab;
 mod bench;
 mod call;
+mod cert;
 mod chat;
 mod compare;
 mod config;
@@ -23,6 +24,7 @@ mod serve;
 mod signals;
 mod tell;
 mod threads;
+mod tls;
 mod topics;
 
 use std::path::Path;
@@ -77,6 +79,8 @@ enum Command {
     Merge(load::MergeArguments),
     /// Write the report of a load test once more.
     Report(load::ReportArguments),
+    /// Make certificates for development.
+    Cert(cert::CertArguments),
     /// Print the completions of a shell.
     Completions(generate::CompletionsArguments),
     /// Write the manual pages.
@@ -156,6 +160,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Merge(arguments) => load::run_merge(&arguments),
         Command::Report(arguments) => load::run_report(&arguments),
+        Command::Cert(arguments) => cert::run(&arguments),
         Command::Completions(arguments) => generate::completions(Arguments::command(), &arguments),
         Command::Man(arguments) => generate::man(Arguments::command(), &arguments),
     }

@@ -6,7 +6,8 @@
 //! A command that was told to end may be blocked by something outside its control, such as a pipe without a reader. It
 //! therefore has a limited time to end, after which it is ended as by a second signal.
 //!
-//! The hang-up signal reopens the log of a server. It ends every other command, which is the system's default.
+//! The hang-up signal reopens the log of a server and reads its certificate again. It ends every other command, which is the
+//! system's default.
 
 use std::io;
 use std::process;
@@ -63,12 +64,13 @@ pub(crate) fn stop_flag(
     Ok(stop)
 }
 
-/// Makes the hang-up signal reopen the log file from now on, instead of ending the process.
-pub(crate) fn reopen_log_at_hangup() -> io::Result<()> {
+/// Makes the hang-up signal call this from now on, instead of ending the process. Further calls add to it.
+///
+/// # Errors
+/// The system refused the handler or the thread.
+pub(crate) fn at_hangup(act: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP])?;
-    threads::start("hangup", move || {
-        signals.forever().for_each(|_| logging::reopen());
-    })
+    threads::start("hangup", move || signals.forever().for_each(|_| act()))
 }
 
 fn end_at_once(signal: i32, last: &LastAct) -> ! {

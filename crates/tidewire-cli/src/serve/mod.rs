@@ -31,6 +31,7 @@ use crate::ready::Ready;
 use crate::signals;
 use crate::tell::{Stream, tell};
 use crate::threads;
+use crate::tls::{self, ServerTlsArguments};
 use apps::App;
 
 /// Flags of `tidewire serve`.
@@ -41,7 +42,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
-    /// Address to listen on, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one.
+    /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one.
     /// With --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
     #[arg(
         long = "bind",
@@ -133,6 +134,9 @@ pub(crate) struct ServeArguments {
     config: Option<PathBuf>,
 
     #[command(flatten)]
+    tls: ServerTlsArguments,
+
+    #[command(flatten)]
     pub(crate) log: LogArguments,
 }
 
@@ -155,6 +159,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let server = start(arguments)?;
     // Only this line sets it.
     let _ = ending.metrics.set(server.metrics_reader());
+    tls::follow_files(&server)?;
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
@@ -216,7 +221,7 @@ fn watch_signals(
         failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
     };
     signals::watch(arguments.drain_ms + OVERTIME, begin, last)?;
-    signals::reopen_log_at_hangup()
+    signals::at_hangup(logging::reopen)
 }
 
 /// Returns success if no lane failed and no session was cut off.
@@ -257,6 +262,9 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
+    if let Some(tls) = arguments.tls.settings()? {
+        builder = builder.tls(tls);
+    }
     for bind in &arguments.binds {
         if bind.starts_with("inproc://") {
             let what =
@@ -426,12 +434,13 @@ Examples:
   tidewire serve --app pubsub --slow-subscriber drop_oldest
   tidewire serve --config examples/tidewire.toml --lanes 2 --log-file serve.log
   tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
+  tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
   tidewire serve --app rpc --codec uvrpc --bind tcp://127.0.0.1:5555 --bind 'ipc:///tmp/uvrpc.sock?framing=none'
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
 Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once. SIGHUP, which a terminal that is closed \
-sends, too, opens the --log-file again, for logs that are moved away, and stops nothing; without a file it is ignored.
+sends, too, opens the --log-file again, for logs that are moved away, reads the certificate again, and stops nothing.
 
 Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
 second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";

@@ -18,6 +18,7 @@ mod process;
 mod serve;
 mod stuck;
 mod terminal;
+mod tls;
 mod topics;
 mod udp;
 mod usage;

@@ -25,6 +25,8 @@ fn help_and_version_are_no_errors() {
         &["doctor", "--help"],
         &["merge", "--help"],
         &["report", "--help"],
+        &["cert", "--help"],
+        &["cert", "dev", "--help"],
         &["completions", "--help"],
         &["man", "--help"],
     ] {
@@ -55,7 +57,7 @@ fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
         (&["serve", "--lanes", "0"], "use 1 to 64"),
         (
             &["serve", "--bind", "http://localhost:1"],
-            "tcp://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME",
+            "tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME",
         ),
         (
             &["serve", "--bind", "inproc://chat"],

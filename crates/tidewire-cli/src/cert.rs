@@ -1,0 +1,168 @@
+//! `tidewire cert dev`: certificates for a first try, made without any authority.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Flags of `tidewire cert`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CertArguments {
+    #[command(subcommand)]
+    command: CertCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CertCommand {
+    /// Make an authority, and certificates of a server and a client, for a year of development.
+    Dev(DevArguments),
+}
+
+/// Flags of `tidewire cert dev`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+struct DevArguments {
+    /// Directory for ca.pem, server.pem, server.key, client.pem and client.key, which is created if it does not exist
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Names and IP addresses by which clients reach the server
+    #[arg(value_name = "HOST", default_values = ["localhost", "127.0.0.1", "::1"])]
+    hosts: Vec<String>,
+}
+
+/// Makes certificates.
+///
+/// # Errors
+/// A host has no form of a name, or the files cannot be written.
+pub(crate) fn run(arguments: &CertArguments) -> anyhow::Result<ExitCode> {
+    let CertCommand::Dev(arguments) = &arguments.command;
+    let files = make(&arguments.hosts).map_err(|error| {
+        let what = format!(
+            "cannot make certificates for {}: {error}",
+            arguments.hosts.join(", ")
+        );
+        Failure::configuration(
+            what,
+            "give names of hosts or IP addresses, without tls:// and port",
+        )
+    })?;
+    let out = &arguments.out;
+    write(out, &files).map_err(|error| {
+        let what = format!(
+            "cannot write the certificates to {}: {error}",
+            out.display()
+        );
+        Failure::configuration(what, "name a directory without such files with --out")
+    })?;
+    output::print_line(commands(out, &arguments.hosts[0]));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file with its name.
+struct PemFile {
+    name: &'static str,
+    text: String,
+}
+
+/// Makes the five files. The authority's key is dropped, so that nobody can sign with it later.
+fn make(hosts: &[String]) -> Result<Vec<PemFile>, rcgen::Error> {
+    let mut params = params(&[], "tidewire cert dev")?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate()?;
+    let mut files = vec![PemFile {
+        name: "ca.pem",
+        text: params.self_signed(&key)?.pem(),
+    }];
+    let authority = Issuer::new(params, key);
+    let client = ["client".to_owned()];
+    for (names, hosts, purpose) in [
+        (
+            ["server.pem", "server.key"],
+            hosts,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        ),
+        (
+            ["client.pem", "client.key"],
+            &client,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ),
+    ] {
+        let mut params = self::params(hosts, &hosts[0])?;
+        params.extended_key_usages = vec![purpose];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &authority)?;
+        let texts = [certificate.pem(), key.serialize_pem()];
+        let pairs = names.into_iter().zip(texts);
+        files.extend(pairs.map(|(name, text)| PemFile { name, text }));
+    }
+    Ok(files)
+}
+
+fn params(hosts: &[String], name: &str) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    let now = SystemTime::now();
+    params.not_before = (now - CLOCK_DIFFERENCE).into();
+    params.not_after = (now + VALIDITY).into();
+    Ok(params)
+}
+
+/// Writes new files. Keys are readable by their owner only, from the beginning.
+fn write(directory: &Path, files: &[PemFile]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for PemFile { name, text } in files {
+        let mode = if name.ends_with(".key") { 0o600 } else { 0o644 };
+        let path = directory.join(name);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(mode).open(&path);
+        let in_file =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(in_file)?;
+    }
+    Ok(())
+}
+
+/// The commands that use the files.
+fn commands(directory: &Path, host: &str) -> String {
+    let directory = directory.display();
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    format!(
+        "tidewire serve --app rpc --bind tls://{host}:8443 --tls-cert {directory}/server.pem --tls-key \
+         {directory}/server.key --tls-client-ca {directory}/ca.pem\n\
+         tidewire call tls://{host}:8443 methods --ca {directory}/ca.pem --cert {directory}/client.pem --key \
+         {directory}/client.key"
+    )
+}
+
+const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// Certificates begin this much earlier, because the clocks of two machines differ.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3_600);
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire cert dev --out certificates
+  tidewire cert dev --out certificates gateway.lan 192.168.1.7
+
+It prints the two commands that use the files. Everybody who has client.key can be the client, and nobody can sign another \
+certificate: the authority's key is not kept. For anything but development, see docs/security.md.";

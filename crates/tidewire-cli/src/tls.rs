@@ -1,0 +1,152 @@
+//! The flags of TLS, for servers and for all commands that connect.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{io, thread};
+
+use clap::{ArgAction, Args, ValueEnum};
+use tidewire::Server;
+use tidewire::tls::{ClientTls, ServerTls};
+
+use crate::failure::Failure;
+use crate::signals;
+
+/// The flags of a server's certificate.
+#[derive(Debug, Args)]
+pub(crate) struct ServerTlsArguments {
+    /// Certificate chain of tls:// addresses, in PEM. It is read again when it changes, and at SIGHUP
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+
+    /// Key of --tls-cert, in PEM, which other users may not read
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificates of the authorities that sign the certificates of clients, in PEM
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+
+    /// Whether a client needs a certificate of --tls-client-ca, or may come without
+    #[arg(long, value_enum, value_name = "WHO", default_value = "required")]
+    tls_client_auth: ClientCertificates,
+
+    /// Accept TLS 1.2 beside 1.3
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    tls_1_2: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ClientCertificates {
+    Required,
+    Optional,
+}
+
+/// The flags of a client at a tls:// address.
+#[derive(Debug, Args)]
+pub(crate) struct ClientTlsArguments {
+    /// Certificates of the authorities to trust at a tls:// address, in PEM [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// Certificate chain to show a server that asks for one, in PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+
+    /// Key of --cert, in PEM, which other users may not read
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+
+    /// Name that the server's certificate must have [default: the host of the address]
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+}
+
+impl ServerTlsArguments {
+    /// Returns the settings, if there is a certificate.
+    ///
+    /// # Errors
+    /// A flag is given without another that it needs.
+    pub(crate) fn settings(&self) -> Result<Option<ServerTls>, Failure> {
+        let (cert, key) = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => (cert.clone(), key.clone()),
+            (Some(_), None) => return Err(missing("--tls-cert needs its key", "--tls-key FILE")),
+            (None, Some(_)) => {
+                return Err(missing(
+                    "--tls-key needs its certificate",
+                    "--tls-cert FILE",
+                ));
+            }
+            (None, None) if self.tls_client_ca.is_some() => {
+                let flags = "--tls-cert FILE --tls-key FILE";
+                return Err(missing(
+                    "--tls-client-ca needs a certificate of the server",
+                    flags,
+                ));
+            }
+            (None, None) => return Ok(None),
+        };
+        let mut settings = ServerTls::new(cert, key);
+        if let Some(ca) = self.tls_client_ca.clone() {
+            settings = match self.tls_client_auth {
+                ClientCertificates::Required => settings.require_clients_of(ca),
+                ClientCertificates::Optional => settings.accept_clients_of(ca),
+            };
+        }
+        Ok(Some(match self.tls_1_2 {
+            true => settings.allow_tls12(),
+            false => settings,
+        }))
+    }
+}
+
+fn missing(what: &str, flag: &'static str) -> Failure {
+    Failure::configuration(
+        what,
+        format!("give {flag}; `tidewire cert dev` makes a pair for tests"),
+    )
+}
+
+impl ClientTlsArguments {
+    pub(crate) fn settings(&self) -> ClientTls {
+        let mut settings = ClientTls::new();
+        if let Some(ca) = self.ca.clone() {
+            settings = settings.ca(ca);
+        }
+        if let (Some(cert), Some(key)) = (self.cert.clone(), self.key.clone()) {
+            settings = settings.identity(cert, key);
+        }
+        match &self.server_name {
+            Some(name) => settings.server_name(name),
+            None => settings,
+        }
+    }
+}
+
+/// Reads a server's certificate again when its files change, and at the hang-up signal.
+///
+/// # Errors
+/// The system refused a thread or the handler.
+pub(crate) fn follow_files(server: &Server) -> io::Result<()> {
+    let Some(reloader) = server.tls_reloader() else {
+        return Ok(());
+    };
+    let at_hangup = reloader.clone();
+    // The log says how each reload ended.
+    signals::at_hangup(move || drop(at_hangup.reload()))?;
+    let thread = thread::Builder::new().name("tidewire-certificate".to_owned());
+    let watch = move || {
+        loop {
+            thread::sleep(FILES_CHECK_INTERVAL);
+            drop(reloader.reload_if_changed());
+        }
+    };
+    thread.spawn(watch).map(drop)
+}
+
+/// The interval at which the files of a certificate are compared with their earlier states.
+const FILES_CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,144 @@
+//! `cert dev`, `serve --tls-cert` and the commands that connect to it: the recipes of docs/security.md.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::process::{Process, command};
+
+/// A directory with the files of `cert dev`, and what that printed.
+fn certificates() -> (TempDir, String) {
+    let directory = TempDir::new().unwrap();
+    let output = dev(&directory);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    (directory, String::from_utf8(output.stdout).unwrap())
+}
+
+fn dev(directory: &TempDir) -> Output {
+    let out = directory.path().to_str().unwrap();
+    command(&["cert", "dev", "--out", out]).output().unwrap()
+}
+
+fn path(directory: &TempDir, name: &str) -> String {
+    directory.path().join(name).to_str().unwrap().to_owned()
+}
+
+/// Starts a server of methods with the files, which requires certificates of clients, and these flags.
+fn serve(directory: &TempDir, flags: &[&str]) -> (Process, String) {
+    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|name| path(directory, name));
+    let tls = [
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+        "--tls-client-ca",
+        &ca,
+    ];
+    let all = [&["--app", "rpc"][..], &tls, flags].concat();
+    let (server, address) = Process::server_at("tls://127.0.0.1:0", &all);
+    assert!(address.starts_with("tls://127.0.0.1:"), "{address}");
+    (server, address)
+}
+
+fn call(address: &str, flags: &[&str]) -> Output {
+    let all = [&["call", address, "add", "2 40"][..], flags].concat();
+    command(&all).output().unwrap()
+}
+
+/// Flags of a client with the certificate of `cert dev`.
+fn client(directory: &TempDir) -> [String; 6] {
+    let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| path(directory, name));
+    [
+        "--ca".to_owned(),
+        ca,
+        "--cert".to_owned(),
+        cert,
+        "--key".to_owned(),
+        key,
+    ]
+}
+
+#[test]
+fn the_files_of_cert_dev_serve_and_connect_and_keys_are_private() {
+    let (directory, printed) = certificates();
+    for name in ["server.key", "client.key"] {
+        let metadata = fs::metadata(path(&directory, name)).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name}");
+    }
+    let commands: Vec<&str> = printed.lines().collect();
+    assert_eq!(commands.len(), 2, "{printed}");
+    assert!(
+        commands[0].starts_with("tidewire serve ") && commands[1].starts_with("tidewire call ")
+    );
+    let (_server, address) = serve(&directory, &[]);
+    let flags = client(&directory);
+    let output = call(&address, &flags.each_ref().map(String::as_str));
+    assert_eq!(output.stdout, b"42\n", "{output:?}");
+
+    // A second time would replace certificates that are in use.
+    let again = dev(&directory);
+    assert_eq!(again.status.code(), Some(2), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("ca.pem"));
+}
+
+#[test]
+fn each_mistake_is_told_with_its_remedy() {
+    let (directory, _) = certificates();
+    let (mut server, address) = serve(&directory, &[]);
+    let ca = path(&directory, "ca.pem");
+    let mistakes: [(&[&str], i32, &str); 5] = [
+        (&[], 3, "CA file"),
+        (&["--ca", &ca], 3, "requires a client certificate"),
+        (
+            &["--ca", &ca, "--server-name", "elsewhere"],
+            3,
+            "not for this host",
+        ),
+        (&["--ca", "/nowhere/ca.pem"], 2, "/nowhere/ca.pem"),
+        (&["--cert", &ca], 2, "--key"),
+    ];
+    for (flags, code, text) in mistakes {
+        let output = call(&address, flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {stderr}");
+        assert!(stderr.contains(text), "{flags:?}: {stderr}");
+    }
+    server.expect("TLS failed: ");
+
+    let plain = call(&address.replace("tls://", "tcp://"), &[]);
+    let stderr = String::from_utf8_lossy(&plain.stderr).into_owned();
+    assert!(stderr.contains("the peer speaks TLS"), "{stderr}");
+
+    let incomplete: [(&[&str], &str); 3] = [
+        (&["--bind", "tls://127.0.0.1:0"], "without a certificate"),
+        (&["--tls-cert", &ca], "--tls-key FILE"),
+        (&["--tls-client-ca", &ca], "--tls-cert FILE"),
+    ];
+    for (flags, text) in incomplete {
+        let ended = Process::start(&[&["serve"][..], flags].concat()).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(text), "{}", ended.text());
+    }
+}
+
+#[test]
+fn a_hangup_reads_the_certificate_again_and_keeps_the_old_one_if_it_is_broken() {
+    let (directory, _) = certificates();
+    let (mut server, address) = serve(&directory, &[]);
+    let flags = client(&directory);
+    let flags = flags.each_ref().map(String::as_str);
+    fs::write(path(&directory, "server.pem"), "no certificate").unwrap();
+    server.signal(Signal::HUP);
+    server.expect("the new certificate is refused");
+    assert_eq!(call(&address, &flags).stdout, b"42\n");
+    let (other, _) = certificates();
+    for name in ["server.pem", "server.key"] {
+        fs::copy(path(&other, name), path(&directory, name)).unwrap();
+    }
+    server.expect("the certificate that was read again");
+    let refused = call(&address, &flags);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+}
