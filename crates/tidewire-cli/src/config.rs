@@ -3,8 +3,8 @@
 //! Every flag is a key, with underscores for its hyphens, and the file's values become the defaults of the flags. The
 //! command line and the environment therefore override the file by clap's own rules, the parsers of the flags check the
 //! values, and no flag can be missing here. Every error names file, line and key. Rejected: a struct for serde beside
-//! the one for clap, which would have to be kept equal by hand. Rejected: tables in the file, which would give each
-//! setting two names.
+//! the one for clap, which would have to be kept equal by hand. Rejected: tables for flags, which would give each
+//! setting two names. Users are tables, because no flag can hold them: see `users`.
 
 use std::any::TypeId;
 use std::fs;
@@ -18,6 +18,8 @@ use thiserror::Error;
 use tidewire_load::scenario::nearest_key;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use crate::users::TABLES;
 
 /// Why a configuration file cannot be used.
 #[derive(Debug, Error)]
@@ -78,6 +80,10 @@ impl Reader<'_> {
         for (key, value) in table.get_ref() {
             let offset = key.span().start;
             let key: &str = key.get_ref();
+            if TABLES.contains(&key) {
+                // `users` reads them.
+                continue;
+            }
             let Some((_, flag)) = flags(&command).find(|(known, _)| known == key) else {
                 return Err(self.wrong(offset, unknown(&command, key)));
             };

@@ -21,6 +21,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use tidewire::auth::{TokenError, TokenFileError};
 use tidewire::log::LogError;
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError,
@@ -38,6 +39,7 @@ use tidewire_proto::text::escaped;
 use crate::config::ConfigError;
 use crate::output::OutputError;
 use crate::tell::{Stream, tell};
+use crate::users::UsersError;
 
 /// An error that only the binary can detect.
 #[derive(Debug)]
@@ -152,6 +154,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             || cause.is::<PollerVariableError>()
             || cause.is::<LogError>()
             || cause.is::<ConfigError>()
+            || cause.is::<UsersError>()
+            || cause.is::<TokenFileError>()
+            || cause.is::<TokenError>()
         {
             return Some((CONFIGURATION, ""));
         }
@@ -179,6 +184,10 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
             REFUSED,
             "check that the server is of the right kind, see `tidewire serve --help`, and takes such a payload",
         ),
+        RequestError::Refused {
+            code: ErrorCode::Forbidden,
+            ..
+        } => (REFUSED, FORBIDDEN),
         RequestError::Refused { .. } => (REFUSED, ""),
         RequestError::TimedOut => (
             TIMED_OUT,
@@ -244,6 +253,11 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
     }
 }
 
+const CREDENTIALS: &str = "give a valid token with --token-file FILE or in TIDEWIRE_TOKEN; the operator of the server makes them";
+
+const FORBIDDEN: &str =
+    "ask the operator of the server for the permission; `tidewire check` shows what a user may do";
+
 fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
     match error {
         ConnectError::Address(AddressError::Unresolved { .. }) => (
@@ -251,6 +265,11 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             "check the host's name, or write its IP address",
         ),
         ConnectError::Address(_) => (CONFIGURATION, ""),
+        ConnectError::Credentials { .. } => (CONFIGURATION, CREDENTIALS),
+        ConnectError::Failed(ConnectFailure::Refused {
+            reason: CloseReason::GoAway(GoAwayCode::Unauthenticated),
+            ..
+        }) => (REFUSED, CREDENTIALS),
         ConnectError::Start(error) => classify_serve(error),
         ConnectError::Failed(
             ConnectFailure::Stream(StreamConnectError::Refused { .. })

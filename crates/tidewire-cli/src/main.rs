@@ -8,6 +8,7 @@ mod bench;
 mod call;
 mod cert;
 mod chat;
+mod check;
 mod compare;
 mod config;
 mod connection;
@@ -25,7 +26,9 @@ mod signals;
 mod tell;
 mod threads;
 mod tls;
+mod token;
 mod topics;
+mod users;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,6 +61,10 @@ enum Command {
     Pub(topics::PubArguments),
     /// Print the messages of topics.
     Sub(topics::SubArguments),
+    /// Make a token by which a server knows a user.
+    Token(token::TokenArguments),
+    /// Show what the users of a server may do, and find what has no effect.
+    Check(check::CheckArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),
     /// Find the highest rate that keeps its limits.
@@ -150,6 +157,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Call(arguments) => call::run(&arguments),
         Command::Pub(arguments) => topics::run_publish(&arguments),
         Command::Sub(arguments) => topics::run_subscribe(&arguments),
+        Command::Token(arguments) => token::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Search(arguments) => load::run_search(&arguments),
         Command::Sweep(arguments) => load::run_sweep(&arguments),

@@ -6,8 +6,8 @@
 //! A command that was told to end may be blocked by something outside its control, such as a pipe without a reader. It
 //! therefore has a limited time to end, after which it is ended as by a second signal.
 //!
-//! The hang-up signal reopens the log of a server and reads its certificate again. It ends every other command, which is the
-//! system's default.
+//! The hang-up signal reopens the log of a server, and lets it read its certificate and its users again. It ends every other
+//! command, which is the system's default.
 
 use std::io;
 use std::process;

@@ -4,6 +4,9 @@
 //! parent, the end of the drain. A second signal is not waited for: it ends the process.
 
 mod apps;
+mod exposure;
+mod parse;
+mod reload;
 mod rpc;
 mod sink;
 mod summary;
@@ -18,8 +21,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use serde_json::json;
+use tidewire::auth::Replaceable;
 use tidewire::{Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
-use tidewire_io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
+use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_proto::codec::{Codec, StreamFraming};
 
@@ -33,6 +37,9 @@ use crate::tell::{Stream, tell};
 use crate::threads;
 use crate::tls::{self, ServerTlsArguments};
 use apps::App;
+use exposure::Protection;
+use parse::{parse_memory_bytes, parse_milliseconds, parse_mode, parse_poller, sockets};
+use reload::{reload, sources};
 
 /// Flags of `tidewire serve`.
 #[derive(Debug, Args)]
@@ -120,6 +127,25 @@ pub(crate) struct ServeArguments {
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
     memory_bytes_max: Option<usize>,
 
+    /// The file with the tokens of users, as `tidewire token new` writes it. Only these users may connect, with the
+    /// permissions of [auth] and [[users]] in the --config; without those they may do everything. SIGHUP reads both again
+    #[arg(long, value_name = "FILE")]
+    auth_tokens: Option<PathBuf>,
+
+    /// Serve addresses that other machines reach without encryption and users: for closed networks
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    insecure: bool,
+
+    /// The permission bits of the files of ipc:// sockets, in octal. The default lets only your own user connect; 660 lets your
+    /// group connect, too
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    unix_mode: String,
+
     /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
@@ -143,6 +169,8 @@ pub(crate) struct ServeArguments {
 /// An event that can end a wait.
 enum Wake {
     Signal,
+    /// The users may have changed.
+    Reload,
     StdinEnded,
     Drained(Box<Stopped>),
 }
@@ -153,17 +181,21 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let ending = Arc::new(Ending::default());
     // The handler is installed first, so that the system does not handle a signal during the start.
     watch_signals(arguments, sender.clone(), &ending)?;
+    let sources = sources(arguments);
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
-    let server = start(arguments)?;
+    let authenticator = sources.authenticator()?.map(Replaceable::new);
+    let server = start(arguments, authenticator.clone())?;
     // Only this line sets it.
     let _ = ending.metrics.set(server.metrics_reader());
     tls::follow_files(&server)?;
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
-    wait(&wakes, &server);
+    wait(&wakes, &server, || {
+        reload(&sources, authenticator.as_ref(), &server);
+    });
 
     logging::hurry();
     tracing::info!(deadline = ?drain, "draining; another Ctrl-C stops at once");
@@ -182,7 +214,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 return judge(&stopped);
             }
             // The drain is in progress already.
-            Ok(Wake::StdinEnded | Wake::Signal) => {}
+            Ok(Wake::StdinEnded | Wake::Signal | Wake::Reload) => {}
             Err(_) => {
                 let remedy = "start it again, and please report it as a bug";
                 return Err(Failure::other("the drain failed", remedy).into());
@@ -205,6 +237,7 @@ fn watch_signals(
     sender: Sender<Wake>,
     ending: &Arc<Ending>,
 ) -> io::Result<()> {
+    let hangups = sender.clone();
     let begin = move || {
         // The main thread is gone only if the server has stopped already.
         let _ = sender.send(Wake::Signal);
@@ -221,7 +254,11 @@ fn watch_signals(
         failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
     };
     signals::watch(arguments.drain_ms + OVERTIME, begin, last)?;
-    signals::at_hangup(logging::reopen)
+    signals::at_hangup(logging::reopen)?;
+    signals::at_hangup(move || {
+        // The main thread is gone only if the server has stopped already.
+        let _ = hangups.send(Wake::Reload);
+    })
 }
 
 /// Returns success if no lane failed and no session was cut off.
@@ -251,9 +288,14 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
+fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyhow::Result<Server> {
     let codec = arguments.codec.name().to_owned();
     let lanes = arguments.lanes;
+    let protection = Protection {
+        authenticates: authenticator.is_some(),
+        is_waived: arguments.insecure,
+    };
+    exposure::check(&arguments.binds, protection)?;
     let mut builder = Server::builder()
         .codec(arguments.codec.clone())
         .lanes(lanes)
@@ -264,6 +306,12 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         .trust_datagram_peers(arguments.trust_datagram_peers);
     if let Some(tls) = arguments.tls.settings()? {
         builder = builder.tls(tls);
+    }
+    if let Some(sockets) = sockets(&arguments.unix_mode) {
+        builder = builder.socket_options(sockets);
+    }
+    if let Some(authenticator) = authenticator {
+        builder = builder.authenticate(authenticator);
     }
     for bind in &arguments.binds {
         if bind.starts_with("inproc://") {
@@ -354,9 +402,10 @@ fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
 }
 
 /// Returns when the server must drain, or has lost a lane.
-fn wait(wakes: &Receiver<Wake>, server: &Server) {
+fn wait(wakes: &Receiver<Wake>, server: &Server, mut reload: impl FnMut()) {
     loop {
         match wakes.recv_timeout(LANES_CHECK_INTERVAL) {
+            Ok(Wake::Reload) => reload(),
             Err(RecvTimeoutError::Timeout) if server.is_running() => {}
             _ => return,
         }
@@ -383,44 +432,6 @@ fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
     })
 }
 
-/// Parses a poller's name. An empty variable counts as unset.
-fn parse_poller(text: &str) -> Result<PollerChoice, ParsePollerError> {
-    match text {
-        "" => Ok(PollerChoice::Auto),
-        name => name.parse(),
-    }
-}
-
-fn parse_memory_bytes(text: &str) -> Result<usize, String> {
-    let bytes: usize = text
-        .parse()
-        .map_err(|_| format!("{text:?} is not a number of bytes"))?;
-    if bytes < MEMORY_BYTES_MAX_MIN {
-        return Err(format!(
-            "{text} bytes are too few to serve with; use {MEMORY_BYTES_MAX_MIN} or more"
-        ));
-    }
-    Ok(bytes)
-}
-
-fn parse_milliseconds(text: &str) -> Result<Duration, String> {
-    let milliseconds: f64 = text
-        .parse()
-        .map_err(|_| format!("{text:?} is not a number of milliseconds"))?;
-    if !(0.0..=MILLISECONDS_MAX).contains(&milliseconds) {
-        return Err(format!(
-            "{text} is not between 0 and {MILLISECONDS_MAX} milliseconds"
-        ));
-    }
-    Ok(Duration::from_secs_f64(milliseconds / 1_000.0))
-}
-
-/// The minimum of the memory limit: a lane's spare buffers and a handful of connections.
-const MEMORY_BYTES_MAX_MIN: usize = 16 << 20;
-
-/// Maximum of an hour: a longer wait is a mistake.
-const MILLISECONDS_MAX: f64 = 3_600_000.0;
-
 /// The additional time of a server to end after its drain: lanes wait for each other, and for a log that is not read.
 const OVERTIME: Duration = Duration::from_secs(15);
 
@@ -433,14 +444,15 @@ Examples:
   tidewire serve --app rpc --codec srmp-rpc
   tidewire serve --app pubsub --slow-subscriber drop_oldest
   tidewire serve --config examples/tidewire.toml --lanes 2 --log-file serve.log
-  tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
-  tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key
+  tidewire serve --bind tcp://127.0.0.1:8080 --bind ipc:///tmp/chat.sock
+  tidewire serve --auth-tokens tokens     after: tidewire token new ann --file tokens
+  tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-tokens tokens
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
   tidewire serve --app rpc --codec uvrpc --bind tcp://127.0.0.1:5555 --bind 'ipc:///tmp/uvrpc.sock?framing=none'
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
 Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once. SIGHUP, which a terminal that is closed \
-sends, too, opens the --log-file again, for logs that are moved away, reads the certificate again, and stops nothing.
+sends, too, opens the --log-file again, for logs that are moved away, reads certificate, users and tokens again, and stops nothing.
 
 Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
 second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";
@@ -458,20 +470,5 @@ mod tests {
             assert_eq!(limits.handshake_timeout, seconds(hello));
             assert_eq!(limits.login_timeout, seconds(name));
         }
-    }
-
-    #[test]
-    fn milliseconds_may_have_fractions_and_have_bounds() {
-        assert_eq!(parse_milliseconds("0.5"), Ok(Duration::from_micros(500)));
-        assert_eq!(parse_milliseconds("0"), Ok(Duration::ZERO));
-        for text in ["-1", "NaN", "inf", "3600001", "5ms", ""] {
-            assert!(parse_milliseconds(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_empty_poller_variable_is_as_good_as_unset() {
-        assert_eq!(parse_poller(""), Ok(PollerChoice::Auto));
-        assert!(parse_poller("kqueue").is_err());
     }
 }

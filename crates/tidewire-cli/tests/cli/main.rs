@@ -11,6 +11,7 @@ mod compare;
 mod config;
 mod documents;
 mod generate;
+mod identity;
 mod levels;
 mod load;
 mod logging;

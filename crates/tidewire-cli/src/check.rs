@@ -1,0 +1,109 @@
+//! `tidewire check`: what the users of a configuration may do, and what in it has no effect.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use tidewire::auth::{Access, Identity};
+use tidewire_proto::text::escaped;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::users::{UserFile, is_anonymous};
+
+/// Flags of `tidewire check`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CheckArguments {
+    /// The configuration file of a server
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Show this user only
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+/// Prints what users may do.
+///
+/// # Errors
+/// The file cannot be used, there is no such user, or something in it has no effect.
+pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
+    let file = UserFile::read(&arguments.file)?;
+    let (mut text, mut warnings) = (Vec::new(), 0);
+    for name in file.names() {
+        let Some(identity) = file.users.identity(name) else {
+            continue;
+        };
+        if arguments
+            .user
+            .as_deref()
+            .is_none_or(|wanted| wanted == name)
+        {
+            warnings += describe(&file, &identity, &mut text)?;
+        }
+    }
+    if let Some(wanted) = &arguments.user
+        && file.users.identity(wanted).is_none()
+    {
+        let what = format!("{} has no user {wanted:?}", arguments.file.display());
+        return Err(Failure::configuration(what, "check the name").into());
+    }
+    output::remember(io::stdout().lock().write_all(&text));
+    if warnings > 0 {
+        let what = format!("patterns without effect: {warnings}");
+        return Err(Failure::judgement(what, "see the lines with `warning` above").into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what one user may do. Returns the number of warnings.
+fn describe(file: &UserFile, identity: &Identity, out: &mut Vec<u8>) -> io::Result<usize> {
+    let name = identity.name();
+    let proofs = match (is_anonymous(name), file.proofs(name)) {
+        (true, _) => "whoever sends no credentials".to_owned(),
+        (false, proofs) if proofs.is_empty() => "tokens".to_owned(),
+        (false, proofs) => format!("tokens, {}", proofs.join(", ")),
+    };
+    writeln!(
+        out,
+        "{} ({})",
+        escaped(name.as_bytes()),
+        escaped(proofs.as_bytes())
+    )?;
+    let mut warnings = 0;
+    for (action, access) in identity.permissions().each() {
+        writeln!(out, "  {action:<10} {}", escaped(list(access).as_bytes()))?;
+        for (allowed, denied) in access.useless() {
+            warnings += 1;
+            writeln!(
+                out,
+                "    warning: {allowed} allows nothing, because {denied} is denied"
+            )?;
+        }
+        for denied in access.idle() {
+            warnings += 1;
+            writeln!(out, "    warning: {denied} denies nothing that is allowed")?;
+        }
+    }
+    Ok(warnings)
+}
+
+/// The patterns of one kind of action as text.
+fn list(access: &Access) -> String {
+    let allowed: Vec<&str> = access.allowed().collect();
+    let denied: Vec<&str> = access.denied().collect();
+    match (allowed.is_empty(), denied.is_empty()) {
+        (true, _) => "nothing".to_owned(),
+        (false, true) => allowed.join(", "),
+        (false, false) => format!("{}, but not {}", allowed.join(", "), denied.join(", ")),
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire check tidewire.toml
+  tidewire check tidewire.toml --user sensor-7
+
+Exit codes: 0 everything has an effect, 2 the file is wrong, 99 a pattern has no effect.";

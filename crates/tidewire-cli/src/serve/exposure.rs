@@ -1,0 +1,103 @@
+//! Refuses to serve a network without protection, unless that is said.
+
+use tidewire::{Address, Endpoint, SocketAddress};
+
+use crate::failure::Failure;
+
+/// The protection of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Protection {
+    /// It finds out who its peers are.
+    pub(super) authenticates: bool,
+    /// `--insecure` was said.
+    pub(super) is_waived: bool,
+}
+
+/// Refuses an address that other machines reach, unless peers are known and the connection is encrypted.
+///
+/// # Errors
+/// The first such address, with both remedies.
+pub(super) fn check(binds: &[String], protection: Protection) -> anyhow::Result<()> {
+    if protection.is_waived {
+        return Ok(());
+    }
+    for bind in binds {
+        let address: Address = bind.parse()?;
+        let is_encrypted = is_encrypted(bind);
+        if !is_beyond_this_machine(&address)? || (is_encrypted && protection.authenticates) {
+            continue;
+        }
+        let lacks = match (is_encrypted, protection.authenticates) {
+            (false, false) => "encryption and users",
+            (false, true) => "encryption",
+            (true, _) => "users",
+        };
+        let what = format!("{bind} is reached by other machines, and this server has no {lacks}");
+        let remedy = "listen on 127.0.0.1, ::1 or ipc:// and let others in by an encrypted tunnel, with users in \
+                      --auth-tokens or [[users]]; or say --insecure in a closed network";
+        return Err(Failure::configuration(what, remedy).into());
+    }
+    Ok(())
+}
+
+/// Whether connections to an address are encrypted.
+fn is_encrypted(bind: &str) -> bool {
+    bind.starts_with("tls://")
+}
+
+/// Whether other machines may reach an address.
+fn is_beyond_this_machine(address: &Address) -> anyhow::Result<bool> {
+    if address.host().is_none() {
+        return Ok(false);
+    }
+    let endpoints = address.resolve_all()?;
+    Ok(endpoints.iter().any(|endpoint| match endpoint {
+        Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address) => {
+            !address.ip().to_canonical().is_loopback()
+        }
+        _ => false,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(bind: &str, authenticates: bool) -> Option<String> {
+        let protection = Protection {
+            authenticates,
+            is_waived: false,
+        };
+        check(&[bind.to_owned()], protection)
+            .err()
+            .map(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_addresses_of_this_machine_are_served_without_protection() {
+        for bind in [
+            "tcp://127.0.0.1:0",
+            "tcp://[::1]:0",
+            "udp://127.0.0.2:0",
+            "ipc:///tmp/x",
+        ] {
+            assert_eq!(refusal(bind, false), None, "{bind}");
+        }
+        for bind in [
+            "tcp://0.0.0.0:0",
+            "tcp://[::]:0",
+            "udp://192.0.2.1:0",
+            "tcp://*:0",
+        ] {
+            let both = refusal(bind, false).expect(bind);
+            assert!(both.contains("encryption and users"), "{both}");
+            let one = refusal(bind, true).expect(bind);
+            assert!(one.ends_with("has no encryption"), "{one}");
+            let waived = Protection {
+                authenticates: false,
+                is_waived: true,
+            };
+            assert!(check(&[bind.to_owned()], waived).is_ok());
+        }
+    }
+}

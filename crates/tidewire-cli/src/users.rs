@@ -1,0 +1,384 @@
+//! The users of a server: `[auth]` and `[[users]]` in `tidewire.toml`, and the authenticators that know them.
+//!
+//! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the line.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use thiserror::Error;
+use tidewire::auth::{
+    Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
+    NetworkError, PatternListError, Permissions, TokenFile, TokenFileError, Users,
+};
+use tidewire::{RateLimit, RateLimitError, WhenExceeded};
+
+/// Why users cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum UsersError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The tables have another form.
+    #[error("{}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The error of the TOML reader, with the line.
+        message: String,
+    },
+    /// A user is there twice.
+    #[error("there are two users {0:?}; rename or remove one")]
+    Twice(String),
+    /// A pattern of a user is none.
+    #[error("user {user:?}: {source}")]
+    Pattern {
+        /// The user, or `default_permissions`.
+        user: String,
+        /// The pattern.
+        source: PatternListError,
+    },
+    /// A range of addresses is none.
+    #[error("user {user:?}: {source}")]
+    Network {
+        /// The user.
+        user: String,
+        /// The range.
+        source: NetworkError,
+    },
+    /// A rate is none.
+    #[error("user {user:?}: {source}")]
+    Rate {
+        /// The user.
+        user: String,
+        /// The rate.
+        source: RateLimitError,
+    },
+    /// The file of tokens cannot be used.
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
+}
+
+/// The tables of the file that this module reads. The other keys are flags.
+#[derive(Debug, Default, Deserialize)]
+struct Tables {
+    auth: Option<AuthTable>,
+    #[serde(default)]
+    users: Vec<UserTable>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AuthTable {
+    default_permissions: Option<BTreeMap<ActionName, Lists>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UserTable {
+    name: String,
+    permissions: Option<BTreeMap<ActionName, Lists>>,
+    #[serde(default)]
+    unix_users: Vec<u32>,
+    #[serde(default)]
+    certificates: Vec<String>,
+    #[serde(default)]
+    addresses: Vec<String>,
+    sessions_max: Option<usize>,
+    subscriptions_max: Option<usize>,
+    rooms_max: Option<usize>,
+    messages_per_second: Option<u64>,
+    bytes_per_second: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+enum ActionName {
+    Publish,
+    Subscribe,
+    Join,
+    Say,
+    Call,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lists {
+    #[serde(default)]
+    allow: Vec<String>,
+    #[serde(default)]
+    deny: Vec<String>,
+}
+
+/// Where the users and their tokens are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sources {
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) tokens: Option<PathBuf>,
+}
+
+/// The users of a file, with what proves who they are.
+#[derive(Debug)]
+pub(crate) struct UserFile {
+    pub(crate) users: Arc<Users>,
+    tables: Tables,
+}
+
+/// The keys of a configuration file that are tables of this module.
+pub(crate) const TABLES: [&str; 2] = ["auth", "users"];
+
+impl UserFile {
+    /// Reads the users of a configuration file.
+    ///
+    /// # Errors
+    /// See [`UsersError`].
+    pub(crate) fn read(path: &Path) -> Result<Self, UsersError> {
+        let text = fs::read_to_string(path).map_err(|source| UsersError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let tables: Tables = toml::from_str(&text).map_err(|error| UsersError::Syntax {
+            path: path.to_owned(),
+            message: error.to_string().trim_end().replace('\n', " "),
+        })?;
+        Self::of(tables)
+    }
+
+    fn of(tables: Tables) -> Result<Self, UsersError> {
+        let defaults = tables.auth.as_ref();
+        let defaults = defaults.and_then(|auth| auth.default_permissions.as_ref());
+        let defaults = defaults.map_or(Ok(Permissions::nothing()), |lists| {
+            permissions("default_permissions", lists)
+        })?;
+        let mut users = Users::new(defaults);
+        for user in &tables.users {
+            if users.identity(&user.name).is_some() {
+                return Err(UsersError::Twice(user.name.clone()));
+            }
+            let own = user.permissions.as_ref();
+            let own = own
+                .map(|lists| permissions(&user.name, lists))
+                .transpose()?;
+            let added = users.add(&user.name, own, user.limits()?);
+            added.map_err(|source| UsersError::Pattern {
+                user: user.name.clone(),
+                source,
+            })?;
+        }
+        Ok(Self {
+            users: Arc::new(users),
+            tables,
+        })
+    }
+
+    /// Whether the file says anything about users.
+    fn has_users(&self) -> bool {
+        self.tables.auth.is_some() || !self.tables.users.is_empty()
+    }
+
+    /// The names of all users, in the order of the file.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tables.users.iter().map(|user| &*user.name)
+    }
+
+    /// How a user can prove who it is, for people, apart from tokens.
+    pub(crate) fn proofs(&self, name: &str) -> Vec<String> {
+        let Some(user) = self.tables.users.iter().find(|user| user.name == name) else {
+            return Vec::new();
+        };
+        let certificates = user
+            .certificates
+            .iter()
+            .map(|it| format!("certificate {it}"));
+        let unix_users = user.unix_users.iter().map(|it| format!("Unix user {it}"));
+        let addresses = user.addresses.iter().map(|it| format!("address {it}"));
+        certificates.chain(unix_users).chain(addresses).collect()
+    }
+
+    /// Knows peers by certificate, Unix user and address, and then as anonymous.
+    fn chain(&self, first: Chain) -> Result<Chain, UsersError> {
+        let users = || Arc::clone(&self.users);
+        let mut by_certificate = ByCertificate::new(users());
+        let mut by_unix_user = ByUnixUser::new(users());
+        let mut by_address = ByAddress::new(users());
+        for user in &self.tables.users {
+            for name in &user.certificates {
+                by_certificate = by_certificate.with(name, &user.name);
+            }
+            for id in &user.unix_users {
+                by_unix_user = by_unix_user.with(*id, &user.name);
+            }
+            for network in &user.addresses {
+                let with = by_address.with(network, &user.name);
+                by_address = with.map_err(|source| UsersError::Network {
+                    user: user.name.clone(),
+                    source,
+                })?;
+            }
+        }
+        let known = first.then(by_certificate).then(by_unix_user);
+        Ok(known.then(by_address).then(Anonymous::new(users())))
+    }
+}
+
+impl UserTable {
+    fn limits(&self) -> Result<IdentityLimits, UsersError> {
+        let rate =
+            (self.messages_per_second.is_some() || self.bytes_per_second.is_some()).then(|| {
+                let mut rate = RateLimit::new(WhenExceeded::Refuse);
+                if let Some(messages) = self.messages_per_second {
+                    rate = rate.messages_per_second(messages);
+                }
+                if let Some(bytes) = self.bytes_per_second {
+                    rate = rate.bytes_per_second(bytes);
+                }
+                rate
+            });
+        let limits = IdentityLimits {
+            sessions_max: self.sessions_max,
+            subscriptions_max: self.subscriptions_max,
+            rooms_max: self.rooms_max,
+            rate,
+        };
+        limits.check().map_err(|source| UsersError::Rate {
+            user: self.name.clone(),
+            source,
+        })?;
+        Ok(limits)
+    }
+}
+
+impl Sources {
+    /// Makes the authenticator of a server. `None` if neither the file nor the flags say anything about users.
+    ///
+    /// # Errors
+    /// See [`UsersError`].
+    pub(crate) fn authenticator(&self) -> Result<Option<Chain>, UsersError> {
+        let file = self.config.as_deref().map(UserFile::read).transpose()?;
+        let file = file.filter(UserFile::has_users);
+        let Some(tokens) = &self.tokens else {
+            return file.map(|file| file.chain(Chain::new())).transpose();
+        };
+        let Some(file) = file else {
+            // Without tables everybody who has a token may do everything.
+            let mut users = Users::new(Permissions::everything());
+            for name in TokenFile::names(tokens)? {
+                users
+                    .add(&name, None, IdentityLimits::default())
+                    .map_err(|source| UsersError::Pattern { user: name, source })?;
+            }
+            let tokens = TokenFile::read(tokens, Arc::new(users))?;
+            return Ok(Some(Chain::new().then(tokens)));
+        };
+        let tokens = TokenFile::read(tokens, Arc::clone(&file.users))?;
+        file.chain(Chain::new().then(tokens)).map(Some)
+    }
+}
+
+/// Whether this user stands for all peers that are not known.
+pub(crate) fn is_anonymous(name: &str) -> bool {
+    name == Identity::ANONYMOUS
+}
+
+fn permissions(user: &str, lists: &BTreeMap<ActionName, Lists>) -> Result<Permissions, UsersError> {
+    let mut permissions = Permissions::nothing();
+    for (action, Lists { allow, deny }) in lists {
+        let access = Access::new(
+            allow.iter().map(String::as_str),
+            deny.iter().map(String::as_str),
+        );
+        let access = access.map_err(|source| UsersError::Pattern {
+            user: user.to_owned(),
+            source,
+        })?;
+        match action {
+            ActionName::Publish => permissions.publish = access,
+            ActionName::Subscribe => permissions.subscribe = access,
+            ActionName::Join => permissions.join = access,
+            ActionName::Say => permissions.say = access,
+            ActionName::Call => permissions.call = access,
+        }
+    }
+    Ok(permissions)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire::auth::Action;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<UserFile, UsersError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tidewire.toml");
+        fs::write(&path, text).unwrap();
+        let file = UserFile::read(&path)?;
+        file.chain(Chain::new())?;
+        Ok(file)
+    }
+
+    #[test]
+    fn users_have_their_permissions_limits_and_proofs() {
+        let file = read(
+            "lanes = 2\n[auth.default_permissions]\npublish = { allow = [\"dev.{name}.>\"] }\n\
+             [[users]]\nname = \"ann\"\nunix_users = [7]\naddresses = [\"10.0.0.0/8\"]\n\
+             [[users]]\nname = \"root\"\nsessions_max = 1\nbytes_per_second = 9\n\
+             permissions.call = { allow = [\">\"], deny = [\"a\"] }\n",
+        )
+        .unwrap();
+        let ann = file.users.identity("ann").unwrap();
+        assert!(
+            ann.permissions()
+                .allows(Action::Publish("dev.ann.x"), false)
+        );
+        assert_eq!(file.proofs("ann"), ["Unix user 7", "address 10.0.0.0/8"]);
+        let root = file.users.identity("root").unwrap();
+        assert!(
+            !root
+                .permissions()
+                .allows(Action::Publish("dev.root.x"), false)
+        );
+        assert!(root.permissions().allows(Action::Call("b"), false));
+        assert_eq!(root.own_limits().sessions_max, Some(1));
+        assert!(root.own_limits().rate.is_some());
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, told) in [
+            ("[auth]\ndefault = 1", "unknown field `default`"),
+            ("[[users]]\nnam = \"a\"", "unknown field `nam`"),
+            ("[[users]]\n", "missing field `name`"),
+            (
+                "[[users]]\nname = \"a\"\npermissions.shout = {}",
+                "unknown variant `shout`",
+            ),
+            (
+                "[[users]]\nname = \"a\"\npermissions.say = { allow = [\"a.*.b\"] }",
+                "\"a.*.b\" is not a pattern",
+            ),
+            (
+                "[[users]]\nname = \"a\"\n[[users]]\nname = \"a\"",
+                "two users \"a\"",
+            ),
+            (
+                "[[users]]\nname = \"a\"\naddresses = [\"x\"]",
+                "\"x\" is not a range",
+            ),
+            (
+                "[[users]]\nname = \"a\"\nmessages_per_second = 0",
+                "lets nothing through",
+            ),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(told), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Tokens, users and permissions on the command line.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::process::{Ended, Process, command};
+
+/// Makes a token and returns it.
+fn new_token(folder: &Path, name: &str) -> String {
+    let file = folder.join("tokens");
+    let ended =
+        Process::start(&["token", "new", name, "--file", &file.display().to_string()]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    ended.text().trim().to_owned()
+}
+
+/// Calls `add` with a token in a file.
+fn call(folder: &Path, address: &str, token: &str) -> Ended {
+    let file = folder.join("client-token");
+    fs::write(&file, format!("{token}\n")).unwrap();
+    let file = file.display().to_string();
+    let all = [
+        "call",
+        address,
+        "add",
+        "1 2",
+        "--token-file",
+        &file,
+        "--log-level",
+        "trace",
+    ];
+    Process::start(&all).wait()
+}
+
+#[test]
+fn a_server_with_tokens_lets_in_who_has_one_and_shows_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = new_token(folder.path(), "ann");
+    let tokens = folder.path().join("tokens").display().to_string();
+    let (mut server, address) =
+        Process::rpc_server(&["--auth-tokens", &tokens, "--log-level", "trace"]);
+    let known = call(folder.path(), &address, &token);
+    assert_eq!(known.status.code(), Some(0), "{}", known.text());
+    for wrong in ["guessed", &token[1..], &token.to_uppercase()] {
+        let ended = call(folder.path(), &address, wrong);
+        assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+        assert!(ended.text().contains("--token-file"), "{}", ended.text());
+        assert!(!ended.text().contains(wrong));
+    }
+    let by_variable = command(&["call", &address, "add", "1 2"])
+        .env("TIDEWIRE_TOKEN", &token)
+        .output()
+        .unwrap();
+    assert_eq!(by_variable.status.code(), Some(0));
+    let mut by_input = Process::start(&["call", &address, "add", "1 2", "--token-file", "-"]);
+    by_input.type_line(&token);
+    assert_eq!(by_input.wait().status.code(), Some(0));
+    server.signal(Signal::INT);
+    server.expect("sessions");
+    let shown = server.wait().text();
+    for secret in [&*token, "guessed"] {
+        assert!(!shown.contains(secret) && !known.text().contains(secret));
+    }
+}
+
+#[test]
+fn what_is_no_token_is_refused_before_anything_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    for (token, told) in [
+        ("", "the token is empty"),
+        ("one\ntwo", "a line end"),
+        (&*"x".repeat(2_000), "1024 at most"),
+    ] {
+        let ended = call(folder.path(), "127.0.0.1:1", token);
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(told), "{}", ended.text());
+        assert!(!ended.text().contains("xxx"));
+    }
+    let missing = folder.path().join("missing").display().to_string();
+    let ended = Process::start(&["call", "127.0.0.1:1", "add", "--token-file", &missing]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    let raw = [
+        "pub",
+        "127.0.0.1:1",
+        "a",
+        "b",
+        "--token-file",
+        &missing,
+        "--codec",
+        "uvrpc",
+    ];
+    let ended = Process::start(&raw).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+}
+
+#[test]
+fn users_of_the_file_may_do_what_it_says_and_a_reload_changes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = new_token(folder.path(), "ann");
+    let tokens = folder.path().join("tokens").display().to_string();
+    let config = folder.path().join("tidewire.toml");
+    let write = |allow: &str| {
+        let users =
+            format!("[[users]]\nname = \"ann\"\npermissions.call = {{ allow = [{allow}] }}\n");
+        fs::write(&config, users).unwrap();
+    };
+    write("\"echo\"");
+    let config = config.display().to_string();
+    let (mut server, address) =
+        Process::rpc_server(&["--config", &config, "--auth-tokens", &tokens]);
+    let ended = call(folder.path(), &address, &token);
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    assert!(
+        ended.text().contains("you may not call add"),
+        "{}",
+        ended.text()
+    );
+    write("\"add\" \"typo\"");
+    server.signal(Signal::HUP);
+    server.expect("the former users stay");
+    assert_eq!(call(folder.path(), &address, &token).status.code(), Some(4));
+    write("\"add\"");
+    server.signal(Signal::HUP);
+    server.expect("the users were read again");
+    assert_eq!(call(folder.path(), &address, &token).status.code(), Some(0));
+}
+
+#[test]
+fn an_address_that_others_reach_needs_protection_or_a_word() {
+    let all = ["serve", "--bind", "tcp://0.0.0.0:0"];
+    let ended = Process::start(&all).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    for part in ["no encryption and users", "--auth-tokens", "--insecure"] {
+        assert!(ended.text().contains(part), "{part}: {}", ended.text());
+    }
+    let (_server, _address) = Process::server_at("tcp://0.0.0.0:0", &["--insecure"]);
+}
+
+#[test]
+fn check_says_what_users_may_do_and_what_has_no_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidewire.toml");
+    let check = |text: &str, more: &[&str]| {
+        fs::write(&path, text).unwrap();
+        let path = path.display().to_string();
+        Process::start(&[&["check", &*path], more].concat()).wait()
+    };
+    let users = "[auth.default_permissions]\npublish = { allow = [\"dev.{name}.>\"] }\n[[users]]\nname = \"ann\"\n\
+                 unix_users = [7]\n[[users]]\nname = \"anonymous\"\npermissions.say = { allow = [\"a\"], deny = [\"a\", \"b\"] }\n";
+    let ended = check(users, &[]);
+    assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
+    for part in [
+        "ann (tokens, Unix user 7)",
+        "publish    dev.ann.>",
+        "subscribe  nothing",
+        "anonymous (whoever sends no credentials)",
+        "warning: a allows nothing, because a is denied",
+        "warning: b denies nothing that is allowed",
+    ] {
+        assert!(ended.text().contains(part), "{part}: {}", ended.text());
+    }
+    let ended = check(users, &["--user", "ann"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert!(!ended.text().contains("anonymous"));
+    assert_eq!(check(users, &["--user", "bob"]).status.code(), Some(2));
+    let ended = check("[[users]]\nnam = 1\n", &[]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(
+        ended.text().contains("unknown field `nam`"),
+        "{}",
+        ended.text()
+    );
+}
