@@ -46,6 +46,7 @@ pub(crate) fn run(arguments: &TokenArguments) -> anyhow::Result<ExitCode> {
         file,
         valid_for,
     } = &arguments.command;
+    #[expect(clippy::disallowed_methods, reason = "tokens expire by the wall clock")]
     let expires_at = valid_for.map(|time| SystemTime::now() + time);
     let token = TokenFile::append(file, name, expires_at)?;
     output::print_line(token.secret().to_owned());

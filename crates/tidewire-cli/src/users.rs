@@ -166,7 +166,7 @@ impl UserFile {
             let own = own
                 .map(|lists| permissions(&user.name, lists))
                 .transpose()?;
-            let added = users.add(&user.name, own, user.limits()?);
+            let added = users.add(&user.name, own.as_ref(), user.limits()?);
             added.map_err(|source| UsersError::Pattern {
                 user: user.name.clone(),
                 source,

@@ -33,8 +33,8 @@ pub(super) fn check(binds: &[String], protection: Protection) -> anyhow::Result<
             (true, _) => "users",
         };
         let what = format!("{bind} is reached by other machines, and this server has no {lacks}");
-        let remedy = "listen on 127.0.0.1, ::1 or ipc:// and let others in by an encrypted tunnel, with users in \
-                      --auth-tokens or [[users]]; or say --insecure in a closed network";
+        let remedy = "listen on tls:// with --tls-cert and --tls-key, and name users by --auth-tokens or [[users]]; or listen on \
+                      127.0.0.1, ::1 or ipc:// only; or say --insecure in a closed network";
         return Err(Failure::configuration(what, remedy).into());
     }
     Ok(())
@@ -52,9 +52,9 @@ fn is_beyond_this_machine(address: &Address) -> anyhow::Result<bool> {
     }
     let endpoints = address.resolve_all()?;
     Ok(endpoints.iter().any(|endpoint| match endpoint {
-        Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address) => {
-            !address.ip().to_canonical().is_loopback()
-        }
+        Endpoint::Socket(SocketAddress::Tcp(address))
+        | Endpoint::Tls(address)
+        | Endpoint::Udp(address) => !address.ip().to_canonical().is_loopback(),
         _ => false,
     }))
 }

@@ -307,8 +307,11 @@ fn measured<const COUNT: usize>(figures: [(Metric, Option<f64>); COUNT]) -> Figu
     known.collect()
 }
 
+/// A percentile of a report, and its place in reports of older builds.
+type Older = (Metric, Quantile, fn(&Latencies) -> f64);
+
 /// The percentiles of older builds.
-const OLDER: [(Metric, Quantile, fn(&Latencies) -> f64); 3] = [
+const OLDER: [Older; 3] = [
     (Metric::P50Ms, Quantile::P50, |latency| latency.p50_ms),
     (Metric::P90Ms, Quantile::P90, |latency| latency.p90_ms),
     (Metric::P99Ms, Quantile::P99, |latency| latency.p99_ms),

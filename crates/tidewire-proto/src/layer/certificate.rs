@@ -48,9 +48,15 @@ impl CertificateNames {
     /// The best name: the first URI, mail address or DNS name, else the common name.
     #[must_use]
     pub fn preferred(&self) -> Option<&str> {
-        let alternative = self.uris.iter().chain(&self.emails).chain(&self.dns);
-        let alternative = alternative.map(String::as_str).next();
-        alternative.or(self.common_name.as_deref())
+        self.iter().next()
+    }
+
+    /// All URIs, mail addresses and DNS names, or the common name if there are none.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let alternatives = self.uris.iter().chain(&self.emails).chain(&self.dns);
+        let has_none = alternatives.clone().next().is_none();
+        let common = self.common_name.iter().filter(move |_| has_none);
+        alternatives.chain(common).map(String::as_str)
     }
 
     fn read_subject(&mut self, subject: &[u8]) -> Option<()> {

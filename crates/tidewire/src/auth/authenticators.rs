@@ -141,7 +141,10 @@ with_users! {
         found.map(|(_, user)| user.clone())
     };
     ByAddress: |by, name| by.networks.iter().any(|(_, user)| **user == *name), |by, request| {
-        let (Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address)) = request.peer()? else {
+        let (Endpoint::Socket(SocketAddress::Tcp(address))
+        | Endpoint::Tls(address)
+        | Endpoint::Udp(address)) = request.peer()?
+        else {
             return None;
         };
         let found = by.networks.iter().find(|(network, _)| network.contains(address.ip()));
@@ -269,7 +272,9 @@ mod tests {
     use tidewire_io::socket::PeerCredentials;
 
     use super::*;
-    use crate::auth::{CertificateNames, IdentityLimits, LateAnswer, Permissions};
+    use tidewire_proto::layer::CertificateNames;
+
+    use crate::auth::{IdentityLimits, LateAnswer, Permissions};
 
     fn users() -> Arc<Users> {
         let mut users = Users::new(Permissions::everything());
@@ -316,7 +321,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_proof_gives_its_user_and_the_rest_is_anonymous() {
-        let names = CertificateNames::new(["other".to_owned(), "dev.example.org".to_owned()]);
+        let mut names = CertificateNames::default();
+        names.dns = vec!["other".to_owned(), "dev.example.org".to_owned()];
         let unix = |uid| {
             Some(PeerCredentials {
                 process_id: 1,

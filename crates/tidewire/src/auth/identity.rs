@@ -45,10 +45,6 @@ pub struct IdentityLimits {
     pub rate: Option<RateLimit>,
 }
 
-/// The names in a peer's certificate that was verified: its subject alternative names, as text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CertificateNames(Vec<Box<str>>);
-
 impl Identity {
     /// An identity without limits of its own that never expires.
     #[must_use]
@@ -144,19 +140,6 @@ impl IdentityLimits {
         self.rate
             .as_ref()
             .map_or(Ok(()), |rate| rate.rate().map(drop))
-    }
-}
-
-impl CertificateNames {
-    /// The names of a certificate.
-    #[must_use]
-    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
-        Self(names.into_iter().map(String::into_boxed_str).collect())
-    }
-
-    /// Every name.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|name| &**name)
     }
 }
 

@@ -29,11 +29,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tidewire_io::socket::PeerCredentials;
 pub use tidewire_proto::connection::AuthFailure;
+use tidewire_proto::layer::CertificateNames;
 
 pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, NetworkError};
 pub(crate) use failures::Failures;
 pub(crate) use identity::{Admitted, IdentitySessions};
-pub use identity::{CertificateNames, Identity, IdentityLimits};
+pub use identity::{Identity, IdentityLimits};
 pub use permissions::{Access, Action, PatternListError, Permissions};
 pub use token::{Credentials, Token, TokenError};
 pub use token_file::{TokenFile, TokenFileError};

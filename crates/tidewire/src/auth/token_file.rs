@@ -312,6 +312,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         let first = TokenFile::append(&path, "ann", None).unwrap();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "credentials expire by the wall clock"
+        )]
         let later = SystemTime::now() + Duration::from_secs(60);
         let second = TokenFile::append(&path, "bob", Some(later)).unwrap();
         let text = fs::read_to_string(&path).unwrap();

@@ -17,7 +17,7 @@ use super::{Identity, IdentityLimits, PatternListError, Permissions};
 /// };
 /// let mut users = Users::new(default_permissions);
 /// users.add("ann", None, IdentityLimits::default())?;
-/// users.add("root", Some(Permissions::everything()), IdentityLimits::default())?;
+/// users.add("root", Some(&Permissions::everything()), IdentityLimits::default())?;
 /// let ann = users.identity("ann").expect("she is known");
 /// assert!(ann.permissions().allows(Action::Publish("dev.ann.temperature"), false));
 /// assert!(users.identity("eve").is_none());
@@ -48,10 +48,10 @@ impl Users {
     pub fn add(
         &mut self,
         name: &str,
-        permissions: Option<Permissions>,
+        permissions: Option<&Permissions>,
         limits: IdentityLimits,
     ) -> Result<(), PatternListError> {
-        let permissions = permissions.as_ref().unwrap_or(&self.default_permissions);
+        let permissions = permissions.unwrap_or(&self.default_permissions);
         let entry = (permissions.of(name)?, limits);
         self.by_name.insert(name.into(), entry);
         self.skeletons.insert(name_skeleton(name));

@@ -94,6 +94,7 @@ pub(crate) struct Submissions<C> {
 pub(super) struct News<P: Primitives>(P::Word);
 
 /// Whether a submission wakes a lane that naps.
+#[derive(Clone, Copy)]
 pub(super) struct IsUrgent(pub(super) bool);
 
 /// A range of `Submissions::bytes`.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason, Phase};
 
@@ -11,6 +11,7 @@ use crate::auth::{Action, Admitted, AuthOutcome, AuthRequest, Guard, Identity, L
 use crate::limits::nanoseconds;
 use crate::mailbox::LaneMessage;
 use crate::session::{CloseReason, Session, SessionId};
+use crate::transport::Transport;
 
 impl Core {
     /// Asks who the peer of a session is. Returns whether the session is open now, and was not before. If it is not, the
@@ -66,12 +67,9 @@ impl Core {
             return Err(AuthFailure::Unavailable);
         };
         let now_ns = self.sessions.now_ns();
-        let expires_ns = match identity
-            .expiry()
-            .map(|at| at.duration_since(SystemTime::now()))
-        {
-            Some(Ok(left)) => Some(now_ns.saturating_add(nanoseconds(left))),
-            Some(Err(_)) => return Err(AuthFailure::Expired),
+        let expires_ns = match identity.expiry().map(time_until) {
+            Some(Some(left)) => Some(now_ns.saturating_add(nanoseconds(left))),
+            Some(None) => return Err(AuthFailure::Expired),
             None => None,
         };
         let session = &mut self.sessions[slot];
@@ -210,7 +208,7 @@ fn ask(
         token,
         peer: session.profile.peer.as_deref(),
         unix: session.stream.peer_credentials(),
-        certificate_names: session.profile.certificate_names.as_deref(),
+        certificate_names: session.stream.certificate(),
         later: &mut later,
     };
     let asked = catch_unwind(AssertUnwindSafe(|| {
@@ -220,4 +218,12 @@ fn ask(
         tracing::error!(session = %id, "the authenticator panicked; the peer is refused");
         AuthOutcome::Refused(AuthFailure::Unavailable)
     })
+}
+/// The time from now until a moment, or `None` if it is over.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "credentials expire by the wall clock"
+)]
+fn time_until(at: SystemTime) -> Option<Duration> {
+    at.duration_since(SystemTime::now()).ok()
 }

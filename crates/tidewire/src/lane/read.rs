@@ -314,11 +314,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if is_expected && !cx.stopped {
                 let predicted = (frame, &message);
-                let behind = serve_predicted::<S, C, IS_DATAGRAM, false>(
-                    cx, service, codec, slot, predicted, rest,
-                );
-                frames += ((rest.len() - behind.len()) / consumed) as u64;
-                rest = behind;
+                let served =
+                    predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
+                (rest, frames) = (served.0, frames + served.1);
             }
         } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
             // A copy keeps the message in registers, as below.
@@ -327,17 +325,10 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 cx, service, codec, slot, &copy, consumed,
             );
             if may_repeat && !rest.is_empty() && codec.layout(frame, &message).is_some() {
-                let copy = Message { ..message };
-                let behind = serve_predicted::<S, C, IS_DATAGRAM, false>(
-                    cx,
-                    service,
-                    codec,
-                    slot,
-                    (frame, &copy),
-                    rest,
-                );
-                frames += ((rest.len() - behind.len()) / consumed) as u64;
-                rest = behind;
+                let predicted = (frame, &copy);
+                let served =
+                    predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
+                (rest, frames) = (served.0, frames + served.1);
             }
         } else {
             // A message that is passed by reference lies in memory. The copy keeps all others in registers. The lane's kinds
@@ -359,6 +350,23 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     progress.frames += frames;
     progress.filter = filter;
     (input.len() - rest.len(), flow)
+}
+
+/// Serves the frames at the front of `rest` that differ from `predicted` only in id and payload. Returns the input behind them
+/// and their number.
+#[inline(always)]
+fn predict<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    predicted: (&'a [u8], &Message<'a>),
+    rest: &'a [u8],
+) -> (&'a [u8], u64) {
+    let behind =
+        serve_predicted::<S, C, IS_DATAGRAM, false>(cx, service, codec, slot, predicted, rest);
+    let count = (rest.len() - behind.len()) / predicted.0.len();
+    (behind, count as u64)
 }
 
 /// A key of a frame's length, kind, channel and name. All frames that one template reads have the same key.

@@ -156,63 +156,9 @@ impl LaneRooms<'_> {
     ) -> Result<Joined, JoinError> {
         let directory = Arc::clone(&self.table.directory);
         let config = Arc::clone(&self.sessions.config);
-        validate_name(room).map_err(JoinError::RoomName)?;
-        if let Some(policy) = policy {
-            config.policies.check(policy)?;
-        }
-        let slot = self.sessions.slot_of(id).ok_or(JoinError::NotOpen)?;
-        let session = &self.sessions[slot];
-        if session.stream.is_unproven() {
-            return Err(JoinError::Unproven);
-        }
-        let rooms = session.memberships.iter();
-        let identity = session
-            .profile
-            .admitted
-            .as_ref()
-            .map(|it| Arc::clone(&it.identity));
-        let rooms_max = identity.as_ref().and_then(|it| it.own_limits().rooms_max);
-        let rooms_max = rooms_max.map_or(config.limits.rooms_per_session_max, |own| {
-            own.min(config.limits.rooms_per_session_max)
-        });
-        if rooms.filter(|room| !room.is_topic).count() >= rooms_max {
-            return Err(JoinError::LimitReached(ReachedLimit::Session));
-        }
-        if self.sessions.relief.memory.pressure() == Pressure::Full {
-            return Err(JoinError::LimitReached(ReachedLimit::Memory));
-        }
-        let owner = session.owner();
-        if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {
-            // A message is framed once for all members. A member with a small frame limit would be cut off by the
-            // first long message, or limit the messages of all others.
-            return Err(JoinError::FrameLimit);
-        }
-        if let Some(alias) = directory.alias_of(room)
-            && session.room_membership(alias).is_some()
-        {
-            return Err(JoinError::AlreadyJoined);
-        }
-        let name = match identity.as_ref().and_then(|identity| identity.chat_name()) {
-            Some(own) if name.is_empty() || name == own => own,
-            Some(_) => return Err(JoinError::NotYourName),
-            None if directory.is_reserved(name) => return Err(JoinError::NameReserved),
-            None => name,
-        };
-        let (member, claimed) = match &session.profile.member {
-            Some(member) if name.is_empty() || name == &*member.name => {
-                (Member::clone(member), false)
-            }
-            Some(_) => return Err(JoinError::NameFixed),
-            None => {
-                validate_name(name).map_err(JoinError::Name)?;
-                let claim = directory.claim(name, id);
-                let member = claim.map_err(|conflict| match conflict {
-                    NameConflict::Taken => JoinError::NameTaken,
-                    NameConflict::Confusable => JoinError::NameConfusable,
-                })?;
-                (member, true)
-            }
-        };
+        let slot = self.check_join(id, room, policy)?;
+        let owner = self.sessions[slot].owner();
+        let (member, claimed) = self.member_of(slot, name)?;
         let entered = match directory.enter(room, &member, self.exchange.lane, owner) {
             Ok(entered) => entered,
             Err(error) => {
@@ -244,6 +190,76 @@ impl LaneRooms<'_> {
             members: entered.members,
             presence,
         })
+    }
+
+    /// Checks whether a session may join a room. Returns its slot.
+    fn check_join(
+        &self,
+        id: SessionId,
+        room: &str,
+        policy: Option<Policy>,
+    ) -> Result<usize, JoinError> {
+        let config = &self.sessions.config;
+        validate_name(room).map_err(JoinError::RoomName)?;
+        if let Some(policy) = policy {
+            config.policies.check(policy)?;
+        }
+        let slot = self.sessions.slot_of(id).ok_or(JoinError::NotOpen)?;
+        let session = &self.sessions[slot];
+        if session.stream.is_unproven() {
+            return Err(JoinError::Unproven);
+        }
+        let rooms = session.memberships.iter();
+        let admitted = session.profile.admitted.as_ref();
+        let rooms_max = admitted.and_then(|it| it.identity.own_limits().rooms_max);
+        let rooms_max = rooms_max.map_or(config.limits.rooms_per_session_max, |own| {
+            own.min(config.limits.rooms_per_session_max)
+        });
+        if rooms.filter(|room| !room.is_topic).count() >= rooms_max {
+            return Err(JoinError::LimitReached(ReachedLimit::Session));
+        }
+        if self.sessions.relief.memory.pressure() == Pressure::Full {
+            return Err(JoinError::LimitReached(ReachedLimit::Memory));
+        }
+        if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {
+            // A message is framed once for all members. A member with a small frame limit would be cut off by the
+            // first long message, or limit the messages of all others.
+            return Err(JoinError::FrameLimit);
+        }
+        if let Some(alias) = self.table.directory.alias_of(room)
+            && session.room_membership(alias).is_some()
+        {
+            return Err(JoinError::AlreadyJoined);
+        }
+        Ok(slot)
+    }
+
+    /// Returns the session as a member with this name, and whether the name was claimed now.
+    fn member_of(&self, slot: usize, name: &str) -> Result<(Member, bool), JoinError> {
+        let directory = &self.table.directory;
+        let session = &self.sessions[slot];
+        let admitted = session.profile.admitted.as_ref();
+        let name = match admitted.and_then(|it| it.identity.chat_name()) {
+            Some(own) if name.is_empty() || name == own => own,
+            Some(_) => return Err(JoinError::NotYourName),
+            None if directory.is_reserved(name) => return Err(JoinError::NameReserved),
+            None => name,
+        };
+        match &session.profile.member {
+            Some(member) if name.is_empty() || name == &*member.name => {
+                Ok((Member::clone(member), false))
+            }
+            Some(_) => Err(JoinError::NameFixed),
+            None => {
+                validate_name(name).map_err(JoinError::Name)?;
+                let claim = directory.claim(name, session.id);
+                let member = claim.map_err(|conflict| match conflict {
+                    NameConflict::Taken => JoinError::NameTaken,
+                    NameConflict::Confusable => JoinError::NameConfusable,
+                })?;
+                Ok((member, true))
+            }
+        }
     }
 
     pub(crate) fn leave(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {

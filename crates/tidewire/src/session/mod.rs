@@ -60,7 +60,7 @@ pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
 
 use crate::address::Endpoint;
-use crate::auth::{Admitted, CertificateNames};
+use crate::auth::Admitted;
 use crate::observe::trace::{Connecting, Traced};
 use crate::transport::{Carrier, ListenerTerms, Transport};
 
@@ -170,8 +170,6 @@ pub(crate) struct Profile {
     pub(crate) shared: Option<Arc<SessionShared>>,
     /// The identity of the peer. `None` on servers that do not ask, and before the session opens.
     pub(crate) admitted: Option<Box<Admitted>>,
-    /// The names in the verified certificate of the peer. Layers with certificates set it when they are ready.
-    pub(crate) certificate_names: Option<Box<CertificateNames>>,
     /// Its name in rooms, set by the first join.
     pub(crate) member: Option<Box<Member>>,
     /// The trace span from the session's beginning until it is open.

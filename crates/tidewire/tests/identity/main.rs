@@ -54,7 +54,7 @@ fn users(list: &[(&str, Permissions)]) -> Users {
     for (name, permissions) in list {
         let permissions = Some(permissions.clone());
         users
-            .add(name, permissions, IdentityLimits::default())
+            .add(name, permissions.as_ref(), IdentityLimits::default())
             .unwrap();
     }
     users

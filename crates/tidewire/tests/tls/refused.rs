@@ -30,11 +30,11 @@ fn refusal_of(identity: &Identity) -> TlsFault {
 fn certificates_that_a_client_must_not_accept_are_refused_by_their_fault() {
     let (authority, _) = usual();
     let expired = authority.sign(&HOSTS, |params| {
-        params.not_after = date_time_ymd(2020, 1, 1)
+        params.not_after = date_time_ymd(2020, 1, 1);
     });
     assert_eq!(refusal_of(&expired), TlsFault::Expired);
     let early = authority.sign(&HOSTS, |params| {
-        params.not_before = date_time_ymd(2100, 1, 1)
+        params.not_before = date_time_ymd(2100, 1, 1);
     });
     assert_eq!(refusal_of(&early), TlsFault::NotYetValid);
     let elsewhere = authority.sign(&["elsewhere.example"], |_| {});
