@@ -504,7 +504,9 @@ mod tests {
             let error = text.parse::<Address>().unwrap_err();
             assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
             assert!(
-                error.to_string().contains("for tcp:// and ipc:// only"),
+                error
+                    .to_string()
+                    .contains("for tcp://, tls:// and ipc:// only"),
                 "{error}"
             );
         }
