@@ -60,7 +60,7 @@ use crate::address::Endpoint;
 ///         let token = request.token().to_vec();
 ///         let answer = request.later();
 ///         thread::spawn(move || answer.send(match &token[..] {
-///             b"open sesame" => AuthOutcome::admit(Identity::new("ali", Permissions::everything())),
+///             b"open-sesame" => AuthOutcome::admit(Identity::new("ali", Permissions::everything())),
 ///             _ => AuthOutcome::Refused(AuthFailure::Wrong),
 ///         }));
 ///         AuthOutcome::Later
@@ -74,7 +74,7 @@ use crate::address::Endpoint;
 ///         let name = cx.identity().map_or("nobody".into(), |identity| identity.name().to_owned());
 ///         cx.reply(name.as_bytes())
 ///     })?;
-/// let token = Token::new("open sesame")?;
+/// let token = Token::new("open-sesame")?;
 /// let client = Client::builder().credentials(token).connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"who am i?").wait()?.payload(), b"ali");
 /// assert!(Client::connect(&server.to_string()).wait().is_err());

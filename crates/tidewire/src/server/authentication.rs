@@ -1,4 +1,4 @@
-//! Who finds out who the peers of a server are.
+//! Setting up authentication: which authenticator a server asks, and when it asks again.
 
 use std::sync::Arc;
 
