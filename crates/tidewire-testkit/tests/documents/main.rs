@@ -76,39 +76,6 @@ fn the_index_lists_every_decision_once() {
     }
 }
 
-/// The list in `docs/client-path.md` names functions that exist, in the files where they are.
-#[test]
-fn the_path_of_a_request_is_short_and_as_documented() {
-    let page = fs::read_to_string(repository().join("docs/client-path.md")).expect("a page");
-    let block = page.split("```path\n").nth(1).expect("the list");
-    let lines = block.split("```").next().expect("its end").lines();
-    let (mut files, mut functions) = (0, BTreeSet::new());
-    for line in lines {
-        let (file, names) = line.split_once(' ').expect("a file and its functions");
-        let path = repository().join("crates/tidewire/src/client").join(file);
-        let code = fs::read_to_string(&path).expect("a module of the client");
-        files += 1;
-        for name in names.split(',').map(str::trim) {
-            let (owner, function) = name.split_once("::").expect("a type and its function");
-            let is_there = code
-                .split("\nimpl")
-                .skip(1)
-                .filter(|part| part.lines().next().is_some_and(|head| head.contains(owner)))
-                .any(|part| {
-                    ["(", "<"]
-                        .iter()
-                        .any(|end| part.contains(&format!("fn {function}{end}")))
-                });
-            assert!(is_there, "{name} is not in {file}");
-            assert!(functions.insert(name), "{name} is listed twice");
-        }
-    }
-    assert!(
-        files <= 8 && functions.len() <= 20,
-        "{files}: {functions:?}"
-    );
-}
-
 /// Checks one link of `page`, which stands at `path`.
 fn resolve(path: &Path, page: &Page, target: &str) -> Result<(), String> {
     if target.contains("://") || target.starts_with("mailto:") {

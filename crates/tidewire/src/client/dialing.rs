@@ -182,6 +182,11 @@ impl Dialing {
         self.is_lazy && matches!(self.state, State::Resolving | State::Connecting)
     }
 
+    /// Whether the next submission begins an attempt to connect.
+    pub(super) fn is_lazily_idle(&self) -> bool {
+        self.is_lazy && self.state == State::Idle
+    }
+
     /// Whether the server refused this client for good.
     pub(super) fn is_refused(&self) -> bool {
         self.state == State::Refused
@@ -224,7 +229,7 @@ impl ClientService {
         }
     }
 
-    fn dial(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn dial(&mut self, cx: &mut Context<'_>) {
         self.dialing.endpoint = 0;
         let Target {
             address,

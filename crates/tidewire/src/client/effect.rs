@@ -15,9 +15,17 @@
 //! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
-use tidewire_proto::message::Kind;
+use tidewire_io::clock::now_ns;
+use tidewire_proto::message::{Kind, Message};
 
+use super::error::RequestError;
+use super::pending::{Kept, Pending};
+use super::service::ClientService;
+use super::submissions::{RequestHead, WhenWindowFull};
+use crate::limits::nanoseconds;
+use crate::service::Context;
 use crate::session::SessionId;
 
 /// Marks a request whose effect at the server outlives it.
@@ -61,13 +69,70 @@ impl Effect {
 }
 
 impl Undo {
-    pub(super) fn of(session: SessionId, kind: Kind, channel: u16) -> Option<Self> {
+    fn of(session: SessionId, kind: Kind, channel: u16) -> Option<Self> {
         let kind = undo_kind(kind)?;
         Some(Self {
             session,
             kind,
             channel,
         })
+    }
+}
+
+impl ClientService {
+    /// Handles the reply or the refusal of a request with an effect.
+    #[cold]
+    pub(super) fn handle_effect(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &RequestHead,
+        effect: Effect,
+        result: Result<u16, RequestError>,
+        message: &Message<'_>,
+    ) {
+        let result = match effect.subscription() {
+            Some(key) => self.listening.handle_answer(key, head.kind, result),
+            None => result,
+        };
+        let completions = &mut self.pending.completions;
+        let channel = match result {
+            Ok(channel) => channel,
+            Err(error) => return completions.fail(head.slot, error),
+        };
+        let undo = match (effect.subscription(), self.session) {
+            (None, Some(session)) => Undo::of(session, head.kind, channel),
+            // A subscription is undone when its handle is dropped.
+            _ => None,
+        };
+        match (head.slot, undo) {
+            (Some(slot), undo) => {
+                let table = &self.link.table;
+                table.reply_long(completions, slot, channel, message.payload, undo);
+            }
+            (None, Some(undo)) => self.pending.undo(cx, undo),
+            (None, None) => {}
+        }
+    }
+}
+
+impl Pending {
+    /// Undoes the effect of a request, unless its connection has ended and the effect with it.
+    pub(super) fn undo(&mut self, cx: &mut Context<'_>, undo: Undo) {
+        if self.session != Some(undo.session) {
+            return;
+        }
+        let head = RequestHead {
+            slot: None,
+            kind: undo.kind,
+            channel: undo.channel,
+            deadline_ns: now_ns().saturating_add(nanoseconds(UNDO_TIMEOUT)),
+            idempotent: false,
+            when_full: WhenWindowFull::Wait,
+            effect: None,
+        };
+        self.enqueue(Kept::new(&head, "", &[]));
+        // Send at once, so that it comes before the application's next submissions.
+        self.send_queued(cx);
     }
 }
 
@@ -81,3 +146,6 @@ fn undo_kind(kind: Kind) -> Option<Kind> {
 
 /// The bit of an [`Effect`] whose caller gave up.
 const GIVEN_UP: u32 = 1 << 31;
+
+/// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.
+const UNDO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! State that a client's lane shares with the application's threads: the request table, the events, the first connection and
 //! the time to close.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -25,8 +25,6 @@ use crate::mailbox::EnqueueError;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(super) table: RequestTable<Control>,
-    /// Largest frame that both sides of the connection accept.
-    pub(super) frame_bytes_max: AtomicUsize,
     reading: Arc<Reading>,
     event_bounds: EventBounds,
     /// When the client ends, even if messages are still queued. `u64::MAX` until the client is closed.
@@ -89,7 +87,6 @@ impl Link {
         let reading = Arc::new(Reading::default());
         Self {
             table,
-            frame_bytes_max: AtomicUsize::new(usize::MAX),
             event_bounds,
             close_at_ns: AtomicU64::new(u64::MAX),
             events: EventQueue::new(event_bounds, Arc::clone(&reading)),
@@ -114,7 +111,7 @@ impl Link {
     ) -> Result<(), EnqueueError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // An earlier call has already submitted the close.
-        if before_ns < u64::MAX && !self.table.news.has_ended() {
+        if before_ns < u64::MAX && !self.table.has_ended() {
             self.table.waker().wake();
             return Ok(());
         }

@@ -13,7 +13,6 @@ mod events;
 mod link;
 mod listening;
 mod operation;
-mod outcomes;
 mod pending;
 mod renewal;
 pub(crate) mod reply;
@@ -27,7 +26,6 @@ mod sync;
 mod table;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
@@ -43,6 +41,7 @@ pub use event_queue::WhenEventsFull;
 pub use events::{ClientEvent, Event, Events, NextEvent, OwnedMessage};
 pub use operation::{Closing, Connecting, Operation};
 pub use reply::Reply;
+pub(crate) use request::Payload;
 pub use request::{Call, Request};
 pub use submissions::WhenWindowFull;
 pub use subscription::{Subscribe, Subscription, TopicEvent, TopicMessage};
@@ -158,7 +157,7 @@ impl Client {
 
     fn send(&self, message: &Message<'_>) -> Result<(), EnqueueError> {
         let Inner { link, codec, .. } = &*self.inner;
-        let limit = link.frame_bytes_max.load(Ordering::Relaxed);
+        let limit = link.table.frame_bytes_max();
         link.table
             .send(|out| encode_within(limit, out, |out| codec.encode(message, out)))
     }

@@ -13,15 +13,16 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
-use super::effect::Undo;
 use super::error::{Disconnected, RequestError};
 use super::link::{Control, Link};
-use super::outcomes::Completions;
+use super::reply::Completions;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
 use crate::limits::nanoseconds;
-use crate::service::{Context, SessionSender};
-use crate::session::{SendError, SessionId};
+use crate::service::Context;
+use crate::service::SessionSender;
+use crate::session::SendError;
+use crate::session::SessionId;
 
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -35,7 +36,7 @@ pub(super) struct Pending {
     /// answer leaves its entry, so a reader compares the slot of the request that has the id now.
     sent_ids: Vec<u32>,
     /// Time of the next search for passed deadlines: the earliest deadline, or earlier.
-    pub(super) due_ns: Option<u64>,
+    due_ns: Option<u64>,
     /// Scratch list of requests whose deadlines have passed.
     expired: Vec<u32>,
     /// Outcomes that are not published yet.
@@ -58,7 +59,7 @@ pub(super) struct Sent {
 
 /// A request with its own copy of the bytes: it is queued, or may be repeated.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Kept {
     head: RequestHead,
     name: String,
     payload: Vec<u8>,
@@ -111,7 +112,7 @@ impl Pending {
     /// the list. So do those after a full block, because the block is written first.
     pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
         let mut block = Block::begin(cx, self.session);
-        while block.bytes < BLOCK_BYTES
+        while !block.is_full()
             && let Some((head, name, payload)) = list.request()
         {
             // Queued requests go first.
@@ -161,7 +162,7 @@ impl Pending {
     /// Sends the next block of queued requests. Returns whether another block may follow.
     fn send_queued_block(&mut self, cx: &mut Context<'_>) -> bool {
         let mut block = Block::begin(cx, self.session);
-        while block.bytes < BLOCK_BYTES
+        while !block.is_full()
             && let Some(kept) = self.queued.pop_front()
         {
             let Kept {
@@ -214,11 +215,7 @@ impl Pending {
         };
         if let Err(error) = sender.send(&message.with_name(name)) {
             self.sent.take(id);
-            return Err(match error {
-                SendError::QueueFull => NotSent::OutputFull,
-                SendError::Encode(error) => NotSent::Encode(error),
-                SendError::NotOpen => NotSent::NoSession,
-            });
+            return Err(error.into());
         }
         block.bytes += name.len() + payload.len();
         self.note_sent(head.slot, id);
@@ -268,13 +265,14 @@ impl Pending {
         }
     }
 
-    fn enqueue(&mut self, kept: Kept) {
+    pub(super) fn enqueue(&mut self, kept: Kept) {
         if self.queued.len() >= QUEUED_MAX {
             self.drop_abandoned();
         }
         if self.queued.len() >= QUEUED_MAX {
-            let slot = kept.head.slot;
-            return self.completions.fail(slot, RequestError::WindowFull);
+            return self
+                .completions
+                .fail(kept.head.slot, RequestError::WindowFull);
         }
         self.note_deadline(kept.head.deadline_ns);
         self.queued.push_back(kept);
@@ -342,6 +340,11 @@ impl Pending {
             self.sent_ids.resize(slot.index() + 1, 0);
         }
         self.sent_ids[slot.index()] = id;
+    }
+
+    /// Time of the next search for passed deadlines.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.due_ns
     }
 
     fn note_deadline(&mut self, deadline_ns: u64) {
@@ -418,25 +421,6 @@ impl Pending {
         }
     }
 
-    /// Undoes the effect of a request, unless its connection has ended and the effect with it.
-    pub(super) fn undo(&mut self, cx: &mut Context<'_>, undo: Undo) {
-        if self.session != Some(undo.session) {
-            return;
-        }
-        let head = RequestHead {
-            slot: None,
-            kind: undo.kind,
-            channel: undo.channel,
-            deadline_ns: now_ns().saturating_add(nanoseconds(UNDO_TIMEOUT)),
-            idempotent: false,
-            when_full: WhenWindowFull::Wait,
-            effect: None,
-        };
-        self.enqueue(Kept::new(&head, "", &[]));
-        // Send at once, so that it comes before the application's next submissions.
-        self.send_queued(cx);
-    }
-
     /// Handles the end of the connection: requests that may be repeated are queued for the next one, the others fail.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;
@@ -446,18 +430,17 @@ impl Pending {
         for Sent { head, kept } in self.sent.drain() {
             match kept {
                 Some(kept) => again.push(*kept),
-                None => {
-                    let error = RequestError::Closed(end.clone());
-                    self.completions.fail(head.slot, error);
-                }
+                None => self
+                    .completions
+                    .fail(head.slot, RequestError::Closed(end.clone())),
             }
         }
         for kept in again.into_iter().chain(queued) {
             if kept.head.idempotent && self.reconnects {
                 self.enqueue(kept);
             } else {
-                let error = RequestError::Closed(end.clone());
-                self.completions.fail(kept.head.slot, error);
+                self.completions
+                    .fail(kept.head.slot, RequestError::Closed(end.clone()));
             }
         }
     }
@@ -470,14 +453,29 @@ impl<'a> Block<'a> {
             bytes: 0,
         }
     }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.bytes >= BLOCK_BYTES
+    }
 }
 
 impl Kept {
-    fn new(head: &RequestHead, name: &str, payload: &[u8]) -> Self {
+    pub(super) fn new(head: &RequestHead, name: &str, payload: &[u8]) -> Self {
         Self {
             head: *head,
             name: name.to_owned(),
             payload: payload.to_vec(),
+        }
+    }
+}
+
+impl From<SendError> for NotSent {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::QueueFull => Self::OutputFull,
+            SendError::Encode(error) => Self::Encode(error),
+            SendError::NotOpen => Self::NoSession,
         }
     }
 }
@@ -488,9 +486,6 @@ const QUEUED_MAX: usize = 4096;
 
 /// Bytes of names and payloads that fill a block. An output of this size is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
-
-/// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.
-const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout for the reply to a request with an effect after its caller gave up. It is longer than any server takes that replies.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);

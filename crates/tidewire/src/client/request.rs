@@ -5,12 +5,10 @@
 //! for long. The thread that drops a client drops its kept references at once. Any other thread does so when it next
 //! finishes a request, or when it ends.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -20,7 +18,7 @@ use tidewire_proto::message::Kind;
 
 use super::Client;
 use super::effect::Effect;
-use super::error::{RequestError, too_large};
+use super::error::RequestError;
 use super::link::Link;
 use super::reply::{PIECES_MAX, Reply, give_back};
 use super::slots::SlotId;
@@ -50,11 +48,22 @@ use crate::mailbox::EnqueueError;
 #[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct Call<'a> {
     client: &'a Client,
+    payload: Payload<'a>,
+    kind: Kind,
+    effect: Option<Effect>,
+    channel: u16,
     name: &'a str,
-    payload: Cow<'a, [u8]>,
     timeout: Duration,
-    /// Without slot and deadline, which [`send`](Self::send) sets.
-    head: RequestHead,
+    idempotent: bool,
+    when_full: WhenWindowFull,
+}
+
+/// The payload of a request.
+#[derive(Debug)]
+pub(crate) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    /// In reused [memory](super::reply::take_memory).
+    Spare(Vec<u8>),
 }
 
 /// A request that was queued for the client's lane. Await it, or [`Request::wait`] for it.
@@ -102,30 +111,24 @@ impl Client {
     /// ```
     #[inline]
     pub fn request<'a>(&'a self, payload: &'a [u8]) -> Call<'a> {
-        Call {
-            client: self,
-            name: "",
-            payload: Cow::Borrowed(payload),
-            timeout: self.inner.request_timeout,
-            head: RequestHead {
-                slot: None,
-                kind: Kind::Request,
-                channel: 0,
-                deadline_ns: 0,
-                idempotent: false,
-                when_full: self.inner.when_window_full,
-                effect: None,
-            },
-        }
+        Call::new(self, Payload::Borrowed(payload))
     }
 }
 
 impl<'a> Call<'a> {
-    /// Sets a payload in [memory that is reused](super::reply::take_memory).
-    #[cfg(feature = "typed")]
-    pub(crate) fn owned_payload(mut self, payload: Vec<u8>) -> Self {
-        self.payload = Cow::Owned(payload);
-        self
+    #[inline]
+    pub(crate) fn new(client: &'a Client, payload: Payload<'a>) -> Self {
+        Self {
+            client,
+            payload,
+            kind: Kind::Request,
+            effect: None,
+            channel: 0,
+            name: "",
+            timeout: client.inner.request_timeout,
+            idempotent: false,
+            when_full: client.inner.when_window_full,
+        }
     }
 
     /// Calls the method of this name. Codecs without names refuse it.
@@ -138,14 +141,14 @@ impl<'a> Call<'a> {
     /// [`Kind::Join`] or [`Kind::Subscribe`] is given up and the server agrees to it later, the client undoes it with a
     /// [`Kind::Leave`] or [`Kind::Unsubscribe`].
     pub fn kind(mut self, kind: Kind) -> Self {
-        self.head.kind = kind;
-        self.head.effect = Effect::of(kind);
+        self.kind = kind;
+        self.effect = Effect::of(kind);
         self
     }
 
     /// Sets the channel: the alias of a room or a method. Default 0.
     pub fn channel(mut self, channel: u16) -> Self {
-        self.head.channel = channel;
+        self.channel = channel;
         self
     }
 
@@ -160,14 +163,14 @@ impl<'a> Call<'a> {
     /// Declares that the request may be processed twice. If the connection ends before the reply, a client that reconnects
     /// sends it again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
     pub fn idempotent(mut self) -> Self {
-        self.head.idempotent = true;
+        self.idempotent = true;
         self
     }
 
     /// Sets the policy for a full window: as many requests wait for their replies as allowed. Default:
     /// [`ClientBuilder::when_window_full`](super::ClientBuilder::when_window_full).
     pub fn when_full(mut self, choice: WhenWindowFull) -> Self {
-        self.head.when_full = choice;
+        self.when_full = choice;
         self
     }
 
@@ -178,23 +181,30 @@ impl<'a> Call<'a> {
         if !inner.matches_replies {
             return Request::failed(RequestError::CannotMatch);
         }
-        let (name, payload) = (self.name, &*self.payload);
-        let limit = inner.link.frame_bytes_max.load(Ordering::Relaxed);
-        if name.len().max(payload.len()) > limit {
-            // Refused before it is copied.
-            return Request::failed(too_large(name, payload, limit).into());
+        let head = RequestHead {
+            slot: None,
+            kind: self.kind,
+            channel: self.channel,
+            // Reading the exact clock would be a tenth of the cost of a request. One tick is added so that no request times
+            // out early.
+            deadline_ns: coarse_now_ns()
+                .saturating_add(inner.coarse_tick_ns)
+                .saturating_add(nanoseconds(self.timeout)),
+            idempotent: self.idempotent,
+            when_full: self.when_full,
+            effect: self.effect,
+        };
+        let link = &inner.link;
+        match self.payload {
+            Payload::Borrowed(payload) => {
+                Request::new(link, link.table.submit(head, self.name, payload))
+            }
+            Payload::Spare(payload) => {
+                let sent = link.table.submit(head, self.name, &payload);
+                give_back(payload);
+                Request::new(link, sent)
+            }
         }
-        let mut head = self.head;
-        // Reading the exact clock would be a tenth of the cost of a request. One tick is added so that no request times out
-        // early.
-        head.deadline_ns = coarse_now_ns()
-            .saturating_add(inner.coarse_tick_ns)
-            .saturating_add(nanoseconds(self.timeout));
-        let sent = inner.link.table.submit(head, name, payload);
-        if let Cow::Owned(payload) = self.payload {
-            give_back(payload);
-        }
-        Request::new(&inner.link, sent)
     }
 
     /// Sends the request and blocks until its reply. Never call it on a lane.
@@ -338,7 +348,7 @@ pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
 #[inline]
 pub(super) fn give_back_share(link: Arc<Link>) {
     let _ = LINKS.try_with(|links| {
-        let has_ended = link.table.news.has_ended();
+        let has_ended = link.table.has_ended();
         drop_last_while(links, |last| has_ended || !Arc::ptr_eq(last, &link));
         if has_ended {
             return;

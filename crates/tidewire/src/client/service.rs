@@ -1,23 +1,23 @@
 //! The lane's side of a client: one connection, its pending requests, and reconnecting.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use tidewire_io::clock::{self, now_ns};
+use tidewire_io::clock::now_ns;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
-use super::effect::{Effect, Undo};
 use super::error::{ConnectError, Disconnected, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};
 use super::pending::Pending;
-use super::submissions::{RequestHead, Submission, Submissions};
-use crate::service::{Context, HandlerResult, Service};
-use crate::session::{CloseReason, SendError, SessionId};
+use super::submissions::{Submission, Submissions};
+use crate::service::Context;
+use crate::service::{HandlerResult, Service};
+use crate::session::SendError;
+use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectFailure;
 
 #[derive(Debug)]
@@ -30,12 +30,6 @@ pub(crate) struct ClientService {
     is_backed_up: bool,
     /// Reading is paused, because an event queue is full.
     is_reading_paused: bool,
-    /// The lane sleeps for a short time only, so threads need not wake it. See [`RequestTable::nap`](super::table).
-    naps: bool,
-    /// Number of replies that this turn has published.
-    turn_replies: usize,
-    /// Number of naps since requests came in lists that were too short for a write, counted down.
-    naps_left: u32,
     /// Submissions taken from the application.
     list: Submissions<Control>,
     pub(super) closing: bool,
@@ -58,9 +52,6 @@ impl ClientService {
             ever_open: false,
             is_backed_up: false,
             is_reading_paused: false,
-            naps: false,
-            turn_replies: 0,
-            naps_left: 0,
             list: Submissions::default(),
             closing: false,
             pending,
@@ -141,12 +132,12 @@ impl ClientService {
                 }
             };
             if self.is_backed_up || !self.link.table.refill(&mut self.list, &mut turn_bytes) {
-                match turn_bytes {
-                    0 => {}
-                    SHORT_LIST_BYTES_MAX.. => self.naps_left = self.naps_left.saturating_sub(1),
-                    _ => self.naps_left = NAPS,
-                }
                 return;
+            }
+            // The submission may have come after `dial_if_due` looked.
+            if self.dialing.is_lazily_idle() && self.list.wants_connection() {
+                self.dial(cx);
+                continue;
             }
             self.run_next(cx);
         }
@@ -155,7 +146,9 @@ impl ClientService {
     /// Whether submissions may wait for the connection. Closing is a submission too: it waits only for messages that were
     /// taken before, until its own deadline.
     fn may_wait_for_connection(&self) -> bool {
-        self.link.close_at_ns().is_none() || self.link.table.has_messages()
+        self.link.close_at_ns().is_none()
+            || self.list.messages() > 0
+            || self.link.table.has_messages()
     }
 
     /// Fails requests that wait behind a full output and whose deadlines have passed. Returns the next deadline.
@@ -177,17 +170,6 @@ impl ClientService {
         self.link.may_hold_reading()
     }
 
-    /// Passes a message that answers no request to its subscription, or else to the application.
-    fn handle_event(&mut self, cx: &mut Context<'_>, message: &Message<'_>) {
-        let is_published = matches!(message.kind, Kind::Deliver | Kind::Gap);
-        if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
-            self.listening.handle_broadcast(message);
-        } else if !is_published || !self.listening.handle_message(message) {
-            self.link.events.push(Event::Message((*message).into()));
-        }
-        self.pause_if_held(cx);
-    }
-
     /// Pauses reading if an event queue is full under [`PauseReading`](super::WhenEventsFull::PauseReading).
     #[inline]
     fn pause_if_held(&mut self, cx: &mut Context<'_>) {
@@ -207,64 +189,12 @@ impl ClientService {
         }
     }
 
-    /// Handles the reply or the refusal of a request with an effect.
-    #[cold]
-    fn handle_effect(
-        &mut self,
-        cx: &mut Context<'_>,
-        head: &RequestHead,
-        effect: Effect,
-        refusal: Option<RequestError>,
-        message: &Message<'_>,
-    ) {
-        let result = refusal.map_or(Ok(message.channel), Err);
-        let result = match effect.subscription() {
-            Some(key) => self.listening.handle_answer(key, head.kind, result),
-            None => result,
-        };
-        let completions = &mut self.pending.completions;
-        let channel = match result {
-            Ok(channel) => channel,
-            Err(error) => return completions.fail(head.slot, error),
-        };
-        let undo = match (effect.subscription(), self.session) {
-            (None, Some(session)) => Undo::of(session, head.kind, channel),
-            // A subscription is undone when its handle is dropped.
-            _ => None,
-        };
-        match (head.slot, undo) {
-            (Some(slot), undo) => {
-                let table = &self.link.table;
-                table.reply_long(completions, slot, channel, message.payload, undo);
-            }
-            (None, Some(undo)) => self.pending.undo(cx, undo),
-            (None, None) => {}
-        }
-    }
-
-    /// Whether threads are likely to follow with some requests, and requests came in short lists lately.
-    fn should_nap(&self) -> bool {
-        self.turn_replies >= NAP_REPLIES_MIN && self.naps_left > 0
-    }
-
-    /// Begins or ends a nap.
-    fn nap(&mut self, naps: bool) {
-        if std::mem::replace(&mut self.naps, naps) != naps {
-            self.link.table.nap(naps);
-        }
-    }
-
     /// Publishes the collected completions, and wakes the tasks that wait for them.
     fn complete(&mut self, cx: &mut Context<'_>) {
         let completions = &mut self.pending.completions;
         if completions.is_empty() {
             return;
         }
-        self.turn_replies += completions.replied.len();
-        if self.should_nap() {
-            self.nap(true);
-        }
-        let completions = &mut self.pending.completions;
         self.link.table.complete(completions);
         while let Some(undo) = self.pending.completions.undos.pop() {
             self.pending.undo(cx, undo);
@@ -283,8 +213,7 @@ impl ClientService {
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.pending.session = Some(cx.session());
-        let limit = &self.link.frame_bytes_max;
-        limit.store(cx.frame_bytes_max, Ordering::Relaxed);
+        self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
         self.pending.unreachable = None;
         self.dialing.note_open();
         self.listening.handle_open();
@@ -299,15 +228,38 @@ impl Service for ClientService {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
+            self.listening.handle_broadcast(&message);
+            self.pause_if_held(cx);
+            return Ok(());
+        }
+        if matches!(message.kind, Kind::Deliver | Kind::Gap)
+            && self.listening.handle_message(&message)
+        {
+            self.pause_if_held(cx);
+            return Ok(());
+        }
         let Some(id) = self.pending.answered_id(&message) else {
-            self.handle_event(cx, &message);
+            self.link.events.push(Event::Message(message.into()));
+            self.pause_if_held(cx);
             return Ok(());
         };
-        let refusal = match message.kind {
-            Kind::Error => Some(refusal_of(cx, &message)),
-            _ => None,
+        let result = if message.kind == Kind::Error {
+            let body = cx.codec().decode_error(&message);
+            let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
+                let text = if body.text.is_empty() {
+                    body.code.to_string()
+                } else {
+                    body.text.to_owned()
+                };
+                (body.code, text)
+            });
+            let number = cx.codec().error_number(&message);
+            Err(RequestError::Refused { code, number, text })
+        } else {
+            Ok(message.channel)
         };
-        if let Some(RequestError::Refused { code, .. }) = &refusal
+        if let Err(RequestError::Refused { code, .. }) = &result
             && *code == ErrorCode::Draining
             && cx.is_peer_going(cx.session())
             && self.pending.put_back(id)
@@ -319,15 +271,16 @@ impl Service for ClientService {
             return Ok(());
         };
         let completions = &mut self.pending.completions;
-        match (head.effect, refusal) {
-            (None, None) => {
+        match (result, head.effect) {
+            (result, Some(effect)) => self.handle_effect(cx, &head, effect, result, &message),
+            (Ok(channel), None) => {
                 let table = &self.link.table;
-                table.reply(completions, head.slot, message.channel, message.payload);
+                table.reply(completions, head.slot, channel, message.payload);
             }
-            (None, Some(error)) => completions.fail(head.slot, error),
-            (Some(effect), refusal) => self.handle_effect(cx, &head, effect, refusal, &message),
+            (Err(error), None) => completions.fail(head.slot, error),
         }
-        if self.pending.completions.is_block() {
+        let completions = &self.pending.completions;
+        if completions.is_block() {
             self.complete(cx);
         }
         Ok(())
@@ -400,17 +353,12 @@ impl Service for ClientService {
         self.complete(cx);
         let register_at_ns = self.register_due(cx, now_ns);
         let renew_at_ns = self.renew_if_due(cx, now_ns);
-        self.nap(self.should_nap());
-        self.turn_replies = 0;
-        // The turn may have taken as long as a nap, so the clock is read again.
-        let nap_until_ns = self.naps.then(|| clock::now_ns() + NAP_NS);
         [
             renew_at_ns,
-            nap_until_ns,
             close_at_ns,
             self.dialing.retry_at_ns(),
             waiting_deadline_ns,
-            self.pending.due_ns,
+            self.pending.next_deadline_ns(),
             register_at_ns,
         ]
         .into_iter()
@@ -424,22 +372,10 @@ impl Service for ClientService {
         }
         if self.is_backed_up {
             // Submissions that the lane has seen wait for the socket. New ones may have an earlier deadline.
-            return self.link.table.news.has_news();
+            return self.link.table.has_news();
         }
-        self.link.table.news.wants_turn()
+        self.link.table.is_occupied()
     }
-}
-
-/// The error of a request that the server refused with this message.
-#[cold]
-fn refusal_of(cx: &Context<'_>, message: &Message<'_>) -> RequestError {
-    let (code, text) = match cx.codec().decode_error(message) {
-        Ok(body) if body.text.is_empty() => (body.code, body.code.to_string()),
-        Ok(body) => (body.code, body.text.to_owned()),
-        Err(_) => (ErrorCode::Internal, String::new()),
-    };
-    let number = cx.codec().error_number(message);
-    RequestError::Refused { code, number, text }
 }
 
 impl Drop for ClientService {
@@ -464,18 +400,3 @@ impl Drop for ClientService {
         self.link.events.push(Event::Ended);
     }
 }
-
-/// Replies in a turn after which the lane may nap: threads that got several are likely to send as many requests. With a single
-/// request in flight the lane never naps.
-const NAP_REPLIES_MIN: usize = 2;
-
-/// [Weight](Submissions::weight_bytes) of about 60 requests. After a list of so many a nap saves nothing, and its timer costs as
-/// much as some system calls.
-const SHORT_LIST_BYTES_MAX: usize = 16 << 10;
-
-/// Longer lists after a short one after which the lane naps no more. Short and long ones alternate where naps help.
-const NAPS: u32 = 16;
-
-/// Length of a nap: the longest time for which a request waits for its lane while no thread waits for a reply. The timers of
-/// the system may add as much again.
-const NAP_NS: u64 = 100_000;

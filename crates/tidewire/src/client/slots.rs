@@ -1,4 +1,5 @@
-//! The states of requests, one slot for each. The application's threads and the lane change them without a lock.
+//! The states of requests, one slot for each. The application's threads and the lane change them without a lock. What
+//! needs the lock of the [table](super::table) is in [`Waits`].
 //!
 //! Each side writes a word of its own, so no operation needs an atomic read-modify-write:
 //!
@@ -23,8 +24,10 @@
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 
-use super::reply::Reply;
+use super::effect::Undo;
+use super::reply::{Outcome, Reply};
 use super::sync::{Payload, Primitives, Word};
 
 /// The index of a slot.
@@ -57,6 +60,24 @@ pub(super) enum Answer {
     Short,
     /// Another outcome, stored under the table's lock.
     Long,
+}
+
+/// The parts of requests that the table's lock protects: wakers, and outcomes that are no short replies.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// Indexed by slot.
+    list: Vec<Wait>,
+    /// Number of entries that have a waker.
+    wakers: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Wait {
+    waker: Option<Waker>,
+    /// The outcome, if the slot's answer is `Long`.
+    pub(super) outcome: Option<Outcome>,
+    /// The request that undoes the effect of the outcome.
+    pub(super) undo: Option<Undo>,
 }
 
 /// One request's state. See the module.
@@ -196,6 +217,49 @@ impl Cursor {
     }
 }
 
+impl Waits {
+    /// Whether any task waits.
+    pub(super) fn has_wakers(&self) -> bool {
+        self.wakers > 0
+    }
+
+    /// Stores the waker for this slot's completion. Returns the previous waker.
+    pub(super) fn register(&mut self, slot: SlotId, waker: &Waker) -> Option<Waker> {
+        let known = &mut self.of(slot).waker;
+        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return None;
+        }
+        let replaced = known.replace(waker.clone());
+        self.wakers += usize::from(replaced.is_none());
+        replaced
+    }
+
+    pub(super) fn take_waker(&mut self, slot: SlotId) -> Option<Waker> {
+        let waker = self.list.get_mut(slot.index())?.waker.take();
+        self.wakers -= usize::from(waker.is_some());
+        waker
+    }
+
+    pub(super) fn set_outcome(&mut self, slot: SlotId, outcome: Outcome, undo: Option<Undo>) {
+        let wait = self.of(slot);
+        (wait.outcome, wait.undo) = (Some(outcome), undo);
+    }
+
+    /// Takes all that is stored for this slot.
+    pub(super) fn take(&mut self, slot: SlotId) -> Wait {
+        let wait = std::mem::take(self.of(slot));
+        self.wakers -= usize::from(wait.waker.is_some());
+        wait
+    }
+
+    fn of(&mut self, slot: SlotId) -> &mut Wait {
+        if self.list.len() <= slot.index() {
+            self.list.resize_with(slot.index() + 1, Wait::default);
+        }
+        &mut self.list[slot.index()]
+    }
+}
+
 impl SlotId {
     pub(super) fn new(index: usize) -> Self {
         // A client never has 2^32 slots: they need more memory than it can have.
@@ -233,6 +297,15 @@ const CHANNEL_SHIFT: u32 = 16;
 const DONE: u32 = 0;
 const WANTED: u32 = 1;
 const ABANDONED: u32 = 2;
+
+#[cfg(test)]
+impl Waits {
+    /// Number of outcomes that are stored.
+    pub(super) fn outcomes(&self) -> usize {
+        let outcomes = self.list.iter().filter(|wait| wait.outcome.is_some());
+        outcomes.count()
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -4,13 +4,10 @@
 //! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive messages are one
 //! submission. The threads and the lane exchange lists and byte buffers, and never allocate new ones.
 
-use std::sync::atomic::Ordering;
-
 use tidewire_proto::message::Kind;
 
 use super::effect::{Effect, Undo};
 use super::slots::SlotId;
-use super::sync::{Primitives, Word};
 
 /// A submission to a client's lane. `C` is the type of submissions that are neither requests nor messages.
 #[derive(Debug)]
@@ -88,15 +85,6 @@ pub(crate) struct Submissions<C> {
     deadline_ns: Option<u64>,
 }
 
-/// Whether submissions wait for the lane: one of the constants below. With it a lane that is about to sleep does not need the
-/// lock of the [table](super::table). It changes only under that lock.
-#[derive(Debug)]
-pub(super) struct News<P: Primitives>(P::Word);
-
-/// Whether a submission wakes a lane that naps.
-#[derive(Clone, Copy)]
-pub(super) struct IsUrgent(pub(super) bool);
-
 /// A range of `Submissions::bytes`.
 pub(crate) type Range = std::ops::Range<usize>;
 
@@ -130,19 +118,13 @@ impl<C: Control> Submissions<C> {
         let needs_it = |submission: &Submission<C>| {
             matches!(submission, Submission::Messages { .. }) || submission.deadline().is_some()
         };
-        self.list.iter().any(needs_it)
+        self.list.iter().skip(self.taken).any(needs_it)
     }
 
     /// Whether there is no room for another submission.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.list.len() >= SUBMISSIONS_MAX
-    }
-
-    /// Whether there are so many submissions that a lane need not wait for more to write them together.
-    #[inline]
-    pub(crate) fn is_batch(&self) -> bool {
-        self.list.len() >= BATCH
     }
 
     /// Whether all submissions were taken out.
@@ -295,101 +277,11 @@ impl<C: Control> Submissions<C> {
     }
 }
 
-impl<P: Primitives> Default for News<P> {
-    fn default() -> Self {
-        Self(P::Word::new(NOTHING))
-    }
-}
-
-impl<P: Primitives> News<P> {
-    /// Whether submissions wait for the lane.
-    #[inline]
-    pub(super) fn is_occupied(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), SEEN | LATER | NEW)
-    }
-
-    /// Whether submissions wait that a nap must not delay.
-    #[inline]
-    pub(super) fn wants_turn(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), SEEN | NEW)
-    }
-
-    /// Whether a submission came that the lane has not seen.
-    pub(super) fn has_news(&self) -> bool {
-        self.0.load(Ordering::Acquire) == NEW
-    }
-
-    /// Whether the lane has taken its last submission. Without the lock a caller may see it a little late.
-    #[inline]
-    pub(super) fn has_ended(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == ENDED
-    }
-
-    /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
-    ///
-    /// If `news` is `NEW` already, the thread that stored it has woken the lane or is about to. A lane that takes the
-    /// submissions before that wake also takes this one, because taking them needs the lock that the caller holds. `Relaxed`
-    /// is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the lane sees the
-    /// news or the caller sees that the lane sleeps.
-    #[inline]
-    pub(super) fn note(&self, is_urgent: IsUrgent, naps: bool) -> bool {
-        let news = if naps && !is_urgent.0 { LATER } else { NEW };
-        let is_more = self.0.load(Ordering::Relaxed) < news;
-        if is_more {
-            self.0.store(news, Ordering::Relaxed);
-        }
-        is_more && news == NEW
-    }
-
-    /// Makes submissions that a nap may delay urgent. Returns whether there are any, so that the caller must wake a lane that
-    /// sleeps. Call it with the lock.
-    pub(super) fn rouse(&self) -> bool {
-        let is_later = self.0.load(Ordering::Relaxed) == LATER;
-        if is_later {
-            self.0.store(NEW, Ordering::Relaxed);
-        }
-        is_later
-    }
-
-    /// Records that the lane has taken all submissions.
-    pub(super) fn note_taken(&self) {
-        self.0.store(NOTHING, Ordering::Relaxed);
-    }
-
-    /// Records that the lane has seen the submissions and cannot take them.
-    pub(super) fn note_seen(&self) {
-        self.0.store(SEEN, Ordering::Relaxed);
-    }
-
-    /// Records that the lane takes no more submissions.
-    pub(super) fn note_end(&self) {
-        self.0.store(ENDED, Ordering::Relaxed);
-    }
-}
-
 /// Largest number of submissions that wait for the lane; each request counts as one, and consecutive messages count as one.
 pub(super) const SUBMISSIONS_MAX: usize = 4096;
 
-/// Submissions that end a nap. So a lane works while a thread with a large window goes on submitting.
-const BATCH: usize = 128;
-
 /// Extra bytes that each submission counts in [`Submissions::weight_bytes`], so that many small ones count as much work.
 const SUBMISSION_WEIGHT_BYTES: usize = 256;
-
-/// No submission waits.
-const NOTHING: u32 = 0;
-
-/// Submissions wait. The lane has seen them and could not take them.
-const SEEN: u32 = 1;
-
-/// Submissions wait that the lane has not seen. It naps, and none of them is urgent.
-const LATER: u32 = 2;
-
-/// Submissions wait that the lane has not seen.
-const NEW: u32 = 3;
-
-/// The lane has taken its last submission.
-const ENDED: u32 = 4;
 
 /// A control type without values, for tests.
 #[cfg(test)]

@@ -24,19 +24,18 @@
 //!   slots were stored. So the thread sees the reply, or the lane sees the waker.
 //! - The thread that changes `news` to `NEW` wakes the lane. That wake begins with a fence, and so does the lane's sleep.
 //!
-//! `docs/client-path.md` follows a request through these functions. The decision record 0028 has what was rejected.
+//! The decision records 0002 and 0028 follow a request through these functions, and have what was rejected.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
 use tidewire_proto::error::EncodeError;
 
 use super::effect::Undo;
-use super::error::RequestError;
-use super::outcomes::{Completions, Outcome, Waits};
-use super::reply::{Pile, Reply, give_back, take_memory};
-use super::slots::{Answer, Cursor, SlotId, Slots};
-use super::submissions::{Control, IsUrgent, News, RequestHead, Submission, Submissions};
+use super::error::{RequestError, too_large};
+use super::reply::{Completions, Outcome, Pile, Reply, give_back, take_memory};
+use super::slots::{Answer, Cursor, SlotId, Slots, Waits};
+use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{Lock, Native, Primitives, WakeLane, Word};
 use crate::mailbox::EnqueueError;
 
@@ -48,10 +47,13 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
     queue_bytes_max: usize,
     /// Whether each message is a submission of its own, because its boundary would be lost in a run of bytes.
     is_single: bool,
+    /// Largest frame that both sides of the connection accept.
+    frame_bytes_max: AtomicUsize,
     shared: P::Lock<Shared<C>>,
     slots: Slots<P>,
+    /// Whether submissions wait: one of the constants below. With it a lane that is about to sleep does not need the lock.
     /// It changes only under the lock.
-    pub(super) news: News<P>,
+    news: P::Word,
     /// Number of abandoned requests that are not completed yet. While it is 0, the lane need not check each request. It
     /// changes only under the lock.
     abandoned: P::Word,
@@ -66,8 +68,6 @@ struct Shared<C> {
     waits: Waits,
     /// Buffers for replies that do not fit their slots, left by threads that fetched such replies.
     memory: Pile,
-    /// See [`nap`](RequestTable::nap).
-    naps: bool,
 }
 
 impl<C: Control, P: Primitives> RequestTable<C, P> {
@@ -75,16 +75,17 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         Self {
             queue_bytes_max,
             is_single,
+            frame_bytes_max: AtomicUsize::new(usize::MAX),
             shared: P::Lock::default(),
             slots: Slots::default(),
-            news: News::default(),
+            news: P::Word::new(NOTHING),
             abandoned: P::Word::new(0),
             waker: P::Waker::default(),
         }
     }
 
-    /// Submits a request. Returns the slot of the reply. Wakes the lane if it sleeps; a lane that [naps](Self::nap) takes
-    /// the request later, when [`poll`](Self::poll) wakes it, or when many requests wait.
+    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame is
+    /// refused before it is copied.
     #[inline]
     pub(super) fn submit(
         &self,
@@ -92,7 +93,11 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         name: &str,
         payload: &[u8],
     ) -> Result<SlotId, EnqueueError> {
-        self.add(IsUrgent(false), |shared| {
+        let limit = self.frame_bytes_max();
+        if name.len().max(payload.len()) > limit {
+            return Err(too_large(name, payload, limit).into());
+        }
+        self.add(|shared| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.request_bytes() >= self.queue_bytes_max {
                 return Err(EnqueueError::QueueFull);
@@ -109,7 +114,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         make: impl FnOnce(SlotId) -> C,
     ) -> Result<SlotId, EnqueueError> {
-        self.add(IsUrgent(true), |shared| {
+        self.add(|shared| {
             if shared.submissions.is_full() {
                 return Err(EnqueueError::QueueFull);
             }
@@ -122,7 +127,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Submits a control that is never refused for lack of room. Such controls are bounded by what was accepted before: a
     /// subscription ends only once. Wakes the lane if it sleeps.
     pub(super) fn control(&self, control: C) -> Result<(), EnqueueError> {
-        self.add(IsUrgent(true), |shared| {
+        self.add(|shared| {
             shared.submissions.push(Submission::Control(control));
             Ok(())
         })
@@ -133,7 +138,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EnqueueError> {
-        self.add(IsUrgent(true), |shared| {
+        self.add(|shared| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.message_bytes() >= self.queue_bytes_max {
                 return Err(EnqueueError::QueueFull);
@@ -143,22 +148,20 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         })
     }
 
-    /// Adds a submission by calling `push`, unless the lane has ended. Wakes the lane if it must.
+    /// Adds a submission by calling `push`, unless the lane has ended. Wakes the lane if it sleeps.
     #[inline(always)]
     fn add<T>(
         &self,
-        is_urgent: IsUrgent,
         push: impl FnOnce(&mut Shared<C>) -> Result<T, EnqueueError>,
     ) -> Result<T, EnqueueError> {
         let mut shared = self.shared.lock();
-        if self.news.has_ended() {
+        if self.has_ended() {
             return Err(EnqueueError::Ended);
         }
         let added = push(&mut shared)?;
-        let is_urgent = IsUrgent(is_urgent.0 || shared.submissions.is_batch());
-        let must_wake = self.news.note(is_urgent, shared.naps);
+        let is_new = self.note_news();
         drop(shared);
-        if must_wake {
+        if is_new {
             self.waker.wake();
         }
         Ok(added)
@@ -179,13 +182,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         match self.slots.answer(slot) {
             Answer::Pending => {
                 let replaced = waker.and_then(|waker| shared.waits.register(slot, waker));
-                let must_wake = waker.is_some() && self.news.rouse();
                 // Unlock first: dropping a waker may run code of its executor, which may take this lock.
                 drop(shared);
                 drop(replaced);
-                if must_wake {
-                    self.waker.wake();
-                }
                 None
             }
             Answer::Short => {
@@ -215,26 +214,26 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let mut shared = self.shared.lock();
         let is_pending = self.slots.answer(slot) == Answer::Pending;
         let held = shared.waits.take(slot);
-        let mut must_wake = false;
+        let mut is_new = false;
         if is_pending {
             self.slots.note_abandoned(slot);
             self.count_abandoned(1);
-            if !self.news.has_ended() {
+            if !self.has_ended() {
                 shared.submissions.push(Submission::Abandon(slot));
-                must_wake = self.news.note(IsUrgent(true), shared.naps);
+                is_new = self.note_news();
             }
         } else {
             self.slots.note_done(slot);
             if let Some(undo) = held.undo
-                && !self.news.has_ended()
+                && !self.has_ended()
             {
                 shared.submissions.push(Submission::Undo(undo));
-                must_wake = self.news.note(IsUrgent(true), shared.naps);
+                is_new = self.note_news();
             }
         }
         drop(shared);
         drop(held);
-        if must_wake {
+        if is_new {
             self.waker.wake();
         }
     }
@@ -251,30 +250,37 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.abandoned.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether submissions wait for [`refill`](Self::refill).
+    #[inline]
+    pub(super) fn is_occupied(&self) -> bool {
+        matches!(self.news.load(Ordering::Acquire), SEEN | NEW)
+    }
+
     /// Whether a submission waits that needs a connection.
     pub(super) fn wants_connection(&self) -> bool {
-        self.news.is_occupied() && self.shared.lock().submissions.wants_connection()
+        self.is_occupied() && self.shared.lock().submissions.wants_connection()
     }
 
     /// Whether one-way messages wait.
     pub(super) fn has_messages(&self) -> bool {
-        self.news.is_occupied() && self.shared.lock().submissions.messages() > 0
+        self.is_occupied() && self.shared.lock().submissions.messages() > 0
+    }
+
+    /// Whether a submission came since the last [`refill`](Self::refill) or [`expire`](Self::expire).
+    pub(super) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Acquire) == NEW
     }
 
     /// Whether `list` has another submission. At its end the waiting submissions become the new list, until the turn has
     /// taken enough, which `turn_bytes` counts in [weight](Submissions::weight_bytes). The limit keeps a sender that never
-    /// pauses from delaying the lane's socket, deadlines and completions. The table still [wants a
-    /// turn](News::wants_turn), so the next one comes at once.
+    /// pauses from delaying the lane's socket, deadlines and completions. The table stays
+    /// [occupied](Self::is_occupied), so the next turn comes at once.
     pub(super) fn refill(&self, list: &mut Submissions<C>, turn_bytes: &mut usize) -> bool {
         if list.is_empty() {
             list.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));
-            if self.news.is_occupied() {
+            if *turn_bytes < TURN_BYTES_MAX && self.is_occupied() {
                 let mut shared = self.shared.lock();
-                if *turn_bytes >= TURN_BYTES_MAX {
-                    self.news.rouse();
-                    return false;
-                }
-                self.news.note_taken();
+                self.news.store(NOTHING, Ordering::Relaxed);
                 std::mem::swap(&mut shared.submissions, list);
                 *turn_bytes += list.weight_bytes();
             }
@@ -285,12 +291,12 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Fails waiting submissions whose deadlines have passed. Returns the next deadline. A lane that cannot take submissions
     /// now calls it.
     pub(super) fn expire(&self, now_ns: u64, completions: &mut Completions) -> Option<u64> {
-        if !self.news.is_occupied() {
+        if !self.is_occupied() {
             return None;
         }
         let mut expired = Vec::new();
         let mut shared = self.shared.lock();
-        self.news.note_seen();
+        self.news.store(SEEN, Ordering::Relaxed);
         let next = shared.submissions.expire(now_ns, &mut expired);
         drop(shared);
         for slot in expired {
@@ -370,7 +376,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// waiting one-way messages, which are lost.
     pub(super) fn end(&self, error: &RequestError) -> u64 {
         let mut shared = self.shared.lock();
-        self.news.note_end();
+        self.news.store(ENDED, Ordering::Relaxed);
         let submissions = std::mem::take(&mut shared.submissions);
         let mut wakers = Vec::new();
         for index in 0..shared.cursor.len() {
@@ -391,14 +397,18 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         submissions.messages()
     }
 
-    /// Sets whether the lane naps: it has another turn soon, whether it is woken or not. A thread that goes on submitting
-    /// requests does not wake it for each, so they share a write. A thread that begins to wait for a reply does.
-    pub(super) fn nap(&self, naps: bool) {
-        let mut shared = self.shared.lock();
-        shared.naps = naps;
-        if !naps {
-            self.news.rouse();
-        }
+    /// Whether the lane has taken its last submission. Without the lock a caller may see it a little late.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.news.load(Ordering::Relaxed) == ENDED
+    }
+
+    pub(super) fn set_frame_bytes_max(&self, bytes: usize) {
+        self.frame_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        self.frame_bytes_max.load(Ordering::Relaxed)
     }
 
     pub(super) fn waker(&self) -> &P::Waker {
@@ -418,6 +428,21 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         wakers.extend(shared.waits.take_waker(slot));
     }
 
+    /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
+    ///
+    /// If `news` is `NEW` already, the thread that stored it has woken the lane or is about to. A lane that takes the
+    /// submissions before that wake also takes this one, because taking them needs the lock that the caller holds. `Relaxed`
+    /// is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the lane sees the
+    /// news or the caller sees that the lane sleeps.
+    #[inline]
+    fn note_news(&self) -> bool {
+        let is_new = self.news.load(Ordering::Relaxed) != NEW;
+        if is_new {
+            self.news.store(NEW, Ordering::Relaxed);
+        }
+        is_new
+    }
+
     /// Changes the number of abandoned requests. Call it with the lock.
     fn count_abandoned(&self, change: i32) {
         let abandoned = self.abandoned.load(Ordering::Relaxed);
@@ -433,7 +458,6 @@ impl<C> Default for Shared<C> {
             cursor: Cursor::default(),
             waits: Waits::default(),
             memory: Pile::default(),
-            naps: false,
         }
     }
 }
@@ -451,9 +475,19 @@ const KEPT_BYTES_MIN: usize = 64 * 1024;
 /// there at a time. It takes no more than this, because an output of 64 KiB is written anyway.
 const TURN_BYTES_MAX: usize = 64 << 10;
 
+/// No submission waits.
+const NOTHING: u32 = 0;
+
+/// Submissions wait. The lane has seen them and could not take them.
+const SEEN: u32 = 1;
+
+/// Submissions wait that the lane has not seen.
+const NEW: u32 = 2;
+
+/// The lane has taken its last submission.
+const ENDED: u32 = 3;
+
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod submission_tests;
 #[cfg(test)]
 mod tests;

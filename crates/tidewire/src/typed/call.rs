@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::{CallError, Format, FormatError};
 use crate::client::reply::{give_back, take_memory_to_write};
-use crate::client::{Call, Client, Request, WhenWindowFull};
+use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
 
 /// A call of a typed method that is not sent yet. Await it, [`wait`](TypedCall::wait) for it, or [`send`](TypedCall::send)
 /// it and take the answer later. Its settings are those of [`Call`].
@@ -147,7 +147,7 @@ pub fn call<'a, F: Format, T, E>(
 ) -> TypedCall<'a, T, E> {
     let mut payload = take_memory_to_write();
     let call = F::encode(arguments, &mut payload)
-        .map(|()| client.request(&[]).owned_payload(payload).method(method));
+        .map(|()| Call::new(client, Payload::Spare(payload)).method(method));
     TypedCall {
         method,
         call,

@@ -3,12 +3,11 @@
 use std::task::Wake;
 use std::thread;
 
-use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use super::*;
 use crate::client::event_queue::EventBounds;
-use crate::client::outcomes::Completions;
+use crate::client::reply::Completions;
 use crate::client::table::RequestTable;
 use crate::client::{Client, Event};
 use crate::server::Server;
@@ -124,26 +123,4 @@ fn a_link_that_falls_may_give_back_another() {
     give_back_share(second);
     assert!(weak.upgrade().is_none());
     assert_eq!(Arc::strong_count(&third), 1, "it fell, too");
-}
-
-/// Regression: such a request was copied, and then the lane refused it.
-#[test]
-fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
-    let (client, _server) = client();
-    client
-        .inner
-        .link
-        .frame_bytes_max
-        .store(100, Ordering::Relaxed);
-    let refused = |name: &str, payload_bytes: usize| {
-        let payload = vec![7; payload_bytes];
-        let mut request = client.request(&payload).method(name).send();
-        request.try_wait().unwrap().unwrap_err()
-    };
-    let (bytes, limit) = (101, 100);
-    let error = EncodeError::PayloadTooLarge { bytes, limit };
-    assert_eq!(refused("name", 101), RequestError::Encode(error));
-    let (bytes, limit) = (101, 100);
-    let error = EncodeError::TextTooLong { bytes, limit };
-    assert_eq!(refused(&"n".repeat(101), 100), RequestError::Encode(error));
 }

@@ -141,14 +141,6 @@ enum Complete {
     BeforeReplies,
 }
 
-/// The lane's sleep between its two turns. The model has no timers, so a nap does not end by itself.
-#[derive(Clone, Copy, PartialEq)]
-enum Nap {
-    None,
-    Begun,
-    Ended,
-}
-
 /// Runs a turn of a lane that echoes its requests. Returns the number of requests.
 fn run_turn<P: Primitives>(table: &Table<P>, complete: Complete) -> usize {
     let (mut list, mut completions) = (Submissions::default(), Completions::default());
@@ -200,7 +192,6 @@ fn assert_is(outcome: &Outcome, payload: &[u8]) {
 fn check<const RELEASE: bool, const FENCE: bool>(
     requests: usize,
     complete: Complete,
-    nap: Nap,
     threads: &'static [fn(&Table<Modelled<RELEASE, FENCE>>) -> Asleep],
 ) {
     let mut checker = loom::model::Builder::new();
@@ -212,15 +203,11 @@ fn check<const RELEASE: bool, const FENCE: bool>(
             thread::spawn(move || run(&table))
         });
         let running: Vec<_> = running.collect();
-        table.nap(nap != Nap::None);
         let mut replied = run_turn(&table, complete);
-        if nap == Nap::Ended {
-            table.nap(false);
-        }
         let waker = table.waker();
         waker.is_sleeping.store(true, Ordering::Relaxed);
         ModelledWaker::<FENCE>::fence();
-        let is_awake = table.news.wants_turn();
+        let is_awake = table.is_occupied();
         let asleep: Vec<Asleep> = running.into_iter().map(|t| t.join().unwrap()).collect();
         let is_awake = is_awake || waker.flag.is_set();
         assert!(
@@ -254,12 +241,6 @@ fn long<P: Primitives>(table: &Table<P>) -> Asleep {
     poll(table, submit(table, payload), payload)
 }
 
-/// Sends a request and does not wait for its reply.
-fn send_only<P: Primitives>(table: &Table<P>) -> Asleep {
-    submit(table, b"");
-    None
-}
-
 /// Sends a second request, which may reuse the slot of the first one before the lane has completed the block.
 fn one_then_another<P: Primitives>(table: &Table<P>) -> Asleep {
     let first = submit(table, b"first request");
@@ -282,33 +263,15 @@ fn abandon_one<P: Primitives>(table: &Table<P>) -> Asleep {
 
 #[test]
 fn every_thread_gets_its_reply_and_nobody_sleeps_for_ever() {
-    check::<true, true>(1, Complete::AfterReplies, Nap::None, &[one]);
-    check::<true, true>(1, Complete::AfterReplies, Nap::None, &[long]);
-    check::<true, true>(2, Complete::AfterReplies, Nap::None, &[one_then_another]);
-    check::<true, true>(2, Complete::AfterReplies, Nap::None, &[one, other]);
-}
-
-#[test]
-fn a_thread_that_waits_wakes_a_lane_that_naps() {
-    check::<true, true>(1, Complete::AfterReplies, Nap::Begun, &[one]);
-    check::<true, true>(2, Complete::AfterReplies, Nap::Begun, &[one, other]);
-}
-
-#[test]
-fn the_end_of_a_nap_leaves_no_request_behind() {
-    check::<true, true>(1, Complete::AfterReplies, Nap::Ended, &[send_only]);
-    check::<true, true>(1, Complete::AfterReplies, Nap::Ended, &[one]);
-}
-
-#[test]
-#[should_panic(expected = "the lane sleeps on a request")]
-fn negative_control_nobody_but_a_thread_that_waits_ends_a_nap_early() {
-    check::<true, true>(1, Complete::AfterReplies, Nap::Begun, &[send_only]);
+    check::<true, true>(1, Complete::AfterReplies, &[one]);
+    check::<true, true>(1, Complete::AfterReplies, &[long]);
+    check::<true, true>(2, Complete::AfterReplies, &[one_then_another]);
+    check::<true, true>(2, Complete::AfterReplies, &[one, other]);
 }
 
 #[test]
 fn an_abandoned_request_frees_its_slot_and_disturbs_no_other() {
-    check::<true, true>(2, Complete::AfterReplies, Nap::None, &[abandon_one]);
+    check::<true, true>(2, Complete::AfterReplies, &[abandon_one]);
 }
 
 #[test]
@@ -340,17 +303,17 @@ fn the_end_wakes_whoever_waits() {
 #[test]
 #[should_panic(expected = "the reply is another one")]
 fn negative_control_without_release_a_reply_is_read_before_it_is_written() {
-    check::<false, true>(1, Complete::AfterReplies, Nap::None, &[one]);
+    check::<false, true>(1, Complete::AfterReplies, &[one]);
 }
 
 #[test]
 #[should_panic(expected = "the lane sleeps on a request")]
 fn negative_control_without_the_fence_the_lane_sleeps_on_a_request() {
-    check::<true, false>(1, Complete::AfterReplies, Nap::None, &[one]);
+    check::<true, false>(1, Complete::AfterReplies, &[one]);
 }
 
 #[test]
 #[should_panic(expected = "a thread sleeps for ever")]
 fn negative_control_completed_before_the_reply_a_thread_sleeps_for_ever() {
-    check::<true, true>(1, Complete::BeforeReplies, Nap::None, &[one]);
+    check::<true, true>(1, Complete::BeforeReplies, &[one]);
 }

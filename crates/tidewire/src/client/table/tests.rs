@@ -1,4 +1,4 @@
-//! Tests of completions and slots, by one thread and by several.
+//! Tests of submissions and completions, by one thread and by several.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -6,10 +6,10 @@ use std::task::Wake;
 
 use super::*;
 use crate::client::reply::{PIECES_MAX, SHORT_BYTES_MAX};
-use crate::client::submissions::Nothing;
+use crate::client::submissions::{Nothing, SUBMISSIONS_MAX};
 
-pub(super) type Table = RequestTable<Nothing>;
-pub(super) type Batch = Submissions<Nothing>;
+type Table = RequestTable<Nothing>;
+type Batch = Submissions<Nothing>;
 
 struct Count(AtomicUsize);
 
@@ -19,16 +19,122 @@ impl Wake for Count {
     }
 }
 
-pub(super) fn message(table: &Table, bytes: &[u8]) -> Result<(), EnqueueError> {
+fn message(table: &Table, bytes: &[u8]) -> Result<(), EnqueueError> {
     table.send(|out| {
         out.extend_from_slice(bytes);
         Ok(())
     })
 }
 
-pub(super) fn request(table: &Table, deadline_ns: u64) -> SlotId {
+fn request(table: &Table, deadline_ns: u64) -> SlotId {
     let submitted = table.submit(RequestHead::due_at(deadline_ns), "", b"payload");
     submitted.unwrap()
+}
+
+#[test]
+fn the_lane_takes_what_came_and_hears_of_what_comes_then() {
+    let table = Table::new(1_000, false);
+    assert!(!table.has_news());
+    request(&table, 1);
+    assert!(table.has_news());
+    request(&table, 1);
+    message(&table, b"x").unwrap();
+    let mut batch = Batch::default();
+    assert!(table.refill(&mut batch, &mut 0));
+    for _ in 0..2 {
+        assert!(batch.request().is_some());
+        batch.pass();
+    }
+    let messages = batch.take().map(|(submission, _)| submission);
+    assert!(matches!(
+        messages,
+        Some(Submission::Messages { count: 1, .. })
+    ));
+    assert!(batch.is_empty() && !table.is_occupied());
+    // A lane that has seen submissions it cannot take is woken for new ones.
+    request(&table, 5);
+    assert_eq!(table.expire(0, &mut Completions::default()), Some(5));
+    assert!(table.is_occupied() && !table.has_news());
+    table.control(Nothing).unwrap();
+    assert!(table.has_news());
+}
+
+#[test]
+fn it_is_bounded_and_refuses_after_its_end() {
+    let table = Table::new(1 << 20, false);
+    for _ in 0..SUBMISSIONS_MAX {
+        request(&table, 1);
+    }
+    let refused = table.submit(RequestHead::due_at(1), "", b"");
+    assert_eq!(refused, Err(EnqueueError::QueueFull));
+    assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
+    let refused = table.submit_control(|_| Nothing);
+    assert_eq!(refused, Err(EnqueueError::QueueFull));
+    // A control is never refused for lack of room.
+    table.control(Nothing).unwrap();
+    assert_eq!(table.end(&RequestError::Shutdown), 0);
+    assert_eq!(table.control(Nothing), Err(EnqueueError::Ended));
+
+    let table = Table::new(1_000, false);
+    message(&table, &[0; 1_000]).unwrap();
+    assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
+    assert_eq!(table.end(&RequestError::Shutdown), 1, "it is lost");
+    assert_eq!(message(&table, b"x"), Err(EnqueueError::Ended));
+}
+
+/// Regression: only the number of requests was bounded, and 4,096 requests of 1 MiB are 4 GiB.
+#[test]
+fn requests_are_bounded_in_bytes_too() {
+    let table = Table::new(1_000, false);
+    let ask = |payload: &[u8]| {
+        let submitted = table.submit(RequestHead::due_at(1), "name", payload);
+        submitted.map(drop)
+    };
+    // Messages and requests have separate bounds.
+    message(&table, &[0; 1_000]).unwrap();
+    ask(&[0; 995]).unwrap();
+    ask(&[0; 10]).unwrap();
+    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
+    // Requests that expire behind a full output still use memory, until the lane takes the list.
+    let mut completions = Completions::default();
+    assert_eq!(table.expire(1, &mut completions), None);
+    assert!(!completions.is_empty());
+    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
+    table.refill(&mut Batch::default(), &mut 0);
+    ask(&[0; 1_000]).unwrap();
+    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
+    message(&table, b"x").unwrap();
+}
+
+/// Regression: such a request was copied, and then the lane refused it.
+#[test]
+fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
+    let table = Table::new(1 << 20, false);
+    table.set_frame_bytes_max(100);
+    let ask = |name: &str, payload_bytes: usize| {
+        table.submit(RequestHead::due_at(1), name, &vec![7; payload_bytes])
+    };
+    let (bytes, limit) = (101, 100);
+    let refused = EncodeError::PayloadTooLarge { bytes, limit };
+    assert_eq!(ask("name", 101), Err(EnqueueError::Encode(refused)));
+    let (bytes, limit) = (101, 100);
+    let refused = EncodeError::TextTooLong { bytes, limit };
+    assert_eq!(
+        ask(&"n".repeat(101), 100),
+        Err(EnqueueError::Encode(refused))
+    );
+    assert!(!table.is_occupied());
+    // Only the lane knows the size of the frame's header.
+    assert!(ask("name", 100).is_ok() && table.is_occupied());
+}
+
+#[test]
+fn a_message_that_cannot_be_encoded_is_no_news() {
+    let table = Table::new(1_000, false);
+    let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
+    let refused = table.send(|_| Err(error));
+    assert_eq!(refused, Err(EnqueueError::Encode(error)));
+    assert!(!table.is_occupied());
 }
 
 #[test]
@@ -185,6 +291,73 @@ fn answers_find_their_requests_from_many_threads() {
     });
     assert_eq!(table.abandoned.load(Ordering::Relaxed), 0);
     assert!(fetched_at_once.into_inner() > 0, "all took the lock");
+}
+
+/// Regression: a turn took submissions as long as there were any. A sender that never paused kept the lane from its socket
+/// and its deadlines, and kept refused requests from their errors.
+#[test]
+fn a_sender_that_never_pauses_ends_no_turn_late() {
+    const REQUESTS: usize = 10_000;
+    // The number of small requests ends a turn, and the bytes of large ones.
+    for (payload_bytes, turn_max) in [(0, 256), (10_000, 7)] {
+        let table = Table::new(1_000_000, false);
+        let payload = vec![7; payload_bytes];
+        let mut offered = 0;
+        let mut offer = || {
+            if offered < REQUESTS {
+                offered += 1;
+                let submitted = table.submit(RequestHead::due_at(1), "", &payload);
+                submitted.map(drop).unwrap();
+            }
+        };
+        offer();
+        let (mut batch, mut run, mut turns) = (Batch::default(), 0, 0);
+        while table.is_occupied() {
+            let (mut turn_bytes, mut in_turn) = (0, 0);
+            while table.refill(&mut batch, &mut turn_bytes) {
+                assert!(batch.request().is_some());
+                batch.pass();
+                in_turn += 1;
+                // A new request comes for each, before the lane looks again.
+                offer();
+            }
+            assert!(in_turn <= turn_max, "{in_turn} commands in a turn");
+            assert!(batch.is_empty(), "nothing is left behind");
+            run += in_turn;
+            turns += 1;
+        }
+        assert_eq!(run, REQUESTS);
+        assert_eq!(turns, REQUESTS.div_ceil(turn_max));
+    }
+}
+
+/// Submissions that were taken before and could not be processed come first. A list is processed to its end, however long it
+/// is.
+#[test]
+fn a_turn_begins_with_what_the_last_one_left() {
+    let table = Table::new(1_000, false);
+    let mut batch = Batch::default();
+    for _ in 0..3 {
+        request(&table, 1);
+    }
+    assert!(table.refill(&mut batch, &mut 0));
+    batch.pass();
+    for _ in 0..SUBMISSIONS_MAX {
+        table.control(Nothing).unwrap();
+    }
+    let mut turn_bytes = 0;
+    for _ in 0..2 {
+        assert!(table.refill(&mut batch, &mut turn_bytes));
+        assert!(batch.request().is_some());
+        batch.pass();
+    }
+    for _ in 0..SUBMISSIONS_MAX {
+        assert!(table.refill(&mut batch, &mut turn_bytes));
+        let next = batch.take().map(|(submission, _)| submission);
+        assert!(matches!(next, Some(Submission::Control(Nothing))));
+    }
+    request(&table, 1);
+    assert!(!table.refill(&mut batch, &mut turn_bytes) && table.is_occupied());
 }
 
 #[test]
