@@ -17,6 +17,11 @@ pub(super) fn sources(arguments: &ServeArguments) -> Sources {
 /// Reads the users again. If that fails, the former ones stay.
 pub(super) fn reload(sources: &Sources, authenticator: Option<&Replaceable>, server: &Server) {
     let Some(authenticator) = authenticator else {
+        if !matches!(sources.authenticator(), Ok(None)) {
+            tracing::error!(
+                "this server was started without users, so it asks nobody; restart it to use those in its files"
+            );
+        }
         return;
     };
     match sources.authenticator() {

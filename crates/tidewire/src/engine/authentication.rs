@@ -23,11 +23,11 @@ impl Core {
         let now_ns = self.sessions.now_ns();
         let session = &self.sessions[slot];
         let id = session.id;
-        let failures = guard
-            .failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let may_try = failures.may_try(session.owner(), now_ns);
+        // An open session that renews its credentials does not pay for the failures of others, nor does a peer without any.
+        let is_attempt = session.profile.admitted.is_none() && !token.is_empty();
+        let failures = guard.failures.lock();
+        let failures = failures.unwrap_or_else(PoisonError::into_inner);
+        let may_try = !is_attempt || failures.may_try(session.owner(), now_ns);
         drop(failures);
         if !may_try {
             let outcome = AuthOutcome::Refused(AuthFailure::TooManyFailures);
@@ -78,9 +78,15 @@ impl Core {
             Some(former) if former.identity.name() != identity.name() => {
                 return Err(AuthFailure::Wrong);
             }
-            Some(_) => {}
-            None if !guard.sessions.enter(&identity) => return Err(AuthFailure::TooManySessions),
-            None => {}
+            former => {
+                // The limits may differ from those before.
+                let former = former.as_ref().map(|former| &former.identity);
+                former.inspect(|former| guard.sessions.leave(former));
+                if !guard.sessions.enter(&identity) {
+                    former.map(|former| guard.sessions.enter(former));
+                    return Err(AuthFailure::TooManySessions);
+                }
+            }
         }
         session.profile.admitted = Some(Box::new(Admitted::new(identity)));
         session.connection.admit(expires_ns);

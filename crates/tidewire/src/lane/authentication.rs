@@ -2,7 +2,7 @@
 //! answers of an authenticator.
 
 use super::Lane;
-use crate::auth::AuthOutcome;
+use crate::auth::{AuthFailure, AuthOutcome};
 use crate::service::Service;
 use crate::session::SessionId;
 
@@ -15,6 +15,17 @@ impl<S: Service> Lane<S> {
     }
 
     pub(super) fn handle_late_answer(&mut self, id: SessionId, outcome: AuthOutcome) {
+        // The users may have changed since the answer was found.
+        let outcome = match (outcome, &self.core.shared.guard) {
+            (AuthOutcome::Admitted(identity), Some(guard)) => {
+                let current = guard.authenticator.current(&identity);
+                current.map_or(
+                    AuthOutcome::Refused(AuthFailure::Revoked),
+                    AuthOutcome::Admitted,
+                )
+            }
+            (outcome, _) => outcome,
+        };
         if self.core.settle_authentication(id, outcome) {
             self.open(id.slot());
         }

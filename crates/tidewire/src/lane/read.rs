@@ -334,13 +334,14 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             // A message that is passed by reference lies in memory. The copy keeps all others in registers. The lane's kinds
             // have no names.
             let name = "";
-            match control::handle(cx, slot, &Message { name, ..message }) {
-                Handled::Done | Handled::Early | Handled::Refused | Handled::Authenticate => {}
-                Handled::Opened => {
-                    filter = metered::filter(cx.core, slot);
-                    service.on_open(cx);
-                }
-                Handled::Closed(reason) => break Flow::Close(reason),
+            let handled = control::handle(cx, slot, &Message { name, ..message });
+            if let Handled::Closed(reason) = handled {
+                break Flow::Close(reason);
+            }
+            // The session may have opened, or have got other permissions.
+            filter = metered::filter(cx.core, slot);
+            if matches!(handled, Handled::Opened) {
+                service.on_open(cx);
             }
         }
         if cx.stopped {

@@ -505,6 +505,9 @@ impl LaneRooms<'_> {
             ..
         } = &mut *self.sessions;
         let session = &mut slab[slot];
+        if let Some(admitted) = &mut session.profile.admitted {
+            admitted.forget();
+        }
         let Membership {
             room: alias,
             held_bytes,

@@ -280,6 +280,12 @@ impl<F> Service for F
 where
     F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
 {
+    /// A closure handles messages of every kind alike, so each of them is a call.
+    #[inline]
+    fn action(&self, _: &Context<'_>, _: &Message<'_>) -> ActionKind {
+        ActionKind::Call
+    }
+
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self(cx, message)
@@ -300,6 +306,12 @@ impl<F> SharedService for F
 where
     F: Fn(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + Sync + 'static,
 {
+    /// A closure handles messages of every kind alike, so each of them is a call.
+    #[inline]
+    fn action(&self, _: &Context<'_>, _: &Message<'_>) -> ActionKind {
+        ActionKind::Call
+    }
+
     #[inline]
     fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self(cx, message)

@@ -33,7 +33,8 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
-    /// Returns the action of a message of this kind if its service gives it no other meaning.
+    /// Returns the action of a message of this kind if its service gives it no other meaning. Kinds that end something, and
+    /// answers, need no permission. A kind that only servers send is a call: a service may look at its payload and not at its kind.
     #[must_use]
     pub fn of(kind: Kind) -> Self {
         match kind {
@@ -41,8 +42,10 @@ impl ActionKind {
             Kind::Subscribe => Self::Subscribe,
             Kind::Join => Self::Join,
             Kind::Say => Self::Say,
-            Kind::Request | Kind::OneWay => Self::Call,
-            _ => Self::Free,
+            Kind::Unsubscribe | Kind::Leave | Kind::Cancel | Kind::Reply | Kind::Error => {
+                Self::Free
+            }
+            _ => Self::Call,
         }
     }
 

@@ -309,6 +309,8 @@ impl Service for Router {
         let mut parts = self.parts.iter();
         match parts.find(|part| part.takes(cx, message)) {
             Some(part) => part.action(cx, message),
+            // The handler of unknown methods gets messages of every kind.
+            None if self.otherwise.is_some() => ActionKind::Call,
             None => ActionKind::of(message.kind),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crossbeam_utils::CachePadded;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use tidewire_proto::layer::Layer;
 
@@ -60,7 +60,9 @@ impl Acceptor {
     /// Reads the files again. Tickets of earlier sessions become invalid, so that nobody comes back with an identity whose
     /// authority was taken away.
     fn reload(&self) -> Result<(), TlsError> {
-        *self.seen() = self.settings.files();
+        // Held to the end, so that of two reloads at once the later one reads the later files.
+        let mut seen = self.seen();
+        *seen = self.settings.files();
         let config = Arc::new(self.settings.config(self.protocol)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
@@ -157,7 +159,13 @@ impl ServerTls {
         };
         let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
         config.alpn_protocols = vec![protocol.into()];
-        config.ticketer = ticketer().map_err(unusable)?;
+        if matches!(self.clients, ClientAuth::Off) {
+            config.ticketer = ticketer().map_err(unusable)?;
+        } else {
+            // A resumed session would keep the client's certificate without a look at its validity.
+            config.send_tls13_tickets = 0;
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
         Ok(config)
     }
 }

@@ -1,10 +1,12 @@
 //! The permissions of an identity.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::auth::Access;
 use tidewire::{Chat, Event, Kind, PubSub, RateLimit, Router, WhenExceeded};
-use tidewire_testkit::DEADLINE;
+use tidewire_proto::codec::Codec;
+use tidewire_testkit::{DEADLINE, Peer, TestServer};
 
 use super::*;
 
@@ -238,4 +240,81 @@ fn limits_of_an_identity_hold_for_each_of_its_sessions() {
     let refused = outcomes.filter(Result::is_err).count();
     assert!(refused > 0);
     assert_eq!(server.metrics().rate_refused, refused as u64);
+}
+
+/// Regression: kinds of frames that only servers send needed no permission, and a closure looks at no kind.
+#[test]
+fn no_kind_of_frame_reaches_a_handler_without_permission() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&called);
+    let builder = Server::builder().authenticate(Anonymous::new(Arc::new(users(&[(
+        Identity::ANONYMOUS,
+        Permissions::nothing(),
+    )]))));
+    let tw1 = AnyCodec::by_name("tw1").unwrap();
+    let server = TestServer::over_tcp(builder, &tw1, move |_| {
+        let called = Arc::clone(&counter);
+        move |_: &mut Context<'_>, _: Message<'_>| {
+            called.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    });
+    let mut peers = Vec::new();
+    for kind in Kind::ALL {
+        for (channel, name) in [(0, ""), (3, ""), (0, "some.name")] {
+            let mut frame = Vec::new();
+            let message = Message::with_id(kind, channel, 0, b"x").with_name(name);
+            if tw1.encode(&message, &mut frame).is_err() {
+                continue;
+            }
+            let mut peer = Peer::greet(server.wire(), &tw1);
+            peer.write(&frame);
+            peer.finish_writing();
+            peers.push(peer);
+        }
+    }
+    peers.iter_mut().for_each(|peer| drop(peer.drain()));
+    server.stop();
+    assert_eq!(called.load(Ordering::Relaxed), 0);
+}
+
+/// Regression: a message that was allowed in a room was still allowed when its channel no longer meant the room.
+#[test]
+fn what_was_allowed_in_a_room_is_checked_again_behind_it() {
+    let permissions = Permissions {
+        join: Access::everything(),
+        say: Access::everything(),
+        ..Permissions::nothing()
+    };
+    let builder = Server::builder().authenticate(Anonymous::new(Arc::new(users(&[(
+        Identity::ANONYMOUS,
+        permissions,
+    )]))));
+    let tw1 = AnyCodec::by_name("tw1").unwrap();
+    let server = TestServer::over_tcp(builder, &tw1, |_| {
+        Router::new()
+            .with(Chat::new())
+            .otherwise(|cx: &mut Context<'_>, _: Message<'_>| cx.reply(b"called"))
+    });
+    let mut peer = Peer::greet(server.wire(), &tw1);
+    peer.join("room", "ann").unwrap();
+    let room = peer.room();
+    // Twice, so that the header is known.
+    for _ in 0..2 {
+        peer.say(b"hello");
+    }
+    peer.leave().unwrap();
+    peer.send(&Message::new(Kind::Say, room, b"hello"));
+    peer.send(&Message::with_id(Kind::Request, room, 8, b"hello"));
+    let mut refused = Vec::new();
+    while refused.len() < 2 {
+        let message = peer.receive().expect("both are answered");
+        assert_ne!(message.payload, b"called");
+        if message.kind == Kind::Error {
+            refused.push(message.id);
+        }
+    }
+    assert_eq!(refused, [0, 8]);
+    drop(peer);
+    server.stop();
 }
