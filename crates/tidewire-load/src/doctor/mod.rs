@@ -92,5 +92,3 @@ worded! {
         Good = "good",
     }
 }
-
-impl Level {}

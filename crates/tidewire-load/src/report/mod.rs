@@ -170,8 +170,6 @@ worded! {
     }
 }
 
-impl Conclusion {}
-
 /// The facts about a run besides its steps.
 #[derive(Clone, Debug)]
 pub(crate) struct RunFacts {

@@ -37,14 +37,16 @@ impl Report {
             ("report.junit.xml", self.to_junit()),
             ("report.hlog", self.to_histogram_log()),
         ];
-        for (name, content) in others {
-            replace(directory, name, content.as_bytes())?;
-        }
-        Ok(WrittenReport {
+        // The measurement itself comes first, so that a full disk does not lose it for the sake of another form.
+        let written = WrittenReport {
             json: replace(directory, JSON_FILE, &json)?,
             markdown: replace(directory, MARKDOWN_FILE, self.to_markdown().as_bytes())?,
             html: replace(directory, HTML_FILE, self.to_html().as_bytes())?,
-        })
+        };
+        for (name, content) in others {
+            replace(directory, name, content.as_bytes())?;
+        }
+        Ok(written)
     }
 }
 

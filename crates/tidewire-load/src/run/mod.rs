@@ -113,8 +113,6 @@ worded! {
     }
 }
 
-impl Phase {}
-
 /// A look at a running step.
 #[derive(Clone, Debug)]
 pub struct Progress {

@@ -254,8 +254,6 @@ worded! {
     }
 }
 
-impl Arrival {}
-
 worded! {
     /// The policy of an open step for a message that cannot be sent when it is due: its agent's window is full, or the lane
     /// is late.
@@ -267,8 +265,6 @@ worded! {
         Skip = "skip",
     }
 }
-
-impl OnLate {}
 
 /// A uniform range of think times in milliseconds, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq)]

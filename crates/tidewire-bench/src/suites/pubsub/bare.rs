@@ -87,6 +87,7 @@ fn drive(way: &Way, work: &Work, part: &Part<Deliveries>) -> io::Result<Deliveri
             for (publisher, link) in links.all.iter_mut().skip(work.subscribers).enumerate() {
                 let room = flow.room(publisher);
                 if room < room_min {
+                    link.flush()?;
                     continue;
                 }
                 for _ in 0..room {
