@@ -14,10 +14,14 @@ use crate::address::Endpoint;
 /// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
 /// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default would
 /// keep identities that the others have withdrawn.
+///
+/// [`Users`](crate::auth::Users) has an example.
 #[derive(Default)]
 pub struct Chain(Vec<Box<dyn Authenticate>>);
 
 /// Users who are known by a name in their certificate.
+///
+/// [`Users`](crate::auth::Users) has an example.
 #[derive(Debug)]
 pub struct ByCertificate {
     users: Arc<Users>,
@@ -25,6 +29,8 @@ pub struct ByCertificate {
 }
 
 /// Users who connect through a Unix socket and are known by their user id.
+///
+/// [`Users`](crate::auth::Users) has an example.
 #[derive(Debug)]
 pub struct ByUnixUser {
     users: Arc<Users>,
@@ -32,6 +38,8 @@ pub struct ByUnixUser {
 }
 
 /// Users who are known by their address. Addresses of UDP can be forged unless the codec validates them.
+///
+/// [`Users`](crate::auth::Users) has an example.
 #[derive(Debug)]
 pub struct ByAddress {
     users: Arc<Users>,
@@ -39,6 +47,8 @@ pub struct ByAddress {
 }
 
 /// Admits every peer that sent no credentials, as [`Identity::ANONYMOUS`]. Wrong credentials are refused.
+///
+/// [`Authenticate`](crate::auth::Authenticate) has an example.
 #[derive(Debug)]
 pub struct Anonymous(Arc<Users>);
 
@@ -50,6 +60,8 @@ struct Network {
 }
 
 /// A text is no range of addresses.
+///
+/// [`Users`](crate::auth::Users) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a range of addresses; use one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
 pub struct NetworkError(String);

@@ -33,6 +33,8 @@ pub struct Identity {
 }
 
 /// The limits of an identity. `None` means that only the server's limits hold.
+///
+/// [`Users`](crate::auth::Users) has an example.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdentityLimits {
     /// Sessions of the identity on the whole server.

@@ -24,6 +24,8 @@ use crate::describe::describe;
 pub struct Token(Arc<str>);
 
 /// A text is not a token.
+///
+/// [`Authenticate`](crate::auth::Authenticate) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -43,6 +45,8 @@ pub enum TokenError {
 
 /// The credentials of a client: a token, or a function that gets one. For
 /// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
+///
+/// [`Authenticate`](crate::auth::Authenticate) has an example.
 #[derive(Clone)]
 pub struct Credentials(Source);
 

@@ -54,6 +54,8 @@ struct Entry {
 }
 
 /// A file of tokens cannot be used.
+///
+/// [`TokenFile`](crate::auth::TokenFile) has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenFileError {

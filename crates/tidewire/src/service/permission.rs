@@ -15,6 +15,8 @@ use crate::auth::{Action, Identity};
 use crate::service::{Context, HandlerError, HandlerResult};
 
 /// The kind of action that a message asks for; see [`Service::action`](crate::Service::action).
+///
+/// [`Authenticate`](crate::auth::Authenticate) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ActionKind {

@@ -29,6 +29,8 @@ pub(crate) struct Acceptor {
 /// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader) makes it.
 ///
 /// New connections use the new pair; open sessions go on. If the new pair cannot be used, the server keeps the old one.
+///
+/// [`ServerTls`](crate::tls::ServerTls) has an example.
 #[derive(Clone, Debug)]
 pub struct TlsReloader {
     acceptor: Arc<Acceptor>,

@@ -72,6 +72,8 @@ pub enum TlsError {
 }
 
 /// The part of the TLS settings that a PEM file is for.
+///
+/// [`ServerTls`](crate::tls::ServerTls) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PemPart {
@@ -94,6 +96,8 @@ impl PemPart {
 }
 
 /// Certificates or a key cannot be read from PEM.
+///
+/// [`ServerTls`](crate::tls::ServerTls) has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PemError {

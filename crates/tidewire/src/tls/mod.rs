@@ -2,24 +2,10 @@
 //!
 //! A server needs a certificate and its key; a client needs nothing if a public authority has signed the certificate.
 //!
-//! ```no_run
-//! use tidewire::tls::{ClientTls, ServerTls};
-//! use tidewire::{Client, Context, Message, Server};
+//! [`ServerTls`] has an example.
 //!
-//! let server = Server::builder()
-//!     .listen("tls://0.0.0.0:8443")?
-//!     .tls(ServerTls::new("server.pem", "server.key"))
-//!     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
-//!
-//! let client = Client::builder()
-//!     .tls(ClientTls::new().ca("ca.pem"))
-//!     .connect("tls://localhost:8443")
-//!     .wait()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! TLS 1.3 is spoken, and 1.2 where it is allowed. There is no 0-RTT, because its data can be replayed. Sessions are resumed: the
-//! server gives tickets, and a client keeps them in memory. The codec's name is offered by ALPN, so that two sides with different
+//! TLS 1.3 is spoken, and 1.2 where it is allowed. There is no 0-RTT, because its data can be replayed. Sessions are resumed: a
+//! server that asks for no client certificates gives tickets, and a client keeps them in memory. The codec's name is offered by ALPN, so that two sides with different
 //! codecs find out in the handshake; a peer that offers no name is accepted.
 //!
 //! The other modules see only a [`Layer`](crate::layer::Layer). All of rustls is behind this folder, because its next version
@@ -39,7 +25,23 @@ pub use error::{PemError, PemPart, TlsError};
 pub use pem::Pem;
 pub use tidewire_proto::layer::{CertificateNames, TlsAlert, TlsFault};
 
-/// The TLS settings of a server. [The module](self) has an example.
+/// The TLS settings of a server.
+///
+/// ```no_run
+/// use tidewire::tls::{ClientTls, ServerTls};
+/// use tidewire::{Client, Context, Message, Server};
+///
+/// let server = Server::builder()
+///     .listen("tls://0.0.0.0:8443")?
+///     .tls(ServerTls::new("server.pem", "server.key"))
+///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+///
+/// let client = Client::builder()
+///     .tls(ClientTls::new().ca("ca.pem"))
+///     .connect("tls://localhost:8443")
+///     .wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     chain: Pem,
@@ -59,7 +61,9 @@ enum ClientAuth {
     Required(Pem),
 }
 
-/// The TLS settings of a client. [The module](self) has an example.
+/// The TLS settings of a client.
+///
+/// [`ServerTls`](crate::tls::ServerTls) has an example.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     ca: Option<Pem>,
