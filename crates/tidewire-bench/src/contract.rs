@@ -20,7 +20,7 @@
 //!
 //! In the suite `fanout` one subscriber reads all publishers, so they agree on the payload of [`Work::message_bytes`]:
 //! bytes 0 to 7 are the number of the message, counted from 0, bytes 8 to 15 the time it was due, in nanoseconds of
-//! `CLOCK_MONOTONIC`, both little-endian; the rest are bytes `5a` ([`Publication`](super::publication::Publication)). A
+//! `CLOCK_MONOTONIC`, both little-endian; the rest are bytes `5a` (`Publication`). A
 //! server that publishes by itself begins when [`Work::subscribers`] have subscribed, and sends what is due by
 //! [`Work::rate_per_sec`] every millisecond. Message `n` is due `(n + 1) / rate_per_sec` seconds after the beginning, whenever
 //! it is sent: a publisher that is held up is late for all that it then sends. It goes on until it is ended, so that what

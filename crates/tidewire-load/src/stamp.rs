@@ -47,7 +47,7 @@ impl Stamp {
         into[CHECKED_BYTES..].copy_from_slice(&crc32c_of_words(&words).to_le_bytes());
     }
 
-    /// Reads a stamp from the front of a payload; [`body`](crate::body) checks what follows it.
+    /// Reads a stamp from the front of a payload; `body` checks what follows it.
     ///
     /// # Errors
     /// [`StampError::TooShort`] below [`Stamp::BYTES`] bytes, [`StampError::Corrupt`] when the checksum

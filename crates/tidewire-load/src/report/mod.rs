@@ -6,7 +6,7 @@
 //! the same to people, `report.html` shows it to them, [`step_table`] says it to the terminal; in all of them, what went
 //! wrong comes first.
 //!
-//! All derived figures are computed in one place, [`StepReport::from_measurements`], and checked in another,
+//! All derived figures are computed in one place, `StepReport::from_measurements`, and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
 mod cost;

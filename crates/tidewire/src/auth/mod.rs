@@ -111,7 +111,7 @@ pub struct AuthRequest<'a> {
 
 /// The outcome of [`Authenticate::authenticate`].
 ///
-/// [`Authenticate`](crate::auth::Authenticate) has an example.
+/// [`Authenticate`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AuthOutcome {
@@ -211,7 +211,7 @@ impl fmt::Debug for LateAnswer {
 /// An authenticator that can be replaced while the server runs. Call
 /// [`Server::reauthenticate`](crate::Server::reauthenticate) after [`Replaceable::replace`], so that open sessions follow.
 ///
-/// [`TokenFile`](crate::auth::TokenFile) has an example.
+/// [`TokenFile`] has an example.
 #[derive(Clone)]
 pub struct Replaceable(Arc<RwLock<Arc<dyn Authenticate>>>);
 

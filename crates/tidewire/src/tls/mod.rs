@@ -63,7 +63,7 @@ enum ClientAuth {
 
 /// The TLS settings of a client.
 ///
-/// [`ServerTls`](crate::tls::ServerTls) has an example.
+/// [`ServerTls`] has an example.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     ca: Option<Pem>,
