@@ -30,6 +30,7 @@ fn the_commands_of_the_guides_work() {
         "codecs",
         "command-line",
         "guides/chat-and-games",
+        "guides/device-gateway",
         "guides/market-data",
         "guides/service-calls",
     ] {
