@@ -16,8 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The address picks the transport: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of
-//! the same process. A send that returns `Ok` makes a promise: the message reaches the peer's service in order,
+//! The address picks the transport: `tcp://HOST:PORT`, `tls://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME`
+//! for a server of the same process. A send that returns `Ok` makes a promise: the message reaches the peer's service in order,
 //! unless the connection fails or the receiver's policy drops it. Over UDP the promise is only that the system gets the
 //! message once. There a lost request ends at its deadline, and counters ([`Metrics`]) tell how many messages are missing.
 //!
