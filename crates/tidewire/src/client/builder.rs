@@ -108,7 +108,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the limits. `handshake_timeout` bounds the connecting to each address of the server.
+    /// Sets the limits. `handshake_timeout` bounds the time to connect to each address of the server.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -137,7 +137,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the policy for a request when as many wait for their replies as allowed. Default: it is refused.
+    /// Sets the policy for a request that finds the window full, with as many pending as allowed. Default: refuse.
     #[must_use]
     pub fn when_window_full(mut self, choice: WhenWindowFull) -> Self {
         self.when_window_full = choice;

@@ -9,8 +9,8 @@
 //!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
-//! A thread of its own looks a host name up and gets credentials, because that may take seconds and the lane has deadlines to keep. The
-//! addresses are used until an attempt has failed with all of them.
+//! A separate thread looks up the host name and gets the credentials, because that may take seconds and the lane has
+//! deadlines to keep. The addresses are used until an attempt has failed with all of them.
 
 use std::mem::take;
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ enum State {
     Resolving,
     Connecting,
     Open,
-    /// An attempt has failed. Its waiting submissions are failed before the next attempt begins.
+    /// An attempt has failed. Submissions that waited for it must fail before the next attempt begins.
     Failed,
     /// Waits for the time of the next attempt.
     Waiting {
@@ -378,7 +378,7 @@ fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
     end.reason.is_final().then_some(end)
 }
 
-/// Questions whose answers may take seconds.
+/// The lookups that may take seconds: of the host name and of the credentials.
 #[derive(Clone)]
 pub(super) struct Lookup {
     pub(super) address: Address,

@@ -1,12 +1,12 @@
 //! Requests whose effect at the server outlives them: joining a room, subscribing.
 //!
-//! Problem: the caller gives such a request up, because its deadline passed or its future was dropped, and the server agrees
-//! later. Then the client would be a member or a subscriber without knowing it, and the server would refuse the next
-//! attempt.
+//! Problem: the caller gives up such a request because its deadline passed or its future was dropped, and the server
+//! agrees later. Then the client would be a member or a subscriber without knowing it, and the server would refuse the
+//! next attempt.
 //!
-//! Approach: such a request is never cancelled. It fails for the caller, and the client keeps waiting for the reply. If the
-//! server agrees, the client undoes the effect. The same holds for a reply that is in its slot when its future is dropped:
-//! the lock of the [table](super::table) decides which side sees the other.
+//! Approach: such a request is never cancelled. It fails for the caller, and the client keeps waiting for the reply. If
+//! the server agrees, the client undoes the effect. A reply may also be in its slot, unread, when the future is
+//! dropped. The lock of the [table](super::table) orders the two, so one of the two threads always undoes the effect.
 //!
 //! A request that waits for its reply like this still counts as pending. So a server that never replies uses up the
 //! connection's window, but no unbounded memory. Over UDP the reply may be lost, so the client stops waiting for it after ten
@@ -58,7 +58,7 @@ impl Effect {
         ((self.0.get() & !GIVEN_UP) as usize).checked_sub(2)
     }
 
-    /// The effect of a request that its caller gave up, whose answer is listened for.
+    /// The effect of a request that its caller gave up and whose reply the client still waits for.
     pub(super) fn given_up(self) -> Self {
         Self(self.0 | GIVEN_UP)
     }

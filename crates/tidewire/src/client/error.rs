@@ -88,10 +88,10 @@ pub enum RequestError {
     #[error(transparent)]
     Pattern(#[from] TopicError),
     /// The reply does not have the form that this kind of request expects.
-    #[error("the reply is malformed")]
+    #[error("the reply does not have the form that this request expects")]
     MalformedReply,
-    /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server asked it [not
-    /// to](crate::GoAwayCode::is_final). An [`Event::Closed`](crate::Event::Closed) came before and has the reason.
+    /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server
+    /// [forbade](crate::GoAwayCode::is_final) that. An earlier [`Event::Closed`](crate::Event::Closed) has the reason.
     #[error("the client has ended")]
     Shutdown,
 }
@@ -110,7 +110,7 @@ pub struct Disconnected {
     /// The reason, for programs.
     pub reason: CloseReason,
     /// The peer's explanation, or empty. It is foreign text, as the peer sent it: pass it through
-    /// [`visible`](tidewire_proto::text::visible) before they are shown.
+    /// [`visible`](tidewire_proto::text::visible) before you show it.
     pub text: Arc<str>,
 }
 

@@ -1,8 +1,8 @@
 //! The events from a client's lane to the application, bounded in number and bytes.
 //!
-//! Problem: an application that stops taking events must not cost unbounded memory. It must not stop its other traffic
-//! either, unless it chooses that. Approach: one pair of bounds, and a policy for what happens at them. [`State::admit`]
-//! decides by the policy which event is dropped, and [`Reading`] whether the lane stops reading. Dropped events are counted, and an event at their position reports the count.
+//! Problem: an application that stops taking events must not cost unbounded memory. Its other traffic must not stop
+//! either, unless the application chooses that. Approach: one pair of bounds, and a policy for what happens at them.
+//! [`State::admit`] applies the policy, and [`Reading`] decides whether the lane reads. An event reports dropped ones.
 //!
 //! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own events,
 //! would use up the room of all others.

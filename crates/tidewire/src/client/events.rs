@@ -30,7 +30,7 @@ pub enum Event {
         /// The reason. If it [is final](CloseReason::is_final), no attempt to connect follows.
         reason: CloseReason,
         /// The server's explanation, or empty. It is foreign text: pass it through
-        /// [`visible`](tidewire_proto::text::visible) before they are shown.
+        /// [`visible`](tidewire_proto::text::visible) before you show it.
         text: Arc<str>,
     },
     /// The next attempt to connect follows after a pause.

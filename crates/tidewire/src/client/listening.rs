@@ -59,7 +59,7 @@ struct Entry {
     alias: Option<u16>,
     /// Whether a request about it is pending.
     is_asked: bool,
-    /// Whether the server agreed once. From then on the application gets an event for each change.
+    /// Whether the server has ever agreed. From then on the application gets an event for each change.
     was_agreed: bool,
 }
 
@@ -200,15 +200,15 @@ impl Listening {
         self.unsubscribe_if_unwanted(key);
     }
 
-    /// Removes the alias of a subscription. Over UDP another one may have got it before the answer about this one came.
+    /// Removes the alias of a subscription, unless a newer subscription got it first, as may happen over UDP.
     fn remove_alias(&mut self, alias: u16, key: usize) {
         if self.by_alias.get(&alias) == Some(&key) {
             self.by_alias.remove(&alias);
         }
     }
 
-    /// Finds the entry of the same subscription made again, if this one was given up. The server refuses the second one
-    /// because it agreed to the first.
+    /// Finds a newer entry with the same pattern and policy, if the application dropped this one. The server refuses
+    /// the newer request as a duplicate, because it agreed to this one.
     fn successor(&self, key: usize) -> Option<usize> {
         let given_up = self
             .entries
@@ -367,7 +367,7 @@ impl ClientService {
         Ok(())
     }
 
-    /// Registers for all messages, or removes a subscription, which the server need not know.
+    /// Registers for all messages, or removes a subscription, of which the server does not know.
     fn ask_to_register(
         &mut self,
         cx: &mut Context<'_>,
@@ -444,7 +444,7 @@ impl Entry {
     }
 }
 
-/// Timeout for the server's reply to a subscription that is made again.
+/// Timeout for the server's reply when the client requests a subscription again.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval of registrations. A server forgets a client after a minute, so several may get lost before that.

@@ -76,7 +76,7 @@ pub struct Client {
 struct Inner {
     link: Arc<Link>,
     codec: AnyCodec,
-    /// Whether replies can be matched to requests. Not without ids over UDP, where a reply may get lost.
+    /// Whether replies can be matched to requests. False over UDP without ids, because a reply may get lost.
     matches_replies: bool,
     request_timeout: Duration,
     close_timeout: Duration,

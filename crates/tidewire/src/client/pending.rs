@@ -32,8 +32,8 @@ pub(super) struct Pending {
     sent: Correlator<Sent>,
     /// In order of arrival.
     queued: VecDeque<Kept>,
-    /// The id under which each slot's request was sent last, so that an abandoned request is found without a search. An
-    /// answer leaves its entry, so a reader compares the slot of the request that has the id now.
+    /// The id under which each slot's request was last sent, so that an abandoned request is found without a search. An
+    /// answer does not clear its entry. So a reader checks that the request with this id still belongs to the slot.
     sent_ids: Vec<u32>,
     /// Time of the next search for passed deadlines: the earliest deadline, or earlier.
     due_ns: Option<u64>,
@@ -487,7 +487,7 @@ const QUEUED_MAX: usize = 4096;
 /// Bytes of names and payloads that fill a block. An output of this size is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Timeout for the reply to a request with an effect after its caller gave up. It is longer than any server takes that replies.
+/// Timeout for the reply to a request with an effect after its caller gave up. A server that replies at all is faster.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Resolution of request deadlines.

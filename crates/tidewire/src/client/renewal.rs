@@ -123,8 +123,8 @@ impl Context<'_> {
     }
 }
 
-/// Newer credentials are asked for when this part of the time is left.
+/// Divisor: newer credentials are requested when this fraction of the time, one third, is left.
 const SHARE_LEFT: u64 = 3;
 
-/// The least time that is worth another attempt.
+/// If less time than this is left, there is no further attempt.
 const LEFT_NS_MIN: u64 = 10_000_000;

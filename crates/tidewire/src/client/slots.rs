@@ -62,7 +62,7 @@ pub(super) enum Answer {
     Long,
 }
 
-/// The parts of requests that the table's lock protects: wakers, and outcomes that are no short replies.
+/// The parts of requests that the table's lock protects: wakers, and outcomes other than short replies.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// Indexed by slot.
@@ -102,8 +102,8 @@ impl<P: Primitives> Default for Slots<P> {
 impl<P: Primitives> Slots<P> {
     /// Opens a slot for a new request.
     ///
-    /// If less than half of the slots were free in a round, their number doubles. So there are hardly more than four times
-    /// as many slots as requests were open at once, and finding a free one takes two looks on average.
+    /// If less than half of the slots were free in a round, their number doubles. So there are at most about four times
+    /// as many slots as requests that were open at once, and finding a free slot takes two checks on average.
     #[inline]
     pub(super) fn open(&self, cursor: &mut Cursor) -> SlotId {
         loop {
@@ -115,7 +115,7 @@ impl<P: Primitives> Slots<P> {
             let slot = self.slot(id);
             if slot.is_free() {
                 cursor.found += 1;
-                // The lane learns of this store through the lock.
+                // Relaxed is enough: the lane reads this only after it has taken the lock.
                 slot.answer.store(PENDING, Ordering::Relaxed);
                 slot.interest.store(WANTED, Ordering::Relaxed);
                 return id;

@@ -1,8 +1,8 @@
 //! The submissions of the application's threads, in order, and their bytes.
 //!
-//! One run of bytes lies beside the list of submissions. The sending thread encodes one-way messages into it, and copies
-//! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive messages are one
-//! submission. The threads and the lane exchange lists and byte buffers, and never allocate new ones.
+//! Each list of submissions has one buffer of bytes. The sending thread encodes one-way messages into it, and copies
+//! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive messages are
+//! one submission. The threads and the lane exchange lists and byte buffers, and never allocate new ones.
 
 use tidewire_proto::message::Kind;
 

@@ -42,8 +42,8 @@ use crate::mailbox::EnqueueError;
 /// The shared state of requests. See the module.
 #[derive(Debug)]
 pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
-    /// Largest number of waiting bytes of one-way messages, and also of requests. The two are counted separately, because a
-    /// sender without room for messages makes a request to wait for room.
+    /// Largest number of waiting bytes of one-way messages, and also of requests. The two are counted separately: a
+    /// sender that finds no room for messages sends a request, whose reply tells it that there is room again.
     queue_bytes_max: usize,
     /// Whether each message is a submission of its own, because its boundary would be lost in a run of bytes.
     is_single: bool,
@@ -350,7 +350,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn complete(&self, completions: &mut Completions) {
         let mut shared = self.shared.lock();
         for slot in &completions.replied {
-            // Usually only one thread waits, and for the oldest request.
+            // Usually one thread waits, for the oldest request. Once its waker is taken, the other slots need no work.
             if !shared.waits.has_wakers() && !self.has_abandoned() {
                 break;
             }

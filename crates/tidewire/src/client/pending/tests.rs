@@ -398,7 +398,7 @@ fn room_in_the_queue_is_free_as_soon_as_a_request_is_abandoned() {
     assert_eq!(rig.pending.queued.len(), QUEUED_MAX);
 }
 
-/// Over UDP the answer may be lost. Each such call took a place of the window for as long as the client lived.
+/// Regression: a call whose answer was lost over UDP used up a part of the window as long as the client lived.
 #[test]
 fn a_call_with_an_effect_that_is_never_answered_leaves_its_place_in_the_end() {
     for is_dropped in [false, true] {

@@ -40,7 +40,7 @@ fn replies_of_all_lengths_come_out_as_they_went_in() {
     }
 }
 
-/// Replies that are not fetched for long keep their slots. Opening other slots then takes a few more looks and some memory.
+/// Replies that nobody fetches keep their slots. Opening other slots then takes a few more checks and some memory.
 #[test]
 fn slots_whose_replies_are_left_are_passed_over() {
     let (slots, mut cursor) = (All::default(), Cursor::default());
