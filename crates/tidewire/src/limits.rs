@@ -59,10 +59,10 @@ pub struct Limits {
     /// time to think. Over UDP only received messages end the silence. Elsewhere the peer also ends it when it takes bytes
     /// that it is sent.
     pub idle_timeout_without_heartbeat: Duration,
-    /// A session that receives nothing for this time is closed, in every codec. Zero, the default, means never. It is for
-    /// devices that must report: for the other timeouts it is a sign of life that the peer's system accepts bytes, and the
-    /// system does so even while the program behind it hangs. An answered ping counts as received, so with pings keep
-    /// `heartbeat` below this time. Time in which this side does not read is not silence.
+    /// A session that receives nothing for this time is closed, in every codec. Zero, the default, means never. It is
+    /// for devices that must report. The other timeouts also count it as a sign of life when the peer's system accepts
+    /// bytes, which it does even while the program behind it hangs. An answered ping counts as received, so with pings
+    /// keep `heartbeat` below this time. Time in which this side does not read is not silence.
     pub receive_timeout: Duration,
     /// A ping is sent after this time of silence; zero means never. Default 20 s: two pings fit into the idle timeout.
     pub heartbeat: Duration,
@@ -268,13 +268,13 @@ pub(crate) const LOG_QUEUE_LINES_MAX: usize = 16_384;
 #[cfg(feature = "log")]
 pub(crate) const LOG_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A duration in nanoseconds, as the lanes' clock counts. A longer one than fits becomes the longest: people write centuries to
-/// switch a limit off.
+/// Converts a duration to nanoseconds, as the lanes' clock counts. A duration that does not fit becomes the longest
+/// one, because people write centuries to switch a limit off.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The settings of a room for which a service asks nothing else.
+/// The default settings of rooms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoomDefaults {
     /// The policy for a subscriber that does not keep up. Default `disconnect`.

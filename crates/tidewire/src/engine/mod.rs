@@ -184,7 +184,7 @@ impl Core {
     }
 }
 
-/// The earlier of two moments, of which each may be missing. Written out because an iterator over them is 100 instructions a turn.
+/// The earlier of two times, either of which may be missing. An iterator would cost 100 instructions a turn.
 #[inline(always)]
 pub(crate) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {

@@ -1,4 +1,4 @@
-//! Sessions whose peers become known on the lane's thread without a message of theirs: codecs without a hello, and late
+//! Authentication on the lane's thread without a message from the peer: for codecs without a hello, and for late
 //! answers of an authenticator.
 
 use super::Lane;
@@ -7,7 +7,7 @@ use crate::service::Service;
 use crate::session::SessionId;
 
 impl<S: Service> Lane<S> {
-    /// Asks who the peer of a session is, if its codec has no hello.
+    /// Authenticates the peer of a session whose codec has no hello.
     pub(super) fn authenticate(&mut self, slot: usize) {
         if self.core.authenticate(slot, &[]) {
             self.open(slot);

@@ -56,7 +56,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     handled
 }
 
-/// Finds out who sent a hello. Returns whether the session is open now.
+/// Authenticates the sender of a hello. Returns whether the session is open now.
 fn authenticate(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
     let hello = Hello::decode(message.payload);
     let token = hello.map_or(&[][..], |hello| hello.credentials);
@@ -102,7 +102,7 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
 }
 
 impl<S: Service> Lane<S> {
-    /// Finishes a connection whose other end a server has taken.
+    /// Finishes an in-process connection after a server has taken its other end.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
         let sessions = &mut self.core.sessions.slab;
         let found = sessions

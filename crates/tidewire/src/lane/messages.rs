@@ -181,7 +181,7 @@ mod tests {
         assert!(!lane.core.has_messages());
     }
 
-    /// Other lanes must wait, because their batches would grow here without a bound.
+    /// Batches behind a flood must stay in the mailbox. Taken early, they would pile up here without a bound.
     #[test]
     fn batches_behind_a_flood_fill_the_mailbox() {
         let mut lane = lane(&Server::builder());

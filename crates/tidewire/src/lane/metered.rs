@@ -1,9 +1,9 @@
-//! Messages that are checked before the service gets them: against the rate limit of their session, and against the permissions
-//! of its peer. The frame filter of such sessions asks about every kind of message, so these messages come here, and other
-//! sessions pay nothing.
+//! Messages that are checked before the service gets them: against the rate limit of their session, and against the
+//! permissions of its peer. The frame filter of such sessions sends every kind of message here. Other sessions do not
+//! use this code, so the checks cost them nothing.
 //!
-//! A message that is like the last one of its session, in kind, channel and name, needs no second look-up of permissions. Neither do
-//! the frames behind it that have the same header.
+//! A message with the kind, channel and name of the session's last message needs no second check of permissions. The
+//! same is true of the next frames with an equal header.
 
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;

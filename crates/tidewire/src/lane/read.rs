@@ -511,8 +511,8 @@ pub(super) fn fail(core: &mut Core, slot: usize, error: &io::Error) {
 /// The length from which a partial frame is read into its own buffer instead of the lane's.
 pub(super) const PARTIAL_DIRECT_BYTES: usize = 16 * 1024;
 
-/// The most steps of a stream in one turn. Its peer works on the replies to each step at once and may send more, so that it never
-/// runs dry and other sessions wait. With 512 KiB a turn, three publishers within a process waited 2 ms for each other.
+/// Most steps of a stream in one turn. Its peer may answer the replies of each step at once, so its input might never
+/// end while others wait. With 512 KiB a turn, three publishers within a process waited 2 ms for each other.
 const STEPS_PER_TURN: usize = 32;
 
 /// The capacity from which an output is charged before the turn ends, because one turn may fill such an output for each of many

@@ -1,19 +1,19 @@
-//! The wait of an idle lane: it spins, that is looks for work, or sleeps.
+//! The wait of an idle lane: it spins (checks for work without sleeping) or sleeps.
 //!
 //! Problem: putting a lane to sleep and waking it costs 5 to 40 µs on either side, more than a hundred messages cost.
-//! Spinning instead costs a core while there is no work. Over a socket every look is a system call, and
-//! so is every write of the peer meanwhile, so a lane spins at sockets only if the program asks for it. Within a
-//! process a look compares two counters, and a peer that need not wake the lane makes no system call either.
+//! Spinning instead costs a core while there is no work. Over a socket every check is a system call, and so is every
+//! write of the peer meanwhile. So a lane spins at sockets only if the program asks for it. Within a process a check
+//! compares two counters, and a peer that need not wake the lane makes no system call either.
 //!
-//! Approach: by default ([`Spin::Adaptive`]) a lane spins for at most [`ADAPTIVE_NS`] at those in-process connections that it has
-//! just read from, and remembers whether it found work ([`SpinBackoff`]). Every spin in vain doubles the number of
-//! times that the lane then sleeps at once, up to [`PASSES_MAX`]. Every spin that found work halves it. So two lanes that
-//! exchange messages never sleep. Lanes whose work is rare, or whose peer shares their core, spin at a thousandth of their
-//! waits to find out whether that has changed.
+//! Approach: by default ([`Spin::Adaptive`]) a lane spins for at most [`ADAPTIVE_NS`] at those in-process connections
+//! that it has just read from, and remembers whether it found work ([`SpinBackoff`]). A spin that found no work doubles
+//! the number of times that the lane then sleeps at once, up to [`PASSES_MAX`]. A spin that found work halves it. So
+//! two lanes that exchange messages never sleep. Lanes whose work is rare, or whose peer shares their core, spin at a
+//! thousandth of their waits to find out whether that has changed.
 //!
-//! Rejected: measuring the last sleeps, because two lanes on one core wake each other at once, so their sleeps
-//! are short and spinning is in vain all the same; adapting the time instead of the frequency, because a spin that is too
-//! short for the peer's turn never learns that a longer one would do.
+//! Rejected: deciding by the length of the last sleeps. Two lanes on one core wake each other at once, so their sleeps
+//! are short although spinning finds nothing. Also rejected: adapting the time of a spin instead of the frequency. A
+//! spin that is too short for the peer's turn never learns that a longer one would be enough.
 
 use crate::session::LaneSessions;
 use std::hint::spin_loop;

@@ -1,4 +1,4 @@
-//! The one way into a lane for other threads: a queue of messages, and a waker that wakes only a sleeper.
+//! The one way into a lane for other threads: a queue of messages, and a waker that only acts if the lane sleeps.
 //!
 //! ```text
 //!   other lanes ── batches, connections ──┐
@@ -152,7 +152,7 @@ impl Mailbox {
         }
     }
 
-    /// This mailbox as the registry of in-process names sees it.
+    /// Returns this mailbox as the registry of in-process names uses it.
     pub(crate) fn party(self: &Arc<Self>) -> Arc<dyn Party> {
         Arc::clone(self) as Arc<dyn Party>
     }
@@ -274,7 +274,7 @@ mod tests {
         mailbox.post_to_itself(LaneMessage::Stop);
     }
 
-    /// A message that was posted while the lane ended was dropped, and a connection kept its place at the session limiter.
+    /// Regression: a message posted while the lane ended was dropped, and a connection stayed counted.
     #[test]
     fn what_is_posted_while_a_lane_ends_is_taken_by_it_or_given_back() {
         const EACH: usize = 1000;

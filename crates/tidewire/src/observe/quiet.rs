@@ -1,4 +1,4 @@
-//! When to log what may happen for every message: a peer, or a failure that lasts, must not fill the log.
+//! Limits how often one kind of event is logged, so that a peer or a lasting failure cannot fill the log.
 
 /// Allows one line of a kind in ten seconds, and counts what is not logged meanwhile.
 #[derive(Debug, Default)]
@@ -8,7 +8,7 @@ pub(crate) struct QuietLog {
 }
 
 impl QuietLog {
-    /// Whether this one is logged; then also how many before it were not.
+    /// Returns whether to log this event: `Some` with the number of events that were not logged before it, or `None`.
     pub(crate) fn may_log(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.quiet_until_ns {
             self.unlogged += 1;
@@ -19,7 +19,7 @@ impl QuietLog {
     }
 }
 
-/// How long the same thing is not logged again: an operator sees at once that it goes on, and a day of it is 8,640 lines.
+/// The time between two lines of a kind: an operator sees soon that it goes on, and a day has at most 8,640.
 pub(crate) const QUIET_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]

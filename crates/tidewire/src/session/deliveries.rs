@@ -15,7 +15,7 @@ use super::{LaneSessions, Membership, Output, Session};
 use crate::transport::Transport;
 
 impl Membership {
-    /// The description of it that a codec gets.
+    /// Describes the membership to a codec.
     pub(crate) fn subscription(&self) -> Subscription {
         Subscription {
             number: self.number,

@@ -72,7 +72,7 @@ use crate::transport::{Carrier, ListenerTerms, Transport};
 pub struct SessionId(u64);
 
 impl SessionId {
-    /// The number of no session. A context outside any session returns it.
+    /// The number that stands for no session. A context outside any session returns it.
     pub const NONE: Self = Self(u64::MAX);
 
     pub(crate) fn new(lane: usize, slot: usize, generation: u32) -> Self {

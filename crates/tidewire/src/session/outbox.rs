@@ -1,5 +1,5 @@
-//! The state that all outputs of a lane share: buffers, the list of outputs to flush, and the logs of rooms and topics. A
-//! session is written the part of a log that it has not got yet.
+//! The state that all outputs of a lane share: buffers, the list of outputs to flush, and the logs of rooms and topics.
+//! Each session is sent the part of a log that it has not received yet.
 
 use std::hint::cold_path;
 use std::mem;
@@ -107,7 +107,7 @@ impl LaneSessions {
         }
     }
 
-    /// Runs `work` while this session has its own output, as all other sessions do.
+    /// Runs `work` while the output of this session is back in the session, where the output of any other session is.
     pub(crate) fn with_output_in_place<T>(
         &mut self,
         slot: usize,

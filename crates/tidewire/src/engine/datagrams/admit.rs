@@ -104,7 +104,7 @@ impl Core {
             }
             First::Stray(reason) => {
                 self.sessions.drop_datagram(reason);
-                // A peer that believes to have a session learns that it has none. A failure to send this is ignored.
+                // A peer that believes it has a session learns that it has none. A failed send is ignored.
                 let _ = peer.shutdown_write();
                 return None;
             }
