@@ -1,8 +1,7 @@
 //! Tidewire moves small messages fast over TCP, UDP, Unix sockets and within a process, with one API.
 //!
-//! A server is a handful of lanes: threads that each own a poller and their sessions. A handler sees a
-//! borrowed message and replies into the session's output; nothing on that way allocates, locks or makes a
-//! system call per message.
+//! A server consists of lanes: threads that each own a poller and their sessions. A handler sees a borrowed message and
+//! replies into the session's output. On that path nothing allocates, locks or makes a system call per message.
 //!
 //! ```
 //! use tidewire::{Client, Context, Message};
@@ -16,18 +15,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The address picks the transport: `tcp://HOST:PORT`, `tls://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME`
-//! for a server of the same process. A send that returns `Ok` makes a promise: the message reaches the peer's service in order,
-//! unless the connection fails or the receiver's policy drops it. Over UDP the promise is only that the system gets the
-//! message once. There a lost request ends at its deadline, and counters ([`Metrics`]) tell how many messages are missing.
+//! The address picks the transport: `tcp://HOST:PORT`, `tls://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`,
+//! or `inproc://NAME` for a server of the same process. A send that returns `Ok` makes a promise: the message reaches the peer's service in order,
+//! unless the connection fails or the receiver's policy drops it. Over UDP it is smaller: the system gets the message
+//! once. A lost request then fails at its deadline, and counters ([`Metrics`]) report missing messages.
 //!
-//! A closure is the smallest service. Implement [`Service`] for more. Methods by name need a [`Router`], typed methods the
-//! attribute `#[tidewire::service]` on a trait (feature `typed`, on by default). Rooms need [`Context::join`] and
-//! [`Context::say`], or the ready [`Chat`] service. Topics need [`Context::subscribe`] and [`Context::publish`], or the ready
-//! [`PubSub`] service.
+//! A closure is the smallest service. Implement [`Service`] for more. Use a [`Router`] for methods by name, and the
+//! attribute `#[tidewire::service]` on a trait for typed methods (feature `typed`, on by default). Use
+//! [`Context::join`] and [`Context::say`] for rooms, and [`Context::subscribe`] and [`Context::publish`] for topics.
+//! [`Chat`] and [`PubSub`] are ready-made services for both.
 //!
-//! Any other thread reaches sessions through [`Server::sessions`]. It finds sessions by number, sends to them, closes them,
-//! and sends to all that a predicate chooses. If all lanes must see one state, a [`SharedService`] serves them all.
+//! Any other thread reaches sessions through [`Server::sessions`]. It finds sessions by number, sends to them, closes
+//! them, and sends to all that a predicate selects. If all lanes must see one state, a [`SharedService`] serves them all.
 //!
 //! A handler must not block. Give long work to a [`WorkerPool`] or any other thread or task, together with the
 //! duty to answer:

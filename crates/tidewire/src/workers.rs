@@ -56,7 +56,7 @@ pub enum WhenFull {
 /// The queue is full, or the pool has stopped. It gives the task back. An error of [`WorkerPool::submit`];
 /// [`WorkerPool`] has an example.
 #[derive(Debug, Error)]
-#[error("the worker pool's queue is full")]
+#[error("the worker pool's queue is full, or the pool has stopped; submit the task again later")]
 pub struct PoolFull<T>(pub T);
 
 /// The tasks of a pool, counted by outcome. Each accepted task is completed, panicked, running or still queued.

@@ -126,8 +126,8 @@ pub(super) fn whispers_reach_one_member(setup: &Setup) {
     assert_eq!(peers[1].hear(), Some(private));
     let nobody = peers[0]
         .call(&whisper("nobody"))
-        .expect_err("nobody has that name");
-    assert!(nobody.contains("nobody has that name"), "{nobody}");
+        .expect_err("no member has that name");
+    assert!(nobody.contains("no member has that name"), "{nobody}");
     // Cleo's next message is the public one: she did not receive the private one.
     peers[0].say(b"aloud");
     assert_eq!(

@@ -124,7 +124,7 @@ pub enum AddressError {
     },
     /// The parameter behind the question mark is unknown.
     #[error(
-        "unknown parameter {parameter:?}; behind ? stands framing=none or framing=length, and a path has no other ?"
+        "unknown parameter {parameter:?}; write ?framing=none or ?framing=length, and no other ? in a path"
     )]
     BadParameter {
         /// The text behind the question mark.
@@ -132,7 +132,7 @@ pub enum AddressError {
     },
     /// The address has a framing, but its transport preserves the boundaries of messages.
     #[error(
-        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport tells messages apart"
+        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport separates messages"
     )]
     NoStream {
         /// The whole text.

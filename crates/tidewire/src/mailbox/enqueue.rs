@@ -18,7 +18,7 @@ use tidewire_proto::error::EncodeError;
 #[non_exhaustive]
 pub enum EnqueueError {
     /// The queue to the lane is full. Try again.
-    #[error("the client's queue is full")]
+    #[error("the client's queue is full; try again")]
     QueueFull,
     /// The client has ended.
     #[error("the client has ended")]

@@ -27,7 +27,7 @@ pub(crate) struct Directory {
     /// The version of the topics in `state`. Lanes compare it without the lock.
     topics_version: AtomicU64,
     limits: TableLimits,
-    /// It knows the names that belong to identities.
+    /// Knows the names that belong to identities.
     guard: Option<Arc<Guard>>,
     /// The earlier messages of rooms, for new members.
     pub(super) histories: Histories,
@@ -74,7 +74,7 @@ pub(crate) struct Entered {
 #[derive(Debug, Default)]
 struct State {
     names: HashMap<Arc<str>, (MemberId, SessionId)>,
-    /// Skeletons of the names. They prevent that two names in use look alike.
+    /// Skeletons of the names. They prevent two names in use from looking alike.
     name_skeletons: HashSet<String>,
     rooms: HashMap<Box<str>, RoomEntry>,
     /// Skeletons of the rooms' names, for the same reason.
@@ -130,7 +130,7 @@ impl Directory {
         }
     }
 
-    /// Whether a name belongs to an identity, so that nobody else may have it.
+    /// Whether a name belongs to an identity, so that only that identity may use it.
     pub(crate) fn is_reserved(&self, name: &str) -> bool {
         let guard = self.guard.as_ref();
         guard.is_some_and(|guard| guard.authenticator.is_reserved(name))

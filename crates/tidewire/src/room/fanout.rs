@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(delivered, core.counters.room_offered.read());
     }
 
-    /// Each message that a publisher within the process sent became a system call for each member over a socket.
+    /// Regression: each message from a publisher within the process caused a system call for each member over a socket.
     #[test]
     fn a_sweep_worth_no_system_call_runs_early_only_where_it_makes_none() {
         for is_in_process in [false, true] {

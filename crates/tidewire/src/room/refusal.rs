@@ -107,13 +107,13 @@ pub enum JoinError {
     #[error("room: the name looks like that of another room")]
     RoomConfusable,
     /// The session already has another name.
-    #[error("this session already has a name; leave it empty to keep that")]
+    #[error("this session already has another name; leave the name empty to keep it")]
     NameFixed,
     /// The peer is known by another name. Join with that, or with an empty name.
-    #[error("you are known by another name; leave the name empty to have that")]
+    #[error("you are known by another name; leave the name empty to use it")]
     NotYourName,
     /// The name belongs to somebody who is known by credentials.
-    #[error("the name belongs to somebody else")]
+    #[error("the name belongs to another user")]
     NameReserved,
     /// The session is already in the room.
     #[error("already in that room")]
@@ -149,7 +149,7 @@ pub enum RoomError {
     #[error("not in that room")]
     NotJoined,
     /// No member has that name, or no member of that room.
-    #[error("nobody has that name")]
+    #[error("no member has that name")]
     NoSuchMember,
     /// The room has no members.
     #[error("there is no such room")]
@@ -204,7 +204,7 @@ pub enum SubscribeError {
 /// The session has no subscription with this alias. An error of [`Context::unsubscribe`](crate::Context::unsubscribe).
 /// [`Context::subscribe`](crate::Context::subscribe) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not subscribed to that")]
+#[error("the session has no such subscription")]
 pub struct NotSubscribed;
 
 /// A message could not be published.

@@ -136,7 +136,7 @@ impl RoomTable {
 /// The result of joining a room. [`Context::join`](crate::Context::join) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// The room's alias, which the calls to say and leave need.
+    /// The room's alias, which [`Context::say`](crate::Context::say) and others take.
     pub room: u16,
     /// The session's number as a member.
     pub member: MemberId,

@@ -7,7 +7,7 @@ use crate::auth::{Authenticate, SharedAuthenticator};
 use crate::mailbox::LaneMessage;
 
 impl ServerBuilder {
-    /// Sets who finds out who the peers are. Default: nobody, and everybody may do everything.
+    /// Sets the authenticator, which identifies peers. Default: none, and every peer may do everything.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -28,9 +28,9 @@ impl ServerBuilder {
 }
 
 impl Server {
-    /// Asks the authenticator about every session again. Call it after its users or tokens have changed. Sessions get their
-    /// new permissions and limits. Those whose identity is gone, or that have a room or subscription that they may no longer
-    /// have, end with [`CloseReason::Unauthenticated`](crate::CloseReason::Unauthenticated).
+    /// Asks the authenticator about every session again. Call it after its users or tokens have changed. Sessions get
+    /// their new permissions and limits. A session whose identity is gone, or that has a room or subscription that is
+    /// no longer permitted, ends with [`CloseReason::Unauthenticated`](crate::CloseReason::Unauthenticated).
     pub fn reauthenticate(&self) {
         for (lane, thread) in self.lanes.iter().zip(&self.threads) {
             if !thread.is_finished() {

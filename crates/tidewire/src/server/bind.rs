@@ -217,7 +217,7 @@ mod tests {
         for part in ["WARN", "frame_bytes_max=65507", "configured=1048576"] {
             assert!(text.contains(part), "{part} is missing: {text}");
         }
-        // A server for datagrams only gets no warning.
+        // A server with only UDP addresses gets no warning.
         assert_eq!(adapted(&[true]), (String::new(), DATAGRAM_FRAME_BYTES_MAX));
         assert_eq!(adapted(&[false]).0, "");
     }

@@ -142,8 +142,8 @@ pub enum ServeError {
     Policy(#[from] PolicyError),
     /// Layers were requested for a transport that cannot have them.
     #[error(
-        "layers such as TLS are not possible at {address}: they need tcp:// or ipc://, and where listeners differ in \
-         ?framing=, the one with lengths; make none for this address, or start another server for it"
+        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the listeners \
+         differ in ?framing=; make none for this address, or start another server for it"
     )]
     Layers {
         /// The address.
@@ -412,20 +412,20 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets how long an idle lane spins, that is looks for work, before it sleeps, in microseconds. The setting
-    /// applies to all transports and every wait; with 0 the lane sleeps at once.
+    /// Sets how long an idle lane spins before it sleeps, in microseconds. Spinning means to look for work without
+    /// sleeping. The setting applies to all transports and every wait; with 0 the lane sleeps at once.
     ///
     /// Waking a sleeping thread takes 5 to 40 µs on either side of a connection. A lane that spins avoids that.
     ///
-    /// By default the lane decides. It spins only at in-process connections that it has just read from, because that
-    /// needs no system call, for at most 50 µs, and only while it mostly finds work. After spins without work it
-    /// sleeps at once for the next 1, 3, 7 and finally 1,023 times. It does not spin at sockets. On a machine with a
+    /// By default the lane decides. It spins only for in-process connections that it has just read from, because that
+    /// needs no system call, for at most 50 µs, and only while most spins find work. After spins that found no work it
+    /// sleeps at once for the next 1, 3, 7 and finally 1,023 times. It does not spin for sockets. On a machine with a
     /// single core it sleeps at once.
     ///
-    /// A setting of about 20 suits single requests and replies over a few sockets. It costs processor time: up to
-    /// this much at the end of every busy period, and a whole core if such periods follow each other closely. Between
-    /// two looks the lane yields its core to other threads. With many connections it gains nothing, because every
-    /// look finds work.
+    /// A setting of about 20 suits single requests and replies over a few sockets. It costs processor time: up to this
+    /// much at the end of every busy period, and a whole core if such periods follow each other closely. Between two
+    /// checks the lane yields its core to other threads. With many connections it gains nothing, because every check
+    /// finds work.
     ///
     /// [`Metrics::spins`](crate::Metrics::spins) counts the spins, and [`spins_found`](crate::Metrics::spins_found)
     /// those that found work.

@@ -13,8 +13,8 @@ use crate::engine::Origin;
 use crate::session::{CloseReason, NOWHERE, QueuedReply, SendError, Unanswered, encode_within};
 
 impl Context<'_> {
-    /// Moves the answer to the message being handled out of the handler. The returned token may go to another thread
-    /// and answer later. The answer is then the token's, whatever the handler returns.
+    /// Defers the answer to the message being handled. The returned token may go to another thread and answer later.
+    /// From now on only the token answers, whatever the handler returns.
     ///
     /// A session with `deferred_per_session_max` unanswered requests is not read until one of them is answered.
     pub fn defer(&mut self) -> Deferred {

@@ -200,7 +200,7 @@ impl Service for Chat {
                 Ok(RoomCall::Whisper { .. }) => ActionKind::Say,
                 _ => ActionKind::Free,
             },
-            // The line of somebody without a room is a name. `line` checks whether it may join.
+            // If a session has no room yet, its line is a name. `line` checks whether it may join.
             Kind::OneWay if !cx.codec().has_room_frames() => match cx.has_room() {
                 true => ActionKind::Say,
                 false => ActionKind::Free,
@@ -281,7 +281,7 @@ fn prompt(cx: &mut Context<'_>) {
     }
 }
 
-/// The room of a chat that sets no other.
+/// The lobby's default name.
 const DEFAULT_ROOM: &str = "lobby";
 
 /// The line that the user of a line client sees first. It is a whole line, because programs wait for a line's end.

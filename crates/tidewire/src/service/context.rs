@@ -542,7 +542,7 @@ impl Context<'_> {
         Ok(subscription)
     }
 
-    /// Records the id of the message being handled as the id of the membership, by which the peer knows it.
+    /// Stores the id of the message being handled: the peer refers to the membership by this id.
     fn number_membership(&mut self, alias: u16) {
         let number = self.current.id;
         if let Some(session) = self.core.sessions.find_mut(self.id)

@@ -113,7 +113,7 @@ impl PubSub {
         Ok(cx.publish(topic, payload)?)
     }
 
-    /// Handles a message that is not published. These are rare, so they are kept out of the way of those that are.
+    /// Handles every message other than a publication. These are rare, so this code is kept out of the hot path.
     #[cold]
     fn handle_rare(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
         match message.kind {

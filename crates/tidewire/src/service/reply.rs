@@ -46,7 +46,7 @@ impl Context<'_> {
 
     /// Precomputes the largest reply that can take the fast path. Call it again when codec, order or frame limit change.
     pub(crate) fn update_fast_reply_limit(&mut self) {
-        // The boundaries of datagrams are noted for each frame.
+        // The end of each datagram must be recorded, so no reply takes the fast path.
         let is_apart = self.keeps_order || self.core.sessions.outbox.current.packing.is_some();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }

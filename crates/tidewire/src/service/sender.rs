@@ -26,9 +26,9 @@ use crate::transport::datagram::Packing;
 
 /// Sends messages to one session; see [`Context::with_sender`].
 ///
-/// The messages are written at the end of the turn. If the session is another one of this lane than the one whose message is
-/// being handled, an output of 64 KiB or more is written when the sender is dropped. Such a session's output is also written
-/// whenever its queue is full. Messages are refused only if the queue stays full.
+/// The messages are written at the end of the turn. If the session is on this lane, but not the one whose message is
+/// being handled, an output of 64 KiB or more is written when the sender is dropped. Such an output is also written
+/// whenever the session's queue is full. Messages are refused only if the queue stays full.
 ///
 /// To send large amounts to many sessions, send each session a whole block at a time instead of a little to each: for
 /// each byte, a write of 16 KiB costs twice as much as one of 32 KiB or more. [`Context::queued_bytes`] returns the
@@ -252,7 +252,7 @@ impl Destination<'_> {
         if let Err(EncodeError::PayloadTooLarge { .. }) = &encoded {
             counters.sends_too_large.add(1);
         }
-        // Bytes that the output may grow to before the boundaries of datagrams must be noted again.
+        // The length that the output may reach before the end of a datagram must be recorded again.
         let length_max = match &mut self.packing {
             Some(packing) => {
                 let frame_bytes = bytes.len() - before;

@@ -302,8 +302,8 @@ impl Context<'_> {
         Sessions::new(Arc::clone(&self.core.shared))
     }
 
-    /// Sends a broadcast, as [`Sessions::broadcast_where`] does. This lane's sessions get it at once. On other lanes
-    /// its order with [`Context::send_to`] of this handler is not defined.
+    /// Sends a broadcast, as [`Sessions::broadcast_where`] does. This lane's sessions get it at once. Sessions of other
+    /// lanes may get it before or after messages that this handler sends with [`Context::send_to`].
     ///
     /// Do not [wait](Broadcast::wait) for the report here: it would block the lane. Pass it to another thread or
     /// await it elsewhere.

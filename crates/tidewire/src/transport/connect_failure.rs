@@ -41,7 +41,7 @@ pub enum ConnectFailure {
     },
     /// The lane's codec frames streams, and it frames datagrams in another way. Build the server that connects with
     /// [`AnyCodec::for_datagrams`](crate::AnyCodec::for_datagrams).
-    #[error("cannot connect over udp://: the frames of {codec} on this lane are those of streams")]
+    #[error("cannot connect by udp://: this lane frames {codec} for streams; use `for_datagrams`")]
     Framing {
         /// The name of the codec.
         codec: &'static str,

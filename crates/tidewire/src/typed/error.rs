@@ -53,7 +53,7 @@ pub enum CallError<E = Infallible> {
         method: &'static str,
     },
     /// The server could not decode the arguments. No method ran. A type of the service differs between the two sides.
-    #[error("the server could not read the arguments of `{method}`")]
+    #[error("the server cannot decode the arguments of `{method}`; use equal types on both sides")]
     BadParameters {
         /// The name that was called.
         method: &'static str,
@@ -62,7 +62,7 @@ pub enum CallError<E = Infallible> {
     #[error("the arguments cannot be sent: {0}")]
     Arguments(#[source] FormatError),
     /// The method ran, but its answer cannot be decoded. A type of the service differs between the two sides.
-    #[error("the answer cannot be read: {0}")]
+    #[error("the answer cannot be decoded: {0}")]
     MalformedAnswer(#[source] FormatError),
     /// There was no answer, or a refusal that is not the method's own error: see [`RequestError`].
     #[error(transparent)]

@@ -52,7 +52,7 @@ fn a_backend_that_is_down_fails_fast_and_is_asked_again_when_it_is_up() {
         let (code, text) = refusal(&client);
         assert_eq!(
             (code, &*text),
-            (ErrorCode::Internal, "the upstream is down")
+            (ErrorCode::Internal, "the upstream is down; try again later")
         );
     }
     let backend = Server::builder().listen(&url).unwrap();

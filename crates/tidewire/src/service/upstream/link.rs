@@ -164,7 +164,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a request now. An outcome without an error means that there is no room at the moment.
+    /// Sends a request now. If it fails without an error, there is no room at the moment.
     fn send(
         &mut self,
         core: &mut Core,

@@ -147,11 +147,11 @@ pub enum UpstreamError {
     #[error("the connection to the upstream ended before the answer: {0}")]
     Closed(CloseReason),
     /// The upstream cannot be reached, and the next attempt is not due yet. Nothing was sent.
-    #[error("the upstream is down")]
+    #[error("the upstream is down; try again later")]
     Down,
     /// This lane already has [as many](Upstream::in_flight_max) pending requests as allowed, or more than
     /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes wait to be sent. Nothing was sent.
-    #[error("too many requests wait for the upstream")]
+    #[error("too many requests wait for the upstream; try again later")]
     TooMany,
     /// The codec cannot express the request. Nothing was sent.
     #[error(transparent)]
