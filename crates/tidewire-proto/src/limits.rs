@@ -2,8 +2,8 @@
 //!
 //! Exceeding a limit is a typed, counted close or refusal: never a panic and never unbounded memory.
 
-/// Largest whole frame accepted or sent, in bytes. 1 MiB is far above the small messages that Tidewire is for, and far
-/// below what a peer needs to exhaust memory (10,000 sessions × 1 MiB stays a configured choice).
+/// Largest whole frame accepted or sent, in bytes. 1 MiB is far above the small messages that Tidewire is for, and too
+/// little for one peer to exhaust memory. The memory limit of a server bounds the sum over its sessions.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// Smallest frame limit that a peer may announce. The largest control frame (a presence: header 8, event 1, member 4,

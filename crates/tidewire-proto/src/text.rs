@@ -11,8 +11,8 @@
 //! | [`escaped`] | errors, logs, and programs that need the bytes | `\u{9b}`, or `\xff` for what is not UTF-8 |
 //! | [`escape_json`] | JSON | `\u009b`, so that it stays the same JSON |
 //!
-//! Rejected: trusting the server to have done it, because it is a peer like any other. Rejected: U+FFFD as replacement,
-//! because it is longer than the bytes it replaces, so a line within its limit could grow beyond it.
+//! Rejected: leaving the replacement to the server, because a server is a peer like any other. Rejected: U+FFFD as
+//! replacement, because it is longer than the bytes it replaces, so a line within its limit could grow beyond it.
 
 use std::borrow::Cow;
 use std::fmt::Write;

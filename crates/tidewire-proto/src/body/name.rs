@@ -105,7 +105,7 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     let Some(first) = name.chars().find(|first| !first.is_whitespace()) else {
         return Err(NameError::Empty);
     };
-    // This check comes before the single characters, because this rule describes a mark that could be composed best.
+    // Checked before the single characters: if a mark has a composed spelling, this error says best what to change.
     if !is_nfc(name) {
         return Err(NameError::NotNormalised);
     }
@@ -118,7 +118,7 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     if !name.check_restriction_level(RestrictionLevel::HighlyRestrictive) {
         return Err(NameError::MixedScripts);
     }
-    // Capital letters are compared too: a zero looks like one of those only.
+    // Capital letters are compared too: a zero looks like the capital O, but not like the small one.
     let looks_reserved =
         |name: &str, reserved: &str| name_skeleton(name) == name_skeleton(reserved);
     if looks_reserved(&name.to_lowercase(), RESERVED)
@@ -172,7 +172,7 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(shown).collect())
 }
 
-/// Returns whether names may contain the character. The profile also allows the colon, which ends names in lines.
+/// Returns whether names may contain the character. The profile also allows the colon, but lines end names with it.
 fn is_allowed(character: char) -> bool {
     character != ':' && GeneralSecurityProfile::identifier_allowed(character)
 }
@@ -180,8 +180,8 @@ fn is_allowed(character: char) -> bool {
 /// The word that line clients use for their own user.
 const RESERVED: &str = "you";
 
-/// The longest text that is composed. The composed spelling of a character is at least a third as long as its longest
-/// other one.
+/// The longest text that is composed. The composed spelling of a character has at least a third of the bytes of any
+/// other spelling.
 const TYPED_BYTES_MAX: usize = 4 * NAME_BYTES_MAX;
 
 #[cfg(test)]

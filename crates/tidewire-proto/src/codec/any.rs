@@ -86,7 +86,7 @@ impl AnyCodec {
     /// |---|---|---|---|
     /// | `length-field` | `size` | 1, 2, 4 bytes; -2, -4 big-endian; 0 a varint | 2 |
     /// | | `offset` | zero bytes in front of the length, 0 to 255 | 0 |
-    /// | | `header` | what every frame starts with: at most 16 bytes in hex | nothing |
+    /// | | `header` | the first bytes of every frame: at most 16 bytes in hex | nothing |
     /// | `delimited` | `delimiter` | 1 to 16 bytes in hex | `0D0A` |
     /// | | `keep_delimiter` | none, `true` or `false` | `false` |
     /// | | `limit` | longest frame in bytes, delimiter included | 1048576 |

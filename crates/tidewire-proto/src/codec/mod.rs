@@ -14,13 +14,13 @@
 //!
 //! [`contract`] checks this contract for any codec, as far as a test can.
 //!
-//! # A codec of one's own
+//! # A custom codec
 //!
 //! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Three methods are
 //! required: a name, `decode` and `encode`. Everything else that a format can express, such as ids of requests, pings
 //! or errors, has a method with a default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds
-//! that its peers understand and refuses the others with [`EncodeError::Unsupported`]. Without ids a client's requests
-//! arrive there as [`Kind::OneWay`], and so do the server's answers.
+//! that its peers understand and refuses the others with [`EncodeError::Unsupported`]. Without ids, `encode` gets the
+//! requests of a client as [`Kind::OneWay`], and the answers of a server too.
 //!
 //! A lane calls such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
 //! [`Codec::layout`] avoids most of these calls: when messages differ only in id and payload, the lane reads and writes

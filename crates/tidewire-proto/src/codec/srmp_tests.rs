@@ -103,7 +103,7 @@ fn every_kind_of_payload_and_every_sequence_survives() {
     assert_eq!(PayloadKind::from_flags(3), PayloadKind::PACKET);
 }
 
-/// The bug: the decoder waited, because the bytes behind the first two announced some thousands.
+/// Regression: the decoder waited, because the third and fourth byte announced some thousands of bytes.
 #[test]
 fn what_other_programs_say_first_is_told_at_once() {
     let first_words: [&[u8]; 8] = [

@@ -283,8 +283,8 @@ fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError
 
 /// Returns the length of a frame whose fixed header has not come whole; 0 if it is not known yet.
 ///
-/// This function and the ones below handle rare cases. They are called and return little: if they returned whole frames
-/// in memory, the common frames would have to go through memory, too.
+/// This function and the ones below handle rare cases. They are calls that return little. If they returned whole frames
+/// in memory, the compiler would pass the common frames through memory, too.
 #[cold]
 fn unfinished(input: &[u8], frame_bytes_max: usize) -> Result<usize, DecodeError> {
     match find_fault(input, frame_bytes_max) {

@@ -9,8 +9,8 @@
 //!                                 └── refuse, at its time ──▶ Closed(Unauthenticated)
 //! ```
 //!
-//! A refusal may have a time: an address that fails often gets its answers late. Rejected: a thread or a timer of the owner
-//! that waits, because the connection has a timer already.
+//! A refusal may be delayed: an address that fails often gets its refusals late. Rejected: a thread or a timer of the
+//! owner that waits, because the connection has a timer already.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ impl fmt::Display for AuthFailure {
 pub(super) struct Authentication {
     /// The values for the welcome.
     agreed: Option<Agreed>,
-    /// Whether the owner has a question to answer.
+    /// Whether the owner must still say who the peer is.
     is_asked: bool,
     /// The refusal, and when it takes effect.
     refusal: Option<(u64, AuthFailure)>,

@@ -362,8 +362,8 @@ impl Connection {
         let Some(code) = reason.go_away_code() else {
             return false;
         };
-        // Without a frame of its own a farewell looks like a reply, and the next request would match it. From a client
-        // it would be a request.
+        // A farewell of a codec without go-away frames looks like a reply, and the next request would match it. A
+        // client's farewell would look like a request.
         let is_mistaken = keeps_order || (!rules.has_go_away && self.side == Side::Connecting);
         let may_be_written = matches!(
             self.outbound,

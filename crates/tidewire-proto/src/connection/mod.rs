@@ -141,7 +141,7 @@ pub enum Written {
     Closed,
 }
 
-/// It is boxed once more in the connection, because connections that peers make have none and are many.
+/// The connection boxes this once more: most connections are made by peers, and those have no agent.
 #[derive(Debug)]
 struct PeerAgent(Box<str>);
 
@@ -482,14 +482,14 @@ impl Connection {
         }
     }
 
-    /// The transport took less output than was offered.
+    /// Notes that the transport took less output than was offered.
     pub fn handle_blocked(&mut self) {
         if let Outbound::Writing { is_blocked, .. } = &mut self.outbound {
             *is_blocked = true;
         }
     }
 
-    /// The transport takes output again. A peer that takes output is not idle.
+    /// Notes that the transport takes output again. A peer that takes output is not idle.
     pub fn handle_writable(&mut self, now_ns: u64) {
         if let Outbound::Writing { is_blocked, .. } = &mut self.outbound
             && std::mem::take(is_blocked)
@@ -545,7 +545,7 @@ impl Connection {
         }
     }
 
-    /// The transport has written its last bytes.
+    /// Closes a connection that is ending: the transport has written its last bytes.
     pub fn handle_ended(&mut self) {
         if let Outbound::Ending(reason) = self.outbound {
             self.close(reason);
@@ -581,7 +581,7 @@ impl Connection {
         }
     }
 
-    /// The frames that were left when reading paused have been handled.
+    /// Notes that the frames that were left when reading paused have been handled.
     pub fn handle_backlog_served(&mut self) {
         if self.new_work == NewWork::ServedToBacklog && !self.partial.has_frames() {
             self.new_work = NewWork::Refused;

@@ -49,7 +49,7 @@ pub enum CloseReason {
     /// The peer fell silent over UDP before its address was validated; see
     /// [`Rules::unvalidated_timeout_ns`](super::Rules::unvalidated_timeout_ns). It gets no go-away.
     Unvalidated,
-    /// The session made room for another address over UDP, as the oldest unvalidated one. The peer gets no go-away.
+    /// Over UDP: the oldest session of an unvalidated address, closed to make room for another. It gets no go-away.
     Evicted,
     /// A layer of the transport, such as TLS, could not go on.
     Layer(LayerError),
@@ -187,20 +187,20 @@ impl fmt::Display for CloseReason {
             }
             Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
-            Self::SlowSubscriber => formatter.write_str("fell too far behind in a room"),
+            Self::SlowSubscriber => formatter.write_str("the peer fell too far behind in a room"),
             Self::MemoryLimit => formatter.write_str(
                 "the server was near its memory limit, and this session was slow or new",
             ),
             Self::ControlFlood => formatter.write_str("too many control frames"),
-            Self::RateLimit => formatter.write_str("sent more in a second than it may"),
+            Self::RateLimit => formatter.write_str("the peer sent more than its rate limit allows"),
             Self::RequestIdReused => {
-                formatter.write_str("a request has the id of one that is still being worked on")
+                formatter.write_str("a request has the id of one that is not answered yet")
             }
             Self::LaneFailed => formatter.write_str("the lane failed"),
             Self::Unvalidated => {
-                formatter.write_str("fell silent before its address was established")
+                formatter.write_str("the peer fell silent before its address was established")
             }
-            Self::Evicted => formatter.write_str("made room for another address"),
+            Self::Evicted => formatter.write_str("the session made room for another UDP address"),
             Self::Layer(LayerError::Tls(fault)) => write!(formatter, "TLS failed: {fault}"),
             Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
             Self::Unauthenticated(failure) => write!(formatter, "not authenticated: {failure}"),

@@ -35,10 +35,10 @@ pub(super) struct Timing {
     /// is a sign of life like input.
     began_or_taken_ns: u64,
     last_input_ns: u64,
-    /// The time of the first ping since the last sign of life; before that sign if there was none.
+    /// The time of the first ping since the last sign of life. If it is before that sign, no ping was sent since.
     asked_ns: u64,
-    /// The time of the last check since the last sign of life that came too late to decide; before that sign if there
-    /// was none.
+    /// The time of the last check that came too late to decide. If it is before the last sign of life, there was no
+    /// such check since.
     excused_ns: u64,
     /// The time at which the owner should call.
     due_ns: u64,
@@ -61,7 +61,7 @@ impl Timing {
         }
     }
 
-    /// The peer of an open connection took output.
+    /// Notes that the peer of an open connection took output.
     #[inline]
     pub(super) fn note_taken(&mut self, now_ns: u64) {
         self.began_or_taken_ns = self.began_or_taken_ns.max(now_ns);
@@ -78,7 +78,7 @@ impl Timing {
 }
 
 impl Connection {
-    /// Input came, or its absence counts from now on.
+    /// Notes that input came. It also restarts the time of silence without input, for example when a pause ends.
     #[inline]
     pub fn note_input(&mut self, now_ns: u64) {
         self.timing.last_input_ns = now_ns;
@@ -213,7 +213,7 @@ impl Connection {
         if self.awaits_lossy_end() {
             return since_ns.saturating_add(rules.handshake_timeout_ns);
         }
-        // A time that has passed already comes again after the whole interval.
+        // If the time has passed already, the next check is a whole interval from now.
         let next_after_ns = |since_ns: u64, after_ns: u64| match since_ns.saturating_add(after_ns) {
             at_ns if at_ns > now_ns => at_ns,
             _ => now_ns.saturating_add(after_ns),

@@ -122,7 +122,7 @@ impl<'a> Der<'a> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (length, rest) = match first {
             0..=0x7F => (usize::from(first), rest),
-            // Certificates of more than 16 MiB are none.
+            // A length of more than three bytes is refused: no certificate has 16 MiB.
             0x81..=0x83 => {
                 let (length, rest) = rest.split_at_checked(usize::from(first & 0x7F))?;
                 let length = length

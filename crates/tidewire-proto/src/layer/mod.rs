@@ -87,7 +87,7 @@ pub trait Layer: fmt::Debug + Send {
 #[non_exhaustive]
 pub enum LayerError {
     /// The bytes are not records of the layer, or were changed on their way.
-    #[error("the bytes are no valid records")]
+    #[error("the bytes are not valid records")]
     Malformed,
     /// A record is longer than [`RECORD_BYTES_MAX`], or than the layer allows.
     #[error("a record is longer than allowed")]

@@ -1,4 +1,4 @@
-//! Failures of TLS, as a peer and an operator must hear of them: what failed, and what to do.
+//! Failures of TLS, with texts for a peer and an operator: what failed, and what to do.
 //!
 //! The layer itself is not in this crate. Its failures are, because a [close reason](crate::connection::CloseReason) carries
 //! them.
@@ -19,10 +19,10 @@ pub enum TlsFault {
         "the peer speaks TLS, and this side does not: use tls:// on both sides, or tcp:// on both"
     )]
     UnexpectedTls,
-    /// The time of the certificate is over.
+    /// The certificate has expired.
     #[error("the peer's certificate has expired: renew it, and check the clock of this machine")]
     Expired,
-    /// The time of the certificate has not begun.
+    /// The certificate is not valid yet.
     #[error("the peer's certificate is not valid yet: check the clocks of both machines")]
     NotYetValid,
     /// The certificate is for other hosts.
@@ -40,7 +40,7 @@ pub enum TlsFault {
     /// The certificate was revoked.
     #[error("the peer's certificate was revoked: give the peer a new one")]
     Revoked,
-    /// The certificate has another purpose, such as that of a server in a client.
+    /// The certificate has another purpose: for example, a client shows the certificate of a server.
     #[error(
         "the peer's certificate is for another purpose: its extended key usage must name its side of the connection"
     )]

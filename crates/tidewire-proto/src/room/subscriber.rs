@@ -21,7 +21,7 @@ pub struct Subscriber {
     gap: u64,
     /// Whether the backlog of `drop_newest` is in the session's output. Until that is sent, new messages are dropped.
     spilled: bool,
-    /// The first message before the cursor that the newest messages of all topics replace; `None` if it is not behind.
+    /// While conflated: the first message not given yet. From it to the cursor, each topic's newest message is sent instead.
     latest_from: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Reads a FlatBuffer table without trusting any offset in it.
 //!
-//! A FlatBuffer is a web of offsets, and its usual accessors follow them wherever they lead. Here every step is a
+//! A FlatBuffer consists of offsets, and its usual accessors follow them without a check. Here every step is a
 //! bounds-checked slice, so that nothing outside the buffer can be reached. The content is only read as bytes and text.
 //!
 //! ```text
