@@ -8,10 +8,10 @@
 //! process holds are one number for all threads, because one thread frees what another allocated. Each thread adds its
 //! share to that number when the share exceeds 4 KiB.
 //!
-//! Rejected: counting by thread name (to find the name inside an allocator may allocate); one count for the whole
-//! process (peers and coordinators allocate); locked additions for every allocation (20 ns on top of the 6 of a good
-//! allocator, even on a cache line of its own); and a list of all threads' counts, which threads would have to leave
-//! while they end.
+//! Rejected: counting by thread name, because finding the name may allocate within the allocator; one count for the
+//! whole process (peers and coordinators allocate); locked additions for every allocation (20 ns on top of the 6 of a
+//! good allocator, even on a cache line of its own); and a list of all threads' counts, from which a thread would have
+//! to remove itself while it ends.
 //!
 //! When no [`CountingAllocator`] is the global one, nothing is counted, and [`thread_allocations`] says so.
 

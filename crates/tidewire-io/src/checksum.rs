@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn agrees_with_the_published_check_value_and_the_library() {
-        // The usual check value is that of "123456789", which is no whole number of words; iSCSI publishes the value of
-        // 32 bytes.
+        // The usual check value is for "123456789", which has no whole number of words. iSCSI publishes the value of 32
+        // bytes.
         assert_eq!(crc32c_of_words(&[0; 4]), 0x8A91_36AA);
         assert_eq!(crc32c_of_words(&[u64::MAX; 4]), 0x62A8_AB43);
         let mut random = fastrand::Rng::with_seed(7);

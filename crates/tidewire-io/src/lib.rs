@@ -1,9 +1,8 @@
 //! The operating-system layer of Tidewire: every system call and all unsafe code of the workspace.
 //!
-//! A lane is built from these parts: a [`poller`] that says which descriptors are ready, [`socket`]s
-//! that never block, a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`waker`] by
-//! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
-//! protocols, and none spawns a thread.
+//! A lane is built from these parts: a [`poller`] that says which descriptors are ready, [`socket`]s that never block,
+//! a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`waker`] with which other threads wake a sleeping
+//! lane. None of them knows about messages, sessions or protocols, and none spawns a thread.
 //!
 //! Four modules make no system call: [`checksum`] uses an instruction of the processor, [`allocation`] counts
 //! allocations, [`append`] appends small messages to a vector, and [`words`] passes a few bytes from one thread to
@@ -14,7 +13,6 @@
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
 //! [`datagram`]s.
 //!
-//! This is the only crate of the workspace that holds unsafe code. Each block is in the small module that
 //! This is the only crate of the workspace that holds unsafe code. Each block is in a small module of its own, says why
 //! it is sound, and has a test that fails when it is not. System calls go through `rustix`, which is safe except where
 //! a kernel interface keeps a descriptor number after the call returns.

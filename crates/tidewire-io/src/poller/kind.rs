@@ -113,7 +113,7 @@ pub struct ParsePollerError {
 
 /// The environment variable names no poller.
 #[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
-#[error("the environment variable TIDEWIRE_POLLER cannot be used; correct or unset it")]
+#[error("the environment variable TIDEWIRE_POLLER cannot be used: {source}")]
 pub struct PollerVariableError {
     source: ParsePollerError,
 }

@@ -333,7 +333,7 @@ pub enum RegisterError {
     },
     /// The kernel refused. `ENOSPC` means that `fs.epoll.max_user_watches` is used up. `EPERM` means that the
     /// descriptor is of a kind that cannot be polled, such as a regular file.
-    #[error("the kernel refused to change the registration of descriptor {descriptor}")]
+    #[error("the kernel refused to change the registration of descriptor {descriptor}: {source}")]
     Io {
         /// The descriptor's number.
         descriptor: RawFd,
@@ -356,7 +356,7 @@ pub enum WaitError {
         source: io::Error,
     },
     /// The kernel refused to wait.
-    #[error("the kernel refused to wait for readiness")]
+    #[error("the kernel refused to wait for readiness: {source}")]
     Io {
         /// The kernel's answer.
         source: io::Error,

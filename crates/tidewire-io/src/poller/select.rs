@@ -11,9 +11,9 @@
 //! kept for the next wait, which then makes no system call, as with poll. A registration with [`Interest::NONE`] is in
 //! neither set, and is thus silent by nature.
 //!
-//! select has no word for a hang-up: the kernel makes a descriptor readable for it, and writable only if a write would
-//! fail at once. Sockets, both ends of pipes in their usual direction, and eventfds meet the contract that way, as the
-//! tests show for sockets. The read end of a pipe watched for writing would not.
+//! select does not report hang-ups separately: the kernel makes a descriptor readable for one, and writable only if a
+//! write would fail at once. Sockets, both ends of pipes in their usual direction, and eventfds meet the contract that
+//! way, as the tests show for sockets. The read end of a pipe watched for writing would not.
 #![expect(unsafe_code, reason = "select(2) takes bare descriptor numbers")]
 
 use std::io;

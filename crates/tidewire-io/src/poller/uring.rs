@@ -29,7 +29,6 @@
 //! when the completion queue overflows or when the thread that submitted it exits; it is then armed again as soon as
 //! the descriptor is not ready. The kernel keeps the file of an armed request open. `remove` therefore submits its
 //! cancellation at once rather than at the next wait; otherwise closing the descriptor would not end the connection.
-//! end the connection.
 #![expect(
     unsafe_code,
     reason = "submission entries and the list of descriptors outlive the borrows they were made from"

@@ -84,7 +84,7 @@ pub enum SocketOptionsError {
     )]
     ModeWithoutFile,
     /// The kernel refused.
-    #[error("the kernel refused {option}")]
+    #[error("the kernel refused {option}: {source}")]
     Refused {
         /// The option's name.
         option: &'static str,
