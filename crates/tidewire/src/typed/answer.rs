@@ -63,7 +63,7 @@ pub enum ReplyError {
     #[error("the answer cannot be encoded")]
     Format(#[from] FormatError),
     /// The payload does not fit a frame of the codec.
-    #[error("the answer cannot be sent")]
+    #[error("the answer cannot be sent: {0}")]
     Send(#[from] SendError),
 }
 
