@@ -36,7 +36,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Whether a payload with so much around it fits a frame that all subscribers of a room or topic get.
+    /// Checks that a payload with `overhead_bytes` around it fits a frame that all subscribers of a room or topic get.
     #[inline]
     pub(crate) fn check_shared_frame(
         &self,

@@ -320,8 +320,8 @@ impl Pending {
         true
     }
 
-    /// Gives up the request of a slot that was abandoned, if it is still the one that was sent last for that slot. Otherwise
-    /// its answer has come, or it is queued: the next [`send_queued`](Self::send_queued) removes it.
+    /// Gives up the request that was last sent for this abandoned slot, if it still waits. Otherwise its answer has
+    /// come, or it is queued: the next [`send_queued`](Self::send_queued) removes it.
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
         if let Some(id) = self.sent_ids.get(slot.index()).copied()
             && let Some(sent) = self.sent.find_mut(id)

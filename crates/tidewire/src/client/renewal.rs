@@ -12,7 +12,7 @@ use crate::session::SessionId;
 /// The state of the credentials of the present connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Renewal {
-    /// They do not expire, or the application was told and has no newer ones.
+    /// They do not expire, or the application got an event and has no newer ones.
     None,
     /// Newer ones are asked for at `at_ns`.
     Planned { at_ns: u64, expires_ns: u64 },

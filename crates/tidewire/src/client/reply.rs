@@ -112,9 +112,9 @@ impl Completions {
         !self.wakers.is_empty()
     }
 
-    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the one before: many futures of one
-    /// task have the same waker, mostly in a row. Call it without a lock, because a woken task may submit at once and
-    /// dropping a waker may run foreign code.
+    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the previous one: many futures
+    /// of one task have the same waker, mostly in a row. Call it without a lock, because a woken task may submit at
+    /// once and dropping a waker may run foreign code.
     pub(super) fn wake(&mut self) {
         let mut last: Option<Waker> = None;
         for waker in self.wakers.drain(..) {

@@ -24,8 +24,8 @@ use crate::session::CloseReason;
 
 /// A subscription of one client to one pattern. Dropping it unsubscribes. [`Client::subscribe`] has an example.
 ///
-/// It keeps its client alive. When the client reconnects by itself, it subscribes again. Messages published in between are
-/// lost: they lie between [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`].
+/// It keeps its client alive. When the client reconnects by itself, it subscribes again. Messages published between
+/// [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`] are lost.
 ///
 /// It is also a stream of its events. The stream ends instead of returning [`TopicEvent::Ended`]. A poll after the end
 /// returns `None` again. An event is taken when a poll is ready with it, so dropping a pending `next()` of the stream loses

@@ -1,9 +1,9 @@
 //! Takes the messages of other threads once a turn. It is the only reader of the lane's mailbox.
 //!
-//! Messages are handled in the order in which they came. So the answers, sends and closes of a thread happen in its order,
-//! and messages that it sent before a drain are sent. A turn handles a bounded number, because senders that are faster than the
-//! lane would otherwise keep it from its sockets. It handles more if a message of the server or of another lane waits: that
-//! message stands behind all that came before, and should not wait for many turns.
+//! Messages are handled in the order in which they came. So the answers, sends and closes of a thread happen in its
+//! order, and messages that it sent before a drain are sent. A turn handles a bounded number, because senders that are
+//! faster than the lane would otherwise keep it from its sockets. It handles more if a message of the server or of
+//! another lane waits: that message comes after all earlier ones, and should not wait for many turns.
 
 use super::Lane;
 use crate::engine::Core;

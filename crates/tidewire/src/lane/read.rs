@@ -331,8 +331,8 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 (rest, frames) = (served.0, frames + served.1);
             }
         } else {
-            // A message that is passed by reference lies in memory. The copy keeps all others in registers. The lane's kinds
-            // have no names.
+            // A message that is passed by reference must be in memory. The copy keeps all others in registers. The
+            // lane's kinds have no names.
             let name = "";
             let handled = control::handle(cx, slot, &Message { name, ..message });
             if let Handled::Closed(reason) = handled {

@@ -83,7 +83,7 @@ impl SpinBackoff {
 #[derive(Clone, Copy)]
 struct Look {
     time_ns: u64,
-    /// The lane also polls, and yields its core between two looks.
+    /// The lane also polls, and yields its core between two checks.
     everywhere: bool,
 }
 
@@ -225,7 +225,7 @@ fn until(at_ns: Option<u64>) -> Option<Duration> {
 /// where a limit of 10 µs made 12,000 round trips a second and this one makes 600,000.
 const ADAPTIVE_NS: u64 = 50_000;
 
-/// The most times that a lane sleeps at once before it spins again. A spin in vain then costs 50 ns for each wait.
+/// The most times that a lane sleeps at once before it spins again. A spin that finds nothing then costs 50 ns for each wait.
 const PASSES_MAX: u32 = 1_023;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The rate limit of a session.
 //!
-//! There is a token bucket for messages and one for bytes. Each is kept as one time: the moment at which the bucket is full
-//! again. A message moves that moment by its cost. The moment may lie ahead of now by the length of the burst at most. So no
-//! timer fills a bucket, and a session that sends nothing costs nothing. A message may take more bytes than the bucket has, and
-//! the next message waits for them. Otherwise a frame that is larger than the burst could never come.
+//! There is a token bucket for messages and one for bytes. Each is kept as one time: the moment at which the bucket is
+//! full again. A message moves that moment forward by its cost. It may come while that moment is at most the burst ahead
+//! of now. So no timer fills a bucket, and a session that sends nothing costs nothing. A message may take more bytes than
+//! the bucket has, and the next message waits for them. Otherwise a frame that is larger than the burst could never come.
 
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ impl Rate {
         message_free_ns.max(byte_free_ns)
     }
 
-    /// Counts a message of so many bytes.
+    /// Counts a message of this many bytes.
     pub(crate) fn take(&self, bucket: &mut Bucket, bytes: usize, now_ns: u64) {
         let message_ns = cost_ns(1, self.messages);
         let bytes_ns = cost_ns(bytes as u64, self.bytes);
@@ -195,7 +195,7 @@ mod tests {
         RateLimit::new(WhenExceeded::Pause)
     }
 
-    /// Counts how many messages of so many bytes the rate allows at this moment.
+    /// Counts how many messages of this size the rate allows at this moment.
     fn taken(rate: Rate, bucket: &mut Bucket, bytes: usize, now_ns: u64) -> usize {
         let mut count = 0;
         while rate.free_ns(*bucket) <= now_ns {

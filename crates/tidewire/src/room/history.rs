@@ -72,7 +72,7 @@ pub(crate) type PastMessage = (String, Vec<u8>);
 #[derive(Debug, Default)]
 pub(super) struct Histories {
     rooms: Mutex<HashMap<Box<str>, Arc<RoomHistory>>>,
-    /// Counts messages. It tells which room was silent for the longest time.
+    /// Counts messages, and so shows which room was silent for the longest time.
     clock: AtomicU64,
 }
 

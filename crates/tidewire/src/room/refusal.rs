@@ -35,7 +35,7 @@ impl From<TableFull> for ReachedLimit {
     }
 }
 
-/// Returns the remedy for a peer that meets a limit on rooms.
+/// Returns the remedy for a peer that reached a limit on rooms.
 fn room_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session => {
@@ -52,7 +52,7 @@ fn room_limit(limit: ReachedLimit) -> &'static str {
     }
 }
 
-/// Returns the remedy for a peer that meets a limit on patterns.
+/// Returns the remedy for a peer that reached a limit on patterns.
 fn pattern_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session => {

@@ -1,10 +1,10 @@
 //! Slow subscribers, and the publishers that a blocking room pauses for them.
 //!
-//! A policy applies when a sweep finds a subscriber's socket full: a subscriber that keeps up never meets its policy.
-//! A `block` subscriber marks the room as congested, for all lanes. Publishers check the mark when they send a
-//! message, and a publisher that finds it set is not read until it is cleared. The lane of the subscriber clears the
-//! mark when the subscriber has caught up or its time is over. Rejected: a message to each publisher's lane. It would
-//! arrive a turn late, and publishers may leave meanwhile.
+//! A policy applies when a sweep finds a subscriber's socket full. So it never applies to a subscriber that keeps up. A
+//! `block` subscriber marks the room as congested, for all lanes. Publishers check the mark when they send a message,
+//! and a publisher that finds it set is not read until it is cleared. The lane of the subscriber clears the mark when
+//! the subscriber has caught up or its time is over. Rejected: a message to each publisher's lane. It would arrive a
+//! turn late, and publishers may leave meanwhile.
 
 use std::sync::Arc;
 

@@ -45,7 +45,7 @@ pub struct Context<'a> {
     /// Largest frame that both sides accept.
     pub(crate) frame_bytes_max: usize,
     pub(crate) current: Current,
-    /// Largest frame of a reply that needs nothing but to be appended to the output; see [`Context::update_fast_reply_limit`].
+    /// Largest frame of a reply that only needs to be appended to the output; see [`Context::update_fast_reply_limit`].
     pub(crate) reply_bytes_max: usize,
     /// Replies of this session must wait for earlier ones that are deferred.
     pub(crate) keeps_order: bool,

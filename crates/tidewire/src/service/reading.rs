@@ -80,7 +80,7 @@ impl SessionHandle {
             return Err(NotOpen);
         }
         if !self.session.wish_reading(reads) {
-            // A message to the lane is already on its way, and the lane will read the latest wish.
+            // A message to the lane is already on its way, and the lane will read the latest request.
             return Ok(());
         }
         self.post(LaneMessage::Reading {
@@ -90,7 +90,7 @@ impl SessionHandle {
 }
 
 impl Core {
-    /// Applies the latest wish of other threads to pause or resume a session.
+    /// Applies the latest request of other threads to pause or resume a session.
     pub(crate) fn deliver_reading(&mut self, id: SessionId) {
         let Some(slot) = self.sessions.slot_of(id) else {
             return;

@@ -124,7 +124,7 @@ impl<'a> SessionSender<'a> {
     }
 
     /// Whether the session's output accepts another message. A full output is written first, as a send does, but no
-    /// message counts as refused. It does not tell whether the session still exists; a send does.
+    /// message counts as refused. The session may have ended all the same; only a send finds that out.
     #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         if self.output.bytes().len() <= self.destination.full_above {

@@ -83,7 +83,7 @@ impl LaneSessions {
                     (output.len() < PULL_BYTES).then(|| output.datagram_room())
                 });
             }
-            // Only whole frames were copied, so there is no rest of a torn one.
+            // Only whole frames were copied, so no part of a frame is left over.
             let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
             output.room_messages += advance.messages;
         }

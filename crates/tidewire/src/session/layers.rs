@@ -9,8 +9,8 @@ use super::{CloseReason, LaneSessions};
 use crate::transport::Transport;
 
 impl LaneSessions {
-    /// Writes the bytes that a session's layers hold, when its output is empty. Returns whether all were written. Without
-    /// layers there are none.
+    /// Writes the bytes that a session's layers hold, when its output is empty. Returns whether all were written, which
+    /// is also true without layers.
     #[inline]
     pub(super) fn flush_layers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         match self.slab[slot].stream.pending_bytes() {

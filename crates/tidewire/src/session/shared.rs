@@ -38,7 +38,7 @@ pub(crate) struct SessionShared {
     pub(crate) frame_bytes_max: usize,
     is_open: AtomicBool,
     is_closing: AtomicBool,
-    /// The last wish of other threads: [`READING_WISHED`] and [`READING_TOLD`].
+    /// The last request of other threads to read or to pause: [`READING_WISHED`] and [`READING_TOLD`].
     reading: AtomicU8,
     tag: AtomicU64,
     /// Bytes from other threads that have not left the session's output yet.
@@ -125,14 +125,14 @@ impl SessionShared {
         !self.is_closing.swap(true, Ordering::AcqRel)
     }
 
-    /// Stores a wish for the lane. Returns whether a message to the lane is needed. It is not if an earlier message is still
-    /// unread.
+    /// Stores the request of another thread to read or to pause. Returns whether the lane needs a message. It does not
+    /// if it has not read an earlier one yet.
     pub(crate) fn wish_reading(&self, reads: bool) -> bool {
         let wish = READING_TOLD | if reads { READING_WISHED } else { 0 };
         self.reading.swap(wish, Ordering::AcqRel) & READING_TOLD == 0
     }
 
-    /// Takes the last wish: whether the session is to be read.
+    /// Takes the last request: whether the session is to be read.
     pub(crate) fn take_reading_wish(&self) -> bool {
         self.reading.swap(0, Ordering::AcqRel) & READING_WISHED != 0
     }
@@ -162,7 +162,7 @@ impl SessionShared {
     }
 }
 
-/// The bit for a wish that the session is read.
+/// The bit for a request to read the session.
 const READING_WISHED: u8 = 1 << 0;
 
 /// The bit for a message to the lane that is still unread.

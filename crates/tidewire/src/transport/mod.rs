@@ -20,9 +20,9 @@
 //! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
 //!   with [`finish_turn`](Transport::finish_turn) at the end of every turn, and do without reports until the lane sleeps.
 //!
-//! - If layers stand over a socket ([`layer`]), [`secure`](Transport::secure) runs their handshakes until the transport
-//!   [is secured](Transport::is_secured). Before that, no frame is read or written. A write may accept more than the socket
-//!   does: the rest is [pending](Transport::pending_bytes), counts as output, and [`flush`](Transport::flush) writes it.
+//! - If a socket has layers over it ([`layer`]), [`secure`](Transport::secure) runs their handshakes until the transport [is
+//!   secured](Transport::is_secured). Before that, no frame is read or written. A write may accept more than the socket does:
+//!   the rest is [pending](Transport::pending_bytes), counts as output, and [`flush`](Transport::flush) writes it.
 //!
 //! Datagrams are the exception in the contract: they may be lost and reordered, and they preserve boundaries. So the lane
 //! receives and sends them itself ([`datagram`]), and uses such a transport only for the other calls.

@@ -45,7 +45,7 @@ impl UnframedStream {
         &self.stream
     }
 
-    /// Advances by so many written bytes of frames, and by the lengths in front of them. Returns the advance in bytes of
+    /// Advances by `written` bytes of frames, and by the lengths in front of them. Returns the advance in bytes of
     /// `pieces`.
     fn advance(&mut self, pieces: &[IoSlice<'_>], mut written: usize) -> usize {
         let mut consumed = 0;

@@ -85,7 +85,7 @@ pub(super) struct State<E> {
     next_number: u64,
 }
 
-/// The positions of topics in a queue, so that a newer message can replace the one of the same topic.
+/// The positions of topics in a queue, so that a newer message can replace an older one of the same topic.
 #[derive(Debug, Default)]
 struct Conflation {
     /// The position of each topic's message, counted from the first event at the start of conflation.

@@ -318,7 +318,7 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
                 assert!(batch.request().is_some());
                 batch.pass();
                 in_turn += 1;
-                // A new request comes for each, before the lane looks again.
+                // A new request comes for each, before the lane checks again.
                 offer();
             }
             assert!(in_turn <= turn_max, "{in_turn} commands in a turn");

@@ -87,8 +87,8 @@ impl<W: Write> Sink<W> {
         self.block.clear();
     }
 
-    /// Offers the collected lines, and then reports the lines lost until now. So the report stands behind the lines that filled
-    /// the queue.
+    /// Offers the collected lines, and then reports the lines lost until now. So the report comes after the lines that
+    /// filled the queue.
     fn write_and_tell(&mut self) {
         let dropped = self.tally.dropped_by_queue();
         self.write_block();
@@ -205,7 +205,7 @@ const TELL_INTERVAL: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    /// A target that accepts so many bytes a call, and fails where that is 0. It keeps the bytes of each call.
+    /// A target that accepts the next number of bytes at each call, and fails if that is 0. It keeps the bytes of each call.
     #[derive(Default)]
     struct Script {
         takes: VecDeque<usize>,
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Logs three lines to a target that accepts so many bytes a call, and flushes once.
+    /// Logs three lines to a target that accepts these numbers of bytes, and flushes once.
     fn logged(takes: &[usize]) -> Sink<Script> {
         let script = Script {
             takes: takes.iter().copied().collect(),

@@ -205,7 +205,7 @@ fn a_full_disk_is_counted_and_the_log_says_so_when_it_has_room_again() {
     assert_eq!((metrics.written, metrics.failed), (2, 3));
     let text = kept.text();
     let lines: Vec<&str> = text.lines().collect();
-    // The part of the cut line stands alone.
+    // The part of the cut line is a line of its own.
     assert_eq!(lines[..3], ["li", "line 3", "line 4"]);
     assert!(lines[3].ends_with("lines=3 total=3"), "{text}");
 }

@@ -10,7 +10,7 @@
 //! | `send` | trace | the first write | the last, of one flush | session, peer, codec, bytes |
 //! | `close` | debug | before the service is told | taken apart | session, peer, codec, reason |
 //!
-//! `handle` lies in `receive`. A client has a lane too, so it has all five.
+//! A span `handle` is inside a span `receive`. A client has a lane too, so it has all five.
 //!
 //! Approach: the lane makes a guard and ends it, with the same calls whether the feature is on or off. If it is off,
 //! the guards have no size and the calls have no code; `.ci/count-instructions` checks that. Rejected:

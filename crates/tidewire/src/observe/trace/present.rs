@@ -18,7 +18,7 @@ pub(crate) struct Connecting(Option<Box<Span>>);
 #[derive(Debug)]
 pub(crate) struct Entered(EnteredSpan);
 
-/// Bytes on their way through a socket. The lane's counters tell their number at the end.
+/// Bytes on their way through a socket. Their number is the change of the lane's counters.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
 pub(crate) struct Moving {

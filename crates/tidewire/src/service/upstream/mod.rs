@@ -132,7 +132,7 @@ pub enum UpstreamAddressError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
-    /// The upstream refused the request. The code tells whether a retry makes sense.
+    /// The upstream refused the request. The code says whether a retry makes sense.
     #[error("{}", escaped(text.as_bytes()))]
     Refused {
         /// The code, for programs.

@@ -92,8 +92,8 @@ impl Packing {
         self.end = end;
     }
 
-    /// Allows frames of so many bytes to be appended without notes. Returns the largest length of the output at which one more
-    /// may be appended. `None` if each frame must be noted. Call [`Packing::end_appending`] afterwards.
+    /// Allows frames of this size to be appended without notes. Returns the largest length of the output at which one
+    /// more may be appended. `None` if each frame must be noted. Call [`Packing::end_appending`] afterwards.
     pub(crate) fn appendable(&mut self, frame_bytes: usize) -> Option<usize> {
         if frame_bytes == 0 {
             return None;
@@ -168,7 +168,7 @@ impl Packing {
         Some(Run { end, segment_bytes })
     }
 
-    /// Notes that so many datagrams behind the first `sent` bytes were sent. Returns the offset of the next one.
+    /// Notes that this many datagrams behind the first `sent` bytes were sent. Returns the offset of the next one.
     pub(crate) fn consume(&mut self, mut sent: usize, mut datagrams: usize) -> usize {
         while let Some(run) = self.full.get(self.next) {
             let count = (run.end - sent) / run.datagram_bytes;

@@ -113,8 +113,8 @@ pub enum InprocConnectError {
     },
 }
 
-/// Connects a session of a lane to a name. With `waiter`, the connection waits for a server of that name, and the lane is told
-/// when there is one.
+/// Connects a session of a lane to a name. With `waiter`, the connection waits for a server of that name, and the lane
+/// gets a report when there is one.
 pub(crate) fn connect(
     name: &InprocName,
     waiter: Option<&Arc<dyn Party>>,
@@ -199,7 +199,7 @@ impl Transport for InprocStream {
         token: Token,
         interest: Interest,
     ) -> Result<(), RegisterError> {
-        // The descriptor is always watched for reading. The ring tells which events have come.
+        // The descriptor is always watched for reading. The ring knows which events have come.
         poller.add(self.ring.as_fd(), token, Interest::READ)?;
         self.wanted = interest;
         self.announce();

@@ -120,8 +120,8 @@ pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectErro
     lock().connect(name)
 }
 
-/// Connects to the server that listens on `name`. If there is none, one end waits for it, and `lane` is told when a server takes
-/// that end.
+/// Connects to the server that listens on `name`. If none does, one end waits for it, and `lane` gets a report when a
+/// server takes that end.
 pub(super) fn connect_or_wait(
     name: &InprocName,
     lane: &Arc<dyn Party>,
