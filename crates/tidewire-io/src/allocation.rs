@@ -8,10 +8,10 @@
 //! process holds are one number for all threads, because one thread frees what another allocated. Each thread adds its
 //! share to that number when the share exceeds 4 KiB.
 //!
-//! Rejected: counting by thread name, because finding the name may allocate within the allocator; one count for the
-//! whole process (peers and coordinators allocate); locked additions for every allocation (20 ns on top of the 6 of a
-//! good allocator, even on a cache line of its own); and a list of all threads' counts, from which a thread would have
-//! to remove itself while it ends.
+//! Rejected: counting by thread name, because finding the name may allocate within the allocator. Rejected: one count
+//! for the process, because peers and coordinators allocate. Rejected: locked additions for every allocation, 20 ns on
+//! top of the 6 of a good allocator, even on a cache line of its own. Rejected: a list of all threads' counts, because
+//! a thread would have to remove itself while it ends.
 //!
 //! When no [`CountingAllocator`] is the global one, nothing is counted, and [`thread_allocations`] says so.
 
@@ -151,6 +151,6 @@ thread_local! {
     static UNPUBLISHED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The share that a thread keeps before it adds it to the process's number: much more than a message, so that a steady
-/// state does not touch the shared number, and little compared with what a process holds.
+/// The share that a thread keeps before it adds it to the process's number. It is much more than a message, so that a
+/// steady state does not touch the shared number, and little compared with the bytes that a process holds.
 const UNPUBLISHED_MAX: u64 = 4_096;

@@ -4,7 +4,7 @@
 //! checks and a call of the C library's copy function. That is most of the cost of sending such a message. Approach:
 //! header, length and required room are the same for all frames of a pattern and are computed once. One comparison then
 //! checks the capacity, and small payloads are copied inline. The first bytes of a payload are often a number that was
-//! just written, so they are copied by themselves: a wider load would have to wait until that write has left the
+//! just written, so they are copied by themselves. A wider load would have to wait until that write has left the
 //! processor, which takes longer than all the rest. Rejected: the same in safe code, which checks the capacity again
 //! for every piece, and where the compiler merges neighbouring loads.
 #![expect(

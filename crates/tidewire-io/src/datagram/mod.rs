@@ -5,17 +5,17 @@
 //! each datagram.
 //!
 //! The cost of small datagrams is the system call and the path through the network stack, not the bytes. Many datagrams
-//! share both when the sender passes a segment run, which is a run of datagrams of equal size, in one call
-//! (segmentation offload, GSO), and the receiver takes a run of one peer in one piece (GRO), several runs in one call
+//! share both in a segment run, which is a run of datagrams of equal size. The sender passes a run in one call
+//! (segmentation offload, GSO). The receiver takes a run of one peer in one piece (GRO), and several runs in one call
 //! (`recvmmsg`). Measured with 32 bytes over loopback, this raises a third of a million datagrams a second to many
 //! millions. The two belong together, because a sender with GSO overruns a receiver without GRO. A [`DatagramSocket`]
 //! therefore always takes runs, and a [`DatagramBatch`] splits them into their datagrams.
 //!
 //! The system calls are those of `quinn-udp`, which has years of experience with network cards that promise offload and
-//! then fail. Some of its choices for QUIC are undone, because they do not suit a plain datagram service: it forbids
-//! fragmentation, so anything larger than the path's packets would be refused, and it requests a time stamp and the
+//! then fail. Some of its choices for QUIC are undone, because they do not suit a plain datagram service. It forbids
+//! fragmentation, so anything larger than the path's packets would be refused. It requests a time stamp and the
 //! congestion bits of every datagram, which are not used here. Rejected: `std::net::UdpSocket`, because it moves one
-//! datagram a call; and a new implementation of the offload, because the fallbacks are the hard part.
+//! datagram a call. Rejected: a new implementation of the offload, because the fallbacks are the hard part.
 //!
 //! No loss is silent. The kernel's receive buffer may overflow, which is UDP's nature, and
 //! [`DatagramSocket::kernel_drops`] counts it.

@@ -1,9 +1,9 @@
 //! Cuts bytes into segment runs, and learns which runs the kernel does not take.
 //!
-//! No query says with certainty whether offload is supported: the option can be set and the send still fails with `EIO`
-//! (the card computes no checksums, or a tunnel is in the way), or with `EINVAL` or `EMSGSIZE` when the datagrams are
-//! larger than the path's packets. Such a run was not sent at all, so its first datagram is then sent alone. If that
-//! works, the run was refused for being a run, and datagrams of this size are sent one by one from then on. If it
+//! No query says with certainty whether offload is supported. The option can be set and the send still fails: with
+//! `EIO` if the card computes no checksums or a tunnel is in the way, or with `EINVAL` or `EMSGSIZE` if the datagrams
+//! are larger than the path's packets. Such a run was not sent at all, so its first datagram is then sent alone. If
+//! that works, the run was refused for being a run, and datagrams of this size are sent one by one from then on. If it
 //! fails, the cause is another one, and nothing is learnt.
 
 use std::io;

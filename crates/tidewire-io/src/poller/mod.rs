@@ -7,8 +7,8 @@
 //! may therefore stop in the middle of a read when its turn is used up, because the next wait reports the descriptor
 //! again. Every backend keeps this, also when its kernel interface is edge-triggered.
 //!
-//! - A report is a hint: the descriptor *may* answer `WouldBlock` when it was used up since the poller found it ready,
-//!   by another event of the same wait or, after a full batch, of a wait before. Descriptors should be non-blocking.
+//! - A report is a hint: the descriptor *may* answer `WouldBlock`. It may have been used up since the poller found it
+//!   ready: by another event of this wait or, after a full batch, of an earlier wait. Descriptors should be non-blocking.
 //! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read or write meets
 //!   the error itself. There is no separate error flag that could be forgotten.
 //! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under back-pressure

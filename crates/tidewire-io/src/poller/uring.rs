@@ -2,11 +2,11 @@
 //!
 //! A multishot request costs one submission for the life of a registration and completes each time the descriptor
 //! *becomes* ready, which is edge-triggered. The contract requires levels, so every descriptor that a wait reports
-//! stays on a short list. The next wait first queries poll(2), with a timeout of zero, about just that list: a
-//! descriptor that is still ready is reported again; one that is not leaves the list, and its request, which is still
-//! armed, completes when it becomes ready again. A completion that arrived while the lane was working also goes through
-//! that check, because the lane may have used it up meanwhile. A completion that arrives while the poller itself waits
-//! is fresh and reported as it is.
+//! stays on a short list. The next wait first queries poll(2), with a timeout of zero, about just that list. A
+//! descriptor that is still ready is reported again. One that is not leaves the list; its request is still armed, and
+//! completes when it becomes ready again. A completion that arrived while the lane was working also goes through that
+//! check, because the lane may have used it up meanwhile. A completion that arrives while the poller itself waits is
+//! fresh and reported as it is.
 //!
 //! The alternative is one-shot requests armed anew for each report. They are level-triggered by nature and need neither
 //! list nor poll(2), but cost a submission entry, a file lookup and a wait-queue insertion for each event; poll(2) is

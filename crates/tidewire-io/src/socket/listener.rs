@@ -1,7 +1,7 @@
 //! Listening sockets that accept connections.
 //!
 //! A Unix listener leaves a file behind when its process is killed, and binding to that file fails from then on. A
-//! connection attempt shows whether a server still listens: the file of a dead server is replaced, that of a live one
+//! connection attempt shows whether a server still listens. The file of a dead server is replaced, that of a live one
 //! is refused, and anything that is not a socket is left alone. A lock file beside it would close the small gap between
 //! the attempt and the replacement, but would be a second file to leave behind.
 

@@ -6,9 +6,9 @@
 //! contains only letters, digits and marks in use today and a little punctuation, and its letters are of one script or
 //! of scripts that are written together. Comparing [`name_skeleton`]s finds a name that looks like another one in use.
 //!
-//! Rejected: a list of misleading characters made for this crate (there are thousands); changing a peer's name to NFC
-//! (its owner compares bytes and would not find itself); emoji and spaces (they could make surrounding text look like a
-//! part of the name).
+//! Rejected: a list of misleading characters made for this crate, because there are thousands. Rejected: changing a
+//! peer's name to NFC, because its owner compares bytes and would not find itself. Rejected: emoji and spaces, because
+//! they could make surrounding text look like a part of the name.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -151,8 +151,8 @@ pub fn name_skeleton(name: &str) -> String {
     skeleton(name).collect()
 }
 
-/// Returns a peer's name as it may stand in a line: each character that no name may have becomes `?`, so the name
-/// cannot make the line look like another kind of line. The result is never longer than `name`, unless that is empty.
+/// Returns a peer's name for use within a line. Each character that no name may have becomes `?`, so the name cannot
+/// make the line look like another kind of line. The result is never longer than `name`, unless that is empty.
 #[must_use]
 pub fn displayed_name(name: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

@@ -13,8 +13,8 @@
 //! checks the constant header. The bytes of the offset are written as zeros and ignored on receipt, because peers keep
 //! fields of their own there.
 //!
-//! Rejected: a separate codec for NetBox (it is `size=-4,header=00000001`), and truncating a length that does not fit
-//! its field, as the original does: the rest of the payload would be read as frames.
+//! Rejected: a separate codec for NetBox, which is `size=-4,header=00000001`. Rejected: truncating a length that does
+//! not fit its field, as the original does, because a receiver would read the rest of the payload as frames.
 
 use super::frame::{Framed, Head};
 use super::inline::InlineBytes;

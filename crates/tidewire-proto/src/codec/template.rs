@@ -9,8 +9,8 @@
 //! If all compared bytes are within the first eight, one comparison of a word is enough. For a known codec the compiler
 //! folds the layout into that comparison as long as the template is a local variable of the loop.
 //!
-//! Rejected: a template that owns its bytes (every message with a name would have to check it again), and letting the
-//! codec read and write known frames (three methods that only the codecs of this library could implement).
+//! Rejected: a template that owns its bytes, because every message with a name would check it again. Rejected: letting
+//! the codec read and write known frames, with three methods that only the codecs of this library could implement.
 
 use std::ops::Range;
 

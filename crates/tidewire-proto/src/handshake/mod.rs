@@ -11,8 +11,8 @@
 //!    | <-- Welcome (what was agreed) ----------------------- |          smaller frame limit
 //! ```
 //!
-//! Rejected: a magic outside the frames (the decoder would need a state before the first frame), and negotiation in
-//! several rounds (one offer and one answer are enough, and each round costs a round trip).
+//! Rejected: a magic outside the frames, because the decoder would need a state before the first frame. Rejected:
+//! negotiation in several rounds, because one offer and one answer are enough, and each round costs a round trip.
 
 mod error;
 

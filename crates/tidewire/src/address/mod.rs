@@ -22,10 +22,10 @@ pub(crate) use inproc_name::NAME_BYTES_MAX;
 /// after the other. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
 /// the machine may connect to it. An in-process name is known in its own process only.
 ///
-/// A tcp, tls or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames, for a
-/// codec that leaves the choice: the original implementation of UVRPC writes a length in front of each frame over TCP, and
-/// none over Unix sockets. Each address that a server listens on may have its own setting. Without one, the codec's setting
-/// holds. An [`Endpoint`] does not keep it.
+/// A tcp, tls or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames,
+/// for a codec that leaves the choice. For example, the original implementation of UVRPC writes a length in front of
+/// each frame over TCP, and none over Unix sockets. Each address that a server listens on may have its own setting.
+/// Without one, the codec's setting holds. An [`Endpoint`] does not keep it.
 ///
 /// ```
 /// use tidewire::{Address, AddressError, Endpoint};

@@ -14,9 +14,9 @@
 //!                                                                     end: fails all that is pending
 //! ```
 //!
-//! The lane takes the lock once for a list, not for each entry: it takes all submissions by swapping their list for an empty
-//! one, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it has to wait.
-//! It fetches a short reply without the lock.
+//! The lane takes the lock once for a list, not for each entry. It takes all submissions by swapping their list for an
+//! empty one, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it has
+//! to wait. It fetches a short reply without the lock.
 //!
 //! Three rules make this correct. `table/model.rs` runs this code under a model checker, and again with each rule broken.
 //! - A payload is written before its slot is stored with `Release`, and read after the slot is loaded with `Acquire`.

@@ -15,8 +15,8 @@
 //! that gets messages, and then reads the history. A message is sent and recorded under the history's lock. So either
 //! the history has the message before the join reads it, or the message is also sent to the lane of the join.
 //!
-//! Rejected: a history for each lane (all lanes would need all messages of all rooms), and numbers in frames by which
-//! members drop duplicates (only our own codec has a field for them, and the members of a lane share its log).
+//! Rejected: a history for each lane, because all lanes would need all messages of all rooms. Rejected: numbers in
+//! frames by which members drop duplicates: only `tw1` has a field for them, and the members of a lane share its log.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

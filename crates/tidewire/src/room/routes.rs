@@ -5,8 +5,8 @@
 //! lane that its copy is old. The lane then takes the lock and applies the changes since. A subscription is in the
 //! table before its subscriber gets the reply, so every message that is published after the reply reaches it.
 //!
-//! Rejected: rebuilding the copies at every change (a thousand clients that reconnect would cost a million entries),
-//! and sending changes to lanes as messages (the subscriber would get its reply before all lanes know).
+//! Rejected: rebuilding the copies at every change, because a thousand clients that reconnect would cost a million entries.
+//! Rejected: sending changes to lanes as messages, because the subscriber would get its reply before all lanes know.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

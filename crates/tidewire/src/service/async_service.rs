@@ -4,9 +4,9 @@
 //! to the executor of the application. The answer comes back through the lane's mailbox, like every deferred answer.
 //! So this library needs no runtime, and a runtime's threads need not know of lanes.
 //!
-//! Rejected: an executor in the lane (its timers and sockets would not work with the libraries that applications
-//! await), and a trait with async methods (`&mut self` cannot be borrowed across an await, because other requests
-//! need it meanwhile).
+//! Rejected: an executor in the lane, because its timers and sockets would not work with the libraries that
+//! applications await. Rejected: a trait with async methods, because `&mut self` cannot be borrowed across an await
+//! while other requests need it.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -10,9 +10,9 @@
 //! handler answers its own token. Frames and tokens are reused, so a steady flow of deferred answers allocates
 //! nothing.
 //!
-//! Rejected: answering through [`Context::send_to`](crate::Context::send_to) of another session's context (only lanes
-//! have one, and codecs without ids need the order kept), and a boxed future for each request (it needs an allocation
-//! and a scheduler where a queue is enough).
+//! Rejected: answering through [`Context::send_to`](crate::Context::send_to) of another session's context, because only
+//! lanes have a context, and codecs without ids need the order kept. Rejected: a boxed future for each request, because
+//! it needs an allocation and a scheduler where a queue is enough.
 
 use crate::session::Answer;
 use crate::session::{Content, Token};

@@ -8,8 +8,8 @@
 //! A method is a closure, or one of several numbered methods of a value ([`Methods`]), such as a typed service. Both
 //! are called the same way; a closure ignores the number.
 //!
-//! Rejected: one table that is always in lower case (in the other codecs `Add` and `add` are two methods), and a
-//! closure for each method of a value (the closures would have to share the value behind a lock).
+//! Rejected: one table in lower case, because in the other codecs `Add` and `add` are two methods. Rejected: a closure
+//! for each method of a value, because the closures would have to share the value behind a lock.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -30,7 +30,7 @@ use crate::transport::datagram::Packing;
 /// being handled, an output of 64 KiB or more is written when the sender is dropped. Such an output is also written
 /// whenever the session's queue is full. Messages are refused only if the queue stays full.
 ///
-/// To send large amounts to many sessions, send each session a whole block at a time instead of a little to each: for
+/// To send large amounts to many sessions, send each session a whole block at a time instead of a little to each. For
 /// each byte, a write of 16 KiB costs twice as much as one of 32 KiB or more. [`Context::queued_bytes`] returns the
 /// bytes that wait.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The memory account of a lane, and its relief: which sessions lose memory when the server comes near its limit.
 //!
-//! Memory is charged where it changes owner, not per message: a log when a segment is taken or freed, an output and a
-//! partial frame when they are kept beyond a turn, and sessions, rooms and subscriptions by a fixed size.
+//! Memory is charged where it changes owner, not per message. A log is charged when a segment is taken or freed, an
+//! output and a partial frame when they are kept beyond a turn. Sessions, rooms and subscriptions have a fixed charge.
 //!
 //! Under pressure a lane first frees memory that it only keeps for reuse. If that is not enough, it takes memory from
 //! sessions, until it has released its share of the excess. The sessions are of three kinds: unfinished handshakes, long

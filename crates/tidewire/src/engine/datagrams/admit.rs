@@ -1,13 +1,13 @@
 //! Decides which addresses get a session.
 //!
-//! Problem: the sender of a datagram can forge its source address. Sessions for forged addresses would fill the
-//! server, and answers to them would make the server an amplifier for attacks. Approach, if the codec validates
-//! addresses: the server keeps nothing for an unvalidated address. It answers a hello with a challenge, a ping of 16
-//! bytes whose payload is computed from the address with a secret key. A peer that returns the payload, followed by
-//! the hello again, has shown that it receives at that address, and gets a session. With other codecs the first
-//! datagram that begins with a whole frame makes the session, and the server sends the address no more bytes than it
-//! received from it, unless the server is configured to trust its peers. A datagram whose source is an address of
-//! this server gets no answer, because the server would answer itself for ever.
+//! Problem: the sender of a datagram can forge its source address. Sessions for forged addresses would fill the server,
+//! and answers to them would make the server an amplifier for attacks. Approach, if the codec validates addresses: the
+//! server keeps nothing for an unvalidated address. It answers a hello with a challenge, a ping of 16 bytes whose
+//! payload is computed from the address with a secret key. A peer that returns the payload, followed by the hello
+//! again, has shown that it receives at that address, and gets a session. With other codecs the first datagram that
+//! begins with a whole frame makes the session. The server sends that address no more bytes than came from it, unless
+//! the server is configured to trust its peers. A datagram whose source is an address of this server gets no answer,
+//! because the server would answer itself for ever.
 //!
 //! Rejected: short-lived sessions for unvalidated addresses, because a flood would still fill the server; and a
 //! special frame for the challenge, because clients already answer pings.

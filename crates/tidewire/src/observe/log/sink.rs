@@ -1,8 +1,8 @@
 //! The target's side of a log. It runs on the log's thread, writes and counts lines, and reports lost ones.
 //!
-//! It collects the lines of the queue, and writes them together when the queue is empty or a block is full: a system call for
-//! each line took most of the time of a busy log. A line is counted as written when the target has accepted it. Until then it is
-//! in flight, in the queue or here.
+//! It collects the lines of the queue, and writes them together when the queue is empty or a block is full. A system
+//! call for each line took most of the time of a busy log. A line is counted as written when the target has accepted
+//! it. Until then it is in flight, in the queue or here.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

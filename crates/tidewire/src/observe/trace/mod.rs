@@ -13,9 +13,9 @@
 //! A span `handle` is inside a span `receive`. A client has a lane too, so it has all five.
 //!
 //! Approach: the lane makes a guard and ends it, with the same calls whether the feature is on or off. If it is off,
-//! the guards have no size and the calls have no code; `.ci/count-instructions` checks that. Rejected:
-//! `tracing`'s own `max_level_off` features, because an application sets them for all its crates; and a span
-//! as long as its session, which would cost memory for every idle session and show nothing more than `connect` and `close`.
+//! the guards have no size and the calls have no code; `.ci/count-instructions` checks that. Rejected: the features
+//! `max_level_off` of `tracing`, because an application sets them for all its crates. Rejected: a span as long as its
+//! session, because it costs memory for every idle session and shows no more than `connect` and `close`.
 
 #[cfg(not(feature = "trace"))]
 mod absent;

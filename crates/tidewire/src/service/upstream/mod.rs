@@ -13,11 +13,11 @@
 //! - **When the session that asked ends**, its requests are dropped, and the upstream gets a cancel if the codec has
 //!   one.
 //!
-//! Rejected: a client with its own lane for each upstream, because its answers cross threads twice; repeating
-//! requests on the next connection, because only the caller can decide that; and a codec for each upstream. A lane
-//! frames, reads, limits and traces all sessions with one codec, in some thirty places, and its frame templates are
-//! of that codec: a choice for each session would slow every message down. If codecs differ, bytes must be rewritten
-//! anyway, and a client beside the server does that for two thread crossings.
+//! Rejected: a client with its own lane for each upstream, because its answers cross threads twice. Rejected: repeating
+//! requests on the next connection, because only the caller can decide that. Rejected: a codec for each upstream. A
+//! lane frames, reads, limits and traces all sessions with one codec, in some thirty places, and its frame templates
+//! are of that codec. A choice for each session would slow every message down. If codecs differ, bytes must be
+//! rewritten anyway, and a client beside the server does that for two thread crossings.
 
 mod ask;
 mod link;

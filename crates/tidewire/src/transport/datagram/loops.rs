@@ -14,9 +14,9 @@
 //! client that sends the same message thousands of times loses one run in 256, which it must expect over UDP anyway. A server
 //! that trusts its peers drops nothing here.
 //!
-//! Rejected: a limit on the rate of replies, because slow loops stay below it and fast clients do not; silence for a while,
-//! which ends all loops at once, but also drops the messages in flight of an honest client; marks in the headers of IP, because
-//! foreign peers change them.
+//! Rejected: a limit on the rate of replies, because slow loops stay below it and fast clients do not. Rejected:
+//! silence for a while, because it ends all loops but also drops the messages in flight of an honest client. Rejected:
+//! marks in the headers of IP, because foreign peers change them.
 
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::message::Kind;

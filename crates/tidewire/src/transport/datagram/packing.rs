@@ -6,8 +6,8 @@
 //! kernel takes with one call. Frames of one size need not be noted one by one: the sender asks once how far it may append
 //! ([`Packing::appendable`]), and notes afterwards how far it went ([`Packing::end_appending`]).
 //!
-//! Rejected: keeping the end of every frame and packing at the send, which costs a list of all frames for the same
-//! result, and finding the ends by decoding, which does not work for frames that only the datagram ends.
+//! Rejected: keeping the end of every frame and packing at the send, because that needs a list of all frames. Rejected:
+//! finding the ends by decoding, because that does not work for frames that only the datagram ends.
 
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
 
