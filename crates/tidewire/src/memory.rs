@@ -223,7 +223,7 @@ impl LaneMemory {
     pub(crate) fn excess_share(&self) -> usize {
         let total = self.account.bytes().max(1);
         let share = self.account.excess() as u128 * self.bytes as u128 / total as u128;
-        // It is rounded up, so that a small share does not stay for ever.
+        // Rounded up, so that a small share does not stay for ever.
         share as usize + 1
     }
 }

@@ -27,10 +27,10 @@ use crate::limits::NAME_BYTES_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// It is empty, or only white space.
+    /// The name is empty, or only white space.
     #[error("a name must not be empty")]
     Empty,
-    /// It is longer than the limit; shorten it.
+    /// The name is longer than the limit; shorten it.
     #[error("a name of {bytes} bytes is longer than {limit} bytes")]
     TooLong {
         /// Length of the name in UTF-8 bytes.
@@ -38,24 +38,24 @@ pub enum NameError {
         /// The limit.
         limit: usize,
     },
-    /// It contains a character that the profile for identifiers does not allow, such as a space, a bracket, an emoji, a
-    /// control or an invisible character.
+    /// The name contains a character that the profile for identifiers does not allow, such as a space, a bracket, an
+    /// emoji, a control or an invisible character.
     #[error("a name must not contain {}; use letters, digits, - _ . and '", Shown(*character))]
     Character {
         /// The first such character.
         character: char,
     },
-    /// It does not start with a letter or a digit, so it could be mistaken for another kind of line.
+    /// The name does not start with a letter or a digit, so it could be mistaken for another kind of line.
     #[error("a name must start with a letter or a digit")]
     Start,
-    /// Its characters are not in the composed spelling. Convert it to Unicode's NFC.
+    /// The characters are not in the composed spelling. Convert the name to Unicode's NFC.
     #[error("a name must be in Unicode's composed spelling (NFC)")]
     NotNormalised,
-    /// It mixes letters of scripts that are not written together, such as Latin and Cyrillic. Letters of such scripts
-    /// can look the same.
+    /// The name mixes letters of scripts that are not written together, such as Latin and Cyrillic. Letters of such
+    /// scripts can look the same.
     #[error("a name must not mix letters of different scripts")]
     MixedScripts,
-    /// It is the word that line clients use for their own user.
+    /// The name is the word that line clients use for their own user.
     #[error("a name must not be or look like \"{RESERVED}\"")]
     Reserved,
 }

@@ -30,7 +30,7 @@ impl<'a> Framed<'a> {
                 limit: frame_bytes_max as u64,
             });
         }
-        // It is at most `frame_bytes_max`, which is a usize.
+        // The value is at most `frame_bytes_max`, which is a usize.
         let frame_bytes = frame_bytes as usize;
         Ok(match input.get(header_bytes..frame_bytes) {
             Some(payload) => Self::Whole {

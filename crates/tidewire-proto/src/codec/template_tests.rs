@@ -117,7 +117,7 @@ fn another_byte_is_another_frame_but_for_id_payload_and_what_is_ignored() {
     }
 }
 
-/// Otherwise a lane would read or write out of bounds.
+/// A template must refuse such layouts: with them a lane would read or write out of bounds.
 #[test]
 fn a_layout_that_a_frame_cannot_have_is_not_believed() {
     let bytes: Vec<u8> = (0..40).collect();

@@ -21,21 +21,21 @@ use crate::handshake::{Agreed, FEATURE_RENEWAL};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AuthFailure {
-    /// The peer sent none, and it may not stay anonymous.
+    /// The peer sent no credentials, and it may not stay anonymous.
     Missing,
-    /// They are unknown, malformed or forged.
+    /// The credentials are unknown, malformed or forged.
     Wrong,
-    /// They have expired.
+    /// The credentials have expired.
     Expired,
-    /// They are valid from a later time on.
+    /// The credentials become valid at a later time.
     NotYetValid,
-    /// They were valid, and are not any more.
+    /// The credentials were valid, and were revoked since.
     Revoked,
     /// The identity has as many sessions as it may have.
     TooManySessions,
     /// Too many attempts of this address failed.
     TooManyFailures,
-    /// They could not be checked.
+    /// The credentials could not be checked.
     Unavailable,
 }
 

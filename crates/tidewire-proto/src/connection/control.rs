@@ -41,11 +41,11 @@ impl fmt::Debug for Introduction<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Handled {
-    /// It was handled. There may be frames to transmit.
+    /// The frame was handled. There may be frames to transmit.
     Done,
-    /// It came before the frame that opens the connection, as datagrams may. It counts as lost.
+    /// The frame came before the one that opens the connection, as datagrams may. It counts as lost.
     Early,
-    /// It requests new work, which is refused because this side will close. Nothing of it was done.
+    /// The frame requests new work, which is refused because this side will close. Nothing of it was done.
     /// [`Connection::new_work`] says whether the sender can get an answer.
     Refused,
     /// The handshake is over: messages may be exchanged. Call [`Connection::poll_timeout`] again.

@@ -102,9 +102,9 @@ pub struct Rules {
 /// The side that began the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// This side began it.
+    /// This side began the connection.
     Connecting,
-    /// The peer began it.
+    /// The peer began the connection.
     Accepting,
 }
 
@@ -446,7 +446,7 @@ impl Connection {
     pub fn drain(&mut self, rules: &Rules) {
         self.is_draining = true;
         match self.outbound {
-            // It is about to close, for its own reason.
+            // The connection is about to close, for its own reason.
             Outbound::Ending(_) => return,
             Outbound::HalfClosed => return self.close(CloseReason::Shutdown),
             _ if !self.is_open() => return self.close(CloseReason::Shutdown),

@@ -26,16 +26,16 @@ pub struct Arrivals {
 /// The information in one request's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is the next one, the first one, or one of a peer that does not count.
+    /// The request is the next one, the first one, or one of a peer that does not count.
     InTurn,
-    /// Ids are missing before it.
+    /// Ids are missing before the request.
     After {
         /// The number of missing ids.
         missing: u32,
     },
-    /// It comes after later ones.
+    /// The request comes after later ones.
     Late,
-    /// It came before.
+    /// The request came before.
     Again,
 }
 

@@ -42,16 +42,16 @@ pub struct LagLimits {
 /// The decision of the policy about a subscriber that could not be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is within its limits, or was brought back within them.
+    /// The subscriber is within its limits, or was brought back within them.
     Keep {
         /// The number of messages dropped for that.
         dropped: u64,
     },
-    /// It is over its limits: close the session.
+    /// The subscriber is over its limits: close the session.
     Disconnect,
-    /// It is over its limits: hold the publishers.
+    /// The subscriber is over its limits: hold the publishers.
     Block,
-    /// It is behind: call [`Subscriber::conflate`](super::Subscriber::conflate).
+    /// The subscriber is behind: call [`Subscriber::conflate`](super::Subscriber::conflate).
     Conflate,
 }
 

@@ -45,10 +45,10 @@ enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopicError {
-    /// It is empty.
+    /// The text is empty.
     #[error("a topic must not be empty")]
     Empty,
-    /// It is longer than the limit.
+    /// The text is longer than the limit.
     #[error("a topic of {bytes} bytes is longer than {limit} bytes")]
     TooLong {
         /// Length in UTF-8 bytes.
@@ -56,22 +56,22 @@ pub enum TopicError {
         /// The limit.
         limit: usize,
     },
-    /// It has more segments than the limit.
+    /// The text has more segments than the limit.
     #[error("a topic of more than {limit} segments is too deep")]
     TooManySegments {
         /// The limit.
         limit: usize,
     },
-    /// It starts or ends with a dot, or has two of them in a row.
+    /// The text starts or ends with a dot, or has two of them in a row.
     #[error("a topic must not have an empty segment")]
     EmptySegment,
-    /// It contains white space or a control character.
+    /// The text contains white space or a control character.
     #[error("a topic must not contain {0:?}")]
     Character(char),
-    /// It contains `*` or `>`, but messages are published to one topic.
+    /// The topic contains `*` or `>`, but messages are published to one topic.
     #[error("a message is published to one topic, so wildcards are not allowed")]
     WildcardInTopic,
-    /// Its wildcard is not the whole last segment.
+    /// The wildcard is not the whole last segment.
     #[error("a wildcard must be the whole last segment of a pattern")]
     WildcardMisplaced,
 }

@@ -12,13 +12,13 @@ use crate::session::SessionId;
 /// The state of the credentials of the present connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Renewal {
-    /// They do not expire, or the application got an event and has no newer ones.
+    /// The credentials do not expire, or the application got an event and has no newer ones.
     None,
-    /// Newer ones are asked for at `at_ns`.
+    /// Newer credentials are requested at `at_ns`.
     Planned { at_ns: u64, expires_ns: u64 },
     /// The provider was asked.
     Asked { expires_ns: u64 },
-    /// Newer ones were sent, and the server has not confirmed them yet.
+    /// Newer credentials were sent, and the server has not confirmed them yet.
     Sent { expires_ns: u64 },
 }
 

@@ -31,11 +31,11 @@ use crate::transport::Transport;
 /// The choice whether lanes spin before they sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spin {
-    /// They spin at in-process connections only, as long as that finds work.
+    /// Lanes spin at in-process connections only, as long as they find work.
     Adaptive,
-    /// They spin for this many nanoseconds each time, also at sockets.
+    /// Lanes spin for this many nanoseconds each time, also at sockets.
     Always(u64),
-    /// They sleep at once.
+    /// Lanes sleep at once.
     Never,
 }
 

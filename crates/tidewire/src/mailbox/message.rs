@@ -99,7 +99,7 @@ impl LaneMessage {
             Self::Answer(_) => counters.deferred_undelivered.add_shared(1),
             Self::Send { .. } => counters.sends_undelivered.add_shared(1),
             Self::Batch(batch) => super::batch::count_undelivered(batch, counters),
-            // Not counted: a closed session has ended, a broadcast reports itself, the others are about no session.
+            // Not counted: a closed session has ended, a broadcast reports itself, and the others concern no session.
             Self::Close { .. }
             | Self::Reading { .. }
             | Self::Broadcast(_)

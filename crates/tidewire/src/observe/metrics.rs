@@ -67,29 +67,29 @@ impl DropReason {
 /// about received ones. [`Metrics`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramDrop {
-    /// Its sender has no session, and the datagram cannot begin one.
+    /// The sender has no session, and the datagram cannot begin one.
     UnvalidatedAddress,
-    /// Its bytes are not a frame of the codec. The frames before them were handled.
+    /// The bytes are not a frame of the codec. The frames before them were handled.
     Malformed,
-    /// Its last frame is not whole. The frames before were handled.
+    /// The last frame is not whole. The frames before it were handled.
     Unfinished,
-    /// It was larger than the limit, and was not decoded.
+    /// The datagram was larger than the limit, and was not decoded.
     Truncated,
-    /// Its session is not read at the moment, because of its output, a room, deferred answers, its rate or the service.
+    /// The session is not read at the moment, because of its output, a room, deferred answers, its rate or the service.
     Paused,
     /// A limit on the number of sessions was reached.
     Refused,
-    /// Its session, or the server, is about to end.
+    /// The session, or the server, is about to end.
     Closing,
-    /// It came before the welcome.
+    /// The datagram came before the welcome.
     Early,
-    /// Its source is an address of this server, so the server would answer itself.
+    /// The source is an address of this server, so the server would answer itself.
     OwnAddress,
-    /// It was one of many answered datagrams that brought nothing new. Two servers may be answering each other.
+    /// The datagram was one of many that brought nothing new and were answered. Two servers may be answering each other.
     Loop,
-    /// Its receiver is an unvalidated address, which may be sent no more bytes than it sent.
+    /// The receiver is an unvalidated address, which may be sent no more bytes than it sent.
     OverBudget,
-    /// The system refused to send it.
+    /// The system refused to send the datagram.
     Unsendable,
 }
 

@@ -231,7 +231,7 @@ pub enum PublishError {
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// It could not be enqueued for the client's lane.
+    /// The message could not be enqueued for the client's lane.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
 }

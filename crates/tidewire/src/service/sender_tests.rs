@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::session::CloseReason;
 use tidewire_proto::connection::Phase;
 
-/// So few that their frames fill less than a block in every codec.
+/// Few messages, so that their frames fill less than a block in every codec.
 const MESSAGES: usize = 500;
 
 /// Makes messages of all shapes. Many are like the one before, and some cannot be expressed by any codec.

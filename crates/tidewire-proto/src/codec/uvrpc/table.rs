@@ -21,7 +21,7 @@ pub(super) enum Broken {
     Short { bytes: usize },
     /// No further bytes could repair it.
     Malformed,
-    /// It is whole, and of an unknown type.
+    /// The frame is whole, and of an unknown type.
     UnknownType(u8),
 }
 

@@ -116,8 +116,8 @@ fn hash(bytes: &[u8]) -> u64 {
 /// Runs of datagrams that must bring nothing new before the first is dropped. No person repeats a message this often.
 const REPEATS_MIN: u32 = 4_096;
 
-/// Then one run in this many is dropped. A loop of one datagram ends within milliseconds. A client that always sends
-/// the same message loses 0.4 %.
+/// After that, one run in this many is dropped. A loop of one datagram ends within milliseconds. A client that always
+/// sends the same message loses 0.4 %.
 const LOOKS_PER_DROP: u32 = 256;
 
 /// Runs of datagrams after which a sample that has not come again is replaced. It is more than the datagrams that a loop can

@@ -159,7 +159,7 @@ impl Packing {
         let first = runs.next()?;
         let (segment_bytes, mut end) = (first.datagram_bytes, first.end);
         debug_assert!((end - sent).is_multiple_of(segment_bytes));
-        // One more may be smaller, or may still be filled up; all others of this size are in the run.
+        // One more datagram may be smaller, or may still be filled; all others of this size are in the run.
         if let Some(next) = runs.next()
             && next.datagram_bytes <= segment_bytes
         {
