@@ -45,7 +45,7 @@ pub fn coarse_tick_ns() -> u64 {
 ///
 /// # Errors
 ///
-/// `EINVAL` or `ESRCH` when no such process exists (any more).
+/// `EINVAL` or `ESRCH` when there is no such process.
 #[expect(
     unsafe_code,
     reason = "the clocks of other processes have no safe call"

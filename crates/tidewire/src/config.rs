@@ -92,7 +92,7 @@ pub enum PolicyError {
     },
 }
 
-/// The features of a codec that policies need. They are found out once: the codec encodes test messages.
+/// The features of a codec that policies need. The codec shows them once, by encoding test messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policies {
     codec: &'static str,

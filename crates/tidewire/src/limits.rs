@@ -36,12 +36,12 @@ pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames, messages
-    /// between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new connections are
-    /// refused, and sessions with an unfinished handshake, an unfinished long frame, or a long output are closed; see
-    /// [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Code, stacks, a receive buffer of 256 KiB a lane, and the
-    /// kernel's buffers are not counted. Default: a quarter of the memory of the machine, or of its control group if that has
-    /// less. The kernel's buffers of as many sockets take about as much again.
+    /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames,
+    /// messages between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new
+    /// connections are refused, and sessions with an unfinished handshake, a long partial frame, or a long output are
+    /// closed; see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Code, stacks, a receive buffer of 256
+    /// KiB a lane, and the kernel's buffers are not counted. Default: a quarter of the memory of the machine, or of its
+    /// control group if that has less. The buffers of the kernel for these sockets may need as much memory again.
     pub memory_bytes_max: usize,
     /// Largest whole frame that is accepted, in bytes. Default 1 MiB.
     pub frame_bytes_max: usize,

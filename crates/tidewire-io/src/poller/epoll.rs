@@ -112,8 +112,8 @@ impl Poller for EpollPoller {
         // The kernel's records hold a union with a pointer, so they cannot move between threads with the poller. They
         // live on the stack instead, uninitialised, which costs nothing.
         let mut room = [const { MaybeUninit::uninit() }; BATCH];
-        // The kernel gets no more room than the caller has: once it reports a descriptor, it moves it to the end of its
-        // queue.
+        // The kernel gets no more room than the caller has: a descriptor that the kernel reports moves to the end of
+        // its queue.
         let room = &mut room[..events.capacity().min(BATCH)];
         let timeout = timeout.map(timespec);
         let ready = match epoll::wait(&self.epoll, room, timeout.as_ref()) {

@@ -36,7 +36,7 @@ pub enum CloseReason {
     /// The session fell behind in a room whose policy disconnects.
     SlowSubscriber,
     /// The server was near its memory limit and closed this session first. It closes the newest sessions with an
-    /// unfinished handshake or frame, or those that are furthest behind.
+    /// unfinished handshake or a partial frame, or those that are furthest behind.
     MemoryLimit,
     /// The peer sent more control frames than allowed.
     ControlFlood,

@@ -17,7 +17,7 @@
 //!   bytes.
 //! - [`receive`](Layer::receive) and [`send`](Layer::send) append to their output; they never remove bytes. The bytes
 //!   that a layer returned as used are accepted, and the stack counts them as output until the socket has taken them.
-//! - A sealed record is longer than its plaintext by at most an eighth and 256 bytes. A layer's own records (handshake,
+//! - A record is longer than its plaintext by at most an eighth and 256 bytes. A layer's own records (handshake,
 //!   answers, alerts) are a few KiB: a layer that answers each request of its peer keeps only the newest answer.
 //! - A layer that expands its input, as decompression does, stops after [`PLAIN_BYTES_MAX`] and leaves the rest unused.
 //! - Before a layer [is ready](Layer::is_ready) it accepts nothing and yields no plaintext.

@@ -124,8 +124,8 @@ impl Stack {
         self.top().is_some_and(|layer| layer.has_ended())
     }
 
-    /// Accepts plaintext as far as there is room, and seals it. Returns how many bytes it accepted; 0 before the layers
-    /// are ready and after they were closed.
+    /// Accepts plaintext as far as there is room, and makes records of it. Returns how many bytes it accepted; 0 before
+    /// the layers are ready and after they were closed.
     ///
     /// # Errors
     /// A layer cannot go on.
@@ -333,12 +333,12 @@ pub const PLAIN_BYTES_MAX: usize = 64 << 10;
 /// Longest record that a layer may leave unused because its end has not come, in bytes: more than the 18 KiB of TLS.
 pub const RECORD_BYTES_MAX: usize = 32 << 10;
 
-/// Maximum sealed bytes of a connection that wait for the socket: as much as one write of the lane.
+/// Maximum bytes of a connection's records that wait for the socket: as much as one write of the lane.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum plaintext that is sealed at once. The rest of [`OUTPUT_BYTES_MAX`] is for the overhead of records, and for
-/// the layers' own records.
+/// Maximum plaintext that becomes records at once. The rest of [`OUTPUT_BYTES_MAX`] is for the overhead of records, and
+/// for the layers' own records.
 const WRITE_BYTES_MAX: usize = 40 << 10;
 
-/// Maximum number of slices that are sealed at once.
+/// Maximum number of slices that become records at once.
 const SLICES_MAX: usize = 32;

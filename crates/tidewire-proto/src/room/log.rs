@@ -321,7 +321,7 @@ impl RoomLog {
         self.latest.as_deref()
     }
 
-    /// Notes that a subscriber is not behind any more, or leaves.
+    /// Notes that a subscriber has caught up, or leaves.
     pub(super) fn unfollow_latest(&mut self) {
         let is_last = |latest: &mut Box<Latest>| latest.remove_follower();
         if let Some(latest) = self.latest.take_if(is_last) {

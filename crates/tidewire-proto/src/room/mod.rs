@@ -11,9 +11,9 @@
 //!                 ^ slow cursor            ^ cursor           ^ head: most cursors are here
 //! ```
 //!
-//! - A frame never spans two segments, and a cursor is always **between** two frames. When a socket takes half a frame,
-//!   the other half moves to the session's own output and the cursor moves behind it, so that dropping, joining and
-//!   leaving never meet half a frame.
+//! - A frame never spans two segments, and a cursor is always **between** two frames. When a socket takes a part of a
+//!   frame, the rest moves to the session's own output, and the cursor moves behind the frame. So dropping, joining and
+//!   leaving never see a partial frame.
 //! - A segment counts the cursors inside it and is recycled when the last one leaves. The slowest cursor therefore
 //!   bounds the memory, and its [`Policy`] bounds the slowest cursor.
 //! - A subscriber by [`Policy::ConflateByTopic`] that is behind gives up its position in the log. It receives the

@@ -200,7 +200,7 @@ impl Address {
         )
     }
 
-    /// Whether the stream is sealed by TLS.
+    /// Whether the stream is encrypted by TLS.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self.kind, AddressKind::Tls { .. })
     }

@@ -43,7 +43,7 @@ impl Core {
                 (stream, Some(address.clone().into()))
             }
             Endpoint::Tls(address) => {
-                // A connection that was to be sealed never goes out as plaintext.
+                // A connection that must be encrypted is never sent as plaintext.
                 let layers = self.shared.outgoing_layers.as_ref();
                 let layers = layers.ok_or(ConnectFailure::NoTls)?;
                 let address = SocketAddress::Tcp(*address);

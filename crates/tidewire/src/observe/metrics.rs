@@ -310,7 +310,7 @@ counters! {
     broadcast_full,
     /// Of these, sessions that accept only smaller frames.
     broadcast_too_large,
-    /// Messages that were said and that the history of their room has no room for: each exceeds
+    /// Chat messages that the history of their room did not keep. Such a message exceeds
     /// [`History::bytes_max`](crate::History::bytes_max) alone, or there are too many rooms.
     history_skipped,
 }

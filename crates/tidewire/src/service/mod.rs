@@ -280,7 +280,7 @@ impl<F> Service for F
 where
     F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
 {
-    /// A closure handles messages of every kind alike, so each of them is a call.
+    /// A closure handles messages of every kind in the same way, so each of them is a call.
     #[inline]
     fn action(&self, _: &Context<'_>, _: &Message<'_>) -> ActionKind {
         ActionKind::Call
@@ -306,7 +306,7 @@ impl<F> SharedService for F
 where
     F: Fn(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + Sync + 'static,
 {
-    /// A closure handles messages of every kind alike, so each of them is a call.
+    /// A closure handles messages of every kind in the same way, so each of them is a call.
     #[inline]
     fn action(&self, _: &Context<'_>, _: &Message<'_>) -> ActionKind {
         ActionKind::Call

@@ -1,10 +1,10 @@
 //! Immediate replies.
 //!
 //! Problem: asking the codec for the header of a small reply and checking its limits takes longer than writing it.
-//! Approach: most replies of a lane have the same kind, channel and length, so the lane keeps the template of the
-//! last ones. The next reply like them costs a few comparisons and a copy. A template is learned when two replies in
-//! a row are alike; if lengths vary, none is learned. Rejected: one template for each session, because every read
-//! would have to set up the same template again.
+//! Approach: most replies of a lane have the same kind, channel and length, so the lane keeps the template of the last
+//! ones. The next such reply costs a few comparisons and a copy. A template is learned from two equal replies in a row;
+//! if lengths vary, none is learned. Rejected: one template for each session, because every read would have to set up
+//! the same template again.
 
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Kind;

@@ -1,4 +1,4 @@
-//! A pool of buffers. A session has one while it holds output or an unfinished frame.
+//! A pool of buffers. A session has one while it holds output or a partial frame.
 //!
 //! An idle session has no buffer, so its memory is its table entry. A busy session gets a buffer that is in the cache and
 //! large enough, so the steady state allocates nothing.

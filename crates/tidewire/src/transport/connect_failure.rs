@@ -46,7 +46,7 @@ pub enum ConnectFailure {
         /// The name of the codec.
         codec: &'static str,
     },
-    /// The connection was to be sealed by TLS, and nothing says whom this side trusts. Only clients connect by TLS so far.
+    /// The connection needs TLS, and no setting says whom this side trusts. Only clients connect by TLS so far.
     #[error(
         "cannot connect by tls:// here: connections that handlers make have no TLS; use a client"
     )]

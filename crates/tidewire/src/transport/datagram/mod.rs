@@ -40,7 +40,7 @@ pub(crate) struct DatagramPeer {
     pub(crate) standing: Standing,
     pub(crate) loop_watch: LoopWatch,
     pub(crate) arrivals: Arrivals,
-    /// Datagrams that the kernel dropped at a socket of its own.
+    /// Datagrams that the kernel dropped at the session's own socket.
     pub(crate) kernel_drops: KernelDrops,
 }
 

@@ -3,9 +3,9 @@
 //! The layers have no I/O ([`tidewire_proto::layer`]). This transport moves bytes between them and the socket, so that the lane
 //! above sees plaintext.
 //!
-//! A layer accepts plaintext before the socket does. So plaintext is sealed only when the socket has accepted all sealed bytes.
-//! Records are as large as possible. A write that is accepted whole may leave [bytes](super::Transport::pending_bytes) that
-//! wait for the socket. Messages that a policy for slow subscribers may drop stay plaintext.
+//! A layer accepts plaintext before the socket does, and seals it: it makes records of it. So plaintext is sealed only when
+//! the socket has accepted all sealed bytes. Records are as large as possible. A write that is accepted whole may leave
+//! [bytes](super::Transport::pending_bytes) that wait for the socket. Messages that a policy may drop stay plaintext.
 //!
 //! One read of the socket may bring more plaintext than the lane takes in a turn. No event announces the rest, so the stream
 //! stays [awake](super::Transport::is_awake) while there is some.
