@@ -153,7 +153,7 @@ impl Watch {
 pub(super) trait Flags {
     fn new(value: usize) -> Self;
     fn load(&self) -> usize;
-    /// Acquires what the other side released with it, and the reverse.
+    /// Stores the value and returns the previous one, in acquire and release order.
     fn swap(&self, value: usize) -> usize;
     /// A sequentially consistent fence.
     fn fence();

@@ -337,7 +337,7 @@ impl RingStream {
         Ok(())
     }
 
-    /// Wakes a peer that sleeps for lack of room, once there is enough of it.
+    /// Wakes a peer that sleeps for lack of room, once there is enough room.
     #[inline]
     fn tell_of_room(&self) {
         if self.incoming.free_at_most() >= low_water(self.incoming.capacity()) {

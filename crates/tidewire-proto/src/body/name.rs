@@ -172,7 +172,7 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(shown).collect())
 }
 
-/// Returns whether names may contain the character. The profile also allows the colon, but lines end names with it.
+/// Returns whether names may contain the character. The profile also allows the colon, but in lines a colon ends a name.
 fn is_allowed(character: char) -> bool {
     character != ':' && GeneralSecurityProfile::identifier_allowed(character)
 }

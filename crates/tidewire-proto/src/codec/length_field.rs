@@ -116,7 +116,6 @@ impl LengthField {
         self.prefix_bytes() > 0
     }
 
-    /// Returns the header of the message.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
         if !is_bare(message.kind) {

@@ -75,7 +75,6 @@ impl PayloadKind {
 }
 
 impl Srmp {
-    /// Returns the header of the message.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
         check_unnamed(message, NAME)?;

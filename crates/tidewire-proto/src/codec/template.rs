@@ -25,7 +25,6 @@ pub struct FrameLayout {
     ignored: Range<usize>,
 }
 
-/// The position of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdPosition {
     Nowhere,

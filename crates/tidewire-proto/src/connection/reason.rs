@@ -159,7 +159,7 @@ impl CloseReason {
             Self::Unauthenticated(_) | Self::CredentialsExpired => {
                 Some(GoAwayCode::Unauthenticated)
             }
-            // An unvalidated address sent no request for it.
+            // An unvalidated address did not ask for a go-away.
             Self::Unvalidated | Self::Evicted => None,
             // A layer that failed carries no more frames.
             Self::PeerClosed

@@ -46,7 +46,6 @@ struct First {
 /// The results of a lookup. A field is `None` if the lookup was not asked for it.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// The endpoints of the server.
     pub(super) endpoints: Option<Result<Vec<Endpoint>, AddressError>>,
     /// Credentials for the server, or why there are none.
     pub(super) token: Option<Result<Token, String>>,

@@ -389,7 +389,6 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Returns the waker of this thread.
 pub(super) fn this_thread() -> Waker {
     let here = THIS_THREAD.try_with(Waker::clone);
     // Thread-local variables are gone while a thread ends.

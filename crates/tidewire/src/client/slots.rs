@@ -45,7 +45,6 @@ pub(super) struct Slots<P: Primitives> {
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     next: usize,
-    /// Number of slots.
     len: usize,
     /// Number of slots that were free in this round.
     found: usize,

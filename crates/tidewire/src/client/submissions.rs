@@ -184,7 +184,7 @@ impl<C: Control> Submissions<C> {
         self.whole - self.message_bytes
     }
 
-    /// The cost of processing all of it, as a number of copied bytes.
+    /// The cost of processing all submissions, as a number of copied bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.list.len() * SUBMISSION_WEIGHT_BYTES + self.whole
     }

@@ -24,7 +24,6 @@ use crate::transport::StreamListener;
 use crate::transport::{Carrier, Transport};
 use std::os::fd::AsFd;
 
-/// The listeners of a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<StreamListener>,

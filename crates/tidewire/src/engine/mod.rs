@@ -138,7 +138,6 @@ impl Core {
         }
     }
 
-    /// Returns the rooms of this lane.
     #[inline]
     pub(crate) fn rooms(&mut self) -> LaneRooms<'_> {
         LaneRooms {

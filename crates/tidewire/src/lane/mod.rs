@@ -355,7 +355,6 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// The text of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -369,7 +368,6 @@ const RECEIVE_BYTES: usize = 256 * 1024;
 /// small enough that due work (a sweep, a timer) does not wait for milliseconds.
 const EVENTS_PER_WAIT: usize = 128;
 
-/// The waker's token.
 const WAKER: Token = Token(usize::MAX);
 
 /// The first token below those of the listeners, which are counted down from the waker's.

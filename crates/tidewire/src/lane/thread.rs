@@ -24,7 +24,6 @@ impl LaneThread {
         self.0.is_finished()
     }
 
-    /// Whether this is the current thread.
     pub(crate) fn is_current(&self) -> bool {
         self.0.thread().id() == thread::current().id()
     }

@@ -40,7 +40,6 @@ impl SilentLanes {
 pub(crate) struct Exchange {
     /// The number of this lane.
     pub(crate) lane: usize,
-    /// The mailbox of this lane.
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) lanes: Arc<Lanes>,
     /// Messages of this turn for each other lane, see [`BatchEntry`].

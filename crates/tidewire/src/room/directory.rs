@@ -162,7 +162,6 @@ impl Directory {
         Ok(member)
     }
 
-    /// Releases a name.
     pub(crate) fn release(&self, member: &Member) {
         let skeleton = name_skeleton(&member.name);
         let mut state = self.lock();
@@ -171,7 +170,6 @@ impl Directory {
         }
     }
 
-    /// Returns the session with this name.
     pub(crate) fn find(&self, name: &str) -> Option<SessionId> {
         self.lock().names.get(name).map(|(_, session)| *session)
     }

@@ -76,7 +76,6 @@ pub(super) struct Histories {
     clock: AtomicU64,
 }
 
-/// The history of one room.
 #[derive(Debug)]
 pub(super) struct RoomHistory {
     limits: History,

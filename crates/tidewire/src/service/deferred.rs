@@ -55,7 +55,6 @@ pub struct Deferred {
 pub(crate) struct Ticket {
     pub(crate) shared: Arc<Shared>,
     pub(crate) token: Arc<Token>,
-    /// The lane of the session.
     pub(crate) lane: usize,
     pub(crate) session: SessionId,
     /// The position of the request among the unanswered ones of its session.

@@ -94,7 +94,6 @@ impl Default for SpareFrames {
 /// Largest number of frames kept for all lanes: at most 4 MiB.
 const SPARE_FRAMES_MAX: usize = 1024;
 
-/// Largest frame that is kept.
 const SPARE_FRAME_BYTES_MAX: usize = 4096;
 
 /// Largest capacity of a method's name that a kept token keeps.

@@ -12,7 +12,6 @@ use std::any::Any;
 use super::meter::Meter;
 use crate::auth::Token;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     states: Vec<Box<dyn Any + Send>>,

@@ -2,7 +2,6 @@
 
 use tidewire_io::clock::now_ns;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     /// The time that a test has set.

@@ -19,7 +19,6 @@ use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
 use crate::transport::{ConnectFailure, Transport};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct LaneSessions {
     pub(crate) config: Arc<Config>,

@@ -44,7 +44,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// Checks whether `owner` may add an entry to a table that has `count` of at most `count_max`. The share is checked
-    /// first, because its owner can make room in it.
+    /// first, because `owner` can end entries of its own.
     pub(crate) fn check(
         &self,
         owner: Option<IpAddr>,

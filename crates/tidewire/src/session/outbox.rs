@@ -13,7 +13,6 @@ use super::buffers::BufferPool;
 use super::{LaneSessions, Output, RepeatedFrame};
 use crate::memory::{LaneMemory, Pressure};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) buffers: BufferPool,

@@ -6,12 +6,10 @@ use tidewire_io::timer::TimerWheel;
 use super::clock::Clock;
 use super::{ServiceTimer, ServiceTimers, SessionId};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Reactor {
     pub(crate) poller: Box<dyn Poller>,
     pub(crate) timers: TimerWheel<TimerKey>,
-    /// The timers that the service set.
     pub(crate) service_timers: ServiceTimers,
     pub(crate) clock: Clock,
     /// The time of the last clock reading: at the beginning of a turn, and after each read of a socket.
@@ -31,7 +29,6 @@ pub(crate) enum TimerKey {
     BlockedRoom(u16),
     /// Resumes reading of this session, whose rate allows it again.
     Rate(SessionId),
-    /// A timer that the service set.
     Service(ServiceTimer),
 }
 
@@ -48,7 +45,6 @@ impl Reactor {
         }
     }
 
-    /// Reads the clock.
     #[inline]
     pub(crate) fn read_clock(&mut self) {
         self.now_ns = self.clock.now_ns();

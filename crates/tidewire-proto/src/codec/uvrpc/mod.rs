@@ -293,7 +293,6 @@ fn message_of<'a>(frame: &RpcFrame<'a>) -> Message<'a> {
     Message::with_id(kind, 0, id, frame.params).with_name(frame.method)
 }
 
-/// Returns the frame of a message.
 fn rpc_frame_of<'a>(message: &Message<'a>) -> Result<RpcFrame<'a>, EncodeError> {
     let kind = message.kind;
     Ok(RpcFrame {

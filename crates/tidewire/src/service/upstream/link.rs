@@ -14,7 +14,6 @@ use crate::limits::nanoseconds;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
 
-/// The callback for an answer.
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
 
 /// The action for an answer.

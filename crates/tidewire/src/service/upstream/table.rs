@@ -185,7 +185,6 @@ impl Service for UpstreamSessions {
     }
 }
 
-/// Decodes a refusal of the upstream.
 fn refusal(cx: &Context<'_>, message: &Message<'_>) -> UpstreamError {
     let Ok(body) = cx.codec().decode_error(message) else {
         let (code, text) = (ErrorCode::Internal, "the upstream's refusal is malformed");
