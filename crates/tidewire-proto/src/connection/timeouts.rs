@@ -10,7 +10,7 @@
 //!
 //! Silence proves nothing while this side does not read. Two rules follow. A check that comes late may find the answer
 //! unread in the transport, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings
-//! is not closed before it was sent one, and had as long to answer as between a ping and the idle timeout.
+//! is closed only after it was sent a ping and had time to answer: as long as from a ping to the idle timeout.
 
 use super::{CloseReason, Connection, Delivery, Inbound, Outbound, PauseReason, Phase, Rules};
 

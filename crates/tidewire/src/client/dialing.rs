@@ -1,7 +1,7 @@
 //! Connects to a server, and reconnects: which address is tried, when, and how a failure is handled.
 //!
 //! ```text
-//!            lazy ┌──────── something is asked ───────┐
+//!            lazy ┌──────── a first submission ───────┐
 //!   start ──▶ Idle                                    ▼
 //!     └─────── at once ──────────────▶ Resolving ──▶ Connecting ──▶ Open
 //!                                          │            │             │

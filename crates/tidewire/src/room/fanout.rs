@@ -88,8 +88,8 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Runs the sweeps of logs that grew before they are due, if at least this many bytes wait in them. If a sweep makes system
-    /// calls, enough bytes to be worth them must wait.
+    /// Sweeps logs that grew before their sweep is due: those in which [`EARLY_SWEEP_BYTES`] wait, and those in which
+    /// `waiting_min` bytes wait if the sweep makes no system call.
     #[cold]
     pub(crate) fn sweep_grown(&mut self, waiting_min: u64) {
         while let Some(alias) = self.table.grown.pop() {

@@ -4,7 +4,7 @@
 //!   any thread ── find ──▶ table, one lock per lane, touched at opening and closing
 //!        │
 //!        └─ send, close, broadcast ──▶ the lane's mailbox ──▶ the session's output, written at the turn's end
-//!                                      rings only a lane that sleeps
+//!                                      wakes only a lane that sleeps
 //! ```
 //!
 //! A sent message takes the same path as a deferred answer: the sender frames it, puts it into the lane's mailbox,

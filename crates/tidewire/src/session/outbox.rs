@@ -141,7 +141,7 @@ impl LaneSessions {
 }
 
 impl Outbox {
-    /// Whether the current output is full. The written part is considered only if it could matter.
+    /// Whether the current output is full. The written part is subtracted only if that could change the result.
     #[inline(always)]
     pub(crate) fn is_current_full(&self) -> bool {
         self.current.bytes.len() > self.queue_bytes_max && {

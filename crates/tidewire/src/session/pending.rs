@@ -120,8 +120,8 @@ impl Unanswered {
         }
     }
 
-    /// Gives up the unanswered requests at the end of the queue. Returns whether answers remain in front of them. Then the
-    /// queue ends at the first request that was given up, because the caller would take the next answer for its answer.
+    /// Gives up the unanswered requests at the end of the queue. Returns whether answers remain in front of them. If so, the
+    /// queue ends at the first request given up, because the caller would take a later answer for the answer to that request.
     fn give_up_behind_answers(&mut self) -> bool {
         match self {
             Self::Unordered { .. } => false,

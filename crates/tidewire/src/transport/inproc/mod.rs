@@ -5,14 +5,14 @@
 //! the lane asks for none while it is awake:
 //!
 //! ```text
-//!   asleep, announced to the peer ── the peer writes and rings ──▶ awake: read each turn until there is nothing
-//!        ▲                                                              │ the peer writes and does not ring
+//!   asleep, announced to the peer ─ the peer writes and signals ─▶ awake: read each turn until there is nothing
+//!        ▲                                                              │ the peer writes and does not signal
 //!        └── the lane would sleep, and still nothing to read: announce ◀───────┘
 //! ```
 //!
 //! So two busy lanes exchange bytes without system calls, except that each lane polls. A lane that is awake is never woken to
-//! read. Rejected: announcing at the first dry read, because the peer's next write would wake a lane that is about to read
-//! again. Also rejected: checking every ring in every turn, because a lane may have ten thousand rings, of which few are busy.
+//! read. Rejected: announcing at the first read without bytes, because the peer's next write would wake a lane that is about
+//! to read again. Rejected: checking every ring in every turn, because a lane may have ten thousand rings, few of them busy.
 
 mod registry;
 
