@@ -34,7 +34,7 @@ pub fn available_cores() -> Vec<usize> {
     )
 }
 
-/// Returns how many cores of the machine are online, including those that this thread may not run on. Returns 1 when
+/// Returns how many cores of the machine are online, including those on which this thread must not run. Returns 1 when
 /// the system does not say.
 #[must_use]
 #[expect(

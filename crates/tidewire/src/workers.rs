@@ -53,7 +53,7 @@ pub enum WhenFull {
     CallerRuns,
 }
 
-/// The queue is full, or the pool has stopped. It gives the task back. An error of [`WorkerPool::submit`];
+/// The queue is full, or the pool has stopped. The error contains the task. An error of [`WorkerPool::submit`];
 /// [`WorkerPool`] has an example.
 #[derive(Debug, Error)]
 #[error("the worker pool's queue is full, or the pool has stopped; submit the task again later")]

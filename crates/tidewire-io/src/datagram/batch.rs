@@ -155,7 +155,7 @@ impl<'a> Iterator for Datagrams<'a> {
             self.offset = 0;
         }
         // A slot that is filled to the last byte should not exist, because it is larger than any datagram. If it does,
-        // the kernel may have cut its end off.
+        // the kernel may have cut off its end.
         let is_cut = self.offset == 0 && meta.len == SLOT_BYTES;
         let length = whole.len().min(self.batch.datagram_bytes_max);
         Some(Datagram {

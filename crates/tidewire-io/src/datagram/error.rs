@@ -21,7 +21,7 @@ pub enum DatagramBindError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// This process may not receive there: the port is below 1,024.
+    /// This process is not allowed to receive there: the port is below 1,024.
     #[error(
         "cannot receive on udp://{address}: permission denied; choose a port from 1024 up, or grant the \
          capability CAP_NET_BIND_SERVICE"

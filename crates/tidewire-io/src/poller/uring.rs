@@ -198,7 +198,7 @@ impl UringPoller {
             if !self.ring.submission().cq_overflow() {
                 return Ok(());
             }
-            // The kernel holds more back; entering it once moves them into the queue.
+            // The kernel has more completions; entering it once moves them into the queue.
             match self.ring.submit() {
                 Ok(_) => {}
                 Err(cause) if is(&cause, Errno::INTR) || is(&cause, Errno::BUSY) => {}

@@ -22,7 +22,7 @@ pub enum BindError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// This process may not listen there: a port below 1,024, or a directory it may not write to.
+    /// This process is not allowed to listen there: a port below 1,024, or a directory without write permission.
     #[error(
         "cannot listen on {address}: permission denied; {}",
         permission_remedy(address)

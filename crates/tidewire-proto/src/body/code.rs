@@ -17,7 +17,7 @@ pub enum ErrorCode {
     NameEmpty,
     /// A member of the room has this name; choose another.
     NameTaken,
-    /// The name is too long or has characters that names may not have; choose another.
+    /// The name is too long or has characters that names must not have; choose another.
     NameInvalid,
     /// The sender is not in the room that it sends to; join first.
     NotJoined,
@@ -31,7 +31,7 @@ pub enum ErrorCode {
     Draining,
     /// The receiver failed; the request may or may not have had an effect.
     Internal,
-    /// The sender may not do this; it needs other credentials or more permissions.
+    /// The sender is not allowed to do this; it needs other credentials or more permissions.
     Forbidden,
     /// A code of a newer version.
     Other(u16),

@@ -37,7 +37,7 @@
 //!    accepted, and [`Connection::handle_connected`] when the layers are ready.
 //! 6. In the phase `Authenticating`, and after [`Handled::Authenticate`], find out who the peer is, and call
 //!    [`Connection::admit`] or [`Connection::refuse`], now or later.
-//! 7. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
+//! 7. When [`Connection::close_reason`] gives a reason, remove the connection. There is only one reason.
 //!
 //! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
 //! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
@@ -170,7 +170,7 @@ pub struct Connection {
     peer_agent: Option<Box<PeerAgent>>,
     /// `None` for connections without credentials.
     authentication: Option<Box<Authentication>>,
-    /// A partial frame, and whole frames that may not be handled yet.
+    /// A partial frame, and whole frames that must not be handled yet.
     pub partial: PartialFrame,
 }
 

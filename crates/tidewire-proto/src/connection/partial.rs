@@ -1,4 +1,4 @@
-//! The unhandled end of a read: a partial frame, or whole frames that may not be handled yet.
+//! The unhandled end of a read: a partial frame, or whole frames that must not be handled yet.
 
 /// Bytes that were read and not handled.
 ///

@@ -292,7 +292,7 @@ impl Connection {
         )
     }
 
-    /// Whether a silent peer can be sent a ping, and none was sent, or not for long enough.
+    /// Whether a silent peer may still answer a ping: none was sent yet, or the time for its answer has not passed.
     fn is_to_be_asked(&self, rules: &Rules, now_ns: u64) -> bool {
         self.answers_pings(rules) && (!self.was_asked() || now_ns < self.answer_due_ns(rules))
     }

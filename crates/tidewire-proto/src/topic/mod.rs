@@ -2,8 +2,8 @@
 //!
 //! A topic is a name of segments with dots between them, `sensor.7.temperature`. A pattern is a topic, or ends in a
 //! wildcard. `sensor.*` is every topic of exactly one more segment, and `sensor.>` every topic of one or more. `*`
-//! alone is every topic of one segment, and `>` every topic. A wildcard is only allowed at the end. The patterns of a
-//! topic are then found by looking its prefixes up, one for each segment, however many patterns there are.
+//! alone is every topic of one segment, and `>` every topic. A wildcard is only allowed at the end. So the patterns of
+//! a topic are found with one look-up for each of its prefixes, however many patterns there are.
 //!
 //! Rejected: wildcards in the middle (`sensor.*.temperature`). They need a walk through a tree that branches at every
 //! segment, and its cost depends on the subscriptions of untrusted peers. A topic whose segments go from the general to

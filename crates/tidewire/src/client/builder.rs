@@ -219,9 +219,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects. Each address of a host name is tried in turn until one answers. Await the client, or
-    /// [`wait`](Connecting::wait) for it. This call does not block: a thread of its own looks the host name up. The name is
-    /// looked up again after an attempt has failed with each of its addresses.
+    /// Connects. The client tries the addresses of a host name one after the other until one answers. Await the client,
+    /// or [`wait`](Connecting::wait) for it. This call does not block: a separate thread looks up the host name. It
+    /// looks the name up again after an attempt has failed with each of its addresses.
     ///
     /// # Errors
     /// See [`ConnectError`]. If several addresses fail, it is the error of the last one. The first attempt is never

@@ -18,8 +18,8 @@ use super::request::{Request, block_on};
 /// method is called, not at the first poll.
 ///
 /// # Cancel safety
-/// Dropping it before it is ready gives the call up. The server may have processed it or not. The client undoes its effect:
-/// it unsubscribes from a subscription, or leaves a room, that the server agrees to later. The same happens after
+/// Dropping it before it is ready abandons the call. The server may have processed it or not. The client undoes its
+/// effect: it leaves a room, or ends a subscription, that the server agrees to later. The same happens after
 /// [`RequestError::TimedOut`].
 ///
 /// ```

@@ -308,8 +308,8 @@ impl Pending {
         self.sent.answer(id).map(|sent| sent.head)
     }
 
-    /// Queues a request again that a server refused because it goes away. The server has not processed it. Returns false if
-    /// the request may not be repeated.
+    /// Queues a request again that a server refused because it goes away. The server has not processed it. Returns
+    /// false if the request must not be repeated.
     pub(super) fn put_back(&mut self, id: u32) -> bool {
         let kept = self.sent.find_mut(id).and_then(|sent| sent.kept.take());
         let Some(kept) = kept.filter(|_| self.reconnects) else {

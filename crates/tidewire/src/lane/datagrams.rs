@@ -160,7 +160,7 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
 /// The outcome of handling a datagram.
 enum Taken {
     Whole,
-    /// The session may not be read further now. Holds the number of handled bytes of the datagram.
+    /// The session must not be read further now. Holds the number of handled bytes of the datagram.
     Stopped(usize),
     Ended,
     Close(CloseReason),
@@ -178,7 +178,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     let mut current = Some(first);
     // Frames that were left over come first. The session may be read again since its output was sent.
     take_backlog(core, service, codec, slot);
-    // A datagram is a sign of life, even if the session may not be read now.
+    // A datagram is a sign of life, even if the session must not be read now.
     let now_ns = core.sessions.now_ns();
     core.sessions[slot].connection.note_input(now_ns);
     if !core.may_take(slot, &first) {
@@ -279,7 +279,7 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
     }
 }
 
-/// Handles the frames that were left when the session stopped, unless it still may not be read.
+/// Handles the frames that were left when the session stopped, unless it still must not be read.
 fn take_backlog<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
@@ -318,7 +318,7 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
 }
 
 impl Core {
-    /// Whether datagrams of this socket can be handled now. A session's own socket keeps them while it may not be read.
+    /// Whether datagrams of this socket can be handled now. A session's own socket keeps them while it must not be read.
     fn may_receive(&self, source: Source) -> bool {
         match source {
             Source::Port(_) => true,

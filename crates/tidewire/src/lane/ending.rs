@@ -5,7 +5,7 @@
 //! batches, notes that it is silent, and takes the messages of the others until all lanes are silent. Only then it writes its
 //! outputs and closes its sessions. So every message is delivered or counted.
 //!
-//! A lane whose handler does not return would hold up the others for ever, so they wait for a bounded time. Messages to a
+//! A lane whose handler does not return would delay the others for ever, so they wait for a bounded time. Messages to a
 //! lane that has ended are counted as `mail_undelivered`.
 
 use std::thread;

@@ -1,4 +1,4 @@
-//! Keeps the rest of a read: a partial frame, or whole frames that may not be handled yet.
+//! Keeps the rest of a read: a partial frame, or whole frames that must not be handled yet.
 //!
 //! A short partial frame is copied, and the next read appends to it in the lane's receive buffer. A long one has a buffer of its
 //! own, into which the rest of the frame is read. So a peer that sends a long frame in small pieces cannot make the lane copy it

@@ -53,9 +53,9 @@ pub struct RateLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenExceeded {
-    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::Metrics::rate_paused) counts that. A
-    /// stream loses nothing: the transport holds the peer back. UDP cannot hold a peer back: datagrams that come during the
-    /// pause are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
+    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::Metrics::rate_paused) counts
+    /// that. A stream loses nothing, because the transport slows its peer down. UDP cannot do that: datagrams that come
+    /// during the pause are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
     Pause,
     /// Each message above the limit is refused: a request is answered with
     /// [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached), other messages are dropped.

@@ -121,7 +121,7 @@ macro_rules! counters {
             pub(crate) datagrams_dropped: [Counter; DatagramDrop::NAMES.len()],
         }
 
-        /// The counters of one lane, or the sum over lanes, at one moment. Counters only grow, but for the two of memory.
+        /// The counters of one lane, or the sum over lanes, at one moment. All counters only grow, except the two of memory.
         ///
         /// ```
         /// use tidewire::{Client, Context, DatagramDrop, DropReason, Message};
@@ -183,7 +183,7 @@ counters! {
     authenticated,
     /// Peers that were not let in, because their credentials were missing, wrong, expired or revoked.
     auth_refused,
-    /// Messages that were refused because the identity of their sender may not send them.
+    /// Messages that were refused because the identity of their sender is not allowed to send them.
     forbidden,
     /// Sessions that waited for something when a drain reached its deadline: for their output, for answers, for messages of
     /// rooms, or for requests that were read but not handled.
@@ -343,8 +343,8 @@ impl Metrics {
         self.room_dropped.iter().sum()
     }
 
-    /// The number of frames of rooms and topics that are neither delivered nor dropped yet. It is exact when the lanes are at
-    /// rest, and may be negative for a moment while they work.
+    /// The number of frames of rooms and topics that are neither delivered nor dropped yet. It is exact while the lanes
+    /// are idle, and may be negative for a moment while they work.
     #[must_use]
     pub fn room_in_flight(&self) -> i128 {
         i128::from(self.room_offered)

@@ -58,7 +58,7 @@ impl LaneRooms<'_> {
         log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
     }
 
-    /// Counts a message from another lane that is dropped because the log of a room may not grow.
+    /// Counts a message from another lane that is dropped because the log of a room must not grow.
     #[cold]
     fn drop_for_memory(&self, alias: u16) {
         let members = self.table.get(alias).map_or(0, |room| room.members.len());

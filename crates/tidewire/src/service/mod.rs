@@ -55,10 +55,10 @@ use crate::transport::ConnectFailure;
 ///
 /// Every method runs on the lane's thread and must not block: while it runs, the lane serves no other session.
 ///
-/// A panic ends the lane, because the state of the service is then unknown. The lane's sessions are closed and
-/// counted as `lane_failed`, and other lanes go on. [`Server::is_running`](crate::Server::is_running) returns false
-/// and [`Server::shutdown`](crate::Server::shutdown) reports the panic. If the lane accepted connections, another
-/// lane takes that over.
+/// A panic ends the lane, because the state of the service is then unknown. The lane's sessions are closed and counted
+/// as `lane_failed`, and other lanes go on. [`Server::is_running`](crate::Server::is_running) returns false and
+/// [`Server::shutdown`](crate::Server::shutdown) reports the panic. If the lane accepted connections, another lane does
+/// so from then on.
 pub trait Service: Send + 'static {
     /// Called when a session is ready for messages: it is accepted or connected, and its handshake is done.
     fn on_open(&mut self, cx: &mut Context<'_>) {

@@ -199,8 +199,8 @@ impl LaneSessions {
         self.relief.memory.pressure() != Pressure::Normal
     }
 
-    /// Whether logs may grow for a message. At the memory limit they may not, unless relief succeeds. The message is then
-    /// counted as refused.
+    /// Whether logs may grow for a message. At the memory limit they must not, unless relief succeeds. The message is
+    /// then counted as refused.
     #[cold]
     pub(crate) fn may_grow(&mut self) -> bool {
         if self.relief.memory.pressure() == Pressure::Full {

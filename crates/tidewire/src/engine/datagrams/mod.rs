@@ -151,7 +151,7 @@ impl Core {
         }
     }
 
-    /// Keeps whole frames of a datagram that may not be handled yet.
+    /// Keeps whole frames of a datagram that must not be handled yet.
     pub(crate) fn keep_rest(&mut self, slot: usize, rest: &[u8]) {
         if rest.is_empty() || self.sessions[slot].connection.inbound() == Inbound::Ended {
             return;

@@ -138,6 +138,6 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// The time for which the end of the log waits after its thread should have given the target up. The thread counts its lines in
-/// that time.
+/// The time for which the end of the log waits after its thread should have given up the target. The thread counts its
+/// lines in that time.
 const GIVE_UP_MARGIN: Duration = Duration::from_millis(500);
