@@ -1,6 +1,6 @@
 //! Appends many small frames that differ only in id and payload, each in two dozen instructions.
 //!
-//! Problem: to append a header and a payload of some twenty bytes to a vector, one after the other, takes two capacity
+//! Problem: appending a header and a payload of some twenty bytes to a vector, one after the other, takes two capacity
 //! checks and a call of the C library's copy function. That is most of the cost of sending such a message. Approach:
 //! header, length and required room are the same for all frames of a pattern and are computed once. One comparison then
 //! checks the capacity, and small payloads are copied inline. The first bytes of a payload are often a number that was

@@ -6,8 +6,8 @@
 //! is comparable but jumps.
 //!
 //! The processor time of a process comes from its own clock, which counts all of its threads in nanoseconds, including
-//! those that have ended. The texts in `/proc` give only one of the two: `stat` counts ended threads, but in ticks of
-//! usually 10 ms; `schedstat` counts nanoseconds, but only of threads that live.
+//! those that have ended. The texts in `/proc` give only one of the two. `stat` counts ended threads, but in ticks of
+//! usually 10 ms. `schedstat` counts nanoseconds, but only of threads that live.
 
 use std::io;
 

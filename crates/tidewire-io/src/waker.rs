@@ -16,7 +16,7 @@
 //! this with a model checker, for the protocol with its fence and without.
 //!
 //! Rejected: a read-modify-write in place of load and fence. It is correct too, but every caller then writes the lane's
-//! cache line even while the lane is awake, and that is the case that must be cheap. Rejected: a condition variable,
+//! cache line even while the lane is awake. That is the case that must be cheap. Rejected: a condition variable,
 //! because the lane sleeps in its poller.
 
 use std::io;

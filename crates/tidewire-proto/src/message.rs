@@ -111,8 +111,8 @@ impl Kind {
 /// A flag on a `Deliver` frame that only one member received.
 pub const FLAG_PRIVATE: u8 = 0b0000_0001;
 
-/// A flag on the frame of a `Request` or `OneWay` whose payload starts with the name of a method, and on that of a
-/// `Publish` or `Deliver` whose payload starts with a topic. Messages never have it: they have the name itself.
+/// A flag on a frame whose payload starts with a name: of a method, on a `Request` or `OneWay`, or of a topic, on a
+/// `Publish` or `Deliver`. Messages never have the flag, because they have the name itself.
 pub const FLAG_NAMED: u8 = 0b0000_0010;
 
 /// One decoded frame. The payload borrows the receive buffer.

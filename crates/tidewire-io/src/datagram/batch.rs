@@ -182,9 +182,9 @@ fn segments(meta: &RecvMeta) -> usize {
     meta.len.div_ceil(stride(meta).max(1)).max(1)
 }
 
-/// A datagram and a run of them are both at most 65,535 bytes with their headers: the length field of IPv4, and the
-/// limit up to which the kernel joins. Small datagrams use only the starts of the slots. The extra 64 bytes keep these
-/// starts from competing for the same few cache sets.
+/// A datagram and a run of them both have at most 65,535 bytes with their headers. For a datagram that is the limit of
+/// IPv4's length field, for a run that of the kernel. Small datagrams use only the starts of the slots. The extra 64
+/// bytes keep these starts from competing for the same few cache sets.
 const SLOT_BYTES: usize = 65_536 + 64;
 
 #[cfg(test)]

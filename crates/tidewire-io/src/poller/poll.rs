@@ -215,7 +215,7 @@ mod tests {
     use crate::socket::Stream;
     use std::os::fd::AsFd;
 
-    /// The unsafe block relies on this: a removed descriptor is on no list any more, at any index, and a descriptor
+    /// The unsafe block relies on two facts. A removed descriptor is on no list, at any index. A descriptor that was
     /// closed against the contract is an event and not a failure.
     #[test]
     fn removal_leaves_no_entry_behind_and_a_closed_descriptor_is_reported() {

@@ -270,8 +270,8 @@ mod tests {
     use crate::socket::Stream;
     use std::os::fd::{AsFd, AsRawFd};
 
-    /// The unsafe block relies on this: the slices reach as far as `bound`, also when the highest number comes and
-    /// goes, and a removed number is in no set.
+    /// The unsafe block relies on two facts. The slices reach as far as `bound`, also when the highest number comes and
+    /// goes. A removed number is in no set.
     #[test]
     fn the_sets_cover_the_bound_and_forget_what_was_removed() {
         let mut poller = SelectPoller::open();

@@ -163,8 +163,8 @@ fn bind_unix(
     let failed = |cause| BindError::new(address, cause);
     let kernel = address.to_kernel().map_err(failed)?;
     let mode = Mode::from_raw_mode(options.unix_mode.unwrap_or(UNIX_MODE_DEFAULT));
-    // Before binding, the new file takes over the mode as it is created (less the umask), so the file is at no moment
-    // open to more users than requested.
+    // When `bind` creates the file, it copies this mode (less the umask). So the file is never open to more users than
+    // requested.
     fchmod(socket, mode).map_err(failed)?;
     match bind(socket, &kernel) {
         Err(Errno::ADDRINUSE) => {

@@ -1,6 +1,6 @@
 //! The numbers that tell programs why a request was refused or a connection ends.
 //!
-//! A number that this version does not know is kept as `Other`, not refused: the text beside it still tells a person
+//! A number that this version does not know is kept as `Other`, not refused. The text beside it still tells a person
 //! what happened, and a newer peer may have more reasons.
 
 use std::fmt;

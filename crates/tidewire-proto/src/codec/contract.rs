@@ -238,9 +238,9 @@ pub fn check_messages<C: Codec + ?Sized>(
     check_encoded(codec, messages, &stream, piece_bytes)
 }
 
-/// Runs [`check_messages`] for every way of cutting the stream in two, and for pieces of every size up to 16 bytes. It
-/// takes time in the square of the stream's length, so a few short messages, and one that crosses a size limit of the
-/// format, are better than many.
+/// Runs [`check_messages`] for every way of cutting the stream in two, and for pieces of every size up to 16 bytes. Its
+/// time grows with the square of the stream's length. So pass a few short messages, and one that crosses a size limit
+/// of the format.
 ///
 /// # Errors
 /// As [`check_messages`].

@@ -143,8 +143,8 @@ pub struct FrameTemplate<'a> {
     parts: Parts<'a>,
 }
 
-/// The compared parts of a longer frame: the bytes in front of a hole, which is an id or ignored bytes, those between
-/// the hole and the payload, and those behind the payload.
+/// The compared parts of a longer frame. They surround a hole, which is an id or ignored bytes, and the payload: the
+/// bytes in front of the hole, those between the hole and the payload, and those behind the payload.
 #[derive(Clone, Copy, Debug)]
 struct Parts<'a> {
     head: &'a [u8],

@@ -1,9 +1,9 @@
 //! A connection from its first byte to its close, without input and output.
 //!
-//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other, and a lane
-//! that keeps each as a flag of its own can represent invalid combinations. Approach: one state machine for both sides.
-//! Its owner passes it frames, time and commands, and reads from it what to do. It owns no socket, no clock and no
-//! thread, so a test replays any order of events.
+//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other. A lane that
+//! keeps a flag for each can represent invalid combinations. Approach: one state machine for both sides. Its owner
+//! passes it frames, time and commands, and reads from it what to do. It owns no socket, no clock and no thread, so a
+//! test replays any order of events.
 //!
 //! ```text
 //!  connecting side                                      accepting side

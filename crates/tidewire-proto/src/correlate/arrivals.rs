@@ -6,9 +6,9 @@
 //! missing when a later one comes, and comes afterwards, is both missing and late. The difference of the two counts is
 //! the number of lost requests.
 //!
-//! A peer that counts in another way is not followed: the upper half of a plain 32-bit counter stays the same for long,
-//! and that counts as nothing. A peer may skip ids that are still in use. This library does that with 8 bits when
-//! replies are pending for long; the skipped ids then look missing.
+//! For a peer that counts in another way, nothing is counted: the upper half of a plain 32-bit counter stays the same
+//! for long. A peer may skip ids that are still in use. This library does that with 8 bits when replies are pending for
+//! long; the skipped ids then look missing.
 //!
 //! Rejected: a list of the missing ids, which a peer could make arbitrarily long.
 

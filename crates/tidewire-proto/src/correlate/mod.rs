@@ -1,8 +1,8 @@
 //! Matches replies to requests.
 //!
-//! Three kinds of codec need three ways behind one interface: ids of 32 bits ([`RequestIds::Bits32`]), of 8 bits, and
-//! none, where the first answer belongs to the first request. The guarantee is the same for all: an answer finds its
-//! own request or none, never another one.
+//! Three kinds of codec need three ways behind one interface: ids of 32 bits ([`RequestIds::Bits32`]), ids of 8 bits,
+//! and no ids. Without ids the first answer belongs to the first request. The guarantee is the same for all: an answer
+//! finds its own request or none, never another one.
 //!
 //! The difficulty is a request that is given up (its deadline passed, its caller went away) while its answer may still
 //! come. With 32 bits the next user of the slot has another id. With 8 bits the sequence is soon needed again, and

@@ -365,6 +365,6 @@ impl Core {
     }
 }
 
-/// Batches received from a socket at one event, so that a flood at one socket does not starve the rest of the lane: at most
-/// 8 × 32 runs of up to 64 KiB.
+/// Batches received from a socket at one event: at most 8 × 32 runs of up to 64 KiB. So a flood at one socket does not
+/// starve the rest of the lane.
 const RECEIVES_PER_EVENT: usize = 8;

@@ -220,9 +220,9 @@ fn until(at_ns: Option<u64>) -> Option<Duration> {
     at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
 }
 
-/// The longest spin of a lane that decides by itself. It must be longer than a sleeping peer takes to wake and answer: otherwise
-/// two lanes that exchange messages never find each other awake. That takes 5 µs on bare metal and 40 µs on some virtual machines,
-/// where a limit of 10 µs made 12,000 round trips a second and this one makes 600,000.
+/// The longest spin of a lane that decides by itself. It must be longer than a sleeping peer takes to wake and answer.
+/// Otherwise two lanes that exchange messages never find each other awake. That takes 5 µs on bare metal and 40 µs on
+/// some virtual machines: there a limit of 10 µs made 12,000 round trips a second, and this one makes 600,000.
 const ADAPTIVE_NS: u64 = 50_000;
 
 /// The most times that a lane sleeps at once before it spins again. A spin that finds nothing then costs 50 ns for each wait.

@@ -10,10 +10,10 @@
 //! because every message has reserved its place before it is posted, or needs one of a fixed number of places: see
 //! [`LaneMessage::is_reserved`]. A message without a place goes back to its sender.
 //!
-//! The queue is a list under a lock. A sender holds the lock to append one message. The lane holds it once a turn to exchange
-//! the whole list for an empty one. So nothing is allocated, and a message costs less than in a lock-free queue. The end of the
-//! lane is noted under the same lock: messages posted before are in the list when the lane takes it for the last time, and no
-//! message comes later. See `docs/decisions/0004-one-mailbox.md`.
+//! The queue is a list under a lock. A sender holds the lock to append one message. The lane holds it once a turn to
+//! exchange the whole list for an empty one. So nothing is allocated, and a message costs less than in a lock-free
+//! queue. The end of the lane is noted under the same lock. So the lane's last exchange gets all messages that were
+//! posted before the end, and no message comes later. See `docs/decisions/0004-one-mailbox.md`.
 //!
 //! Lanes do not send each other single messages: a lane collects a turn's messages for another lane in one
 //! buffer and posts it once. A batch that finds the mailbox full stays with its sender and grows. When it is too

@@ -1,12 +1,12 @@
 //! Topics on a lane: subscribe, unsubscribe, publish.
 //!
-//! Subscribers of the same pattern share a log on each lane, and that log is a [`Room`](super::Room): sweeps,
-//! cursors, policies, gap notices and messages to other lanes use the same code. The difference is where a message
-//! goes. A room's message is appended to the one log of that room. A topic's message is appended once to the log of
-//! every pattern that matches, never once per subscriber, and its publisher need not be a subscriber.
+//! Subscribers of the same pattern share a log on each lane. That log is a [`Room`](super::Room), so sweeps, cursors,
+//! policies, gap notices and messages to other lanes use the same code. The difference is where a message goes. A
+//! room's message is appended to the one log of that room. A topic's message is appended once to the log of every
+//! pattern that matches, never once per subscriber, and its publisher need not be a subscriber.
 //!
 //! A session that is subscribed to two matching patterns gets the message once for each. Rejected: one delivery in
-//! total. The two subscriptions have their own policies, positions and gaps, so a check whether a session gets a
+//! total. The two subscriptions have their own policies, positions and gaps. So a search for sessions that get a
 //! message twice would visit every subscriber for every message.
 
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Closing sessions, with and without a farewell to the peer.
 //!
 //! A close comes after everything that was sent to the session before, and after every answer that was given before.
-//! Some of these answers wait for an earlier request whose answer is deferred; the close then waits for that one,
-//! too. All other unanswered requests are given up, because a peer that is closed should not stay for as long as a
-//! slow backend takes. Nothing more is read from the peer meanwhile. If replies are matched by their order, a reply
-//! behind a request that was given up would be matched to that request, so it is not sent: reply first, then close.
-//! The farewell goes last: in the native protocol as a go-away, in `lines` as a line. No other codec has a farewell,
-//! so there a close with a farewell is a plain close.
+//! Some of these answers wait for an earlier request whose answer is deferred; the close then waits for that one, too.
+//! All other unanswered requests are given up, because a peer that is closed should not stay for as long as a slow
+//! backend takes. Nothing more is read from the peer meanwhile. Where the peer matches replies by their order, it would
+//! take a reply behind a request that was given up for the reply to that request. So that reply is not sent: reply
+//! first, then close. The farewell goes last: in the native protocol as a go-away, in `lines` as a line. No other codec
+//! has a farewell, so there a close with a farewell is a plain close.
 //!
 //! | code
 //!

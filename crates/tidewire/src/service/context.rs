@@ -199,8 +199,8 @@ impl Context<'_> {
         self.core.counters.replies_unmatched.add(1);
     }
 
-    /// Returns the number attached to the session: the one given to [`Context::connect`] for a connection that this
-    /// lane made, or that of [`Context::set_tag`]; 0 at first. It identifies a connection that
+    /// Returns the number attached to the session, 0 at first. [`Context::connect`] sets it for a connection that this
+    /// lane made, and [`Context::set_tag`] for any session. It identifies a connection that
     /// [failed](crate::Service::on_connect_failed), and other threads can read it. State that a service keeps for a
     /// session goes into [`Context::set_state`].
     #[inline]

@@ -143,8 +143,8 @@ impl LaneSessions {
             counters,
             ..
         } = self;
-        // The output is changed in place. Moving it out and back would read its length together with its neighbours just
-        // after a store to the length alone, and the processor would stall for every message.
+        // The output is changed in place. Moving it would read its length together with its neighbours just after a
+        // store to the length alone. The processor would stall on that for every message.
         let session = match slab.get_mut(id.slot()) {
             Some(session) if session.takes_from(id) => session,
             _ => return Err(self.refuse_to_send(SendError::NotOpen)),

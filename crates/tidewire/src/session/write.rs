@@ -242,8 +242,8 @@ impl LaneSessions {
         (offered, wrote)
     }
 
-    /// Writes the output and the room logs of a session in one call. It is a function of its own, because most sessions are
-    /// in no room, and creating many empty slices is a sixth of the cost of a small write.
+    /// Writes the output and the room logs of a session in one call. It is a separate function, because most sessions
+    /// are in no room, and creating many empty slices is a sixth of the cost of a small write.
     #[inline(never)]
     fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
         let session = &mut self.slab[slot];

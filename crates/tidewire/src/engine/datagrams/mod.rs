@@ -11,9 +11,9 @@
 //! assigns anew when a lane ends. Rejected: one socket on the first lane, which would copy every datagram to another
 //! lane and limit the rate of all. The price is that a few peers may all be on one lane.
 //!
-//! Each datagram is decoded separately. Any host may forge a datagram with the peer's address, so an error in one is
-//! counted and the session goes on; only valid frames of the peer end the session. UDP has no back pressure: a
-//! datagram for a paused session is dropped and counted.
+//! Each datagram is decoded separately. Any host may forge a datagram with the peer's address. So an error in one is
+//! counted and the session goes on; only valid frames of the peer end the session. UDP has no back pressure: a datagram
+//! for a paused session is dropped and counted.
 //!
 //! `admit` decides which addresses get a session, `unvalidated` limits the addresses that are not validated, and
 //! `drops` counts the datagrams that the kernel dropped. The lane decodes (`lane/datagrams`), sessions send

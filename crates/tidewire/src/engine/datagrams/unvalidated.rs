@@ -1,17 +1,17 @@
 //! Addresses that are not validated: the server does not know whether they receive what it sends.
 //!
-//! Problem: without a handshake the first datagram of an address makes a session, and the sender can forge the
-//! address. 65,536 forged addresses would take every slot of a server until the idle timeout. Approach: such a
-//! session is *unvalidated* at first. There are few slots for unvalidated sessions, each of them ends after seconds
-//! of silence, and a new one replaces the oldest when all slots are taken. So a new peer is always served, and an
-//! address whose session was replaced starts again with its next datagram. An address that is still heard after
-//! [`unvalidated_timeout`](crate::Limits::unvalidated_timeout), and was never silent for that long, becomes
-//! *established*, and its session is an ordinary one. That is no proof, because a forger can continue; so established
-//! addresses have at most half of the slots, and the others stay unvalidated.
+//! Problem: without a handshake the first datagram of an address makes a session, and the sender can forge the address.
+//! 65,536 forged addresses would take every slot of a server until the idle timeout. Approach: such a session is
+//! *unvalidated* at first. There are few slots for unvalidated sessions. Each of them ends after seconds of silence,
+//! and a new one replaces the oldest when all slots are taken. So a new peer is always served, and an address whose
+//! session was replaced starts again with its next datagram. An address becomes *established*, and its session an
+//! ordinary one, if it is still heard after [`unvalidated_timeout`](crate::Limits::unvalidated_timeout) and was never
+//! silent for that long. That is no proof, because a forger can continue. So established addresses have at most half of
+//! the slots, and the others stay unvalidated.
 //!
-//! The server does not notify an unvalidated address of the end of its session: the notice would be unsolicited
-//! traffic to a forged address, and a real peer needs none to continue. Rejected: a challenge, because these codecs
-//! have no frame that every peer answers.
+//! The server does not notify an unvalidated address of the end of its session. The notice would be unsolicited traffic
+//! to a forged address, and a real peer needs none to continue. Rejected: a challenge, because these codecs have no
+//! frame that every peer answers.
 
 use crate::transport::datagram::Standing;
 use std::collections::VecDeque;

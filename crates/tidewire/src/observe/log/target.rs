@@ -1,8 +1,8 @@
 //! A file or stderr as the target of a log. The file can be exchanged, and a target that accepts nothing can be given up.
 //!
-//! A pipe without a reader would block the log's thread in a write for ever, and with it every thread that waits for room in
-//! the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it surely
-//! accepts. Rejected: a non-blocking descriptor, because it would be so for every process that shares it.
+//! A write to a pipe without a reader would block the log's thread for ever, and then every thread that waits for room
+//! in the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it
+//! surely accepts. Rejected: a non-blocking descriptor, because every process that shares it would get that mode.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -54,8 +54,8 @@ impl LogControl {
     }
 
     /// Tells the log that the program is about to end. From now on no thread waits longer than
-    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout) for a target that accepts nothing: its lines are counted
-    /// as failed, and threads that wait for room in the queue go on.
+    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout) for a target that accepts nothing. After that
+    /// time its lines are counted as failed, and threads that wait for room in the queue go on.
     pub fn hurry(&self) {
         self.orders.hurry();
     }
