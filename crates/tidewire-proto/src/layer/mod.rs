@@ -30,6 +30,7 @@
 
 mod buffer;
 mod certificate;
+mod failed;
 mod stack;
 mod tls_fault;
 
@@ -39,6 +40,7 @@ use std::io::IoSlice;
 use thiserror::Error;
 
 pub use certificate::CertificateNames;
+pub use failed::FailedLayer;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
 pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
 

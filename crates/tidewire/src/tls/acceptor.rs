@@ -8,7 +8,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use tidewire_proto::layer::Layer;
 
 use super::error::{PemPart, TlsError};
-use super::layer::{Failed, TlsLayer};
+use super::layer::{TlsLayer, failed};
 use super::pem::{FileState, Pem};
 use super::provider::{provider, ticketer, versions};
 use super::{ClientAuth, ServerTls};
@@ -55,7 +55,7 @@ impl Acceptor {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         match ServerConnection::new(Arc::clone(&config)) {
             Ok(connection) => Box::new(TlsLayer::new(connection.into())),
-            Err(error) => Failed::layer(&error),
+            Err(error) => failed(&error),
         }
     }
 

@@ -12,7 +12,7 @@ use tidewire_proto::layer::Layer;
 use super::ClientTls;
 use super::acceptor::{authorities, unusable};
 use super::error::{PemPart, TlsError};
-use super::layer::{Failed, TlsLayer};
+use super::layer::{TlsLayer, failed};
 use super::provider::{provider, versions};
 
 /// Makes the TLS layers of a client's connections to one server. Its configuration keeps the tickets for resumption.
@@ -41,7 +41,7 @@ impl Connector {
     pub(crate) fn layer(&self) -> Box<dyn Layer> {
         match ClientConnection::new(Arc::clone(&self.config), self.server.clone()) {
             Ok(connection) => Box::new(TlsLayer::new(connection.into())),
-            Err(error) => Failed::layer(&error),
+            Err(error) => failed(&error),
         }
     }
 }

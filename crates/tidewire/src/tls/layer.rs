@@ -7,7 +7,7 @@ use std::io::{BufRead, IoSlice, Write};
 
 use rustls::{CertificateError, Connection, Error, InvalidMessage};
 use tidewire_proto::layer::{
-    CertificateNames, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
+    CertificateNames, FailedLayer, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
 };
 use tidewire_proto::text::escaped;
 
@@ -141,37 +141,10 @@ impl Layer for TlsLayer {
     }
 }
 
-/// The layer of a connection that cannot begin, which must not become plaintext.
-#[derive(Debug)]
-pub(super) struct Failed;
-
-impl Failed {
-    pub(super) fn layer(error: &Error) -> Box<dyn Layer> {
-        tracing::error!(%error, "cannot begin TLS");
-        Box::new(Self)
-    }
-}
-
-impl Layer for Failed {
-    fn receive(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<usize, LayerError> {
-        Err(TlsFault::NotReady.into())
-    }
-
-    fn send(&mut self, _: &[IoSlice<'_>], _: &mut Vec<u8>) -> Result<usize, LayerError> {
-        Err(TlsFault::NotReady.into())
-    }
-
-    fn transmit(&mut self, _: &mut Vec<u8>) {}
-
-    fn is_ready(&self) -> bool {
-        false
-    }
-
-    fn has_ended(&self) -> bool {
-        false
-    }
-
-    fn close(&mut self, _: &mut Vec<u8>) {}
+/// The layer of a connection that cannot begin.
+pub(super) fn failed(error: &Error) -> Box<dyn Layer> {
+    tracing::error!(%error, "cannot begin TLS");
+    Box::new(FailedLayer(TlsFault::NotReady.into()))
 }
 
 /// Converts an error into what both operators need to know. The log has the library's own words, in which names of the peer may

@@ -1,11 +1,10 @@
 //! Makes the layers of new connections.
 
 use std::fmt;
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use tidewire_io::socket::Stream;
-use tidewire_proto::layer::{Layer, LayerError, Stack};
+use tidewire_proto::layer::{FailedLayer, Layer, LayerError, Stack};
 
 use super::LayeredStream;
 use crate::address::Address;
@@ -56,37 +55,12 @@ impl LayerFactory {
 impl Layers {
     /// Puts the layers over a socket, which may still be connecting.
     pub(crate) fn over(&self, stream: Stream) -> Carrier {
+        // The factory made layers for this address before. Without any, the connection would be plaintext.
+        let missing = || Box::new(FailedLayer(LayerError::Refused)) as Box<dyn Layer>;
         let stack = Stack::new((self.factory.0)(&self.address));
-        let stack = stack.unwrap_or_else(|| Stack::from(Box::new(Missing) as Box<dyn Layer>));
+        let stack = stack.unwrap_or_else(|| Stack::from(missing()));
         Carrier::Layered(Box::new(LayeredStream::new(stream, stack)))
     }
-}
-
-/// Refuses a connection for which the factory made no layers, although its address has layers. Without it the connection would
-/// be plaintext.
-#[derive(Debug)]
-struct Missing;
-
-impl Layer for Missing {
-    fn receive(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<usize, LayerError> {
-        Err(LayerError::Refused)
-    }
-
-    fn send(&mut self, _: &[IoSlice<'_>], _: &mut Vec<u8>) -> Result<usize, LayerError> {
-        Err(LayerError::Refused)
-    }
-
-    fn transmit(&mut self, _: &mut Vec<u8>) {}
-
-    fn is_ready(&self) -> bool {
-        false
-    }
-
-    fn has_ended(&self) -> bool {
-        false
-    }
-
-    fn close(&mut self, _: &mut Vec<u8>) {}
 }
 
 impl fmt::Debug for LayerFactory {
