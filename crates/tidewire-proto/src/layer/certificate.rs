@@ -22,6 +22,18 @@ pub struct CertificateNames {
 }
 
 impl CertificateNames {
+    /// The memory of the names, in bytes. A certificate may have many short ones.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let lists = [&self.dns, &self.emails, &self.uris];
+        let of_list = |list: &&Vec<String>| {
+            let texts: usize = list.iter().map(String::capacity).sum();
+            list.capacity() * size_of::<String>() + texts
+        };
+        let common_name = self.common_name.as_ref().map_or(0, String::capacity);
+        lists.iter().map(of_list).sum::<usize>() + common_name
+    }
+
     /// Reads the names of a certificate in DER. Returns `None` if it is no certificate.
     #[must_use]
     pub fn of_der(certificate: &[u8]) -> Option<Self> {

@@ -12,6 +12,7 @@ impl<S: Service> Lane<S> {
         let core = &mut self.core;
         match core.sessions[slot].stream.secure() {
             Ok(true) => {
+                core.sessions.charge_buffers(slot);
                 self.begin(slot);
                 // Plaintext may have come with the last record of the handshake, and no event announces it.
                 if !self.core.sessions[slot].connection.is_closed() {

@@ -21,6 +21,8 @@ pub(super) struct TlsLayer {
     is_plain_peer: bool,
     /// Bytes that were received before the end of the handshake. rustls keeps parts of a message until it is whole.
     handshake_bytes: usize,
+    /// Memory of the peer's certificates, which rustls keeps, and of their names.
+    chain_bytes: usize,
     has_ended: bool,
 }
 
@@ -31,6 +33,7 @@ impl TlsLayer {
             certificate: None,
             is_plain_peer: false,
             handshake_bytes: 0,
+            chain_bytes: 0,
             has_ended: false,
         }
     }
@@ -66,6 +69,12 @@ impl TlsLayer {
         self.certificate = certificates
             .first()
             .and_then(|certificate| CertificateNames::of_der(certificate));
+        let names = self.certificate.as_ref();
+        let of_chain = certificates
+            .iter()
+            .map(|certificate| size_of_val(certificate) + certificate.len());
+        self.chain_bytes =
+            of_chain.sum::<usize>() + names.map_or(0, CertificateNames::memory_bytes);
     }
 }
 
@@ -135,8 +144,8 @@ impl Layer for TlsLayer {
 
     fn memory_bytes(&self) -> usize {
         match self.is_ready() {
-            true => SESSION_BYTES,
-            false => HANDSHAKE_BYTES + self.handshake_bytes.min(MESSAGE_BYTES_MAX),
+            true => SESSION_BYTES + self.chain_bytes,
+            false => HANDSHAKE_BYTES + self.handshake_bytes.min(MESSAGES_BYTES_MAX),
         }
     }
 }
@@ -199,5 +208,5 @@ const SESSION_BYTES: usize = 12 << 10;
 /// The memory of rustls for a handshake that has begun, beside the message that it receives.
 const HANDSHAKE_BYTES: usize = 16 << 10;
 
-/// Longest message of a handshake that rustls accepts, in bytes.
-const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// The most bytes of a handshake that rustls holds: the peer's chain and the message that follows it. It accepts 64 KiB of each.
+const MESSAGES_BYTES_MAX: usize = 128 << 10;

@@ -6,7 +6,7 @@ use tidewire_testkit::certificates::{Authority, usual};
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved, wait_until};
 
-use crate::{connect, fault, serve};
+use crate::{ask, connect, fault, serve};
 
 /// Answers with the names of the client's certificate.
 fn tell_names(builder: tidewire::ServerBuilder) -> TestServer {
@@ -92,6 +92,33 @@ fn a_client_certificate_of_another_authority_is_refused() {
         );
         server.stop();
     }
+}
+
+/// The bug: the account had the same memory for a session with a chain of 60 KiB as for one without.
+#[test]
+fn the_chain_of_a_client_is_in_the_memory_account() {
+    const CLIENTS: u64 = 24;
+    let (authority, server) = usual();
+    let clients = Authority::new("clients");
+    let settings = server.server().require_clients_of(clients.pem());
+    let mut held = [0; 2];
+    for (held, extra) in held.iter_mut().zip([0, 90]) {
+        let server = serve(settings.clone());
+        let mut identity = clients.sign_client("ann");
+        identity.chain.push_str(&clients.text().repeat(extra));
+        let (chain, key) = identity.pair();
+        let settings = authority.client().identity(chain, key);
+        let all: Vec<Client> = (0..CLIENTS)
+            .map(|_| connect(&server, settings.clone()).unwrap())
+            .collect();
+        all.iter().for_each(|client| ask(client, b"here"));
+        *held = server.metrics().memory_bytes;
+        drop(all);
+        server.stop();
+    }
+    let [short, long] = held;
+    let more = (long - short) / CLIENTS;
+    assert!(more > 25_000, "{more} bytes for a chain of some 36 KB");
 }
 
 #[test]
