@@ -50,6 +50,16 @@ pub struct Limits {
     /// Sessions from one address: an IPv4 address, or an IPv6 network (the first 64 bits), because a host in such a network
     /// may use any of its addresses. Default 16,384: above a large NAT, below all descriptors of a machine.
     pub sessions_per_address_max: usize,
+    /// Handshakes of layers such as TLS that one address may begin in a second; 0 means no limit. Further connections of the
+    /// address are refused. Default 1,000. All sessions of an address
+    /// (`sessions_per_address_max`) may come at once after a silence, so that its clients are back soon after a restart.
+    /// Connections without layers have no such limit: to refuse one costs as much as to accept it.
+    pub handshakes_per_address_per_second_max: usize,
+    /// Memory that the unfinished handshakes of one address may hold, in bytes: the state of TLS and what has come of a
+    /// handshake, from 16 to 144 KiB each. Default 256 MiB: as many as `sessions_per_address_max` at rest. It is at most a
+    /// quarter of `memory_bytes_max`, so that one address never brings the server near that limit by handshakes. A hello has at
+    /// most 2 KiB and is not counted.
+    pub handshake_bytes_per_address_max: usize,
     /// The longest time from connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds
     /// the wait of a client for the server of an in-process name.
     pub handshake_timeout: Duration,
@@ -157,6 +167,8 @@ impl Default for Limits {
             frame_bytes_max: wire::FRAME_BYTES_MAX,
             sessions_max: 65_536,
             sessions_per_address_max: 16_384,
+            handshakes_per_address_per_second_max: 1_000,
+            handshake_bytes_per_address_max: 256 << 20,
             handshake_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(60),
             idle_timeout_without_heartbeat: Duration::from_secs(20 * 60),

@@ -5,6 +5,7 @@
 
 mod apps;
 mod exposure;
+mod limits;
 mod parse;
 mod reload;
 mod rpc;
@@ -22,12 +23,12 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use serde_json::json;
 use tidewire::auth::Replaceable;
-use tidewire::{Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
+use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, Stopped};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_proto::codec::{Codec, StreamFraming};
 
-use crate::connection::{is_udp, parse_codec, parse_seconds};
+use crate::connection::{is_udp, parse_codec};
 use crate::failure::{self, Failure};
 use crate::logging::{self, LogArguments};
 use crate::output;
@@ -38,7 +39,8 @@ use crate::threads;
 use crate::tls::{self, ServerTlsArguments};
 use apps::App;
 use exposure::Protection;
-use parse::{parse_memory_bytes, parse_milliseconds, parse_mode, parse_poller, sockets};
+use limits::LimitArguments;
+use parse::{parse_milliseconds, parse_mode, parse_poller, sockets};
 use reload::{reload, sources};
 
 /// Flags of `tidewire serve`.
@@ -116,16 +118,8 @@ pub(crate) struct ServeArguments {
     )]
     exit_with_stdin: bool,
 
-    /// How long a new connection may take until its hello is accepted, in seconds [default: 5]. A person may take as long
-    /// to give a name to a chat over lines, and 60 seconds at the least
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
-    timeout: Option<Duration>,
-
-    /// Maximum bytes that the server holds for its peers: outputs, logs of rooms and topics, partial frames, sessions
-    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest
-    /// connections and the slowest subscribers are closed
-    #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
-    memory_bytes_max: Option<usize>,
+    #[command(flatten)]
+    limits: LimitArguments,
 
     /// The file with the tokens of users, as `tidewire token new` writes it. Only these users may connect, with the
     /// permissions of [auth] and [[users]] in the --config; without those they may do everything. SIGHUP reads both again
@@ -300,7 +294,7 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         .codec(arguments.codec.clone())
         .lanes(lanes)
         .poller(arguments.poller)
-        .limits(limits(arguments.timeout, arguments.memory_bytes_max))
+        .limits(arguments.limits.limits())
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
@@ -347,19 +341,6 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         output::remember(Err(error));
     }
     Ok(server)
-}
-
-/// Returns the limits with the given `--timeout` and `--memory-bytes-max`. People need longer for a name than programs
-/// for a hello, so the timeout only ever lengthens their time.
-fn limits(timeout: Option<Duration>, memory_bytes_max: Option<usize>) -> Limits {
-    let defaults = Limits::default();
-    let handshake_timeout = timeout.unwrap_or(defaults.handshake_timeout);
-    Limits {
-        memory_bytes_max: memory_bytes_max.unwrap_or(defaults.memory_bytes_max),
-        handshake_timeout,
-        login_timeout: handshake_timeout.max(defaults.login_timeout),
-        ..defaults
-    }
 }
 
 /// Returns the addresses for clients, with the framing if it is not the codec's own.
@@ -456,19 +437,3 @@ sends, too, opens the --log-file again, for logs that are moved away, reads cert
 
 Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
 second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The bug: `timeout = 5` for programs gave people 5 s to type a name.
-    #[test]
-    fn a_timeout_never_shortens_the_time_to_give_a_name() {
-        let seconds = Duration::from_secs;
-        for (timeout, hello, name) in [(None, 5, 60), (Some(5), 5, 60), (Some(90), 90, 90)] {
-            let limits = limits(timeout.map(seconds), None);
-            assert_eq!(limits.handshake_timeout, seconds(hello));
-            assert_eq!(limits.login_timeout, seconds(name));
-        }
-    }
-}

@@ -37,6 +37,13 @@ fn summary(metrics: &Metrics) -> String {
         }
     };
     push("", &["messages_refused"], &[metrics.refused]);
+    let refused = [
+        "handshakes_refused",
+        "tls_reloads_refused",
+        "auth_refused",
+        "forbidden",
+    ];
+    push("", &refused, &refusals(metrics));
     push("", &["cut_off"], &[metrics.sessions_cut_off]);
     push("", &["mail_undelivered"], &[metrics.mail_undelivered]);
     let pressure = ["pressure_changes", "refused_sessions", "refused_messages"];
@@ -65,6 +72,16 @@ fn summary(metrics: &Metrics) -> String {
     text
 }
 
+/// What was refused for reasons of security.
+fn refusals(metrics: &Metrics) -> [u64; 4] {
+    [
+        metrics.handshakes_refused,
+        metrics.tls_reloads_refused,
+        metrics.auth_refused,
+        metrics.forbidden,
+    ]
+}
+
 fn object(metrics: &Metrics) -> Value {
     let counts = |names: &[&str], counts: &[u64]| -> Map<String, Value> {
         let pairs = names.iter().zip(counts).filter(|(_, count)| **count > 0);
@@ -72,10 +89,15 @@ fn object(metrics: &Metrics) -> Value {
             .map(|(name, count)| ((*name).to_owned(), Value::from(*count)))
             .collect()
     };
+    let [handshakes, reloads, auth, forbidden] = refusals(metrics);
     json!({
         "event": "served",
         "sessions": metrics.sessions_opened,
         "refused": metrics.sessions_refused,
+        "handshakes_refused": handshakes,
+        "tls_reloads_refused": reloads,
+        "auth_refused": auth,
+        "forbidden": forbidden,
         "messages_refused": metrics.refused,
         "memory_pressure_changes": metrics.memory_pressure_changes,
         "memory_refused_sessions": metrics.memory_refused_sessions,
@@ -120,7 +142,7 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"challenges":0,"chat_messages":2,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"memory_pressure_changes":0,"memory_refused_messages":0,"memory_refused_sessions":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"sessions":3}"#
+            r#"{"auth_refused":0,"challenges":0,"chat_messages":2,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","forbidden":0,"frames_in":0,"handshakes_refused":0,"kernel_drops":0,"mail_undelivered":0,"memory_pressure_changes":0,"memory_refused_messages":0,"memory_refused_sessions":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"sessions":3,"tls_reloads_refused":0}"#
         );
     }
 

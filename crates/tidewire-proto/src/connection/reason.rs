@@ -57,13 +57,15 @@ pub enum CloseReason {
     Unauthenticated(AuthFailure),
     /// The credentials of the peer have expired, and it sent no newer ones.
     CredentialsExpired,
+    /// The unfinished handshakes of the peer's address held more memory than one address may.
+    HandshakeLimit,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 22] = [
+    pub const NAMES: [&'static str; 23] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -85,6 +87,7 @@ impl CloseReason {
         "layer",
         "unauthenticated",
         "credentials_expired",
+        "handshake_limit",
         "io",
     ];
 
@@ -113,7 +116,8 @@ impl CloseReason {
             Self::Layer(_) => 18,
             Self::Unauthenticated(_) => 19,
             Self::CredentialsExpired => 20,
-            Self::Io(_) => 21,
+            Self::HandshakeLimit => 21,
+            Self::Io(_) => 22,
         }
     }
 
@@ -161,12 +165,13 @@ impl CloseReason {
             }
             // An unvalidated address did not ask for a go-away.
             Self::Unvalidated | Self::Evicted => None,
-            // A layer that failed carries no more frames.
+            // A layer that failed, or is not ready, carries no frames.
             Self::PeerClosed
             | Self::PeerReset
             | Self::Service
             | Self::GoAway(_)
             | Self::Layer(_)
+            | Self::HandshakeLimit
             | Self::Io(_) => None,
         }
     }
@@ -205,6 +210,9 @@ impl fmt::Display for CloseReason {
             Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
             Self::Unauthenticated(failure) => write!(formatter, "not authenticated: {failure}"),
             Self::CredentialsExpired => formatter.write_str("the credentials have expired"),
+            Self::HandshakeLimit => formatter.write_str(
+                "the unfinished handshakes of its address held more memory than they may",
+            ),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

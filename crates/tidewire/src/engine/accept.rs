@@ -6,6 +6,7 @@
 use crate::observe::QuietLog;
 use crate::session::TimerKey;
 use crate::transport::Arrival;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tidewire_io::poller::{Interest, Token};
 
@@ -35,6 +36,8 @@ pub(crate) struct Acceptor {
     pub(super) refusal_log: QuietLog,
     /// Limits the log lines about peers that TLS refuses, or that refuse this side.
     tls_log: QuietLog,
+    /// Memory of the unfinished handshakes of layers, by slot, as it counts for their addresses.
+    pub(super) unfinished: HashMap<usize, usize>,
 }
 
 /// The reason why a new peer is refused.
@@ -42,6 +45,8 @@ pub(crate) struct Acceptor {
 pub(crate) enum Refusal {
     /// The limit of sessions is reached, in total or for the peer's address.
     Sessions,
+    /// The address has begun too many handshakes of layers.
+    Handshakes,
     /// The server is near its memory limit, so it refuses new peers first.
     Memory,
 }
@@ -51,6 +56,7 @@ impl Refusal {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Sessions => "a limit on the number of sessions is reached",
+            Self::Handshakes => "this address begins too many handshakes",
             Self::Memory => "the server is short of memory",
         }
     }
@@ -58,6 +64,9 @@ impl Refusal {
     fn remedy(self) -> &'static str {
         match self {
             Self::Sessions => "raise `sessions_max` or `sessions_per_address_max`",
+            Self::Handshakes => {
+                "raise `handshakes_per_address_per_second_max` unless this is an attack"
+            }
             Self::Memory => "raise `memory_bytes_max` unless this is an attack",
         }
     }
@@ -124,7 +133,10 @@ impl Core {
 
     /// Counts a connection and passes it to the next lane in turn.
     pub(crate) fn assign(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
-        if let Err(refusal) = self.count_in(arrival.peer.as_ref()) {
+        if let Err(refusal) = self
+            .check_handshake(&arrival)
+            .and_then(|()| self.count_in(arrival.peer.as_ref()))
+        {
             return self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
         }
         let shared = Arc::clone(&self.shared);
@@ -161,6 +173,22 @@ impl Core {
         } else {
             Refusal::Sessions
         };
+        Err(self.note_refusal(refusal, peer))
+    }
+
+    /// Checks that the address of a connection with layers may begin another handshake.
+    fn check_handshake(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        let peer = arrival.peer.as_ref();
+        let (limiter, now_ns) = (&self.shared.limiter, self.sessions.now_ns());
+        if !arrival.stream.has_layers() || limiter.begin_handshake(peer, now_ns) {
+            return Ok(());
+        }
+        self.counters.handshakes_refused.add(1);
+        Err(self.note_refusal(Refusal::Handshakes, peer))
+    }
+
+    /// Counts and logs a refusal. Returns it.
+    fn note_refusal(&mut self, refusal: Refusal, peer: Option<&Endpoint>) -> Refusal {
         self.counters.sessions_refused.add(1);
         if let Some(unlogged) = self.acceptor.refusal_log.may_log(self.sessions.now_ns()) {
             tracing::warn!(
@@ -171,7 +199,7 @@ impl Core {
                 refusal.remedy()
             );
         }
-        Err(refusal)
+        refusal
     }
 
     /// Logs why TLS with a peer failed, at a limited rate.
@@ -209,6 +237,9 @@ impl Core {
         match self.insert(stream, peer, connection) {
             Ok(slot) => {
                 self.sessions[slot].profile.listener = listener;
+                if self.sessions[slot].stream.has_layers() && !self.hold_handshake(slot) {
+                    return;
+                }
                 if begins_now {
                     ready.push(slot);
                 }

@@ -136,6 +136,7 @@ impl Core {
 
     /// Makes a session visible to other threads, just before the service learns of it.
     pub(crate) fn enter(&mut self, slot: usize) {
+        self.release_handshake(slot);
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
         if session.profile.is_upstream() {
@@ -161,6 +162,7 @@ impl Core {
         self.sessions.cancel_all(slot);
         self.sessions.end_service_timers(slot);
         self.sessions.end_meter(slot);
+        self.release_handshake(slot);
         let Some(mut session) = self.sessions.slab.try_remove(slot) else {
             return;
         };

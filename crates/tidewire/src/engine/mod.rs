@@ -12,6 +12,7 @@ mod datagrams;
 mod delivery;
 mod draining;
 mod handover;
+mod handshakes;
 mod lifecycle;
 mod replies;
 

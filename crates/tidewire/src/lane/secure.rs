@@ -13,6 +13,9 @@ impl<S: Service> Lane<S> {
         match core.sessions[slot].stream.secure() {
             Ok(true) => {
                 core.sessions.charge_buffers(slot);
+                if !core.hold_handshake(slot) {
+                    return;
+                }
                 self.begin(slot);
                 // Plaintext may have come with the last record of the handshake, and no event announces it.
                 if !self.core.sessions[slot].connection.is_closed() {
@@ -22,6 +25,7 @@ impl<S: Service> Lane<S> {
             Ok(false) => {
                 core.sessions.charge_kept(slot);
                 core.sessions.update_interest(slot);
+                core.hold_handshake(slot);
             }
             Err(error) => core.sessions.close(slot, close_reason(&error)),
         }

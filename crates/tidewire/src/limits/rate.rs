@@ -151,6 +151,13 @@ pub(crate) struct Bucket {
     bytes_full_ns: u64,
 }
 
+impl Bucket {
+    /// Whether nothing of the rate is used up, so that the bucket need not be remembered.
+    pub(crate) fn is_full(self, now_ns: u64) -> bool {
+        self.messages_full_ns.max(self.bytes_full_ns) <= now_ns
+    }
+}
+
 impl Rate {
     /// The time from which another message may come. It is in the past if one may come now.
     pub(crate) fn free_ns(&self, bucket: Bucket) -> u64 {

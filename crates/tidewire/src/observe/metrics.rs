@@ -235,6 +235,9 @@ counters! {
     events_dropped,
     /// Connections refused because the server was near its memory limit. `sessions_refused` counts them too.
     memory_refused_sessions,
+    /// Connections refused because their address began too many handshakes of layers such as TLS. `sessions_refused` counts them
+    /// too.
+    handshakes_refused,
     /// Times that certificate and key were read again and new connections use them.
     tls_reloads,
     /// Times that certificate and key were read again and could not be used.

@@ -1,13 +1,14 @@
-//! Counts the sessions and registrations of the whole server against its limits, and the share of each address.
+//! Counts the sessions, registrations and handshakes of the whole server against its limits, and the share of each address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidewire_io::socket::SocketAddress;
 
 use crate::address::Endpoint;
-use crate::limits::Limits;
+use crate::limits::{Bucket, Limits, Rate, RateLimit, WhenExceeded};
 
 /// The number of sessions, in all and for each IP address. It is checked once per connection.
 #[derive(Debug)]
@@ -16,6 +17,9 @@ pub(crate) struct SessionLimiter {
     per_address_max: usize,
     registrations_max: usize,
     registrations_per_address_max: usize,
+    /// The rate of handshakes of one address. `None` for no limit.
+    handshake_rate: Option<Rate>,
+    handshake_bytes_max: usize,
     state: Mutex<State>,
 }
 
@@ -25,6 +29,24 @@ struct State {
     session_shares: Shares,
     registrations: usize,
     registration_shares: Shares,
+    /// The used part of each address's rate of handshakes.
+    handshakes: HashMap<IpAddr, Bucket>,
+    /// When addresses may be forgotten again.
+    forget_ns: u64,
+    /// The memory of each address's unfinished handshakes.
+    handshake_bytes: HashMap<IpAddr, usize>,
+}
+
+impl State {
+    /// Forgets addresses whose rate of handshakes is unused, if very many are remembered. Returns how many are left. It searches
+    /// at most once in a while, because an attack from many addresses would make it search in vain.
+    fn forget_handshakes(&mut self, now_ns: u64) -> usize {
+        if self.handshakes.len() >= ADDRESSES_MAX && self.forget_ns <= now_ns {
+            self.forget_ns = now_ns.saturating_add(FORGET_NS);
+            self.handshakes.retain(|_, bucket| !bucket.is_full(now_ns));
+        }
+        self.handshakes.len()
+    }
 }
 
 /// The limit that an entry would exceed.
@@ -87,6 +109,10 @@ impl SessionLimiter {
             per_address_max: limits.sessions_per_address_max,
             registrations_max: limits.registrations_max,
             registrations_per_address_max: limits.registrations_per_address_max,
+            handshake_rate: handshake_rate(limits),
+            handshake_bytes_max: limits
+                .handshake_bytes_per_address_max
+                .min(limits.memory_bytes_max / 4),
             state: Mutex::default(),
         }
     }
@@ -109,6 +135,41 @@ impl SessionLimiter {
         let mut state = self.lock();
         state.sessions -= 1;
         state.session_shares.remove(peer.and_then(counted_address));
+    }
+
+    /// Counts a handshake that an address begins, unless it has begun too many.
+    pub(crate) fn begin_handshake(&self, peer: Option<&Endpoint>, now_ns: u64) -> bool {
+        let owner = peer.and_then(counted_address);
+        let (Some(owner), Some(rate)) = (owner, &self.handshake_rate) else {
+            return true;
+        };
+        let mut state = self.lock();
+        let is_known = state.handshakes.contains_key(&owner);
+        if !is_known && state.forget_handshakes(now_ns) >= ADDRESSES_MAX {
+            // The limits on sessions and memory hold against so many addresses.
+            return true;
+        }
+        let bucket = state.handshakes.entry(owner).or_default();
+        let may_begin = rate.free_ns(*bucket) <= now_ns;
+        if may_begin {
+            rate.take(bucket, 0, now_ns);
+        }
+        may_begin
+    }
+
+    /// Changes the memory of an unfinished handshake from `before` to `after` bytes, unless its address would hold too much.
+    pub(crate) fn hold_handshake(&self, owner: IpAddr, before: usize, after: usize) -> bool {
+        let mut state = self.lock();
+        let held = state.handshake_bytes.entry(owner).or_default();
+        let others = *held - before;
+        if after > before && others + after > self.handshake_bytes_max {
+            return false;
+        }
+        *held = others + after;
+        if *held == 0 {
+            state.handshake_bytes.remove(&owner);
+        }
+        true
     }
 
     /// Counts a subscriber's registration, unless a limit is reached.
@@ -135,6 +196,18 @@ impl SessionLimiter {
     }
 }
 
+/// The rate of handshakes of one address. After a silence all its sessions may come at once.
+fn handshake_rate(limits: &Limits) -> Option<Rate> {
+    let per_second = limits.handshakes_per_address_per_second_max;
+    let at_once = limits.sessions_per_address_max.max(per_second);
+    let burst = Duration::from_secs_f64(at_once as f64 / per_second.max(1) as f64);
+    let limit = RateLimit::new(WhenExceeded::Refuse)
+        .messages_per_second(per_second as u64)
+        .burst(burst);
+    // A rate of 0 is no limit.
+    limit.rate().ok()
+}
+
 /// The address that a peer counts for: its IPv4 address, also if mapped to IPv6, or the first 64 bits of its IPv6 address.
 /// One IPv6 host can use all addresses that share these bits.
 pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
@@ -149,6 +222,12 @@ pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
         ip => ip,
     })
 }
+
+/// Addresses whose rate of handshakes is remembered: about 1 MB.
+const ADDRESSES_MAX: usize = 16_384;
+
+/// The shortest time between two searches for addresses to forget.
+const FORGET_NS: u64 = 100_000_000;
 
 /// The network part of an IPv6 address.
 const NETWORK_BITS: u128 = !(u64::MAX as u128);
@@ -214,5 +293,64 @@ mod tests {
         assert_eq!(limiter.register(two), Err(TableFull::Server));
         limiter.unregister(one);
         assert_eq!(limiter.register(two), Ok(()));
+    }
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn an_address_may_begin_all_its_handshakes_at_once_and_then_so_many_a_second() {
+        let limiter = SessionLimiter::new(&Limits {
+            sessions_per_address_max: 50,
+            handshakes_per_address_per_second_max: 10,
+            ..Limits::default()
+        });
+        let [one, two] = ["10.0.0.1:1", "10.0.0.2:1"].map(peer);
+        let begun = |peer: &Option<Endpoint>, now_ns| {
+            let may_begin = |_: &u32| limiter.begin_handshake(peer.as_ref(), now_ns);
+            (0..100).filter(may_begin).count()
+        };
+        assert_eq!(begun(&one, SECOND_NS), 50);
+        assert_eq!(begun(&two, SECOND_NS), 50, "another address");
+        assert_eq!(begun(&None, SECOND_NS), 100, "a Unix socket has no address");
+        assert_eq!(begun(&one, 2 * SECOND_NS), 10);
+        let unlimited = SessionLimiter::new(&Limits {
+            handshakes_per_address_per_second_max: 0,
+            ..Limits::default()
+        });
+        let all = (0..100_000).filter(|_| unlimited.begin_handshake(one.as_ref(), 0));
+        assert_eq!(all.count(), 100_000);
+    }
+
+    #[test]
+    fn many_addresses_that_begin_handshakes_do_not_fill_the_memory() {
+        let limiter = SessionLimiter::new(&Limits::default());
+        let begin = |number: u32, now_ns| {
+            let address = std::net::Ipv4Addr::from_bits(number);
+            let peer = Endpoint::Tls((address, 1).into());
+            assert!(limiter.begin_handshake(Some(&peer), now_ns));
+        };
+        for number in 0..2 * ADDRESSES_MAX as u32 {
+            begin(number, 0);
+        }
+        assert_eq!(limiter.lock().handshakes.len(), ADDRESSES_MAX);
+        begin(u32::MAX, SECOND_NS);
+        assert_eq!(limiter.lock().handshakes.len(), 1, "all others are past");
+    }
+
+    #[test]
+    fn the_unfinished_handshakes_of_an_address_hold_a_bounded_memory() {
+        let limiter = SessionLimiter::new(&Limits {
+            memory_bytes_max: 1_000_000,
+            handshake_bytes_per_address_max: usize::MAX,
+            ..Limits::default()
+        });
+        let [one, two] = [1, 2].map(|number| IpAddr::from([10, 0, 0, number]));
+        assert!(limiter.hold_handshake(one, 0, 200_000));
+        assert!(!limiter.hold_handshake(one, 0, 60_000), "above a quarter");
+        assert!(!limiter.hold_handshake(one, 200_000, 260_000));
+        assert!(limiter.hold_handshake(two, 0, 250_000));
+        assert!(limiter.hold_handshake(one, 200_000, 0));
+        assert!(limiter.hold_handshake(two, 250_000, 0));
+        assert!(limiter.lock().handshake_bytes.is_empty());
     }
 }

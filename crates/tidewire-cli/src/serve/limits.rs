@@ -1,0 +1,100 @@
+//! The flags of a server's limits.
+
+use std::time::Duration;
+
+use clap::Args;
+use tidewire::Limits;
+
+use super::parse::parse_memory_bytes;
+use crate::connection::parse_seconds;
+
+/// The limits that have a flag.
+#[derive(Debug, Args)]
+pub(super) struct LimitArguments {
+    /// How long a new connection may take until its hello is accepted, in seconds [default: 5]. A person may take as long
+    /// to give a name to a chat over lines, and 60 seconds at the least
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
+    timeout: Option<Duration>,
+
+    /// Maximum bytes that the server holds for its peers: outputs, logs of rooms and topics, partial frames, sessions
+    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest
+    /// connections and the slowest subscribers are closed
+    #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
+    memory_bytes_max: Option<usize>,
+
+    /// Maximum sessions from one address. Behind a proxy all clients have one address
+    #[arg(long, value_name = "N", default_value_t = Limits::default().sessions_per_address_max)]
+    sessions_per_address_max: usize,
+
+    /// Maximum handshakes of TLS that one address may begin in a second, after the first ones up to
+    /// --sessions-per-address-max; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = Limits::default().handshakes_per_address_per_second_max)]
+    handshakes_per_address_per_second_max: usize,
+
+    /// Maximum bytes of memory that the unfinished handshakes of one address may hold; at most a quarter of
+    /// --memory-bytes-max counts
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().handshake_bytes_per_address_max)]
+    handshake_bytes_per_address_max: usize,
+}
+
+impl LimitArguments {
+    /// Returns the limits. People need longer for a name than programs for a hello, so `--timeout` only ever lengthens their time.
+    pub(super) fn limits(&self) -> Limits {
+        let defaults = Limits::default();
+        let handshake_timeout = self.timeout.unwrap_or(defaults.handshake_timeout);
+        Limits {
+            memory_bytes_max: self.memory_bytes_max.unwrap_or(defaults.memory_bytes_max),
+            sessions_per_address_max: self.sessions_per_address_max,
+            handshakes_per_address_per_second_max: self.handshakes_per_address_per_second_max,
+            handshake_bytes_per_address_max: self.handshake_bytes_per_address_max,
+            handshake_timeout,
+            login_timeout: handshake_timeout.max(defaults.login_timeout),
+            ..defaults
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Only {
+        #[command(flatten)]
+        limits: LimitArguments,
+    }
+
+    fn limits(arguments: &[&str]) -> Limits {
+        let all = ["serve"].iter().chain(arguments);
+        Only::try_parse_from(all).unwrap().limits.limits()
+    }
+
+    /// The bug: `timeout = 5` for programs gave people 5 s to type a name.
+    #[test]
+    fn a_timeout_never_shortens_the_time_to_give_a_name() {
+        let seconds = Duration::from_secs;
+        for (arguments, hello, name) in [
+            (&[][..], 5, 60),
+            (&["--timeout", "5"], 5, 60),
+            (&["--timeout", "90"], 90, 90),
+        ] {
+            let limits = limits(arguments);
+            assert_eq!(limits.handshake_timeout, seconds(hello));
+            assert_eq!(limits.login_timeout, seconds(name));
+        }
+    }
+
+    #[test]
+    fn the_limits_of_an_address_are_flags() {
+        let limits = limits(&[
+            "--sessions-per-address-max=1",
+            "--handshakes-per-address-per-second-max=2",
+            "--handshake-bytes-per-address-max=3",
+        ]);
+        assert_eq!(limits.sessions_per_address_max, 1);
+        assert_eq!(limits.handshakes_per_address_per_second_max, 2);
+        assert_eq!(limits.handshake_bytes_per_address_max, 3);
+    }
+}
