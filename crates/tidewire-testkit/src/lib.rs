@@ -29,5 +29,5 @@ pub use peer::{Heard, Peer, challenge_answer, hello_frame};
 pub use ring_wire::RingWire;
 pub use terminal::open_terminal;
 pub use wait::{DEADLINE, block_on, wait_until};
-pub use wire::Wire;
+pub use wire::{Wire, connect_from};
 pub use xor_layer::{XorLayer, layers_of};

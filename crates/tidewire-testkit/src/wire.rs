@@ -1,10 +1,11 @@
 //! A blocking connection of any transport, with a deadline on every read: sockets from the standard library, or rings.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use rustix::net::{self, AddressFamily, SocketType};
 use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
@@ -221,4 +222,15 @@ fn unknown(endpoint: &Endpoint) -> io::Error {
         io::ErrorKind::Unsupported,
         format!("the test kit does not know {endpoint}"),
     )
+}
+
+/// Connects over TCP from another address of this machine, such as 127.0.0.2.
+///
+/// # Errors
+/// The errors of the system.
+pub fn connect_from(source: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    net::bind(&socket, &SocketAddr::new(source, 0))?;
+    net::connect(&socket, &to)?;
+    Ok(TcpStream::from(socket))
 }
