@@ -1,9 +1,9 @@
 //! Two connections against each other in virtual time: latency, cuts anywhere, full transports, stalled owners, resets,
 //! silence, drains, and both ends closing at once, with layers over the link and without. One seed decides everything
-//! about a run.
+//! about a run, but for the keys of TLS.
 //!
 //! `TIDEWIRE_PAIR_SEEDS=100000 cargo test --release -p tidewire-proto --test connection_pair` tries more of them. A failure
-//! prints its seed; `TIDEWIRE_PAIR_SEED=N` runs that one alone.
+//! prints its seed; `TIDEWIRE_PAIR_SEED=N` runs that one alone, with TLS beneath the other layers and without.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,8 @@ use fastrand::Rng;
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{CloseReason, Connection, Delivery, Farewell, Rules};
-use tidewire_proto::layer::Stack;
+use tidewire_proto::layer::{Layer, Stack};
+use tidewire_testkit::certificates::usual;
 use tidewire_testkit::{XorLayer, layers_of};
 
 use link::{Link, Pipe};
@@ -95,11 +96,13 @@ struct Plan {
     messages: u32,
     /// Layers over the link.
     layers: u8,
+    /// Whether TLS is beneath them.
+    is_sealed: bool,
 }
 
 impl Plan {
-    fn new(random: &mut Rng) -> Self {
-        let delivery = if random.u32(0..4) == 0 {
+    fn new(random: &mut Rng, is_sealed: bool) -> Self {
+        let delivery = if !is_sealed && random.u32(0..4) == 0 {
             Delivery::Lossy
         } else {
             Delivery::Reliable
@@ -132,12 +135,14 @@ impl Plan {
         };
         // Each layer takes one more round trip.
         let rules = Rules {
-            handshake_timeout_ns: rules.handshake_timeout_ns * (1 + u64::from(layers)),
+            handshake_timeout_ns: rules.handshake_timeout_ns
+                * (1 + u64::from(layers) + u64::from(is_sealed)),
             authenticates: random.u32(0..3) == 0,
             ..rules
         };
         Self {
             layers,
+            is_sealed,
             link: Link {
                 delivery,
                 latency_ns: 0..=latency_max_ns,
@@ -154,17 +159,34 @@ impl Plan {
     }
 }
 
+/// Both stacks of the layers of a plan.
+fn stacks(plan: &Plan) -> [Option<Stack>; 2] {
+    let (authority, identity) = usual();
+    let tls: [Vec<Box<dyn Layer>>; 2] = match plan.is_sealed {
+        true => [
+            vec![authority.client().layer("localhost", None).unwrap()],
+            vec![identity.server().layer("tw1").unwrap()],
+        ],
+        false => Default::default(),
+    };
+    let sides = [XorLayer::connecting as fn(u8) -> _, XorLayer::accepting];
+    let mut layers = tls.into_iter().zip(sides).map(|(mut layers, make)| {
+        layers.extend(layers_of(plan.layers, make));
+        Stack::new(layers)
+    });
+    [layers.next().unwrap(), layers.next().unwrap()]
+}
+
 /// One run, from the first byte to the end of both sides.
-fn run(seed: u64) {
+fn run(seed: u64, is_sealed: bool) {
     let mut random = Rng::with_seed(seed);
-    let plan = Plan::new(&mut random);
+    let plan = Plan::new(&mut random, is_sealed);
     let Plan {
         link, codec, rules, ..
     } = &plan;
     let client = Connection::connecting(rules, link.delivery, 0);
     let server = Connection::accepted(rules, link.delivery, 0);
-    let [client_stack, server_stack] = [XorLayer::connecting as fn(u8) -> _, XorLayer::accepting]
-        .map(|make| Stack::new(layers_of(plan.layers, make)));
+    let [client_stack, server_stack] = stacks(&plan);
     let mut client = Owner::new(client, client_stack, codec, *rules);
     let mut server = Owner::new(server, server_stack, codec, *rules);
     client.arm(0);
@@ -381,12 +403,22 @@ const FAREWELL: &str = "no spam here";
 
 #[test]
 fn two_connections_agree_under_every_seed() {
+    run_all(2_000, false);
+}
+
+/// Fewer seeds: a handshake costs a thousand times as much as that of a test layer.
+#[test]
+fn two_connections_over_tls_agree_under_every_seed() {
+    run_all(150, true);
+}
+
+fn run_all(seeds: u64, is_sealed: bool) {
     if let Ok(seed) = std::env::var("TIDEWIRE_PAIR_SEED") {
-        return run(seed.parse().unwrap());
+        return run(seed.parse().unwrap(), is_sealed);
     }
-    let seeds = std::env::var("TIDEWIRE_PAIR_SEEDS").map_or(2_000, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("TIDEWIRE_PAIR_SEEDS").map_or(seeds, |seeds| seeds.parse().unwrap());
     for seed in 0..seeds {
-        let outcome = std::panic::catch_unwind(|| run(seed));
+        let outcome = std::panic::catch_unwind(|| run(seed, is_sealed));
         if let Err(panic) = outcome {
             eprintln!("TIDEWIRE_PAIR_SEED={seed} fails");
             std::panic::resume_unwind(panic);
