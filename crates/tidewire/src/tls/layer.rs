@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, IoSlice, Write};
 
-use rustls::{CertificateError, Connection, Error, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, Connection, Error, InvalidMessage};
 use tidewire_proto::layer::{
     CertificateNames, FailedLayer, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
 };
@@ -161,6 +161,8 @@ pub(super) fn failed(error: &Error) -> Box<dyn Layer> {
 fn explain(error: Error) -> LayerError {
     tracing::debug!(error = escaped(error.to_string().as_bytes()), "TLS failed");
     let fault = match error {
+        // The peer gave up in order, before the handshake was over.
+        Error::AlertReceived(AlertDescription::CloseNotify) => return LayerError::Truncated,
         Error::AlertReceived(alert) => TlsFault::Alert(TlsAlert(alert.into())),
         Error::InvalidCertificate(error) => certificate_fault(&error),
         Error::NoCertificatesPresented => TlsFault::NoCertificate,

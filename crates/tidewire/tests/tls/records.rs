@@ -111,6 +111,17 @@ fn an_end_is_in_order_only_with_its_record() {
     assert_eq!(read_all(&mut client), b"answer");
 }
 
+/// The bug: a peer that closed before the end of its handshake was counted as one that refused with alert 0.
+#[test]
+fn a_peer_that_closes_during_the_handshake_is_cut_and_refuses_nothing() {
+    let (mut client, mut server) = sides();
+    carry(&mut client, &mut server, usize::MAX);
+    client.close().unwrap();
+    let ended = server.receive(client.unsent());
+    assert_eq!(ended, Err(LayerError::Truncated));
+    assert!(!server.is_ready());
+}
+
 #[test]
 fn a_cut_anywhere_is_no_end_and_a_changed_byte_is_refused() {
     let (mut client, _) = ready(usize::MAX);
