@@ -49,9 +49,13 @@ enum ClientCertificates {
 /// The flags of a client at a tls:// address.
 #[derive(Debug, Args)]
 pub(crate) struct ClientTlsArguments {
-    /// Certificates of the authorities to trust at a tls:// address, in PEM [default: those of the system]
+    /// Certificates of authorities to trust at a tls:// address beside those of the system, in PEM
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+
+    /// Trust the authorities of --ca only, and not those of the system
+    #[arg(long, requires = "ca")]
+    ca_only: bool,
 
     /// Certificate chain to show a server that asks for one, in PEM
     #[arg(long, value_name = "FILE", requires = "key")]
@@ -115,7 +119,10 @@ impl ClientTlsArguments {
     pub(crate) fn settings(&self) -> ClientTls {
         let mut settings = ClientTls::new();
         if let Some(ca) = self.ca.clone() {
-            settings = settings.ca(ca);
+            settings = match self.ca_only {
+                true => settings.only_ca(ca),
+                false => settings.ca(ca),
+            };
         }
         if let (Some(cert), Some(key)) = (self.cert.clone(), self.key.clone()) {
             settings = settings.identity(cert, key);

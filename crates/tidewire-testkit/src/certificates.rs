@@ -98,10 +98,10 @@ impl Authority {
         })
     }
 
-    /// Settings of a client that trusts this authority.
+    /// Settings of a client that trusts this authority only, so that its tests do not read those of the system.
     #[must_use]
     pub fn client(&self) -> ClientTls {
-        ClientTls::new().ca(self.pem())
+        ClientTls::new().only_ca(self.pem())
     }
 }
 

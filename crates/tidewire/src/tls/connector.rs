@@ -77,7 +77,14 @@ impl ClientTls {
             let verifier = Verifier::new(provider()).map_err(|error| no_roots(&error))?;
             return Ok(Arc::new(verifier));
         };
-        let roots = authorities(ca)?.into();
+        // This checks the certificates, too.
+        let roots = authorities(ca)?;
+        if !self.trusts_ca_only {
+            let extra = ca.certificates(PemPart::Authorities)?;
+            let verifier = Verifier::new_with_extra_roots(extra, provider());
+            return Ok(Arc::new(verifier.map_err(|error| no_roots(&error))?));
+        }
+        let roots = roots.into();
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
         let verifier = verifier.map_err(|error| TlsError::BadAuthority {
             ca: ca.origin(),

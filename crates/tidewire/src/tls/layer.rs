@@ -191,12 +191,19 @@ fn certificate_fault(error: &CertificateError) -> TlsFault {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             TlsFault::WrongPurpose
         }
+        // The verifier of the system has no public type for this one.
+        CertificateError::Other(error) if error.to_string() == WRONG_PURPOSE => {
+            TlsFault::WrongPurpose
+        }
         _ => TlsFault::BadCertificate,
     }
 }
 
 /// A fatal alert in plain text: the answer to what is no record.
 const UNEXPECTED_MESSAGE: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
+
+/// The text of the system's verifier for a certificate of another purpose.
+const WRONG_PURPOSE: &str = "certificate had invalid extensions";
 
 /// The first byte of a record.
 const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;

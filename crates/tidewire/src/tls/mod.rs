@@ -67,6 +67,8 @@ enum ClientAuth {
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     ca: Option<Pem>,
+    /// Whether the authorities of the system are not trusted.
+    trusts_ca_only: bool,
     /// The certificate chain and the key.
     identity: Option<(Pem, Pem)>,
     server_name: Option<String>,
@@ -114,10 +116,20 @@ impl ClientTls {
         Self::default()
     }
 
-    /// Trusts these authorities, and no longer those of the system.
+    /// Trusts these authorities beside those of the system. A system without any is no error then.
     #[must_use]
     pub fn ca(mut self, ca: impl Into<Pem>) -> Self {
         self.ca = Some(ca.into());
+        self.trusts_ca_only = false;
+        self
+    }
+
+    /// Trusts these authorities, and not those of the system. Use it where all servers have certificates of your own authority:
+    /// then no public authority can vouch for a false one.
+    #[must_use]
+    pub fn only_ca(mut self, ca: impl Into<Pem>) -> Self {
+        self.ca = Some(ca.into());
+        self.trusts_ca_only = true;
         self
     }
 

@@ -82,6 +82,32 @@ fn the_system_does_not_trust_the_authority_of_a_test() {
     server.stop();
 }
 
+/// The bug: a CA file replaced the authorities of the system.
+#[test]
+fn a_ca_file_is_trusted_beside_the_system_and_refuses_by_the_same_faults() {
+    let (authority, identity) = usual();
+    let beside = || ClientTls::new().ca(authority.pem());
+    let server = serve(identity.server());
+    ask(&connect(&server, beside()).unwrap(), b"hello");
+    let alone = ClientTls::new().only_ca(authority.pem());
+    ask(&connect(&server, alone).unwrap(), b"hello");
+    server.stop();
+    let purpose = authority.sign(&HOSTS, |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    let unknown = Authority::new("nobody knows it").sign_server();
+    let elsewhere = authority.sign(&["elsewhere.example"], |_| {});
+    for (identity, expected) in [
+        (purpose, TlsFault::WrongPurpose),
+        (unknown, TlsFault::UnknownIssuer),
+        (elsewhere, TlsFault::WrongHost),
+    ] {
+        let server = serve(identity.server());
+        assert_eq!(fault(connect(&server, beside())), expected);
+        server.stop();
+    }
+}
+
 #[test]
 fn a_chain_that_is_too_long_to_read_is_refused() {
     let (authority, identity) = usual();
