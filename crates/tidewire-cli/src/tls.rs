@@ -10,6 +10,7 @@ use tidewire::tls::{ClientTls, ServerTls};
 
 use crate::failure::Failure;
 use crate::signals;
+use crate::threads;
 
 /// The flags of a server's certificate.
 #[derive(Debug, Args)]
@@ -145,14 +146,12 @@ pub(crate) fn follow_files(server: &Server) -> io::Result<()> {
     let at_hangup = reloader.clone();
     // The log says how each reload ended.
     signals::at_hangup(move || drop(at_hangup.reload()))?;
-    let thread = thread::Builder::new().name("tidewire-certificate".to_owned());
-    let watch = move || {
+    threads::start("certificate", move || {
         loop {
             thread::sleep(FILES_CHECK_INTERVAL);
             drop(reloader.reload_if_changed());
         }
-    };
-    thread.spawn(watch).map(drop)
+    })
 }
 
 /// The interval at which the files of a certificate are compared with their earlier states.
