@@ -101,6 +101,23 @@ impl Connection {
         true
     }
 
+    /// Whether the owner was asked and has not answered yet.
+    #[must_use]
+    pub fn awaits_owner(&self) -> bool {
+        let state = self.authentication.as_ref();
+        state.is_some_and(|state| state.is_asked) && !self.is_closed()
+    }
+
+    /// Lets the credentials of an open connection expire at another time. The peer gets another welcome, if it knows
+    /// renewal. Call [`Self::poll_transmit`] and [`Self::poll_timeout`] then.
+    pub fn change_expiry(&mut self, expires_ns: Option<u64>) {
+        let is_told = self.is_open() && self.may_renew();
+        if let Some(state) = self.authentication.as_deref_mut() {
+            state.expires_ns = expires_ns;
+            self.pending.welcome = self.pending.welcome.or(state.agreed.filter(|_| is_told));
+        }
+    }
+
     /// Sends a hello with newer credentials, if the server allows that on this connection. Call [`Self::poll_transmit`]
     /// then.
     pub fn renew(&mut self) -> bool {

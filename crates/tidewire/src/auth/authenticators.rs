@@ -8,7 +8,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tidewire_io::socket::SocketAddress;
 
-use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Users};
+use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Users};
 use crate::address::Endpoint;
 
 /// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
@@ -107,61 +107,111 @@ impl std::fmt::Debug for Chain {
     }
 }
 
-/// Admits a user of the table, or refuses one that is not there any more.
-fn admit(users: &Users, name: &str) -> AuthOutcome {
-    match users.identity(name) {
-        Some(identity) => AuthOutcome::admit(identity),
-        None => AuthOutcome::Refused(AuthFailure::Revoked),
-    }
+/// An authenticator that needs no credentials: it finds a proof in the facts about a peer, and knows the user of each proof.
+trait Prove: Send + Sync + 'static {
+    fn users(&self) -> &Users;
+
+    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof>;
+
+    fn user_of(&self, proof: &Proof) -> Option<&str>;
 }
 
-/// Implements the methods that the authenticators of this file share.
-macro_rules! with_users {
-    ($($authenticator:ident: $knows:expr, $find:expr;)*) => {$(
+macro_rules! authenticate_by_proof {
+    ($($authenticator:ty),*) => {$(
         impl Authenticate for $authenticator {
             fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
                 // Credentials that no authenticator before this one knows are wrong.
-                if !request.token().is_empty() {
+                let proof = request.token().is_empty().then(|| self.proof(request)).flatten();
+                let Some((proof, name)) = proof.as_ref().and_then(|it| Some((it, self.user_of(it)?))) else {
                     return AuthOutcome::Unknown;
+                };
+                match self.users().identity(name) {
+                    Some(identity) => AuthOutcome::admit(identity.proved_by(proof.clone())),
+                    None => AuthOutcome::Refused(AuthFailure::Revoked),
                 }
-                let find: fn(&Self, &AuthRequest<'_>) -> Option<Box<str>> = $find;
-                find(self, request).map_or(AuthOutcome::Unknown, |name| admit(&self.users, &name))
             }
 
+            /// An identity stays admitted while its proof still is that of its user.
             fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-                let knows: fn(&Self, &str) -> bool = $knows;
-                let is_ours = identity.token_id().is_none() && knows(self, identity.name());
-                is_ours.then(|| self.users.identity(identity.name()))?.map(Arc::new)
+                let proof = identity.proof()?;
+                let is_same = self.user_of(proof)? == identity.name();
+                let now = is_same.then(|| self.users().identity(identity.name()))??;
+                Some(Arc::new(now.proved_by(proof.clone())))
             }
 
             fn is_reserved(&self, name: &str) -> bool {
-                self.users.is_reserved(name)
+                self.users().is_reserved(name)
             }
         }
     )*};
 }
 
-with_users! {
-    ByCertificate: |by, name| by.names.iter().any(|(_, user)| **user == *name), |by, request| {
+authenticate_by_proof!(ByCertificate, ByUnixUser, ByAddress);
+
+impl Prove for ByCertificate {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+
+    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
         let names = request.certificate_names()?;
-        let found = by.names.iter().find(|(name, _)| names.iter().any(|it| *it == **name));
-        found.map(|(_, user)| user.clone())
-    };
-    ByUnixUser: |by, name| by.ids.iter().any(|(_, user)| **user == *name), |by, request| {
-        let uid = request.unix()?.user_id;
-        let found = by.ids.iter().find(|(id, _)| *id == uid);
-        found.map(|(_, user)| user.clone())
-    };
-    ByAddress: |by, name| by.networks.iter().any(|(_, user)| **user == *name), |by, request| {
+        let found = self
+            .names
+            .iter()
+            .find(|(name, _)| names.iter().any(|it| *it == **name));
+        found.map(|(name, _)| Proof::Certificate(name.clone()))
+    }
+
+    fn user_of(&self, proof: &Proof) -> Option<&str> {
+        let Proof::Certificate(wanted) = proof else {
+            return None;
+        };
+        let found = self.names.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, user)| &**user)
+    }
+}
+
+impl Prove for ByUnixUser {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+
+    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
+        Some(Proof::UnixUser(request.unix()?.user_id))
+    }
+
+    fn user_of(&self, proof: &Proof) -> Option<&str> {
+        let Proof::UnixUser(wanted) = proof else {
+            return None;
+        };
+        let found = self.ids.iter().find(|(id, _)| id == wanted);
+        found.map(|(_, user)| &**user)
+    }
+}
+
+impl Prove for ByAddress {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+
+    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
         let (Endpoint::Socket(SocketAddress::Tcp(address))
         | Endpoint::Tls(address)
         | Endpoint::Udp(address)) = request.peer()?
         else {
             return None;
         };
-        let found = by.networks.iter().find(|(network, _)| network.contains(address.ip()));
-        found.map(|(_, user)| user.clone())
-    };
+        Some(Proof::Address(address.ip()))
+    }
+
+    fn user_of(&self, proof: &Proof) -> Option<&str> {
+        let Proof::Address(address) = proof else {
+            return None;
+        };
+        let mut networks = self.networks.iter();
+        let found = networks.find(|(network, _)| network.contains(*address));
+        found.map(|(_, user)| &**user)
+    }
 }
 
 impl ByCertificate {
@@ -352,13 +402,42 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_keeps_identities_that_one_of_its_authenticators_knows() {
-        let identity = |name: &str| Arc::new(users().identity(name).unwrap());
-        for name in ["cert", "uid", "net", Identity::ANONYMOUS] {
-            assert!(chain().current(&identity(name)).is_some(), "{name}");
-        }
-        let gone = Arc::new(Identity::new("gone", Permissions::everything()));
-        assert!(chain().current(&gone).is_none());
+    fn an_identity_stays_while_its_proof_is_that_of_its_user() {
+        let users = users();
+        let by_uid = |uid, name| ByUnixUser::new(Arc::clone(&users)).with(uid, name);
+        let by_name = |cert, name| ByCertificate::new(Arc::clone(&users)).with(cert, name);
+        let by_address = |network, name| {
+            let by = ByAddress::new(Arc::clone(&users)).with(network, name);
+            by.unwrap()
+        };
+        let stays = |name: &str, proof: Proof, chain: Chain| {
+            let identity = users.identity(name).unwrap().proved_by(proof);
+            chain.current(&Arc::new(identity)).is_some()
+        };
+        let alone = |it| Chain::new().then(it);
+        let uid = || Proof::UnixUser(7);
+        assert!(stays("uid", uid(), alone(by_uid(7, "uid"))));
+        assert!(!stays("uid", uid(), alone(by_uid(8, "uid"))));
+        assert!(!stays("uid", uid(), alone(by_uid(7, "net"))));
+        let other = alone(by_uid(8, "uid")).then(by_name("7", "uid"));
+        assert!(!stays("uid", uid(), other));
+        let name = || Proof::Certificate("a".into());
+        assert!(stays(
+            "cert",
+            name(),
+            Chain::new().then(by_name("a", "cert"))
+        ));
+        assert!(!stays(
+            "cert",
+            name(),
+            Chain::new().then(by_name("b", "cert"))
+        ));
+        let address = || Proof::Address([10, 1, 2, 3].into());
+        let by = |network| Chain::new().then(by_address(network, "net"));
+        assert!(stays("net", address(), by("10.0.0.0/8")));
+        assert!(!stays("net", address(), by("10.0.0.0/16")));
+        let gone = Identity::new("gone", Permissions::everything()).proved_by(uid());
+        assert!(chain().current(&Arc::new(gone)).is_none());
         assert!(chain().is_reserved("cert") && !chain().is_reserved("eve"));
     }
 

@@ -1,4 +1,8 @@
-//! Failed attempts of addresses. An address that fails often is answered late, and then not checked at all.
+//! Attempts of addresses: those that failed, and those whose answer is not known yet. An address that fails often is answered
+//! late, and then not checked at all.
+//!
+//! An attempt counts from its begin, because an authenticator that asks another server answers later: an address must not
+//! have any number of questions open, also if it leaves before the answers.
 //!
 //! The delay is a deadline of the session, so it holds no thread. The table has a bound. When it is full, addresses whose
 //! failures are long past make room; if there are none, a new address counts as one that has failed too often, because only
@@ -6,53 +10,113 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The failures of each address in the last minute.
+use tidewire_proto::connection::AuthFailure;
+
+/// The attempts of each address in the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub(crate) struct Failures(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
     by_address: HashMap<IpAddr, Recent>,
+    /// When addresses last made room.
+    swept_ns: u64,
 }
 
-/// The failures of one address since `began_ns`.
+/// The failures of one address since `began_ns`, and its attempts that have not ended.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
     began_ns: u64,
-    count: u32,
+    failed: u32,
+    in_flight: u32,
+}
+
+/// An attempt that has begun. It is in flight until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    failures: Arc<Failures>,
+    address: IpAddr,
+    /// Whether the table had room for it.
+    is_counted: bool,
 }
 
 impl Failures {
-    /// Whether the credentials of this address may be checked now.
-    pub(crate) fn may_try(&self, address: Option<IpAddr>, now_ns: u64) -> bool {
-        let recent = address.and_then(|address| self.by_address.get(&address));
-        recent.is_none_or(|recent| recent.count < FAILURES_MAX || recent.is_past(now_ns))
+    /// Begins an attempt. One without credentials is no guess, so earlier failures do not stop it.
+    ///
+    /// # Errors
+    /// The credentials of this address may not be checked now.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        address: IpAddr,
+        is_guess: bool,
+        now_ns: u64,
+    ) -> Result<Attempt, AuthFailure> {
+        let mut table = self.table();
+        let recent = table.recent(address, now_ns);
+        let is_counted = recent.is_some();
+        if let Some(recent) = recent {
+            let failed = if is_guess { recent.failed } else { 0 };
+            if failed >= ATTEMPTS_MAX {
+                return Err(AuthFailure::TooManyFailures);
+            }
+            if failed + recent.in_flight >= ATTEMPTS_MAX {
+                return Err(AuthFailure::Unavailable);
+            }
+            recent.in_flight += 1;
+        }
+        Ok(Attempt {
+            failures: Arc::clone(self),
+            address,
+            is_counted,
+        })
     }
 
     /// Counts a failure. Returns when it should be answered.
-    pub(crate) fn note(&mut self, address: Option<IpAddr>, now_ns: u64) -> u64 {
-        let Some(address) = address else {
-            return now_ns;
+    pub(crate) fn note(&self, address: IpAddr, now_ns: u64) -> u64 {
+        let mut table = self.table();
+        let Some(recent) = table.recent(address, now_ns) else {
+            return now_ns.saturating_add(DELAY_NS_MAX);
         };
-        if self.by_address.len() >= ADDRESSES_MAX && !self.by_address.contains_key(&address) {
-            self.by_address.retain(|_, recent| !recent.is_past(now_ns));
+        recent.failed = recent.failed.saturating_add(1);
+        let delay_ns = match recent.failed.saturating_sub(FAILURES_AT_ONCE) {
+            0 => 0,
+            doublings => (DELAY_NS_FIRST << doublings.min(10)).min(DELAY_NS_MAX),
+        };
+        now_ns.saturating_add(delay_ns)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// The attempts of an address, or `None` if there is no room for one more address.
+    fn recent(&mut self, address: IpAddr, now_ns: u64) -> Option<&mut Recent> {
+        let is_new = !self.by_address.contains_key(&address);
+        if is_new && self.by_address.len() >= ADDRESSES_MAX {
+            if now_ns.saturating_sub(self.swept_ns) < SWEEP_NS {
+                return None;
+            }
+            self.swept_ns = now_ns;
+            let is_needed = |recent: &Recent| recent.in_flight > 0 || !recent.is_past(now_ns);
+            self.by_address.retain(|_, recent| is_needed(recent));
             if self.by_address.len() >= ADDRESSES_MAX {
-                return now_ns.saturating_add(DELAY_NS_MAX);
+                return None;
             }
         }
         let new = Recent {
             began_ns: now_ns,
-            count: 0,
+            failed: 0,
+            in_flight: 0,
         };
         let recent = self.by_address.entry(address).or_insert(new);
         if recent.is_past(now_ns) {
-            *recent = new;
+            (recent.began_ns, recent.failed) = (now_ns, 0);
         }
-        recent.count = recent.count.saturating_add(1);
-        let doublings = recent.count.saturating_sub(FAILURES_AT_ONCE);
-        let delay_ns = match doublings {
-            0 => 0,
-            many => (DELAY_NS_FIRST << many.min(10)).min(DELAY_NS_MAX),
-        };
-        now_ns.saturating_add(delay_ns)
+        Some(recent)
     }
 }
 
@@ -62,12 +126,37 @@ impl Recent {
     }
 }
 
+impl Attempt {
+    /// Counts it as a failure. Returns when it should be answered.
+    pub(crate) fn note_failure(&self, now_ns: u64) -> u64 {
+        self.failures.note(self.address, now_ns)
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            return;
+        }
+        let by_address = &mut self.failures.table().by_address;
+        if let Some(recent) = by_address.get_mut(&self.address) {
+            recent.in_flight -= 1;
+            if recent.in_flight == 0 && recent.failed == 0 {
+                by_address.remove(&self.address);
+            }
+        }
+    }
+}
+
 /// The time over which failures are counted.
 const WINDOW_NS: u64 = 60_000_000_000;
 
-/// Failures of one address in a minute, after which no more of its credentials are checked. Many clients behind one address
-/// seldom fail, and a guesser gains nothing with 30 tokens.
-const FAILURES_MAX: u32 = 30;
+/// Attempts of one address that failed in a minute or are in flight, after which no more of its credentials are checked.
+/// Many clients behind one address seldom fail, and a guesser gains nothing with 30 tokens.
+const ATTEMPTS_MAX: u32 = 30;
+
+/// The least time between two searches of a full table for addresses that make room. A search looks at all of them.
+const SWEEP_NS: u64 = 1_000_000_000;
 
 /// Failures that are answered at once. A person mistypes.
 const FAILURES_AT_ONCE: u32 = 3;
@@ -85,33 +174,69 @@ const ADDRESSES_MAX: usize = 16_384;
 mod tests {
     use super::*;
 
-    fn address(number: u32) -> Option<IpAddr> {
-        Some(std::net::Ipv4Addr::from_bits(number).into())
+    fn address(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(number).into()
     }
 
     #[test]
     fn an_address_that_fails_is_slowed_then_stopped_and_forgiven_after_a_minute() {
-        let mut failures = Failures::default();
+        let failures = Arc::new(Failures::default());
         let (ann, bob) = (address(1), address(2));
-        let delays: Vec<u64> = (0..FAILURES_MAX).map(|_| failures.note(ann, 0)).collect();
+        let delays: Vec<u64> = (0..ATTEMPTS_MAX).map(|_| failures.note(ann, 0)).collect();
         assert_eq!(delays[..5], [0, 0, 0, 100_000_000, 200_000_000]);
         assert!(delays.is_sorted());
         assert_eq!(delays.last(), Some(&DELAY_NS_MAX));
-        assert!(!failures.may_try(ann, 1) && failures.may_try(bob, 1));
-        assert!(failures.may_try(None, 1), "a Unix socket has no address");
-        assert!(failures.may_try(ann, WINDOW_NS));
+        let refused = failures.begin(ann, true, 1).unwrap_err();
+        assert_eq!(refused, AuthFailure::TooManyFailures);
+        assert!(failures.begin(bob, true, 1).is_ok());
+        assert!(
+            failures.begin(ann, false, 1).is_ok(),
+            "it sends no credentials"
+        );
+        assert!(failures.begin(ann, true, WINDOW_NS).is_ok());
         assert_eq!(failures.note(ann, WINDOW_NS), WINDOW_NS, "it begins anew");
     }
 
     #[test]
+    fn attempts_in_flight_count_with_those_that_failed() {
+        let failures = Arc::new(Failures::default());
+        let ann = address(1);
+        failures.note(ann, 0);
+        let begin = |is_guess| failures.begin(ann, is_guess, 0);
+        let mut open: Vec<Attempt> = (1..ATTEMPTS_MAX).map(|_| begin(true).unwrap()).collect();
+        assert_eq!(begin(true).unwrap_err(), AuthFailure::Unavailable);
+        open.push(begin(false).unwrap());
+        assert_eq!(begin(false).unwrap_err(), AuthFailure::Unavailable);
+        assert!(
+            failures.begin(ann, true, WINDOW_NS).is_err(),
+            "they are still in flight"
+        );
+        open.truncate(20);
+        let ended = begin(true).unwrap();
+        ended.note_failure(0);
+        drop((open, ended));
+        assert_eq!(failures.table().by_address[&ann].in_flight, 0);
+        assert!(begin(true).is_ok());
+    }
+
+    #[test]
+    fn addresses_that_do_not_fail_are_not_remembered() {
+        let failures = Arc::new(Failures::default());
+        drop(failures.begin(address(1), true, 0));
+        assert!(failures.table().by_address.is_empty());
+    }
+
+    #[test]
     fn many_addresses_do_not_fill_the_memory() {
-        let mut failures = Failures::default();
+        let failures = Arc::new(Failures::default());
         for number in 0..2 * ADDRESSES_MAX as u32 {
             failures.note(address(number), 0);
         }
-        assert_eq!(failures.by_address.len(), ADDRESSES_MAX);
-        assert_eq!(failures.note(address(u32::MAX), 0), DELAY_NS_MAX);
-        assert_eq!(failures.note(address(u32::MAX), WINDOW_NS), WINDOW_NS);
-        assert_eq!(failures.by_address.len(), 1);
+        assert_eq!(failures.table().by_address.len(), ADDRESSES_MAX);
+        let last = address(u32::MAX);
+        assert!(failures.begin(last, true, 0).is_ok());
+        assert_eq!(failures.note(last, 0), DELAY_NS_MAX);
+        assert_eq!(failures.note(last, WINDOW_NS), WINDOW_NS);
+        assert_eq!(failures.table().by_address.len(), 1);
     }
 }

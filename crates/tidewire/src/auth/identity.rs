@@ -1,7 +1,8 @@
 //! An identity, and how many sessions it has.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tidewire_proto::message::{Kind, Message};
@@ -28,8 +29,21 @@ pub struct Identity {
     limits: IdentityLimits,
     expires_at: Option<SystemTime>,
     is_anonymous: bool,
-    /// The first bytes of the hash of the token by which it was admitted, if there was one.
-    token_id: Option<[u8; 8]>,
+    /// What proved it, if a ready-made authenticator admitted it.
+    proof: Option<Proof>,
+}
+
+/// What proved an identity. After a reload its authenticator finds by it whether the identity is still proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// A token, by the first bytes of its hash.
+    Token([u8; 8]),
+    /// A name in a certificate.
+    Certificate(Box<str>),
+    /// A user id, over a Unix socket.
+    UnixUser(u32),
+    /// An address.
+    Address(IpAddr),
 }
 
 /// The limits of an identity. `None` means that only the server's limits hold.
@@ -57,7 +71,7 @@ impl Identity {
             limits: IdentityLimits::default(),
             expires_at: None,
             is_anonymous: false,
-            token_id: None,
+            proof: None,
         }
     }
 
@@ -114,14 +128,24 @@ impl Identity {
         self.is_anonymous
     }
 
-    /// Notes the token of this identity, so that it can be revoked.
-    pub(crate) fn with_token_id(mut self, id: [u8; 8]) -> Self {
-        self.token_id = Some(id);
+    /// Notes what proved it, so that this can be withdrawn.
+    pub(crate) fn proved_by(mut self, proof: Proof) -> Self {
+        self.proof = Some(proof);
         self
     }
 
-    pub(crate) fn token_id(&self) -> Option<[u8; 8]> {
-        self.token_id
+    pub(crate) fn proof(&self) -> Option<&Proof> {
+        self.proof.as_ref()
+    }
+
+    /// This identity for a session that does not count any more.
+    pub(crate) fn uncounted(&self) -> Self {
+        let sessions_max = None;
+        let limits = IdentityLimits {
+            sessions_max,
+            ..self.limits
+        };
+        self.clone().limits(limits)
     }
 
     /// The name that it has in chats. Anonymous peers choose one.
@@ -206,32 +230,40 @@ impl Admitted {
 pub(crate) struct IdentitySessions(Mutex<HashMap<Box<str>, usize>>);
 
 impl IdentitySessions {
-    /// Counts a session in, unless the identity has as many as it may have.
-    pub(crate) fn enter(&self, identity: &Identity) -> bool {
-        let Some(sessions_max) = identity.limits.sessions_max else {
-            return true;
-        };
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(identity.name.clone()).or_default();
-        let has_place = *count < sessions_max;
-        *count += usize::from(has_place);
-        if *count == 0 {
-            counts.remove(&identity.name);
+    /// Counts a session in as `next`, and out as `former`. If the identity has as many sessions as it may have, everything
+    /// stays as it was, and the answer is false.
+    pub(crate) fn replace(&self, former: Option<&Identity>, next: &Identity) -> bool {
+        let mut counts = self.counts();
+        if let Some(former) = former {
+            count_out(&mut counts, former);
+        }
+        let count = counts.get(&next.name).copied().unwrap_or(0);
+        let has_place = next.limits.sessions_max.is_none_or(|max| count < max);
+        let now = if has_place { Some(next) } else { former };
+        if let Some(now) = now.filter(|it| it.limits.sessions_max.is_some()) {
+            *counts.entry(now.name.clone()).or_default() += 1;
         }
         has_place
     }
 
     /// Counts a session out.
     pub(crate) fn leave(&self, identity: &Identity) {
-        if identity.limits.sessions_max.is_none() {
-            return;
-        }
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&identity.name) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&identity.name);
-            }
+        count_out(&mut self.counts(), identity);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<Box<str>, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn count_out(counts: &mut HashMap<Box<str>, usize>, identity: &Identity) {
+    if identity.limits.sessions_max.is_none() {
+        return;
+    }
+    if let Some(count) = counts.get_mut(&identity.name) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&identity.name);
         }
     }
 }
@@ -240,21 +272,44 @@ impl IdentitySessions {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_identity_has_as_many_sessions_as_it_may_have() {
+    fn limited(sessions_max: usize) -> Identity {
         let limits = IdentityLimits {
-            sessions_max: Some(2),
+            sessions_max: Some(sessions_max),
             ..IdentityLimits::default()
         };
-        let identity = Identity::new("ann", Permissions::everything()).limits(limits);
+        Identity::new("ann", Permissions::everything()).limits(limits)
+    }
+
+    #[test]
+    fn an_identity_has_as_many_sessions_as_it_may_have() {
+        let identity = limited(2);
         let sessions = IdentitySessions::default();
-        assert!(sessions.enter(&identity) && sessions.enter(&identity));
-        assert!(!sessions.enter(&identity));
+        assert!(sessions.replace(None, &identity) && sessions.replace(None, &identity));
+        assert!(!sessions.replace(None, &identity));
         sessions.leave(&identity);
-        assert!(sessions.enter(&identity));
+        assert!(sessions.replace(None, &identity));
         sessions.leave(&identity);
         sessions.leave(&identity);
-        assert!(sessions.0.lock().unwrap().is_empty());
+        assert!(sessions.counts().is_empty());
+    }
+
+    /// Regression: a session whose identity changed was counted out before the new one had a place.
+    #[test]
+    fn a_session_that_gets_no_place_keeps_its_former_one() {
+        let (former, next) = (limited(3), limited(2));
+        let sessions = IdentitySessions::default();
+        for _ in 0..3 {
+            assert!(sessions.replace(None, &former));
+        }
+        assert!(!sessions.replace(Some(&former), &next));
+        assert_eq!(sessions.counts()["ann"], 3);
+        sessions.leave(&former);
+        assert!(sessions.replace(Some(&former), &next), "one of two");
+        assert_eq!(sessions.counts()["ann"], 2);
+        let unlimited = next.uncounted();
+        assert!(sessions.replace(Some(&next), &unlimited));
+        sessions.leave(&unlimited);
+        assert_eq!(sessions.counts()["ann"], 1);
     }
 
     #[test]

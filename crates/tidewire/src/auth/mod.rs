@@ -25,15 +25,16 @@ mod users;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tidewire_io::socket::PeerCredentials;
 pub use tidewire_proto::connection::AuthFailure;
 use tidewire_proto::layer::CertificateNames;
 
 pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, NetworkError};
-pub(crate) use failures::Failures;
-pub(crate) use identity::{Admitted, IdentitySessions};
+pub(crate) use failures::{Attempt, Failures};
+pub(crate) use identity::{Admitted, IdentitySessions, Proof};
 pub use identity::{Identity, IdentityLimits};
 pub use permissions::{Access, Action, PatternListError, Permissions};
 pub use token::{Credentials, Token, TokenError};
@@ -273,7 +274,7 @@ impl fmt::Debug for SharedAuthenticator {
 /// The authentication of a server: its authenticator, and what it remembers of addresses and identities.
 pub(crate) struct Guard {
     pub(crate) authenticator: SharedAuthenticator,
-    pub(crate) failures: Mutex<Failures>,
+    pub(crate) failures: Arc<Failures>,
     pub(crate) sessions: IdentitySessions,
 }
 
@@ -281,9 +282,27 @@ impl Guard {
     pub(crate) fn new(authenticator: SharedAuthenticator) -> Self {
         Self {
             authenticator,
-            failures: Mutex::default(),
+            failures: Arc::default(),
             sessions: IdentitySessions::default(),
         }
+    }
+
+    /// The present state of an identity, or `None` if it is not admitted any more. After a panic it stays as it is.
+    pub(crate) fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        let current = catch_unwind(AssertUnwindSafe(|| self.authenticator.current(identity)));
+        current.unwrap_or_else(|_| {
+            tracing::error!("the authenticator panicked; an identity stays as it was");
+            Some(Arc::clone(identity))
+        })
+    }
+
+    /// Whether a name belongs to an identity. After a panic nobody may take it.
+    pub(crate) fn is_reserved(&self, name: &str) -> bool {
+        let asked = catch_unwind(AssertUnwindSafe(|| self.authenticator.is_reserved(name)));
+        asked.unwrap_or_else(|_| {
+            tracing::error!("the authenticator panicked; a name is refused");
+            true
+        })
     }
 }
 

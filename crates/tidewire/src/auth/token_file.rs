@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Token, Users};
+use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Token, Users};
 
 /// Users who are known by tokens of a file. Peers without a token are left to the next authenticator.
 ///
@@ -193,7 +193,10 @@ impl Authenticate for TokenFile {
 
     /// An identity stays admitted while its user is known and its token is in the file.
     fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-        let entries = self.by_start.get(&identity.token_id()?)?;
+        let Some(Proof::Token(start)) = identity.proof() else {
+            return None;
+        };
+        let entries = self.by_start.get(start)?;
         let entry = entries.iter().find(|it| *it.name == *identity.name())?;
         let now = self.users.identity(identity.name())?;
         Some(Arc::new(entry.prove(now)))
@@ -207,7 +210,7 @@ impl Authenticate for TokenFile {
 impl Entry {
     /// The identity, proved by this token.
     fn prove(&self, identity: Identity) -> Identity {
-        let identity = identity.with_token_id(start_of(&self.hash));
+        let identity = identity.proved_by(Proof::Token(start_of(&self.hash)));
         match self.expires_at {
             Some(at) => identity.expires_at(at),
             None => identity,

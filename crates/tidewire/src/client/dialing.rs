@@ -153,7 +153,7 @@ impl Dialing {
         Self {
             token: credentials.as_ref().and_then(Credentials::fixed).cloned(),
             credentials,
-            renewal: Renewal::None,
+            renewal: Renewal::default(),
             target,
             endpoint: 0,
             wait_for_server,

@@ -10,84 +10,90 @@ use crate::service::Context;
 use crate::session::SessionId;
 
 /// The state of the credentials of the present connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Renewal {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Renewal {
+    /// When they expire, as the server said last.
+    expires_ns: Option<u64>,
+    step: Step,
+}
+
+/// The next step of a renewal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
     /// The credentials do not expire, or the application got an event and has no newer ones.
+    #[default]
     None,
     /// Newer credentials are requested at `at_ns`.
-    Planned { at_ns: u64, expires_ns: u64 },
+    Planned { at_ns: u64 },
     /// The provider was asked.
-    Asked { expires_ns: u64 },
+    Asked,
     /// Newer credentials were sent, and the server has not confirmed them yet.
-    Sent { expires_ns: u64 },
+    Sent,
 }
 
 impl ClientService {
-    /// Plans the renewal of credentials that the server has just confirmed.
+    /// Plans the renewal of credentials that the server has just confirmed, or whose expiry it has changed.
     pub(super) fn plan_renewal(&mut self, cx: &Context<'_>) {
         let now_ns = cx.now_ns();
         let expires_ns = self.session.and_then(|id| cx.credentials_expire_ns(id));
-        self.dialing.renewal = expires_ns.map_or(Renewal::None, |expires_ns| {
+        let step = expires_ns.map_or(Step::None, |expires_ns| {
             let left_ns = expires_ns.saturating_sub(now_ns);
-            Renewal::Planned {
-                at_ns: now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT),
-                expires_ns,
-            }
+            let at_ns = now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT);
+            Step::Planned { at_ns }
         });
+        self.dialing.renewal = Renewal { expires_ns, step };
     }
 
     /// Asks for newer credentials if it is time, and sends them. Returns when to call again.
     pub(super) fn renew_if_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
         let session = self.pending.session?;
-        match self.dialing.renewal {
-            Renewal::None => None,
-            Renewal::Planned { at_ns, .. } if at_ns > now_ns => Some(at_ns),
-            Renewal::Planned { expires_ns, .. } => {
-                let left = Duration::from_nanos(expires_ns.saturating_sub(now_ns));
+        let Renewal { expires_ns, step } = self.dialing.renewal;
+        if step != Step::Asked && cx.credentials_expire_ns(session) != expires_ns {
+            self.plan_renewal(cx);
+        }
+        let Renewal { expires_ns, step } = self.dialing.renewal;
+        match step {
+            Step::None | Step::Sent => None,
+            Step::Planned { at_ns } if at_ns > now_ns => Some(at_ns),
+            Step::Planned { .. } => {
+                let left_ns = expires_ns.unwrap_or(now_ns).saturating_sub(now_ns);
+                let left = Duration::from_nanos(left_ns);
                 self.link.events.push(Event::CredentialsExpire { left });
-                self.dialing.renewal = Renewal::None;
+                self.dialing.renewal.step = Step::None;
                 let lookup = Lookup {
                     address: self.dialing.target.address().clone(),
                     resolver: None,
                     credentials: Some(self.dialing.provider()?),
                 };
                 match lookup.start(&self.link) {
-                    Ok(()) => self.dialing.renewal = Renewal::Asked { expires_ns },
-                    Err(error) => return self.try_again(now_ns, expires_ns, &error.to_string()),
+                    Ok(()) => self.dialing.renewal.step = Step::Asked,
+                    Err(error) => return self.try_again(now_ns, left_ns, &error.to_string()),
                 }
                 None
             }
-            Renewal::Asked { expires_ns } => match self.link.take_found()?.token? {
+            Step::Asked => match self.link.take_found()?.token? {
                 Ok(token) => {
                     let is_sent = cx.renew_credentials(session, token);
-                    self.dialing.renewal = match is_sent {
-                        true => Renewal::Sent { expires_ns },
-                        false => Renewal::None,
-                    };
+                    self.dialing.renewal.step = if is_sent { Step::Sent } else { Step::None };
                     None
                 }
-                Err(cause) => self.try_again(now_ns, expires_ns, &cause),
-            },
-            Renewal::Sent { expires_ns } => {
-                if cx.credentials_expire_ns(session) != Some(expires_ns) {
-                    self.plan_renewal(cx);
-                    return Some(now_ns);
+                Err(cause) => {
+                    let left_ns = expires_ns.unwrap_or(now_ns).saturating_sub(now_ns);
+                    self.try_again(now_ns, left_ns, &cause)
                 }
-                None
-            }
+            },
         }
     }
 
     /// Plans another attempt, when half of the time that is left has passed.
-    fn try_again(&mut self, now_ns: u64, expires_ns: u64, cause: &str) -> Option<u64> {
+    fn try_again(&mut self, now_ns: u64, left_ns: u64, cause: &str) -> Option<u64> {
         tracing::warn!(cause, "cannot get newer credentials; trying again");
-        let left_ns = expires_ns.saturating_sub(now_ns);
         if left_ns < LEFT_NS_MIN {
-            self.dialing.renewal = Renewal::None;
+            self.dialing.renewal.step = Step::None;
             return None;
         }
         let at_ns = now_ns + left_ns / 2;
-        self.dialing.renewal = Renewal::Planned { at_ns, expires_ns };
+        self.dialing.renewal.step = Step::Planned { at_ns };
         Some(at_ns)
     }
 }

@@ -1,15 +1,17 @@
 //! The authentication of sessions: the question to the authenticator, its answer, and later changes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason, Phase};
 
 use super::Core;
-use crate::auth::{Action, Admitted, AuthOutcome, AuthRequest, Guard, Identity, LateAnswer};
+use crate::auth::{
+    Action, Admitted, Attempt, AuthOutcome, AuthRequest, Guard, Identity, LateAnswer,
+};
 use crate::limits::nanoseconds;
-use crate::mailbox::LaneMessage;
+use crate::mailbox::{LaneMessage, Mailbox};
 use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::Transport;
 
@@ -20,39 +22,60 @@ impl Core {
         let Some(guard) = self.shared.guard.clone() else {
             return false;
         };
-        let now_ns = self.sessions.now_ns();
         let session = &self.sessions[slot];
         let id = session.id;
-        // An open session that renews its credentials does not pay for the failures of others, nor does a peer without any.
-        let is_attempt = session.profile.admitted.is_none() && !token.is_empty();
-        let failures = guard.failures.lock();
-        let failures = failures.unwrap_or_else(PoisonError::into_inner);
-        let may_try = !is_attempt || failures.may_try(session.owner(), now_ns);
-        drop(failures);
-        if !may_try {
-            let outcome = AuthOutcome::Refused(AuthFailure::TooManyFailures);
-            return self.settle_authentication(id, outcome);
-        }
-        let outcome = match ask(&guard, session, token, &self.exchange.mailbox) {
-            AuthOutcome::Later => return false,
-            AuthOutcome::Unknown if token.is_empty() => AuthOutcome::Refused(AuthFailure::Missing),
-            outcome => outcome,
+        // An open session that renews its credentials does not pay for the failures of others.
+        let address = session.owner();
+        let address = address.filter(|_| session.profile.admitted.is_none());
+        let begun = address
+            .map(|it| {
+                let now_ns = self.sessions.now_ns();
+                guard.failures.begin(it, !token.is_empty(), now_ns)
+            })
+            .transpose();
+        let attempt = match begun {
+            Ok(attempt) => attempt,
+            Err(failure) => {
+                return self.settle_authentication(id, AuthOutcome::Refused(failure), None);
+            }
         };
-        self.settle_authentication(id, outcome)
+        let (outcome, attempt) = ask(&guard, session, token, attempt, &self.exchange.mailbox);
+        match outcome {
+            AuthOutcome::Later => false,
+            AuthOutcome::Unknown if token.is_empty() => {
+                let missing = AuthOutcome::Refused(AuthFailure::Missing);
+                self.settle_authentication(id, missing, attempt)
+            }
+            outcome => self.settle_authentication(id, outcome, attempt),
+        }
     }
 
     /// Applies an answer. Returns whether it opened the session.
-    pub(crate) fn settle_authentication(&mut self, id: SessionId, outcome: AuthOutcome) -> bool {
-        let Some(slot) = self.sessions.slot_of(id) else {
-            return false;
-        };
-        let was_open = self.sessions[slot].connection.is_open();
-        let admitted = match outcome {
-            AuthOutcome::Admitted(identity) => self.let_in(slot, identity),
+    pub(crate) fn settle_authentication(
+        &mut self,
+        id: SessionId,
+        outcome: AuthOutcome,
+        attempt: Option<Attempt>,
+    ) -> bool {
+        let answer = match outcome {
+            AuthOutcome::Admitted(identity) => Ok(identity),
             AuthOutcome::Refused(failure) => Err(failure),
             AuthOutcome::Unknown => Err(AuthFailure::Wrong),
             AuthOutcome::Later => Err(AuthFailure::Unavailable),
         };
+        let waiting = self.sessions.slot_of(id);
+        let waiting = waiting.filter(|slot| self.sessions[*slot].connection.awaits_owner());
+        let Some(slot) = waiting else {
+            // A guesser may leave before the answer. Its guess counts.
+            if let (Err(failure), Some(attempt)) = (answer, attempt)
+                && is_guess(failure)
+            {
+                attempt.note_failure(self.sessions.now_ns());
+            }
+            return false;
+        };
+        let was_open = self.sessions[slot].connection.is_open();
+        let admitted = answer.and_then(|identity| self.let_in(slot, identity));
         match admitted {
             Ok(()) => self.counters.authenticated.add(1),
             Err(failure) => self.refuse_peer(slot, failure),
@@ -66,27 +89,18 @@ impl Core {
         let Some(guard) = self.shared.guard.clone() else {
             return Err(AuthFailure::Unavailable);
         };
-        let now_ns = self.sessions.now_ns();
         let expires_ns = match identity.expiry().map(time_until) {
-            Some(Some(left)) => Some(now_ns.saturating_add(nanoseconds(left))),
             Some(None) => return Err(AuthFailure::Expired),
-            None => None,
+            left => self.expiry_ns(left.flatten()),
         };
         let session = &mut self.sessions[slot];
-        match &session.profile.admitted {
-            // Newer credentials must be of the same identity: a member of a room has its name.
-            Some(former) if former.identity.name() != identity.name() => {
-                return Err(AuthFailure::Wrong);
-            }
-            former => {
-                // The limits may differ from those before.
-                let former = former.as_ref().map(|former| &former.identity);
-                former.inspect(|former| guard.sessions.leave(former));
-                if !guard.sessions.enter(&identity) {
-                    former.map(|former| guard.sessions.enter(former));
-                    return Err(AuthFailure::TooManySessions);
-                }
-            }
+        let former = session.profile.admitted.as_ref().map(|it| &it.identity);
+        // Newer credentials must be of the same identity: a member of a room has its name.
+        if former.is_some_and(|former| former.name() != identity.name()) {
+            return Err(AuthFailure::Wrong);
+        }
+        if !guard.sessions.replace(former.map(|it| &**it), &identity) {
+            return Err(AuthFailure::TooManySessions);
         }
         session.profile.admitted = Some(Box::new(Admitted::new(identity)));
         session.connection.admit(expires_ns);
@@ -96,22 +110,19 @@ impl Core {
         Ok(())
     }
 
+    /// The moment at which credentials expire that are valid for this time from now on.
+    fn expiry_ns(&self, left: Option<Duration>) -> Option<u64> {
+        let now_ns = self.sessions.now_ns();
+        left.map(|left| now_ns.saturating_add(nanoseconds(left)))
+    }
+
     /// Refuses a peer: at once, or later if its address has failed before.
     fn refuse_peer(&mut self, slot: usize, failure: AuthFailure) {
         let now_ns = self.sessions.now_ns();
         let session = &self.sessions[slot];
-        let at_ns = match (&self.shared.guard, failure) {
-            (
-                Some(guard),
-                AuthFailure::Wrong
-                | AuthFailure::Expired
-                | AuthFailure::NotYetValid
-                | AuthFailure::Revoked
-                | AuthFailure::TooManyFailures,
-            ) => {
-                let failures = guard.failures.lock();
-                let mut failures = failures.unwrap_or_else(PoisonError::into_inner);
-                failures.note(session.owner(), now_ns)
+        let at_ns = match (&self.shared.guard, session.owner()) {
+            (Some(guard), Some(address)) if is_guess(failure) => {
+                guard.failures.note(address, now_ns)
             }
             _ => now_ns,
         };
@@ -144,8 +155,7 @@ impl Core {
                 continue;
             };
             let former = Arc::clone(&admitted.identity);
-            let current = catch_unwind(AssertUnwindSafe(|| guard.authenticator.current(&former)));
-            let is_admitted = match current.unwrap_or_else(|_| Some(Arc::clone(&former))) {
+            let is_admitted = match guard.current(&former) {
                 Some(current) if Arc::ptr_eq(&current, &former) => true,
                 Some(current) => self.follow(slot, &guard, &former, current),
                 None => false,
@@ -157,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Applies the changed permissions and limits of a session. Returns whether it may stay.
+    /// Applies the changed permissions, limits and expiry of a session. Returns whether it may stay.
     fn follow(
         &mut self,
         slot: usize,
@@ -165,8 +175,13 @@ impl Core {
         former: &Identity,
         current: Arc<Identity>,
     ) -> bool {
-        guard.sessions.leave(former);
-        let has_place = guard.sessions.enter(&current);
+        if !guard.sessions.replace(Some(former), &current) {
+            // It is counted out now, so that no more sessions end than are too many.
+            guard.sessions.leave(former);
+            let uncounted = Admitted::new(Arc::new(former.uncounted()));
+            self.sessions[slot].profile.admitted = Some(Box::new(uncounted));
+            return false;
+        }
         let permissions = current.permissions();
         let memberships = self.sessions[slot].memberships.iter();
         let may_stay = memberships
@@ -183,10 +198,16 @@ impl Core {
                     room.is_none_or(|it| permissions.allows(Action::Join(&it), false))
                 }
             });
-        let profile = &mut self.sessions[slot].profile;
-        // A session without a place is not counted, so it must not be counted out.
-        profile.admitted = has_place.then(|| Box::new(Admitted::new(current)));
-        may_stay && has_place
+        let expiry = current.expiry();
+        self.sessions[slot].profile.admitted = Some(Box::new(Admitted::new(current)));
+        if expiry != former.expiry() {
+            let left = expiry.map(|at| time_until(at).unwrap_or_default());
+            let expires_ns = self.expiry_ns(left);
+            self.sessions[slot].connection.change_expiry(expires_ns);
+            self.sessions.transmit(slot);
+            self.sessions.arm_timer(slot);
+        }
+        may_stay
     }
 
     /// Whether a session waits until its peer is known.
@@ -195,19 +216,21 @@ impl Core {
     }
 }
 
-/// Asks the authenticator.
+/// Asks the authenticator. Returns the attempt if no late answer has it.
 fn ask(
     guard: &Guard,
     session: &Session,
     token: &[u8],
-    mailbox: &Arc<crate::mailbox::Mailbox>,
-) -> AuthOutcome {
+    mut attempt: Option<Attempt>,
+    mailbox: &Arc<Mailbox>,
+) -> (AuthOutcome, Option<Attempt>) {
     let id = session.id;
     let mut later = || {
-        let mailbox = Arc::clone(mailbox);
+        let (mailbox, attempt) = (Arc::clone(mailbox), attempt.take());
         LateAnswer::new(move |outcome| {
             // If the lane has ended, so has the session.
-            let _ = mailbox.post(LaneMessage::Authenticated(Box::new((id, outcome))));
+            let answer = Box::new((id, outcome, attempt));
+            let _ = mailbox.post(LaneMessage::Authenticated(answer));
         })
     };
     let mut request = AuthRequest {
@@ -220,11 +243,25 @@ fn ask(
     let asked = catch_unwind(AssertUnwindSafe(|| {
         guard.authenticator.authenticate(&mut request)
     }));
-    asked.unwrap_or_else(|_| {
+    let outcome = asked.unwrap_or_else(|_| {
         tracing::error!(session = %id, "the authenticator panicked; the peer is refused");
         AuthOutcome::Refused(AuthFailure::Unavailable)
-    })
+    });
+    (outcome, attempt)
 }
+
+/// Whether a refusal counts as a failure of the peer's address.
+fn is_guess(failure: AuthFailure) -> bool {
+    matches!(
+        failure,
+        AuthFailure::Wrong
+            | AuthFailure::Expired
+            | AuthFailure::NotYetValid
+            | AuthFailure::Revoked
+            | AuthFailure::TooManyFailures
+    )
+}
+
 /// The time from now until a moment, or `None` if it is over.
 #[expect(
     clippy::disallowed_methods,

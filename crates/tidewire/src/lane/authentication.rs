@@ -2,7 +2,7 @@
 //! answers of an authenticator.
 
 use super::Lane;
-use crate::auth::{AuthFailure, AuthOutcome};
+use crate::auth::{Attempt, AuthFailure, AuthOutcome};
 use crate::service::Service;
 use crate::session::SessionId;
 
@@ -14,11 +14,16 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    pub(super) fn handle_late_answer(&mut self, id: SessionId, outcome: AuthOutcome) {
+    pub(super) fn handle_late_answer(
+        &mut self,
+        id: SessionId,
+        outcome: AuthOutcome,
+        attempt: Option<Attempt>,
+    ) {
         // The users may have changed since the answer was found.
         let outcome = match (outcome, &self.core.shared.guard) {
             (AuthOutcome::Admitted(identity), Some(guard)) => {
-                let current = guard.authenticator.current(&identity);
+                let current = guard.current(&identity);
                 current.map_or(
                     AuthOutcome::Refused(AuthFailure::Revoked),
                     AuthOutcome::Admitted,
@@ -26,7 +31,7 @@ impl<S: Service> Lane<S> {
             }
             (outcome, _) => outcome,
         };
-        if self.core.settle_authentication(id, outcome) {
+        if self.core.settle_authentication(id, outcome, attempt) {
             self.open(id.slot());
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidewire_proto::connection::Farewell;
 
-use crate::auth::AuthOutcome;
+use crate::auth::{Attempt, AuthOutcome};
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
@@ -41,7 +41,7 @@ pub(crate) enum LaneMessage {
     /// A server has taken the connection with this ticket.
     Placed { ticket: u64 },
     /// The late answer of an authenticator.
-    Authenticated(Box<(SessionId, AuthOutcome)>),
+    Authenticated(Box<(SessionId, AuthOutcome, Option<Attempt>)>),
     /// The users have changed: ask about all sessions again.
     Reauthenticate,
     /// Stop accepting, tell the peers, and stop when all sessions have ended, or at this time.

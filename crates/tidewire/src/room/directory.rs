@@ -133,7 +133,7 @@ impl Directory {
     /// Whether a name belongs to an identity, so that only that identity may use it.
     pub(crate) fn is_reserved(&self, name: &str) -> bool {
         let guard = self.guard.as_ref();
-        guard.is_some_and(|guard| guard.authenticator.is_reserved(name))
+        guard.is_some_and(|guard| guard.is_reserved(name))
     }
 
     /// The name of the room with this alias.

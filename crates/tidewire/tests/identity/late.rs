@@ -33,6 +33,10 @@ impl Slow {
         builder.start(|_| tell_name).unwrap()
     }
 
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
     fn take(&self) -> LateAnswer {
         loop {
             if let Some(answer) = self.0.lock().unwrap().pop() {
@@ -98,5 +102,86 @@ fn a_backend_that_panics_drops_its_answer_or_lies_refuses() {
     slow.take()
         .send(AuthOutcome::Refused(AuthFailure::NotYetValid));
     assert!(asks.join().unwrap().contains("not valid yet"));
+    assert!(server.is_running());
+}
+
+/// Regression: attempts counted at their answer only, so an address could have any number of them in flight.
+#[test]
+fn answers_in_flight_are_bounded_for_an_address() {
+    let slow = Slow::default();
+    let server = slow.server(tw1(), Limits::default());
+    let waiting: Vec<_> = (0..30).map(|_| greet(&server, b"guess")).collect();
+    until("the backend has as many as it gets", || slow.count() == 30);
+    let token = Token::new("guess").unwrap();
+    for token in [Some(&token), None] {
+        let text = refusal(connect(&server, token));
+        assert!(text.contains("cannot be checked now"), "{text}");
+    }
+    // Whoever leaves does not free the place that the backend still works for.
+    drop(waiting);
+    let text = refusal(connect(&server, Some(&token)));
+    assert!(text.contains("cannot be checked now"), "{text}");
+    slow.take()
+        .send(AuthOutcome::Refused(AuthFailure::Unavailable));
+    let address = server.to_string();
+    let asks = thread::spawn(move || connect_to(&address, Some(&token)).map(|it| name_of(&it)));
+    until("there is a place again", || slow.count() == 30);
+    slow.take().send(AuthOutcome::admit(everything("ann")));
+    assert_eq!(asks.join().unwrap().unwrap(), "ann");
+    assert_eq!(server.metrics().auth_refused, 4);
+}
+
+/// Regression: a guess did not count if its session ended before the answer.
+#[test]
+fn a_guess_counts_also_if_its_session_has_ended() {
+    let slow = Slow::default();
+    let limits = Limits {
+        handshake_timeout: std::time::Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let server = slow.server(tw1(), limits);
+    for _ in 0..30 {
+        drop(greet(&server, b"guess"));
+    }
+    until("all have given up", || {
+        server.metrics().closed_by("handshake_timeout") == 30
+    });
+    for _ in 0..30 {
+        slow.take().send(AuthOutcome::Refused(AuthFailure::Wrong));
+    }
+    // Each of them is in flight or has failed at any moment, so the next one is refused.
+    let _next = greet(&server, b"guess");
+    until("it is refused", || server.metrics().auth_refused == 1);
+    assert_eq!(slow.count(), 0);
+}
+
+/// Regression: an answer to a question that was answered already counted as a refusal.
+#[test]
+fn only_the_first_answer_counts() {
+    /// Admits at once, and drops the token for a late answer.
+    struct Hasty;
+
+    impl Authenticate for Hasty {
+        fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+            drop(request.later());
+            AuthOutcome::admit(everything("ann"))
+        }
+
+        fn current(&self, _: &Arc<Identity>) -> Option<Arc<Identity>> {
+            panic!("the backend is broken")
+        }
+
+        fn is_reserved(&self, _: &str) -> bool {
+            panic!("the backend is broken")
+        }
+    }
+    let builder = Server::builder().authenticate(Hasty);
+    let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+    let server = builder.start(|_| tell_name).unwrap();
+    let client = connect(&server, None).unwrap();
+    assert_eq!(name_of(&client), "ann");
+    server.reauthenticate();
+    assert_eq!(name_of(&client), "ann", "a panic changes nothing");
+    assert_eq!(server.metrics().auth_refused, 0);
     assert!(server.is_running());
 }

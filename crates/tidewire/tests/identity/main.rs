@@ -8,6 +8,8 @@ mod late;
 mod permissions;
 mod reload;
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use tidewire::{
     AnyCodec, Client, CloseReason, ConnectError, ConnectFailure, Context, ErrorCode, GoAwayCode,
     HandlerResult, Message, RequestError, Server,
 };
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
 /// A token file with its users.
 struct Tokens {
@@ -64,6 +67,33 @@ fn users(list: &[(&str, Permissions)]) -> Users {
 fn tell_name(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
     let name = cx.identity().map(|identity| identity.name().to_owned());
     cx.reply(name.unwrap_or_default().as_bytes())
+}
+
+/// Admits every peer without credentials, with these permissions.
+fn anonymous(permissions: Permissions) -> Anonymous {
+    Anonymous::new(Arc::new(users(&[(Identity::ANONYMOUS, permissions)])))
+}
+
+/// The first frame of a native client with these credentials.
+fn hello(credentials: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 65_536,
+        credentials,
+        agent: "test",
+    };
+    hello.encode_frame(&mut frame).unwrap();
+    frame
+}
+
+/// Connects by TCP and says hello, and does not wait for the answer.
+fn greet(server: &Server, credentials: &[u8]) -> TcpStream {
+    let address = server.addresses()[0].to_string().replace("tcp://", "");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&hello(credentials)).unwrap();
+    stream
 }
 
 fn connect(server: &Server, token: Option<&Token>) -> Result<Client, ConnectError> {

@@ -176,23 +176,20 @@ fn a_line_client_joins_and_speaks_by_permission() {
                 Access::default()
             }
         };
-        let known = users(&[(
-            "anonymous",
-            Permissions {
-                join: pick(join),
-                say: pick(say),
-                ..Permissions::nothing()
-            },
-        )]);
+        let permissions = Permissions {
+            join: pick(join),
+            say: pick(say),
+            ..Permissions::nothing()
+        };
         let server = Server::builder()
             .codec(AnyCodec::by_name("lines").unwrap())
-            .authenticate(Anonymous::new(Arc::new(known)))
+            .authenticate(anonymous(permissions))
             .listen("tcp://127.0.0.1:0")
             .unwrap()
             .start(|_| Chat::new())
             .unwrap();
         let address = server.to_string().replace("tcp://", "");
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
@@ -247,10 +244,7 @@ fn limits_of_an_identity_hold_for_each_of_its_sessions() {
 fn no_kind_of_frame_reaches_a_handler_without_permission() {
     let called = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&called);
-    let builder = Server::builder().authenticate(Anonymous::new(Arc::new(users(&[(
-        Identity::ANONYMOUS,
-        Permissions::nothing(),
-    )]))));
+    let builder = Server::builder().authenticate(anonymous(Permissions::nothing()));
     let tw1 = AnyCodec::by_name("tw1").unwrap();
     let server = TestServer::over_tcp(builder, &tw1, move |_| {
         let called = Arc::clone(&counter);
@@ -286,10 +280,7 @@ fn what_was_allowed_in_a_room_is_checked_again_behind_it() {
         say: Access::everything(),
         ..Permissions::nothing()
     };
-    let builder = Server::builder().authenticate(Anonymous::new(Arc::new(users(&[(
-        Identity::ANONYMOUS,
-        permissions,
-    )]))));
+    let builder = Server::builder().authenticate(anonymous(permissions));
     let tw1 = AnyCodec::by_name("tw1").unwrap();
     let server = TestServer::over_tcp(builder, &tw1, |_| {
         Router::new()

@@ -1,8 +1,12 @@
 //! Users that change while their sessions are open.
 
-use tidewire::auth::{Access, Replaceable};
-use tidewire::{Event, PubSub};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
+
+use tidewire::auth::{Access, Authenticate, ByAddress, ByCertificate, ByUnixUser, Replaceable};
+use tidewire::{Event, PubSub, ServerBuilder};
 use tidewire_testkit::DEADLINE;
+use tidewire_testkit::certificates::{Authority, usual};
 
 use super::*;
 
@@ -85,4 +89,135 @@ fn a_revoked_token_ends_its_sessions() {
         CloseReason::GoAway(GoAwayCode::Unauthenticated)
     );
     assert!(refusal(connect(&server, Some(&ann))).contains("wrong"));
+}
+
+/// Serves with the first authenticator, connects, and checks that the session ends with the third one only.
+fn follows_proofs<A: Authenticate>(
+    builder: ServerBuilder,
+    connect: impl Fn(&str) -> Result<Client, ConnectError>,
+    authenticators: [A; 3],
+) {
+    let [first, same, other] = authenticators;
+    let replaceable = Replaceable::new(first);
+    let builder = builder.authenticate(replaceable.clone());
+    let server = builder.start(|_| tell_name).unwrap();
+    let client = connect(&server.to_string()).unwrap();
+    assert_eq!(name_of(&client), "ann");
+    replaceable.replace(same);
+    server.reauthenticate();
+    assert_eq!(name_of(&client), "ann", "nothing has changed");
+    replaceable.replace(other);
+    server.reauthenticate();
+    let reason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
+    assert_eq!(end_of(&client), reason);
+    assert!(refusal(connect(&server.to_string())).contains("needs credentials"));
+    until("the end is counted", || {
+        server.metrics().closed_by("unauthenticated") == 2
+    });
+}
+
+/// Regression: a session went on when its user stayed and its proof was taken away.
+#[test]
+fn a_proof_that_is_taken_away_ends_its_sessions() {
+    let known = Arc::new(users(&[("ann", Permissions::everything())]));
+    let listen = |address: &str| Server::builder().listen(address).unwrap();
+    let plain = |address: &str| connect_to(address, None);
+
+    let folder = tempfile::tempdir().unwrap();
+    let own = std::fs::metadata(folder.path()).unwrap().uid();
+    let by = |uid| ByUnixUser::new(Arc::clone(&known)).with(uid, "ann");
+    let socket = format!("ipc://{}/socket", folder.path().display());
+    follows_proofs(listen(&socket), plain, [own, own, own + 1].map(by));
+
+    let by = |network| {
+        let by = ByAddress::new(Arc::clone(&known));
+        by.with(network, "ann").unwrap()
+    };
+    let networks = ["127.0.0.0/8", "127.0.0.1", "10.0.0.0/8"];
+    follows_proofs(listen("tcp://127.0.0.1:0"), plain, networks.map(by));
+
+    let by = |name| ByCertificate::new(Arc::clone(&known)).with(name, "ann");
+    let (authority, own) = usual();
+    let clients = Authority::new("clients");
+    let (chain, key) = clients.sign_client("ann").pair();
+    let tls = authority.client().identity(chain, key);
+    let secure = |address: &str| Client::builder().tls(tls.clone()).connect(address).wait();
+    let names = ["ann.example", "ann.example", "bob.example"];
+    let builder = Server::builder().tls(own.server().require_clients_of(clients.pem()));
+    let builder = builder.listen("tls://127.0.0.1:0").unwrap();
+    follows_proofs(builder, secure, names.map(by));
+}
+
+/// Regression: the expiry of an open session was that of its beginning.
+#[test]
+fn the_expiry_of_an_open_session_follows_the_reload() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let known = || users(&[("ann", Permissions::everything())]);
+    let replaceable = Replaceable::new(tokens.chain(known()));
+    let server = Server::builder()
+        .authenticate(replaceable.clone())
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let client = connect(&server, Some(&ann)).unwrap();
+    let line = std::fs::read_to_string(&tokens.path).unwrap();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "credentials expire by the wall clock"
+    )]
+    let soon = SystemTime::now() + Duration::from_secs(2);
+    let soon = soon.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let expiring = format!("{} {}\n", line.trim_end(), soon.as_secs());
+    std::fs::write(&tokens.path, expiring).unwrap();
+    replaceable.replace(tokens.chain(known()));
+    server.reauthenticate();
+    let mut is_warned = false;
+    let reason = loop {
+        match client.next_event().wait_for(DEADLINE).unwrap() {
+            Event::CredentialsExpire { .. } => is_warned = true,
+            Event::Closed { reason, .. } => break reason,
+            _ => {}
+        }
+    };
+    assert_eq!(reason, CloseReason::GoAway(GoAwayCode::Unauthenticated));
+    assert!(is_warned);
+    until("the end is counted", || {
+        server.metrics().closed_by("credentials_expired") == 1
+    });
+}
+
+/// A reload that lowers the limit of sessions ends those that are too many, and no more.
+#[test]
+fn sessions_above_a_new_limit_end() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let known = |sessions_max| {
+        let mut users = Users::new(Permissions::everything());
+        let limits = IdentityLimits {
+            sessions_max: Some(sessions_max),
+            ..IdentityLimits::default()
+        };
+        users.add("ann", None, limits).unwrap();
+        users
+    };
+    let replaceable = Replaceable::new(tokens.chain(known(5)));
+    let server = Server::builder()
+        .authenticate(replaceable.clone())
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let clients: Vec<Client> = (0..5)
+        .map(|_| connect(&server, Some(&ann)).unwrap())
+        .collect();
+    replaceable.replace(tokens.chain(known(2)));
+    server.reauthenticate();
+    until("three have ended", || {
+        server.metrics().closed_by("unauthenticated") == 3
+    });
+    let open = clients.iter().filter(|it| it.request(b"").wait().is_ok());
+    assert_eq!(open.count(), 2);
+    assert!(refusal(connect(&server, Some(&ann))).contains("as many sessions"));
 }
