@@ -32,6 +32,8 @@ pub enum Action<'a> {
 pub struct Access {
     allow: Vec<PatternBuf>,
     deny: Vec<PatternBuf>,
+    /// The same patterns in lower case, if they differ.
+    lower: Option<Box<Self>>,
 }
 
 /// The permissions of an identity. An action is allowed if a pattern allows it and no pattern denies it.
@@ -87,19 +89,35 @@ impl Access {
         allow: impl IntoIterator<Item = &'a str>,
         deny: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, PatternListError> {
-        Ok(Self {
-            allow: parse(allow.into_iter())?,
-            deny: parse(deny.into_iter())?,
-        })
+        Ok(Self::of_patterns(
+            parse(allow.into_iter())?,
+            parse(deny.into_iter())?,
+        ))
     }
 
     /// Everything is allowed.
     #[must_use]
     pub fn everything() -> Self {
-        Self {
-            allow: vec![PatternBuf::everything()],
-            deny: Vec::new(),
-        }
+        Self::of_patterns(vec![PatternBuf::everything()], Vec::new())
+    }
+
+    fn of_patterns(allow: Vec<PatternBuf>, deny: Vec<PatternBuf>) -> Self {
+        let text = |it: &PatternBuf| it.as_pattern().text().to_ascii_lowercase();
+        let lower = |list: &[PatternBuf]| -> Vec<PatternBuf> {
+            let lower = list.iter().map(|it| PatternBuf::parse(&text(it)));
+            lower.filter_map(Result::ok).collect()
+        };
+        let mut patterns = allow.iter().chain(&deny);
+        let lower = patterns
+            .any(|it| text(it) != it.as_pattern().text())
+            .then(|| {
+                Box::new(Self {
+                    allow: lower(&allow),
+                    deny: lower(&deny),
+                    lower: None,
+                })
+            });
+        Self { allow, deny, lower }
     }
 
     /// The patterns that are allowed.
@@ -164,10 +182,16 @@ impl Access {
             let filled: Vec<String> = filled.collect();
             parse(filled.iter().map(String::as_str))
         };
-        Ok(Self {
-            allow: fill(&self.allow)?,
-            deny: fill(&self.deny)?,
-        })
+        Ok(Self::of_patterns(fill(&self.allow)?, fill(&self.deny)?))
+    }
+
+    /// Whether this method is allowed, without regard to case.
+    fn allows_in_any_case(&self, method: &str) -> bool {
+        let lower = self.lower.as_deref().unwrap_or(self);
+        match method.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => lower.allows(&method.to_ascii_lowercase()),
+            false => lower.allows(method),
+        }
     }
 
     fn has_name(&self) -> bool {
@@ -226,9 +250,7 @@ impl Permissions {
             Action::Subscribe(pattern) => self.subscribe.allows_all_of(pattern),
             Action::Join(room) => self.join.allows(room),
             Action::Say(room) => self.say.allows(room),
-            Action::Call(method) if ignores_case => {
-                self.call.lower().allows(&method.to_ascii_lowercase())
-            }
+            Action::Call(method) if ignores_case => self.call.allows_in_any_case(method),
             Action::Call(method) => self.call.allows(method),
             Action::Free => true,
         }
@@ -249,24 +271,6 @@ impl Permissions {
     /// Whether everything is allowed, so that no message needs a check.
     pub(crate) fn is_everything(&self) -> bool {
         self.each().iter().all(|(_, access)| access.is_everything())
-    }
-}
-
-impl Access {
-    /// These patterns in lower case.
-    fn lower(&self) -> Self {
-        let lower = |list: &[PatternBuf]| {
-            let texts = list
-                .iter()
-                .map(|it| it.as_pattern().text().to_ascii_lowercase());
-            texts
-                .filter_map(|text| PatternBuf::parse(&text).ok())
-                .collect()
-        };
-        Self {
-            allow: lower(&self.allow),
-            deny: lower(&self.deny),
-        }
     }
 }
 
