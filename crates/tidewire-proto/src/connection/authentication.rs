@@ -156,8 +156,9 @@ impl Connection {
         state.is_some_and(|state| state.is_asked || state.refusal.is_some())
     }
 
-    /// Whether both sides know that a hello may come again.
-    pub(super) fn may_renew(&self) -> bool {
+    /// Whether both sides know that a hello may come again: the server finds out who its clients are.
+    #[must_use]
+    pub fn may_renew(&self) -> bool {
         let agreed = self.authentication.as_ref().and_then(|it| it.agreed);
         agreed.is_some_and(|agreed| agreed.features & FEATURE_RENEWAL != 0)
     }

@@ -78,9 +78,35 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
+    /// How the layer encrypts, after its handshake. `None` if it does not.
+    fn encryption(&self) -> Option<Encryption> {
+        None
+    }
+
     /// The memory that the layer holds itself, in bytes. The memory account of a server counts it.
     fn memory_bytes(&self) -> usize {
         0
+    }
+}
+
+/// How a connection is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Encryption {
+    /// The protocol with its version, such as `TLSv1.3`.
+    pub protocol: &'static str,
+    /// The name of the cipher suite, such as `TLS13_AES_256_GCM_SHA384`.
+    pub cipher_suite: &'static str,
+}
+
+impl Encryption {
+    /// Names a protocol and a cipher suite.
+    #[must_use]
+    pub fn new(protocol: &'static str, cipher_suite: &'static str) -> Self {
+        Self {
+            protocol,
+            cipher_suite,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::buffer::Buffer;
-use super::{CertificateNames, Layer, LayerError};
+use super::{CertificateNames, Encryption, Layer, LayerError};
 
 /// The layers of a connection.
 ///
@@ -191,6 +191,13 @@ impl Stack {
     pub fn certificate(&self) -> Option<&CertificateNames> {
         let mut levels = self.levels.iter();
         levels.find_map(|level| level.layer.certificate())
+    }
+
+    /// How the bytes on the network are encrypted. `None` if they are not.
+    #[must_use]
+    pub fn encryption(&self) -> Option<Encryption> {
+        let mut levels = self.levels.iter();
+        levels.find_map(|level| level.layer.encryption())
     }
 
     /// The memory of the layers and of the bytes that wait between them.

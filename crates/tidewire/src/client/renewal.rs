@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::dialing::Lookup;
 use super::events::Event;
 use super::service::ClientService;
-use crate::auth::Token;
 use crate::service::Context;
-use crate::session::SessionId;
 
 /// The state of the credentials of the present connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,7 +71,7 @@ impl ClientService {
             }
             Step::Asked => match self.link.take_found()?.token? {
                 Ok(token) => {
-                    let is_sent = cx.renew_credentials(session, token);
+                    let is_sent = cx.set_credentials(session, token);
                     self.dialing.renewal.step = if is_sent { Step::Sent } else { Step::None };
                     None
                 }
@@ -95,37 +93,6 @@ impl ClientService {
         let at_ns = now_ns + left_ns / 2;
         self.dialing.renewal.step = Step::Planned { at_ns };
         Some(at_ns)
-    }
-}
-
-impl Context<'_> {
-    /// Sets the credentials of a connection that this lane has just begun to make.
-    pub(super) fn set_credentials(&mut self, id: SessionId, token: Token) {
-        if let Some(session) = self.core.sessions.find_mut(id) {
-            session.profile.attach().credentials = Some(token);
-        }
-    }
-
-    /// Sends newer credentials on a connection that this lane made. Returns whether the server takes them.
-    pub(super) fn renew_credentials(&mut self, id: SessionId, token: Token) -> bool {
-        self.set_credentials(id, token);
-        let Some(slot) = self.core.sessions.slot_of(id) else {
-            return false;
-        };
-        let renews = self.core.sessions[slot].connection.renew();
-        if renews {
-            self.core.sessions.transmit(slot);
-        }
-        renews
-    }
-
-    /// When the credentials of a session expire.
-    pub(super) fn credentials_expire_ns(&self, id: SessionId) -> Option<u64> {
-        self.core
-            .sessions
-            .find(id)?
-            .connection
-            .credentials_expire_ns()
     }
 }
 

@@ -36,7 +36,7 @@ impl Core {
             }
             Endpoint::Socket(address) => {
                 let stream = Stream::connect_with(address, &self.config.socket_options)?;
-                let stream = match &self.shared.outgoing_layers {
+                let stream = match &self.shared.outgoing.layers {
                     Some(layers) => layers.over(stream),
                     None => stream.into(),
                 };
@@ -44,11 +44,11 @@ impl Core {
             }
             Endpoint::Tls(address) => {
                 // A connection that must be encrypted is never sent as plaintext.
-                let layers = self.shared.outgoing_layers.as_ref();
-                let layers = layers.ok_or(ConnectFailure::NoTls)?;
+                let stack = self.shared.outgoing.stack(address.ip());
+                let stack = stack.ok_or(ConnectFailure::NoTls)?;
                 let address = SocketAddress::Tcp(*address);
                 let stream = Stream::connect_with(&address, &self.config.socket_options)?;
-                (layers.over(stream), Some(endpoint.clone()))
+                (Carrier::layered(stream, stack), Some(endpoint.clone()))
             }
             Endpoint::Udp(address) => {
                 self.check_framing()?;

@@ -16,11 +16,13 @@ mod handshakes;
 mod lifecycle;
 mod replies;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::Poller;
+use tidewire_proto::layer::Stack;
 
 pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
@@ -35,14 +37,14 @@ use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
+use crate::tls::OutgoingTls;
 use crate::transport::Layers;
 
 /// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
-    /// The layers of connections that lanes make.
-    pub(crate) outgoing_layers: Option<Layers>,
+    pub(crate) outgoing: Outgoing,
     pub(crate) directory: Arc<Directory>,
     /// The authentication of peers. `None` if everybody may do everything.
     pub(crate) guard: Option<Arc<Guard>>,
@@ -58,6 +60,26 @@ pub(crate) struct Shared {
     /// Emptied frames of deferred answers, for reuse by their senders.
     pub(crate) spare_frames: Arc<SpareFrames>,
     pub(crate) lanes: Arc<Lanes>,
+}
+
+/// The layers of connections that lanes make.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// Those of a client, for the one address that it has.
+    pub(crate) layers: Option<Layers>,
+    /// TLS for all `tls://` addresses.
+    pub(crate) tls: Option<OutgoingTls>,
+}
+
+impl Outgoing {
+    /// Makes the layers of a connection to a `tls://` address, if there are some.
+    fn stack(&self, address: IpAddr) -> Option<Stack> {
+        match (&self.layers, &self.tls) {
+            (Some(layers), _) => Some(layers.stack()),
+            (None, Some(tls)) => Some(Stack::from(tls.layer(address))),
+            (None, None) => None,
+        }
+    }
 }
 
 /// A lane without its service.
@@ -84,7 +106,7 @@ pub(crate) struct Core {
 impl Shared {
     pub(crate) fn new(
         config: Config,
-        outgoing_layers: Option<Layers>,
+        outgoing: Outgoing,
         guard: Option<Arc<Guard>>,
         lanes: usize,
     ) -> Self {
@@ -100,7 +122,7 @@ impl Shared {
             spare_frames: Arc::default(),
             lanes: Arc::default(),
             config: Arc::new(config),
-            outgoing_layers,
+            outgoing,
         }
     }
 }

@@ -9,7 +9,7 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::socket::Stream;
 
 use super::{Lane, Spin};
-use crate::engine::Core;
+use crate::engine::{Core, Outgoing};
 use crate::mailbox::Mailbox;
 use crate::server::ServerBuilder;
 use crate::service::Context;
@@ -48,7 +48,12 @@ fn lanes_of<S: Service>(
 ) -> Vec<Lane<S>> {
     let open_poller = |_| open(PollerChoice::Auto).unwrap();
     let pollers: Vec<_> = (0..count).map(open_poller).collect();
-    let shared = Arc::new(builder.clone().lanes(count).share(pollers[0].kind()));
+    let shared = Arc::new(
+        builder
+            .clone()
+            .lanes(count)
+            .share(pollers[0].kind(), Outgoing::default()),
+    );
     let counters: Vec<Arc<_>> = (0..count).map(|_| Arc::default()).collect();
     let mailboxes = counters.iter().map(Arc::clone).map(Mailbox::new);
     let mailboxes: Vec<_> = mailboxes.map(Result::unwrap).collect();

@@ -25,7 +25,7 @@ use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::auth::{Guard, SharedAuthenticator};
-use crate::engine::{Core, Shared};
+use crate::engine::{Core, Outgoing, Shared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
 use crate::limits::{Limits, RateLimit, RateLimitError, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
@@ -33,7 +33,7 @@ use crate::observe::{LaneCounters, Metrics, MetricsReader};
 use crate::room::LANES_MAX;
 use crate::service::Sessions;
 use crate::service::{Service, SharedService};
-use crate::tls::{ServerTls, TlsError, TlsReloader};
+use crate::tls::{ClientTls, ServerTls, TlsError, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
 use bind::{Bound, default_datagram_options};
@@ -93,6 +93,7 @@ pub struct ServerBuilder {
     /// The layers of connections that its lanes make.
     outgoing_layers: Option<Layers>,
     tls: Option<ServerTls>,
+    outgoing_tls: Option<ClientTls>,
     authenticator: Option<SharedAuthenticator>,
 }
 
@@ -334,6 +335,7 @@ impl Default for ServerBuilder {
             agent: None,
             layers: None,
             outgoing_layers: None,
+            outgoing_tls: None,
             tls: None,
             authenticator: None,
         }
@@ -471,7 +473,7 @@ impl ServerBuilder {
     /// network. For an address without layers it returns none. It is also called once for each address when the
     /// server starts.
     ///
-    /// Connections that handlers [make](crate::Context::connect) have no layers. Counters of bytes count plaintext.
+    /// Connections that handlers [make](crate::Context::connect) do not have them. Counters of bytes count plaintext.
     /// Bytes that a layer has accepted count as written.
     #[must_use]
     pub fn layers(
@@ -520,6 +522,7 @@ impl ServerBuilder {
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         self.check_policy()?;
         let acceptor = self.secure()?;
+        let outgoing = self.outgoing()?;
         let bound = Bound::bind(
             &self.addresses,
             &self.codec,
@@ -536,7 +539,7 @@ impl ServerBuilder {
             let next = poller::open(PollerChoice::Only(kind)).map_err(LaneError::from)?;
             pollers.push(next);
         }
-        let shared = Arc::new(self.share(kind));
+        let shared = Arc::new(self.share(kind, outgoing));
         let counters: Vec<Arc<CachePadded<LaneCounters>>> =
             (0..self.lanes).map(|_| Arc::default()).collect();
         let mut mailboxes = Vec::new();
@@ -601,7 +604,7 @@ impl ServerBuilder {
             .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
     }
 
-    pub(crate) fn share(&self, kind: PollerKind) -> Shared {
+    pub(crate) fn share(&self, kind: PollerKind, outgoing: Outgoing) -> Shared {
         let agent = self.agent.clone().unwrap_or_else(|| {
             format!(
                 "tidewire/{} lanes={} poller={kind}",
@@ -633,7 +636,7 @@ impl ServerBuilder {
             .authenticator
             .clone()
             .map(|it| Arc::new(Guard::new(it)));
-        Shared::new(config, self.outgoing_layers.clone(), guard, self.lanes)
+        Shared::new(config, outgoing, guard, self.lanes)
     }
 }
 

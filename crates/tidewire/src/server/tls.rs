@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tidewire_proto::codec::Codec;
 
 use super::{ServeError, Server, ServerBuilder};
-use crate::tls::{Acceptor, ServerTls, TlsReloader};
+use crate::engine::Outgoing;
+use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsReloader};
 use crate::transport::LayerFactory;
 
 impl Server {
@@ -22,6 +23,25 @@ impl ServerBuilder {
     pub fn tls(mut self, settings: ServerTls) -> Self {
         self.tls = Some(settings);
         self
+    }
+
+    /// Sets whom handlers trust when they [connect](crate::Context::connect) to `tls://` addresses, and which certificate they
+    /// show. A server's certificate must have the IP address of the connection, unless the settings have a
+    /// [name](ClientTls::server_name). Without this, such connections fail.
+    #[must_use]
+    pub fn outgoing_tls(mut self, settings: ClientTls) -> Self {
+        self.outgoing_tls = Some(settings);
+        self
+    }
+
+    /// Reads what the settings of connections that the lanes make name.
+    pub(super) fn outgoing(&self) -> Result<Outgoing, ServeError> {
+        let settings = self.outgoing_tls.as_ref();
+        let tls = settings.map(|it| OutgoingTls::load(it, self.codec.name()));
+        Ok(Outgoing {
+            layers: self.outgoing_layers.clone(),
+            tls: tls.transpose()?,
+        })
     }
 
     /// Reads the certificate, and puts TLS beneath the layers of `tls://` addresses.

@@ -7,7 +7,7 @@ use crate::session::encode_within;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::layer::CertificateNames;
+use tidewire_proto::layer::{CertificateNames, Encryption};
 use tidewire_proto::message::{MemberId, Message};
 use tidewire_proto::room::Policy;
 
@@ -17,7 +17,6 @@ use crate::limits::nanoseconds;
 use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::service::SessionSender;
 use crate::session::SessionId;
-use crate::transport::ConnectFailure;
 use crate::transport::{Transport, TransportKind};
 
 /// The lane as one call of a [`Service`](crate::Service) sees it, and the session of that call.
@@ -167,6 +166,13 @@ impl Context<'_> {
     pub fn certificate(&self) -> Option<&CertificateNames> {
         let session = self.core.sessions.find(self.id)?;
         session.stream.certificate()
+    }
+
+    /// Returns how the connection of the session is encrypted. `None` if it is not.
+    #[must_use]
+    pub fn encryption(&self) -> Option<Encryption> {
+        let session = self.core.sessions.find(self.id)?;
+        session.stream.encryption()
     }
 
     /// Returns the kind of transport that carries the session.
@@ -388,28 +394,6 @@ impl Context<'_> {
     /// Publishes how many events of a client were dropped because its application did not take them.
     pub(crate) fn set_events_dropped(&self, events: u64) {
         self.core.counters.events_dropped.set(events);
-    }
-
-    /// Starts a connection from this lane. `on_open` or `on_connect_failed` is called later, with `tag`.
-    ///
-    /// # Errors
-    /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
-    pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
-        self.core.connect(endpoint, tag, false)
-    }
-
-    /// Starts a connection, as [`Context::connect`] does. If no server listens on an in-process name yet, the
-    /// connection waits for one, up to [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
-    ///
-    /// # Errors
-    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
-    /// errors of [`Context::connect`].
-    pub fn connect_when_bound(
-        &mut self,
-        endpoint: &Endpoint,
-        tag: u64,
-    ) -> Result<SessionId, ConnectFailure> {
-        self.core.connect(endpoint, tag, true)
     }
 
     /// Ends the lane's thread after this turn and closes its sessions.

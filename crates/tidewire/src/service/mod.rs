@@ -10,6 +10,7 @@ mod context;
 mod deferred;
 mod error;
 mod members;
+mod outgoing;
 mod part;
 mod permission;
 mod pubsub;

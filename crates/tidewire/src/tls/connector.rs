@@ -1,5 +1,6 @@
 //! The client's side: whom it trusts, and the layers of its connections.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -22,6 +23,31 @@ pub(crate) struct Connector {
     server: ServerName<'static>,
 }
 
+/// Makes the TLS layers of connections that the lanes of a server make.
+#[derive(Debug)]
+pub(crate) struct OutgoingTls {
+    config: Arc<ClientConfig>,
+    /// The name that all certificates must have. Without it, it is the address of the connection.
+    server: Option<ServerName<'static>>,
+}
+
+impl OutgoingTls {
+    /// Reads what the settings name. `protocol` is the codec's name.
+    pub(crate) fn load(settings: &ClientTls, protocol: &str) -> Result<Self, TlsError> {
+        let server = settings.server_name.as_deref().map(server_name);
+        Ok(Self {
+            server: server.transpose()?,
+            config: Arc::new(settings.config(Some(protocol))?),
+        })
+    }
+
+    /// Makes the layer of a new connection to this address.
+    pub(crate) fn layer(&self, address: IpAddr) -> Box<dyn Layer> {
+        let name = self.server.clone();
+        layer(&self.config, name.unwrap_or_else(|| address.into()))
+    }
+}
+
 impl Connector {
     /// Reads what the settings name. `host` is the host of the server's address, and `protocol` the codec's name.
     pub(crate) fn load(
@@ -29,21 +55,28 @@ impl Connector {
         host: &str,
         protocol: Option<&str>,
     ) -> Result<Self, TlsError> {
-        let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
-        let server = ServerName::try_from(name.clone());
         Ok(Self {
-            server: server.map_err(|_| TlsError::BadServerName { name })?,
+            server: server_name(settings.server_name.as_deref().unwrap_or(host))?,
             config: Arc::new(settings.config(protocol)?),
         })
     }
 
     /// Makes the layer of a new connection.
     pub(crate) fn layer(&self) -> Box<dyn Layer> {
-        match ClientConnection::new(Arc::clone(&self.config), self.server.clone()) {
-            Ok(connection) => Box::new(TlsLayer::new(connection.into())),
-            Err(error) => failed(&error),
-        }
+        layer(&self.config, self.server.clone())
     }
+}
+
+fn layer(config: &Arc<ClientConfig>, server: ServerName<'static>) -> Box<dyn Layer> {
+    match ClientConnection::new(Arc::clone(config), server) {
+        Ok(connection) => Box::new(TlsLayer::new(connection.into())),
+        Err(error) => failed(&error),
+    }
+}
+
+fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
+    let name = name.to_owned();
+    ServerName::try_from(name.clone()).map_err(|_| TlsError::BadServerName { name })
 }
 
 impl ClientTls {

@@ -5,9 +5,11 @@
 
 use std::io::{BufRead, IoSlice, Write};
 
-use rustls::{AlertDescription, CertificateError, Connection, Error, InvalidMessage};
+use rustls::{
+    AlertDescription, CertificateError, Connection, Error, InvalidMessage, ProtocolVersion,
+};
 use tidewire_proto::layer::{
-    CertificateNames, FailedLayer, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
+    CertificateNames, Encryption, FailedLayer, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
 };
 use tidewire_proto::text::escaped;
 
@@ -140,6 +142,22 @@ impl Layer for TlsLayer {
 
     fn certificate(&self) -> Option<&CertificateNames> {
         self.certificate.as_ref()
+    }
+
+    fn encryption(&self) -> Option<Encryption> {
+        if !self.is_ready() {
+            return None;
+        }
+        let protocol = match self.connection.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => "TLSv1.3",
+            ProtocolVersion::TLSv1_2 => "TLSv1.2",
+            _ => return None,
+        };
+        let suite = self.connection.negotiated_cipher_suite()?.suite();
+        Some(Encryption::new(
+            protocol,
+            suite.as_str().unwrap_or("unknown"),
+        ))
     }
 
     fn memory_bytes(&self) -> usize {

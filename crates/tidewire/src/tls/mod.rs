@@ -20,10 +20,10 @@ mod provider;
 
 pub(crate) use acceptor::Acceptor;
 pub use acceptor::TlsReloader;
-pub(crate) use connector::Connector;
+pub(crate) use connector::{Connector, OutgoingTls};
 pub use error::{PemError, PemPart, TlsError};
 pub use pem::Pem;
-pub use tidewire_proto::layer::{CertificateNames, TlsAlert, TlsFault};
+pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsAlert, TlsFault};
 
 /// The TLS settings of a server.
 ///

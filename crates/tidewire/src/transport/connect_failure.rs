@@ -46,9 +46,11 @@ pub enum ConnectFailure {
         /// The name of the codec.
         codec: &'static str,
     },
-    /// The connection needs TLS, and no setting says whom this side trusts. Only clients connect by TLS so far.
+    /// The connection needs TLS, and no setting says whom this side trusts. Connections that handlers make need
+    /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
     #[error(
-        "cannot connect by tls:// here: connections that handlers make have no TLS; use a client"
+        "cannot connect by tls:// here: this server has no TLS settings for connections that it makes; give some with \
+         outgoing_tls, or use a client"
     )]
     NoTls,
     /// The connection was made, but the session ended before it was open.

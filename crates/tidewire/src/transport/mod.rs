@@ -50,7 +50,7 @@ use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 use tidewire_proto::connection::Delivery;
-use tidewire_proto::layer::CertificateNames;
+use tidewire_proto::layer::{CertificateNames, Encryption};
 
 use crate::address::InprocName;
 pub use connect_failure::ConnectFailure;
@@ -200,6 +200,11 @@ pub(crate) trait Transport: AsFd {
 
     /// The names in the peer's certificate, if a layer has verified one.
     fn certificate(&self) -> Option<&CertificateNames> {
+        None
+    }
+
+    /// How a layer encrypts the connection. `None` if none does.
+    fn encryption(&self) -> Option<Encryption> {
         None
     }
 
@@ -456,6 +461,10 @@ impl Transport for Carrier {
 
     fn certificate(&self) -> Option<&CertificateNames> {
         each!(self, stream => stream.certificate())
+    }
+
+    fn encryption(&self) -> Option<Encryption> {
+        each!(self, stream => stream.encryption())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -5,6 +5,7 @@
 
 mod foreign;
 mod identity;
+mod outgoing;
 mod records;
 mod refused;
 mod reload;

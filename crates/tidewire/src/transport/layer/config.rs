@@ -55,11 +55,22 @@ impl LayerFactory {
 impl Layers {
     /// Puts the layers over a socket, which may still be connecting.
     pub(crate) fn over(&self, stream: Stream) -> Carrier {
+        Carrier::layered(stream, self.stack())
+    }
+
+    /// Makes the layers of one connection.
+    pub(crate) fn stack(&self) -> Stack {
         // The factory made layers for this address before. Without any, the connection would be plaintext.
         let missing = || Box::new(FailedLayer(LayerError::Refused)) as Box<dyn Layer>;
         let stack = Stack::new((self.factory.0)(&self.address));
-        let stack = stack.unwrap_or_else(|| Stack::from(missing()));
-        Carrier::Layered(Box::new(LayeredStream::new(stream, stack)))
+        stack.unwrap_or_else(|| Stack::from(missing()))
+    }
+}
+
+impl Carrier {
+    /// Puts layers over a socket, which may still be connecting.
+    pub(crate) fn layered(stream: Stream, stack: Stack) -> Self {
+        Self::Layered(Box::new(LayeredStream::new(stream, stack)))
     }
 }
 

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
 use tidewire_io::socket::{Stream, StreamConnectError};
-use tidewire_proto::layer::{CertificateNames, LayerError, Stack};
+use tidewire_proto::layer::{CertificateNames, Encryption, LayerError, Stack};
 
 pub(crate) use config::{LayerFactory, Layers};
 
@@ -235,6 +235,10 @@ impl Transport for LayeredStream {
 
     fn certificate(&self) -> Option<&CertificateNames> {
         self.stack.certificate()
+    }
+
+    fn encryption(&self) -> Option<Encryption> {
+        self.stack.encryption()
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,0 +1,62 @@
+//! Connections that a handler makes to other servers.
+
+use super::Context;
+use crate::address::Endpoint;
+use crate::auth::Token;
+use crate::session::SessionId;
+use crate::transport::ConnectFailure;
+
+impl Context<'_> {
+    /// Starts a connection from this lane. `on_open` or `on_connect_failed` is called later, with `tag`. A connection to a
+    /// `tls://` address needs [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
+    ///
+    /// # Errors
+    /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
+    pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
+        self.core.connect(endpoint, tag, false)
+    }
+
+    /// Starts a connection, as [`Context::connect`] does. If no server listens on an in-process name yet, the
+    /// connection waits for one, up to [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+    ///
+    /// # Errors
+    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
+    /// errors of [`Context::connect`].
+    pub fn connect_when_bound(
+        &mut self,
+        endpoint: &Endpoint,
+        tag: u64,
+    ) -> Result<SessionId, ConnectFailure> {
+        self.core.connect(endpoint, tag, true)
+    }
+
+    /// Sets the credentials of a connection that this lane makes. Right after [`Context::connect`] they are those of its hello.
+    /// On an open session they are newer ones, before the present ones [expire](Context::credentials_expire_ns). Returns whether
+    /// newer ones were sent now: only a server that has an authenticator takes them. A session that it then refuses ends.
+    pub fn set_credentials(&mut self, id: SessionId, token: Token) -> bool {
+        let Some(slot) = self.core.sessions.slot_of(id) else {
+            return false;
+        };
+        let session = &mut self.core.sessions[slot];
+        session.profile.attach().credentials = Some(token);
+        let renews = session.connection.renew();
+        if renews {
+            self.core.sessions.transmit(slot);
+        }
+        renews
+    }
+
+    /// Whether the server of a session that this lane made finds out who its clients are.
+    #[must_use]
+    pub fn takes_credentials(&self, id: SessionId) -> bool {
+        let session = self.core.sessions.find(id);
+        session.is_some_and(|session| session.connection.may_renew())
+    }
+
+    /// Returns when the credentials of a session expire, on the clock of [`Context::now_ns`]. `None` if they never do.
+    #[must_use]
+    pub fn credentials_expire_ns(&self, id: SessionId) -> Option<u64> {
+        let session = self.core.sessions.find(id)?;
+        session.connection.credentials_expire_ns()
+    }
+}

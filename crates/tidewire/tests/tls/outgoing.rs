@@ -1,0 +1,142 @@
+//! Connections that handlers make over TLS, with credentials.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, SystemTime};
+
+use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions, Token};
+use tidewire::tls::{ClientTls, Encryption, TlsFault};
+use tidewire::{CloseReason, ConnectFailure, Context, Endpoint, Server, Service, SessionId};
+use tidewire_proto::layer::LayerError;
+use tidewire_testkit::certificates::usual;
+use tidewire_testkit::fixtures::echo;
+use tidewire_testkit::{DEADLINE, TestServer};
+
+use super::serve_as;
+
+/// Admits tokens that are the seconds until they expire.
+struct Expiring;
+
+impl Authenticate for Expiring {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        let text = str::from_utf8(request.token()).unwrap();
+        let seconds = text.parse().unwrap();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "credentials expire by the wall clock"
+        )]
+        let at = SystemTime::now() + Duration::from_secs(seconds);
+        let identity = Identity::new("ann", Permissions::everything());
+        AuthOutcome::admit(identity.expires_at(at))
+    }
+}
+
+/// What a handler sees of a connection that it makes.
+#[derive(Debug)]
+enum Seen {
+    /// How it is encrypted, when its credentials expire, and whether the server takes newer ones.
+    Open(Option<Encryption>, Option<u64>, bool),
+    Renewed(u64),
+    Failed(ConnectFailure),
+}
+
+/// Connects in its first turn, and renews its credentials once.
+struct Dialer {
+    to: Endpoint,
+    session: Option<SessionId>,
+    expires_ns: Option<u64>,
+    seen: Sender<Seen>,
+}
+
+impl Service for Dialer {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        let Some(session) = self.session else {
+            let session = cx.connect(&self.to, 0).unwrap();
+            assert!(!cx.set_credentials(session, Token::new("3600").unwrap()));
+            self.session = Some(session);
+            return None;
+        };
+        let expires_ns = cx.credentials_expire_ns(session);
+        if let (Some(before), Some(now)) = (self.expires_ns, expires_ns)
+            && before != now
+        {
+            self.expires_ns = None;
+            self.seen.send(Seen::Renewed(now - before)).unwrap();
+        }
+        None
+    }
+
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.expires_ns = cx.credentials_expire_ns(cx.session());
+        let renews = cx.set_credentials(cx.session(), Token::new("7200").unwrap());
+        assert_eq!(renews, cx.takes_credentials(cx.session()));
+        let seen = Seen::Open(cx.encryption(), self.expires_ns, renews);
+        self.seen.send(seen).unwrap();
+    }
+
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectFailure) {
+        self.seen.send(Seen::Failed(failure)).unwrap();
+    }
+}
+
+fn server() -> TestServer {
+    serve_as(Server::builder().authenticate(Expiring), usual().1.server())
+}
+
+fn dial(server: &TestServer, tls: ClientTls) -> (Server, std::sync::mpsc::Receiver<Seen>) {
+    let (sender, seen) = channel();
+    let to = server.address().clone();
+    let dialer = Server::builder().outgoing_tls(tls).start(|_| Dialer {
+        to: to.clone(),
+        session: None,
+        expires_ns: None,
+        seen: sender.clone(),
+    });
+    (dialer.unwrap(), seen)
+}
+
+#[test]
+fn a_handler_connects_over_tls_and_renews_its_credentials() {
+    let server = server();
+    let (dialer, seen) = dial(&server, usual().0.client());
+    let Seen::Open(Some(encryption), Some(_), true) = seen.recv_timeout(DEADLINE).unwrap() else {
+        panic!("it is open, encrypted, and expires");
+    };
+    assert_eq!(encryption.protocol, "TLSv1.3");
+    assert!(
+        encryption.cipher_suite.starts_with("TLS13_"),
+        "{encryption:?}"
+    );
+    let Seen::Renewed(longer_ns) = seen.recv_timeout(DEADLINE).unwrap() else {
+        panic!("newer credentials are confirmed");
+    };
+    assert!(longer_ns > 1_800_000_000_000, "{longer_ns}");
+    assert_eq!(dialer.shutdown(DEADLINE).failures, [""; 0]);
+}
+
+#[test]
+fn a_handler_refuses_a_server_with_another_name() {
+    let server = server();
+    let (_dialer, seen) = dial(&server, usual().0.client().server_name("elsewhere"));
+    let failed = seen.recv_timeout(DEADLINE).unwrap();
+    let fault = CloseReason::Layer(LayerError::Tls(TlsFault::WrongHost));
+    assert!(
+        matches!(&failed, Seen::Failed(ConnectFailure::Closed(reason)) if *reason == fault),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn settings_of_tls_leave_plain_connections_alone() {
+    let plain = TestServer::over_tcp(
+        Server::builder(),
+        &tidewire_testkit::fixtures::tw1(),
+        |_| echo,
+    );
+    let (_dialer, seen) = dial(&plain, usual().0.client());
+    // The server has no authenticator, so it takes no newer credentials.
+    let opened = seen.recv_timeout(DEADLINE).unwrap();
+    assert!(
+        matches!(opened, Seen::Open(None, None, false)),
+        "{opened:?}"
+    );
+}
