@@ -36,6 +36,7 @@ mod agents;
 mod body;
 pub mod clock;
 pub mod compare;
+pub mod credentials;
 pub mod doctor;
 pub mod environment;
 mod exchange;

@@ -1,9 +1,10 @@
 //! Connecting and logging in: what an agent asks of a server before it may send.
 
 use tidewire::{ConnectFailure, Context, Kind, Message};
-use tidewire_proto::body::{ErrorBody, JoinBody, SubscribeBody};
+use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, SubscribeBody};
 
 use super::{Agents, JOIN_ID};
+use crate::credentials::TokenTask;
 use crate::ledger::Ledger;
 use crate::scenario::Pattern;
 
@@ -17,8 +18,31 @@ impl Agents {
             self.next_to_connect += 1;
             self.connecting += 1;
             match cx.connect(&self.plan.address, place as u64) {
-                Ok(session) => self.agents[place].session = session,
+                Ok(session) => {
+                    self.agents[place].session = session;
+                    if let Some(token) = self.tokens.token(self.agents[place].index) {
+                        cx.set_credentials(session, token.clone());
+                    }
+                }
                 Err(failure) => self.fail_login(place, &explain(&failure)),
+            }
+        }
+    }
+
+    /// Sends newer credentials on all connections, or says when those of the connections expire.
+    pub(super) fn renew_credentials(&mut self, cx: &mut Context<'_>) {
+        while let Some(task) = self.tokens.take_task(&self.link.tokens) {
+            for agent in self.agents.iter().filter(|agent| agent.alive) {
+                match (task, self.tokens.token(agent.index)) {
+                    (TokenTask::Send, Some(token)) => {
+                        cx.set_credentials(agent.session, token.clone());
+                    }
+                    _ => {
+                        let expires_ns = cx.credentials_expire_ns(agent.session);
+                        let expires_ns = expires_ns.unwrap_or(u64::MAX);
+                        self.link.tokens.note_expiry(expires_ns);
+                    }
+                }
             }
         }
     }
@@ -53,7 +77,12 @@ impl Agents {
             }
             Pattern::Chat => {
                 let (run, number) = (self.plan.run, self.plan.number);
-                let name = format!("load-{run:04x}-{number}-{}", self.agents[place].index);
+                // Whoever is known by a token has the name that belongs to it.
+                let is_known = self.tokens.count() > 0 && cx.takes_credentials(cx.session());
+                let name = match is_known {
+                    true => String::new(),
+                    false => format!("load-{run:04x}-{number}-{}", self.agents[place].index),
+                };
                 let room = &self.plan.room;
                 let join = JoinBody { room, name: &name }.encode(&mut body);
                 join.map(|()| Message::with_id(Kind::Join, 0, JOIN_ID, &body))
@@ -70,10 +99,13 @@ impl Agents {
     pub(super) fn handle_login(&mut self, place: usize, message: &Message<'_>) {
         if message.kind == Kind::Error && !self.agents[place].logged_in {
             let body = ErrorBody::decode(message.payload);
-            let cause = body.map_or_else(
-                |_| "refused".to_owned(),
-                |body| format!("refused: {}", body.text),
-            );
+            let mut cause = "refused".to_owned();
+            if let Ok(body) = &body {
+                cause = format!("refused: {}", body.text);
+                if body.code == ErrorCode::NameTaken && self.tokens.count() > 0 {
+                    cause += "; a name belongs to one token, so give a token for each agent";
+                }
+            }
             return self.fail_login(place, &cause);
         }
         self.complete_login(place, message.channel);

@@ -28,6 +28,7 @@ use tidewire_proto::correlate::Correlator;
 
 use self::flight::Flight;
 use crate::clock::Clock;
+use crate::credentials::LaneTokens;
 use crate::exchange::{AgentResult, Confirmed, LaneResult, SentTimes, StepLink, Times};
 use crate::ledger::Ledger;
 use crate::scenario::{Load, Pattern, Step};
@@ -71,6 +72,7 @@ pub(crate) enum Share {
 pub(crate) struct Agents {
     plan: StepPlan,
     link: Arc<StepLink>,
+    tokens: LaneTokens,
     /// Number of the lane for the coordinator.
     lane: usize,
     is_slow: bool,
@@ -165,6 +167,7 @@ impl Agents {
         let payload = vec![0; plan.step.payload_bytes as usize];
         Self {
             plan,
+            tokens: LaneTokens::of(&link.tokens),
             link,
             lane,
             is_slow,
@@ -299,6 +302,10 @@ impl Service for Agents {
         let place = cx.tag() as usize;
         self.link
             .set_server_agent(cx.peer_agent().unwrap_or_default());
+        self.link.set_encryption(cx.encryption());
+        if let Some(expires_ns) = cx.credentials_expire_ns(cx.session()) {
+            self.link.tokens.note_expiry(expires_ns);
+        }
         self.agents[place].alive = true;
         self.log_in(cx, place);
     }
@@ -362,11 +369,15 @@ impl Service for Agents {
     fn has_work(&self) -> bool {
         (!self.started && self.link.start_ns().is_some())
             || (!self.finished && self.link.is_finished())
+            || self.tokens.has_task(&self.link.tokens)
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         self.pin();
         self.connect_some(cx);
+        if self.tokens.has_task(&self.link.tokens) {
+            self.renew_credentials(cx);
+        }
         if !self.started {
             self.start();
         }

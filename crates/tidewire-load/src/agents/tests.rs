@@ -2,6 +2,7 @@
 
 use super::flight::Answered;
 use super::*;
+use crate::credentials::StepTokens;
 use crate::scenario::{Arrival, Stage, ThinkTime};
 use crate::stamp::Stamp;
 
@@ -26,7 +27,7 @@ fn agents(is_windowed: bool) -> Agents {
         sent_times: None,
         core: None,
     };
-    let link = Arc::new(StepLink::new(1));
+    let link = Arc::new(StepLink::new(1, StepTokens::default()));
     link.open(50, 100, 200);
     let mut agents = Agents::new(plan, link, Share::Lane { lane: 0, lanes: 1 });
     agents.agents[0].ledger = Some(Ledger::for_member(0, 2, 1_000));

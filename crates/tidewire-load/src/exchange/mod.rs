@@ -9,11 +9,13 @@ mod times;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tidewire::tls::Encryption;
 use tidewire_io::clock::now_ns;
 
 pub use self::result::WorkCounts;
 pub(crate) use self::result::{AgentResult, Confirmed, Counts, LaneResult};
 pub(crate) use self::times::{SentTimes, Times};
+use crate::credentials::StepTokens;
 
 /// Shared by the coordinator and all lanes of one step.
 #[derive(Debug, Default)]
@@ -36,6 +38,9 @@ pub(crate) struct StepLink {
     /// Lanes that have sent everything they had to.
     pub(crate) lanes_done: Counter,
     server_agent: OnceLock<String>,
+    /// How the first connection was encrypted.
+    encryption: OnceLock<Option<Encryption>>,
+    pub(crate) tokens: StepTokens,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
     /// Times collected so far.
@@ -82,8 +87,9 @@ impl Default for Exchange {
 }
 
 impl StepLink {
-    pub(crate) fn new(lanes: usize) -> Self {
+    pub(crate) fn new(lanes: usize, tokens: StepTokens) -> Self {
         Self {
+            tokens,
             stop_ns: AtomicU64::new(u64::MAX),
             steady_from_ns: AtomicU64::new(u64::MAX),
             lanes: (0..lanes).map(|_| LaneLink::default()).collect(),
@@ -148,6 +154,14 @@ impl StepLink {
 
     pub(crate) fn set_server_agent(&self, agent: &str) {
         self.server_agent.get_or_init(|| agent.to_owned());
+    }
+
+    pub(crate) fn set_encryption(&self, encryption: Option<Encryption>) {
+        self.encryption.get_or_init(|| encryption);
+    }
+
+    pub(crate) fn encryption(&self) -> Option<Encryption> {
+        *self.encryption.get()?
     }
 
     pub(crate) fn server_agent(&self) -> Option<&str> {

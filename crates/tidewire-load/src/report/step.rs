@@ -226,6 +226,9 @@ pub struct ServerUsage {
     pub lanes: Option<u32>,
     /// Name of the poller in use.
     pub poller: Option<String>,
+    /// How the connections to it were encrypted, such as `TLSv1.3 TLS13_AES_256_GCM_SHA384`; left out if they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<String>,
 }
 
 /// The resources that the instrument used in a step.

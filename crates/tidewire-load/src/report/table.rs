@@ -107,6 +107,11 @@ pub(super) fn run_facts(report: &Report) -> Vec<(&'static str, String)> {
         ("seed", report.seed.to_string()),
         ("scenario", format!("version {}", report.scenario_version)),
     ];
+    let encryption = report
+        .steps
+        .iter()
+        .find_map(|it| it.server.encryption.clone());
+    facts.extend(encryption.map(|encryption| ("encryption", encryption)));
     facts.extend(machine_facts(&report.env));
     let part = |segment: Segment| format!("part {} of {}", segment.part, segment.parts);
     facts.extend(report.segment.map(|segment| ("share", part(segment))));
@@ -290,6 +295,7 @@ fn server(step: &StepReport) -> String {
     if let Some(poller) = &step.server.poller {
         parts.push(poller.clone());
     }
+    parts.extend(step.server.encryption.iter().map(|it| format!("over {it}")));
     if parts.is_empty() {
         "not observed".to_owned()
     } else {

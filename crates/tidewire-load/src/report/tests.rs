@@ -51,6 +51,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
             rss_bytes_max: Some(12 << 20),
             lanes: Some(1),
             poller: Some("epoll".to_owned()),
+            encryption: None,
         },
         client: ClientUsage {
             cpu_secs: 20.5,

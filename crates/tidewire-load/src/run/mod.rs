@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
+use tidewire::tls::ClientTls;
 use tidewire::{
     AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits, RequestError,
     ServeError,
@@ -33,6 +34,7 @@ use self::codec::{check_datagrams, codec_of};
 use self::step::StepRun;
 use crate::agents::StepPlan;
 use crate::clock::Clock;
+use crate::credentials::{TokenSource, TokensError};
 use crate::environment::Environment;
 use crate::exchange::SentTimes;
 use crate::lane_account::ServerProbe;
@@ -47,6 +49,10 @@ use crate::segment::Segment;
 pub struct RunOptions {
     /// The server.
     pub address: Endpoint,
+    /// Whom the agents trust at a `tls://` address, and which certificate they show.
+    pub tls: ClientTls,
+    /// Where the agents get their tokens, if a server knows them by tokens.
+    pub tokens: Option<TokenSource>,
     /// Seed of every random choice.
     pub seed: u64,
     /// Client lanes.
@@ -81,6 +87,8 @@ impl RunOptions {
     pub fn new(address: Endpoint) -> Self {
         Self {
             address,
+            tls: ClientTls::new(),
+            tokens: None,
             seed: 0,
             lanes: 1,
             cores: Vec::new(),
@@ -162,6 +170,15 @@ impl Observer for Silent {}
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// The tokens of the agents cannot be got.
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
+    /// The codec has no place for the tokens.
+    #[error(
+        "step {0:?} cannot run with tokens: codec {1} has no place for them; use codec = \"tw1\", or let the server know the \
+         agents by their address or Unix user"
+    )]
+    NoPlaceForTokens(String, &'static str),
     /// The server cannot be reached or does not speak the native protocol.
     #[error("cannot log in at {0}")]
     Target(String, #[source] ConnectError),
@@ -282,8 +299,15 @@ fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(
         handshake_timeout: options.answer_timeout,
         ..Limits::default()
     };
-    let client = Client::builder()
+    let mut builder = Client::builder();
+    if let Some(source) = &options.tokens
+        && let Some(token) = source.get()?.first()
+    {
+        builder = builder.credentials(token.clone());
+    }
+    let client = builder
         .codec(codec)
+        .tls(options.tls.clone())
         .poller(options.poller)
         .limits(limits)
         .request_timeout(options.answer_timeout)
@@ -394,6 +418,12 @@ fn check(scenario: &Scenario, step: &Step, options: &RunOptions) -> Result<(), R
         && let Some(reason) = hindrance(scenario, step, options)
     {
         return Err(RunError::Segment(step.name.clone(), reason));
+    }
+    if options.tokens.is_some() {
+        let codec = codec_of(step, &options.address)?;
+        if !codec.begins_with_hello() {
+            return Err(RunError::NoPlaceForTokens(step.name.clone(), codec.name()));
+        }
     }
     if let Endpoint::Udp(_) = options.address {
         check_datagrams(step, &codec_of(step, &options.address)?)?;

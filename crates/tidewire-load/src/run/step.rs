@@ -6,12 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewire::{Endpoint, Limits, Server};
+use tidewire_io::clock::now_ns;
 
 use super::facts::StepFacts;
 use super::outcome::{Ending, Outcome};
 use super::watch::{Usage, Watch, expected};
 use super::{Observer, Phase, RunError, RunOptions};
 use crate::agents::{Agents, Share, StepPlan};
+use crate::credentials::{Renewal, StepTokens};
 use crate::exchange::StepLink;
 use crate::lane_account::LaneAccount;
 use crate::report::{ClientUsage, ServerUsage, StepMeasurements, StepReport};
@@ -28,6 +30,7 @@ pub(super) struct StepRun<'p> {
     started: Instant,
     usage_before: Usage,
     watch: Watch<'p>,
+    renewal: Renewal,
     problems: Vec<String>,
     notes: Vec<String>,
 }
@@ -43,7 +46,11 @@ impl<'p> StepRun<'p> {
         let here = plan.segment.count(step.senders()) as usize;
         let lanes = options.lanes.clamp(1, here.max(1));
         let has_slow = step.slow_receivers > 0;
-        let link = Arc::new(StepLink::new(lanes + usize::from(has_slow)));
+        let tokens = match &options.tokens {
+            Some(source) => StepTokens::of(source.get()?),
+            None => StepTokens::default(),
+        };
+        let link = Arc::new(StepLink::new(lanes + usize::from(has_slow), tokens));
         let usage_before = Usage::now(options);
         let codec = super::codec_of(step, &plan.address)?;
         let builder = |lanes| {
@@ -53,7 +60,11 @@ impl<'p> StepRun<'p> {
                 idle_timeout: Duration::from_secs(3600),
                 ..Limits::default()
             };
-            Server::builder()
+            let mut builder = Server::builder();
+            if let Endpoint::Tls(_) = plan.address {
+                builder = builder.outgoing_tls(options.tls.clone());
+            }
+            builder
                 .codec(codec.clone())
                 .lanes(lanes)
                 .poller(options.poller)
@@ -84,6 +95,7 @@ impl<'p> StepRun<'p> {
             observer,
             guard,
             watch: Watch::new(step, options, Arc::clone(&link), guard),
+            renewal: Renewal::new(options.tokens.clone()),
             link,
             lanes: server,
             slow_lane,
@@ -286,6 +298,9 @@ impl<'p> StepRun<'p> {
         }
         thread::sleep(POLL_INTERVAL);
         self.watch.look(phase, self.observer);
+        if self.renewal.look(&self.link.tokens, now_ns()) {
+            self.ring();
+        }
         Ok(())
     }
 
@@ -318,6 +333,10 @@ impl<'p> StepRun<'p> {
             rss_bytes_max: (rss > 0).then_some(rss),
             lanes: agent_field(agent, "lanes=").and_then(|lanes| lanes.parse().ok()),
             poller: agent_field(agent, "poller=").map(str::to_owned),
+            encryption: self
+                .link
+                .encryption()
+                .map(|it| format!("{} {}", it.protocol, it.cipher_suite)),
         }
     }
 }

@@ -59,7 +59,12 @@ pub const KEYS: &[Key] = keys! {
     Root {
         "version": "2", "required", "the version of the format";
         "target": "address", "required",
-            "the server: tcp://HOST:PORT, ipc://PATH or udp://HOST:PORT; `--target` names another, `--serve` starts one";
+            "the server: tcp://HOST:PORT, tls://HOST:PORT, ipc://PATH or udp://HOST:PORT; `--target` names another, `--serve` starts one";
+        "ca": "path", "the system's", "certificates of the authorities to trust at a tls:// address; `--ca` overrides it, and so on";
+        "cert": "path", "none", "certificate chain of the agents, for a server that asks for one";
+        "key": "path", "none", "key of `cert`";
+        "server_name": "host name", "the host of the target", "name that the server's certificate must have";
+        "token_file": "path", "no tokens", "tokens of the agents, one in a line; agents take them in turn";
         "defaults": "table", "empty", "keys for all steps that do not have them";
         "steps": "1 to 255 tables", "required", "what is done, one after another";
         "guard": "table", "see below", "when a measurement is not to be believed";

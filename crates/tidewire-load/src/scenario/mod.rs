@@ -49,6 +49,8 @@ pub struct Scenario {
     pub version: u8,
     /// Address of the server. Where nothing says it, the scenario is run against a server of our own.
     pub target: Option<String>,
+    /// Whom the agents trust there, and by what the server knows them.
+    pub trust: Trust,
     /// At least one and at most [`STEPS_MAX`] steps.
     pub steps: Vec<Step>,
     /// How often the whole is run, each time against a fresh server process if it is our own.
@@ -57,6 +59,21 @@ pub struct Scenario {
     pub seed: Option<u64>,
     /// When a measurement is not to be believed.
     pub guard: Guard,
+}
+
+/// Whom agents trust, and by what a server knows them. Paths are as the file has them, from the present directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// File with the certificates of the authorities to trust at a `tls://` address.
+    pub ca: Option<String>,
+    /// File with the certificate chain of the agents.
+    pub cert: Option<String>,
+    /// File with the key of `cert`.
+    pub key: Option<String>,
+    /// Name that the server's certificate must have.
+    pub server_name: Option<String>,
+    /// File with the tokens of the agents, one in a line.
+    pub token_file: Option<String>,
 }
 
 impl Scenario {

@@ -126,6 +126,7 @@ fn the_built_in_scenario_is_the_two_known_steps() {
     assert_eq!(scenario.target.as_deref(), Some("tcp://127.0.0.1:8080"));
     let against_our_own = Scenario {
         target: None,
+        trust: Trust::default(),
         ..scenario.clone()
     };
     assert_eq!(against_our_own, Scenario::built_in());

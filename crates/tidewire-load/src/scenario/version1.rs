@@ -3,7 +3,7 @@
 use super::read::{Place, Read, check_names, number};
 use super::{
     CONCURRENCY_MAX, DURATION_SECS_MAX, Guard, OnViolation, Scenario, Step, THINK_TIME_MS_MAX,
-    ThinkTime,
+    ThinkTime, Trust,
 };
 
 pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
@@ -16,6 +16,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     Ok(Scenario {
         version: 1,
         target,
+        trust: Trust::default(),
         steps,
         repeat: 1,
         seed: None,

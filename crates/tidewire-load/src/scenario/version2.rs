@@ -15,8 +15,8 @@ use super::version1::{Shortest, concurrency, duration_secs, think_time};
 use super::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
     OnViolation, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, Pattern, RATE_MAX, REPEAT_MAX,
-    SLOW_PAUSE_MS_DEFAULT, Scenario, Stage, Step, TIMEOUT_MS_DEFAULT, ThinkTime, WAIT_MS_MAX,
-    WARMUP_SECS_DEFAULT,
+    SLOW_PAUSE_MS_DEFAULT, Scenario, Stage, Step, TIMEOUT_MS_DEFAULT, ThinkTime, Trust,
+    WAIT_MS_MAX, WARMUP_SECS_DEFAULT,
 };
 use crate::slo::{Objective, Slo};
 
@@ -59,6 +59,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     Ok(Scenario {
         version: 2,
         target: Some(target),
+        trust: trust(root)?,
         steps,
         repeat,
         seed,
@@ -73,6 +74,36 @@ fn target(root: &Place<'_, '_>) -> Read<String> {
         return Err(root.invalid("target", value, expected));
     }
     Ok(text.to_owned())
+}
+
+fn trust(root: &Place<'_, '_>) -> Read<Trust> {
+    let optional = |key: &'static str, expected: &str| {
+        if !root.has(key) {
+            return Ok(None);
+        }
+        match root.text(key, expected)? {
+            ("", value) => Err(root.invalid(key, value, expected)),
+            (text, _) => Ok(Some(text.to_owned())),
+        }
+    };
+    let pem = "the path of a file in PEM";
+    let trust = Trust {
+        ca: optional("ca", pem)?,
+        cert: optional("cert", pem)?,
+        key: optional("key", pem)?,
+        server_name: optional("server_name", "a host name or an IP address")?,
+        token_file: optional("token_file", "the path of a file with tokens")?,
+    };
+    for (key, other, has) in [
+        ("cert", "key", trust.cert.is_some()),
+        ("key", "cert", trust.key.is_some()),
+    ] {
+        if has && !root.has(other) {
+            let expected = format!("the path of a file in PEM, beside `{key}`");
+            root.value(other, &expected)?;
+        }
+    }
+    Ok(trust)
 }
 
 fn guard(root: &Place<'_, '_>) -> Read<Guard> {

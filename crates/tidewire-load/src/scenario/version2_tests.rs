@@ -343,6 +343,37 @@ fn the_shipped_scenario_of_version_2_is_one() {
 }
 
 #[test]
+fn a_scenario_says_whom_its_agents_trust_and_what_they_show() {
+    let parse = |lines: &str| {
+        let steps =
+            "[[steps]]\nname = \"a\"\nconcurrency = 2\nduration_secs = 1\nthink_time_ms = [0, 1]\n";
+        let text = format!("version = 2\ntarget = \"tls://h:1\"\n{lines}{steps}");
+        Scenario::parse(&text, "test").map(|(scenario, _)| scenario.trust)
+    };
+    assert_eq!(parse("").unwrap(), Trust::default());
+    let all = "ca = \"a\"\ncert = \"b\"\nkey = \"c\"\nserver_name = \"d\"\ntoken_file = \"e\"\n";
+    let trust = parse(all).unwrap();
+    let texts = [
+        trust.ca,
+        trust.cert,
+        trust.key,
+        trust.server_name,
+        trust.token_file,
+    ];
+    assert_eq!(texts.map(Option::unwrap), ["a", "b", "c", "d", "e"]);
+    for (lines, told) in [
+        ("ca = 7\n", "ca"),
+        ("token_file = \"\"\n", "token_file"),
+        ("cert = \"a\"\n", "`key`"),
+        ("key = \"a\"\n", "`cert`"),
+        ("tokenfile = \"a\"\n", "token_file"),
+    ] {
+        let error = parse(lines).unwrap_err().to_string();
+        assert!(error.contains(told), "{lines}: {error}");
+    }
+}
+
+#[test]
 fn the_documentation_lists_exactly_the_known_keys() {
     const PAGE: &str = include_str!("../../../../docs/scenario.md");
     let rows: Vec<String> = KEYS

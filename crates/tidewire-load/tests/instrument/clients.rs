@@ -7,6 +7,7 @@ use tidewire_load::run::{RunError, RunOptions, Silent, run};
 use tidewire_load::scenario::Scenario;
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::TestServer;
+use tidewire_testkit::certificates::usual;
 use tidewire_testkit::conformance::Transport;
 use tidewire_testkit::fixtures::echo;
 
@@ -52,7 +53,9 @@ fn scenario(pattern: &str, codec: &str, payload_bytes: u32) -> Result<Scenario, 
 
 fn serve(pattern: &str, codec: &str, transport: Transport) -> TestServer {
     // As in a closed network: the answers to clients without a handshake may be as long as they have to.
-    let builder: ServerBuilder = Server::builder().trust_datagram_peers(true);
+    let builder: ServerBuilder = Server::builder()
+        .trust_datagram_peers(true)
+        .tls(usual().1.server());
     let codec = AnyCodec::by_name(codec).unwrap();
     match pattern {
         "chat" => start(builder, &codec, transport, {
@@ -85,6 +88,7 @@ fn try_run(scenario: &Scenario, server: &TestServer) -> Result<Report, RunError>
     let mut options = RunOptions::new(server.address().clone());
     options.seed = SEED;
     options.late_ms = u64::MAX;
+    options.tls = usual().0.client();
     run(scenario, &options, &mut Silent)
 }
 
@@ -112,6 +116,9 @@ fn assert_as_documented(pattern: &str, codec: &str, transport: Transport) {
             let (step, _) = only(&report);
             assert!(step.total_sent > 0, "{what}");
             assert_eq!(step.problems, Vec::<String>::new(), "{what}");
+            let is_sealed = step.server.encryption.as_deref();
+            let is_sealed = is_sealed.is_some_and(|it| it.starts_with("TLSv1.3 TLS13_"));
+            assert_eq!(is_sealed, transport == Transport::Tls, "{what}");
             assert_eq!(
                 (step.total_received, step.lost),
                 (step.expected_received, 0),
@@ -127,8 +134,7 @@ fn assert_as_documented(pattern: &str, codec: &str, transport: Transport) {
 fn the_instrument_s_clients_work_on_every_legal_transport_and_codec_and_are_refused_on_the_others()
 {
     // One transport after another, so that no more than a handful of servers run at the same time.
-    let transports = Transport::ALL.into_iter();
-    for transport in transports.filter(|transport| *transport != Transport::Tls) {
+    for transport in Transport::ALL {
         for pattern in PATTERNS {
             at_once(AnyCodec::NAMES.iter(), |codec| {
                 assert_as_documented(pattern, codec, transport);

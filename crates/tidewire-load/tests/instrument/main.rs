@@ -17,5 +17,6 @@ mod known;
 mod levels;
 mod merged;
 mod proof;
+mod secured;
 mod times;
 mod workloads;

@@ -8,7 +8,7 @@ use std::thread;
 use serde_json::Value;
 use tidewire_load::report::{Conclusion, Report, StepReport};
 use tidewire_load::run::{Observer, RunOptions, Silent, run};
-use tidewire_load::scenario::{Guard, Load, OnViolation, Scenario, Step, ThinkTime};
+use tidewire_load::scenario::{Guard, Load, OnViolation, Scenario, Step, ThinkTime, Trust};
 use tidewire_load::schedule::{Schedule, agent_seed};
 use tidewire_testkit::fault_server::{FaultLedger, FaultPlan, FaultServer};
 
@@ -129,6 +129,7 @@ pub(crate) fn scenario(steps: &[Step]) -> Scenario {
     Scenario {
         version: 1,
         target: None,
+        trust: Trust::default(),
         steps: steps.to_vec(),
         repeat: 1,
         seed: None,
