@@ -137,12 +137,11 @@ impl Access {
         is_in(&self.allow) && !is_in(&self.deny)
     }
 
-    /// Whether every topic of this pattern is allowed. One pattern must allow all of them.
+    /// Whether every topic of this pattern is allowed. One pattern must allow all of them. A malformed pattern is not allowed.
     #[must_use]
     pub fn allows_all_of(&self, pattern: &str) -> bool {
         let Ok(wanted) = Pattern::parse(pattern) else {
-            // It is refused anyway, with the rule that it breaks.
-            return true;
+            return false;
         };
         let is_allowed = |it: &PatternBuf| it.as_pattern().covers(&wanted);
         let is_denied = |it: &PatternBuf| it.as_pattern().overlaps(&wanted);

@@ -259,11 +259,14 @@ impl Directory {
 
     /// Returns the session of the member `name` and the alias of the room, if the member is in that room.
     pub(super) fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
+        self.lock().member_of(room, name)
+    }
+
+    /// Returns the session of the member `name`, if the member is in the room with this alias.
+    pub(super) fn member_in(&self, alias: u16, name: &str) -> Option<SessionId> {
         let state = self.lock();
-        let entry = state.rooms.get(room)?;
-        let (member, session) = state.names.get(name)?;
-        let is_member = entry.members.contains_key(member);
-        is_member.then_some((*session, entry.shared.alias))
+        let room = state.by_alias.get(&alias)?;
+        Some(state.member_of(room, name)?.0)
     }
 
     /// Calls `visit` for the members of a room, in the order of their numbers.
@@ -370,6 +373,14 @@ impl SharedRoom {
 }
 
 impl State {
+    /// The session of the member `name` and the alias of the room, if the member is in that room.
+    fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
+        let entry = self.rooms.get(room)?;
+        let (member, session) = self.names.get(name)?;
+        let is_member = entry.members.contains_key(member);
+        is_member.then_some((*session, entry.shared.alias))
+    }
+
     /// Returns the next free alias. Aliases are used in turn, so that a room does not get an alias whose old frames
     /// are still on their way between lanes. Alias 0 means "none".
     fn free_alias(&mut self) -> Result<u16, TableFull> {

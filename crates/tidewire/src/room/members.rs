@@ -131,8 +131,8 @@ impl LaneRooms<'_> {
     ) -> Result<(), RoomError> {
         let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        self.session_of(name).ok_or(RoomError::NoSuchMember)?;
-        Ok(())
+        let target = self.table.directory.member_in(alias, name);
+        target.map(drop).ok_or(RoomError::NoSuchMember)
     }
 
     /// Returns the rooms that a session of this lane is in.

@@ -242,8 +242,14 @@ impl LaneRooms<'_> {
         let name = match admitted.and_then(|it| it.identity.chat_name()) {
             Some(own) if name.is_empty() || name == own => own,
             Some(_) => return Err(JoinError::NotYourName),
-            None if directory.is_reserved(name) => return Err(JoinError::NameReserved),
-            None => name,
+            None if session.profile.member.is_some() => name,
+            None => {
+                validate_name(name).map_err(JoinError::Name)?;
+                if directory.is_reserved(name) {
+                    return Err(JoinError::NameReserved);
+                }
+                name
+            }
         };
         match &session.profile.member {
             Some(member) if name.is_empty() || name == &*member.name => {
@@ -370,11 +376,8 @@ impl LaneRooms<'_> {
         let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let member = session.profile.member.clone().ok_or(RoomError::NotJoined)?;
-        let target = self
-            .table
-            .directory
-            .find(name)
-            .ok_or(RoomError::NoSuchMember)?;
+        let target = self.table.directory.member_in(alias, name);
+        let target = target.ok_or(RoomError::NoSuchMember)?;
         let message = ChatMessage {
             channel: alias,
             member: member.id,

@@ -135,10 +135,11 @@ pub trait Service: Send + 'static {
     /// Returns what a message asks for, so that the lane checks whether the peer may do that. It is called only for peers
     /// whose [permissions](crate::auth::Permissions) do not allow everything, and once for consecutive messages of the same
     /// kind, channel and name. If the payload matters too, return [`ActionKind::Free`] for what needs no permission and the
-    /// same kind for everything else. The default is that of the message's kind.
+    /// same kind for everything else. The default is that of the message's kind, and a call for kinds that need no
+    /// permission of [`Chat`](crate::Chat) and [`PubSub`](crate::PubSub): this service may handle them otherwise.
     fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
         let _ = cx;
-        ActionKind::of(message.kind)
+        ActionKind::strictest(message.kind)
     }
 
     /// Called when a timer fires that [`Context::set_timer`] or [`Context::set_lane_timer`] set with this token. The
@@ -247,7 +248,7 @@ pub trait SharedService: Send + Sync + 'static {
     /// See [`Service::action`].
     fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
         let _ = cx;
-        ActionKind::of(message.kind)
+        ActionKind::strictest(message.kind)
     }
 
     /// See [`Service::on_timer`].

@@ -10,8 +10,10 @@ use tidewire_proto::body::{ErrorCode, JoinBody, SubscribeBody};
 use tidewire_proto::codec::{Codec, MethodCase};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::text::visible;
+use tidewire_proto::topic::Pattern;
 
 use crate::auth::{Action, Identity};
+use crate::room::RoomError;
 use crate::service::{Context, HandlerError, HandlerResult};
 
 /// The kind of action that a message asks for; see [`Service::action`](crate::Service::action).
@@ -48,6 +50,14 @@ impl ActionKind {
                 Self::Free
             }
             _ => Self::Call,
+        }
+    }
+
+    /// The action of a message for a service that may look at no kind. Nothing is free there.
+    pub(super) fn strictest(kind: Kind) -> Self {
+        match Self::of(kind) {
+            Self::Free => Self::Call,
+            action => action,
         }
     }
 
@@ -104,13 +114,15 @@ impl Context<'_> {
         let payload = message.payload;
         match kind {
             ActionKind::Publish => self.check_permission(Action::Publish(message.name)),
-            // A malformed body is refused by the service.
-            ActionKind::Subscribe => SubscribeBody::decode(payload).map_or(Ok(()), |body| {
-                self.check_permission(Action::Subscribe(body.pattern))
-            }),
-            ActionKind::Join => JoinBody::decode(payload).map_or(Ok(()), |body| {
-                self.check_permission(Action::Join(body.room))
-            }),
+            ActionKind::Subscribe => {
+                let pattern = SubscribeBody::decode(payload)?.pattern;
+                // A malformed one is refused with the rule that it breaks.
+                Pattern::parse(pattern)?;
+                self.check_permission(Action::Subscribe(pattern))
+            }
+            ActionKind::Join => {
+                self.check_permission(Action::Join(JoinBody::decode(payload)?.room))
+            }
             ActionKind::Say => self.check_say(message.channel),
             ActionKind::Call => {
                 let method = match message.name {
@@ -128,10 +140,8 @@ impl Context<'_> {
             0 => self.first_room(),
             room => self.is_in_room(room).then_some(room),
         };
-        // Without a room the service refuses the message.
-        match room.and_then(|room| self.room_name(room)) {
-            Some(room) => self.check_permission(Action::Say(&room)),
-            None => Ok(()),
-        }
+        let room = room.and_then(|room| self.room_name(room));
+        let room = room.ok_or(RoomError::NotJoined)?;
+        self.check_permission(Action::Say(&room))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::auth::Access;
-use tidewire::{Chat, Event, Kind, PubSub, RateLimit, Router, WhenExceeded};
+use tidewire::{Chat, Event, Kind, PubSub, RateLimit, Router, Service, WhenExceeded};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{DEADLINE, Peer, TestServer};
 
@@ -239,20 +239,19 @@ fn limits_of_an_identity_hold_for_each_of_its_sessions() {
     assert_eq!(server.metrics().rate_refused, refused as u64);
 }
 
-/// Regression: kinds of frames that only servers send needed no permission, and a closure looks at no kind.
-#[test]
-fn no_kind_of_frame_reaches_a_handler_without_permission() {
-    let called = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&called);
-    let builder = Server::builder().authenticate(anonymous(Permissions::nothing()));
+/// Counts its messages, of whatever kind they are.
+struct Counting(Arc<AtomicUsize>);
+
+impl Service for Counting {
+    fn on_message(&mut self, _: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Sends a frame of each kind to a service that looks at no kind, as a peer without any permission.
+fn send_each_kind(server: TestServer) {
     let tw1 = AnyCodec::by_name("tw1").unwrap();
-    let server = TestServer::over_tcp(builder, &tw1, move |_| {
-        let called = Arc::clone(&counter);
-        move |_: &mut Context<'_>, _: Message<'_>| {
-            called.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        }
-    });
     let mut peers = Vec::new();
     for kind in Kind::ALL {
         for (channel, name) in [(0, ""), (3, ""), (0, "some.name")] {
@@ -269,7 +268,52 @@ fn no_kind_of_frame_reaches_a_handler_without_permission() {
     }
     peers.iter_mut().for_each(|peer| drop(peer.drain()));
     server.stop();
+}
+
+/// Regression: kinds of frames that only servers send needed no permission, and a closure looks at no kind. In a service of
+/// its own type, kinds that end something, malformed bodies, and messages for no room needed none.
+#[test]
+fn no_kind_of_frame_reaches_a_handler_without_permission() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let nobody = || Server::builder().authenticate(anonymous(Permissions::nothing()));
+    let tw1 = AnyCodec::by_name("tw1").unwrap();
+    let counter = Arc::clone(&called);
+    send_each_kind(TestServer::over_tcp(nobody(), &tw1, move |_| {
+        let mut counting = Counting(Arc::clone(&counter));
+        move |cx: &mut Context<'_>, message: Message<'_>| counting.on_message(cx, message)
+    }));
+    let counter = Arc::clone(&called);
+    send_each_kind(TestServer::over_tcp(nobody(), &tw1, move |_| {
+        Counting(Arc::clone(&counter))
+    }));
     assert_eq!(called.load(Ordering::Relaxed), 0);
+}
+
+/// Regression: a member of one room could whisper to the members of all rooms, and learn who is there.
+#[test]
+fn a_whisper_stays_in_its_room() {
+    let tokens = Tokens::new();
+    let [eve, staff] = ["eve", "staff"].map(|name| tokens.add(name));
+    let lobby = Permissions {
+        join: access(&["lobby"], &[]),
+        say: access(&["lobby"], &[]),
+        ..Permissions::nothing()
+    };
+    let known = users(&[("eve", lobby), ("staff", Permissions::everything())]);
+    let server = Server::builder()
+        .lanes(2)
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let [eve, staff] = [eve, staff].map(|token| connect(&server, Some(&token)).unwrap());
+    let lobby = eve.join("lobby", "").wait().unwrap().room;
+    staff.join("staff", "").wait().unwrap();
+    let whisper = eve.whisper(lobby, "staff", b"psst").wait();
+    assert_eq!(code(whisper), ErrorCode::NotFound);
+    staff.join("lobby", "").wait().unwrap();
+    eve.whisper(lobby, "staff", b"psst").wait().unwrap();
 }
 
 /// Regression: a message that was allowed in a room was still allowed when its channel no longer meant the room.
