@@ -44,6 +44,7 @@ pub struct ByUnixUser {
 pub struct ByAddress {
     users: Arc<Users>,
     networks: Vec<(Network, Box<str>)>,
+    accepts_unproven: bool,
 }
 
 /// Admits every peer that sent no credentials, as [`Identity::ANONYMOUS`]. Wrong credentials are refused.
@@ -195,6 +196,9 @@ impl Prove for ByAddress {
     }
 
     fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
+        if !request.is_address_proven() && !self.accepts_unproven {
+            return None;
+        }
         let (Endpoint::Socket(SocketAddress::Tcp(address))
         | Endpoint::Tls(address)
         | Endpoint::Udp(address)) = request.peer()?
@@ -250,8 +254,19 @@ impl ByAddress {
     /// Knows nobody yet.
     #[must_use]
     pub fn new(users: Arc<Users>) -> Self {
-        let networks = Vec::new();
-        Self { users, networks }
+        Self {
+            users,
+            networks: Vec::new(),
+            accepts_unproven: false,
+        }
+    }
+
+    /// Also knows peers over UDP whose address is [not proven](AuthRequest::is_address_proven). Use it only if the network
+    /// lets nobody send in the name of another address.
+    #[must_use]
+    pub fn accept_unproven(mut self) -> Self {
+        self.accepts_unproven = true;
+        self
     }
 
     /// Peers of this range of addresses are this user. The first range that holds an address counts.
@@ -372,6 +387,7 @@ mod tests {
             peer: peer.as_ref(),
             unix,
             certificate_names: certificate,
+            is_address_proven: true,
             later: &mut || LateAnswer::new(|_| {}),
         });
         match outcome {

@@ -4,11 +4,15 @@
 //! An attempt counts from its begin, because an authenticator that asks another server answers later: an address must not
 //! have any number of questions open, also if it leaves before the answers.
 //!
+//! The same wrong token is one failure, because a guesser gains nothing with it: a device whose token was revoked does not
+//! lock out the others behind its address.
+//!
 //! The delay is a deadline of the session, so it holds no thread. The table has a bound. When it is full, addresses whose
 //! failures are long past make room; if there are none, a new address counts as one that has failed too often, because only
 //! an attack from very many addresses fills the table.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +20,10 @@ use tidewire_proto::connection::AuthFailure;
 
 /// The attempts of each address in the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(Mutex<Table>);
+pub(crate) struct Failures {
+    table: Mutex<Table>,
+    hasher: RandomState,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -26,11 +33,13 @@ struct Table {
 }
 
 /// The failures of one address since `began_ns`, and its attempts that have not ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Recent {
     began_ns: u64,
     failed: u32,
     in_flight: u32,
+    /// Hashes of the wrong tokens.
+    tokens: Vec<u64>,
 }
 
 /// An attempt that has begun. It is in flight until it is dropped.
@@ -38,26 +47,29 @@ struct Recent {
 pub(crate) struct Attempt {
     failures: Arc<Failures>,
     address: IpAddr,
+    /// The hash of its token, if it has one.
+    token: Option<u64>,
     /// Whether the table had room for it.
     is_counted: bool,
 }
 
 impl Failures {
-    /// Begins an attempt. One without credentials is no guess, so earlier failures do not stop it.
+    /// Begins an attempt. One without a token is no guess, so earlier failures do not stop it.
     ///
     /// # Errors
     /// The credentials of this address may not be checked now.
     pub(crate) fn begin(
         self: &Arc<Self>,
         address: IpAddr,
-        is_guess: bool,
+        token: &[u8],
         now_ns: u64,
     ) -> Result<Attempt, AuthFailure> {
+        let token = (!token.is_empty()).then(|| self.hasher.hash_one(token));
         let mut table = self.table();
         let recent = table.recent(address, now_ns);
         let is_counted = recent.is_some();
         if let Some(recent) = recent {
-            let failed = if is_guess { recent.failed } else { 0 };
+            let failed = token.map_or(0, |_| recent.failed);
             if failed >= ATTEMPTS_MAX {
                 return Err(AuthFailure::TooManyFailures);
             }
@@ -69,17 +81,22 @@ impl Failures {
         Ok(Attempt {
             failures: Arc::clone(self),
             address,
+            token,
             is_counted,
         })
     }
 
-    /// Counts a failure. Returns when it should be answered.
-    pub(crate) fn note(&self, address: IpAddr, now_ns: u64) -> u64 {
+    /// Counts a failure, unless it is that of a token which failed before. Returns when it should be answered.
+    fn note(&self, address: IpAddr, token: Option<u64>, now_ns: u64) -> u64 {
         let mut table = self.table();
         let Some(recent) = table.recent(address, now_ns) else {
-            return now_ns.saturating_add(DELAY_NS_MAX);
+            return Self::latest_answer(now_ns);
         };
-        recent.failed = recent.failed.saturating_add(1);
+        if token.is_none_or(|token| !recent.tokens.contains(&token)) {
+            recent.failed = recent.failed.saturating_add(1);
+            let remembered = token.filter(|_| recent.failed <= ATTEMPTS_MAX);
+            recent.tokens.extend(remembered);
+        }
         let delay_ns = match recent.failed.saturating_sub(FAILURES_AT_ONCE) {
             0 => 0,
             doublings => (DELAY_NS_FIRST << doublings.min(10)).min(DELAY_NS_MAX),
@@ -87,8 +104,13 @@ impl Failures {
         now_ns.saturating_add(delay_ns)
     }
 
+    /// When an address is answered that has failed too often.
+    pub(crate) fn latest_answer(now_ns: u64) -> u64 {
+        now_ns.saturating_add(DELAY_NS_MAX)
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,10 +133,12 @@ impl Table {
             began_ns: now_ns,
             failed: 0,
             in_flight: 0,
+            tokens: Vec::new(),
         };
         let recent = self.by_address.entry(address).or_insert(new);
         if recent.is_past(now_ns) {
             (recent.began_ns, recent.failed) = (now_ns, 0);
+            recent.tokens.clear();
         }
         Some(recent)
     }
@@ -129,7 +153,7 @@ impl Recent {
 impl Attempt {
     /// Counts it as a failure. Returns when it should be answered.
     pub(crate) fn note_failure(&self, now_ns: u64) -> u64 {
-        self.failures.note(self.address, now_ns)
+        self.failures.note(self.address, self.token, now_ns)
     }
 }
 
@@ -167,7 +191,7 @@ const DELAY_NS_FIRST: u64 = 50_000_000;
 /// The longest delay. It is below the usual deadline of the handshake, so that the peer is told the reason.
 const DELAY_NS_MAX: u64 = 3_000_000_000;
 
-/// Addresses that are remembered: about 1 MB.
+/// Addresses that are remembered: about 1 MB, and up to 4 MB for their wrong tokens.
 const ADDRESSES_MAX: usize = 16_384;
 
 #[cfg(test)]
@@ -182,47 +206,73 @@ mod tests {
     fn an_address_that_fails_is_slowed_then_stopped_and_forgiven_after_a_minute() {
         let failures = Arc::new(Failures::default());
         let (ann, bob) = (address(1), address(2));
-        let delays: Vec<u64> = (0..ATTEMPTS_MAX).map(|_| failures.note(ann, 0)).collect();
+        let delays: Vec<u64> = (0..ATTEMPTS_MAX)
+            .map(|_| failures.note(ann, None, 0))
+            .collect();
         assert_eq!(delays[..5], [0, 0, 0, 100_000_000, 200_000_000]);
         assert!(delays.is_sorted());
         assert_eq!(delays.last(), Some(&DELAY_NS_MAX));
-        let refused = failures.begin(ann, true, 1).unwrap_err();
+        let refused = failures.begin(ann, b"guess", 1).unwrap_err();
         assert_eq!(refused, AuthFailure::TooManyFailures);
-        assert!(failures.begin(bob, true, 1).is_ok());
+        assert!(failures.begin(bob, b"guess", 1).is_ok());
         assert!(
-            failures.begin(ann, false, 1).is_ok(),
+            failures.begin(ann, b"", 1).is_ok(),
             "it sends no credentials"
         );
-        assert!(failures.begin(ann, true, WINDOW_NS).is_ok());
-        assert_eq!(failures.note(ann, WINDOW_NS), WINDOW_NS, "it begins anew");
+        assert!(failures.begin(ann, b"guess", WINDOW_NS).is_ok());
+        assert_eq!(
+            failures.note(ann, None, WINDOW_NS),
+            WINDOW_NS,
+            "it begins anew"
+        );
     }
 
     #[test]
     fn attempts_in_flight_count_with_those_that_failed() {
         let failures = Arc::new(Failures::default());
         let ann = address(1);
-        failures.note(ann, 0);
-        let begin = |is_guess| failures.begin(ann, is_guess, 0);
-        let mut open: Vec<Attempt> = (1..ATTEMPTS_MAX).map(|_| begin(true).unwrap()).collect();
-        assert_eq!(begin(true).unwrap_err(), AuthFailure::Unavailable);
-        open.push(begin(false).unwrap());
-        assert_eq!(begin(false).unwrap_err(), AuthFailure::Unavailable);
+        failures.note(ann, None, 0);
+        let begin = |token: &[u8]| failures.begin(ann, token, 0);
+        let mut open: Vec<Attempt> = (1..ATTEMPTS_MAX)
+            .map(|_| begin(b"guess").unwrap())
+            .collect();
+        assert_eq!(begin(b"guess").unwrap_err(), AuthFailure::Unavailable);
+        open.push(begin(b"").unwrap());
+        assert_eq!(begin(b"").unwrap_err(), AuthFailure::Unavailable);
         assert!(
-            failures.begin(ann, true, WINDOW_NS).is_err(),
+            failures.begin(ann, b"guess", WINDOW_NS).is_err(),
             "they are still in flight"
         );
         open.truncate(20);
-        let ended = begin(true).unwrap();
+        let ended = begin(b"guess").unwrap();
         ended.note_failure(0);
         drop((open, ended));
         assert_eq!(failures.table().by_address[&ann].in_flight, 0);
-        assert!(begin(true).is_ok());
+        assert!(begin(b"guess").is_ok());
+    }
+
+    /// Regression: devices with a revoked token tried again and again, and locked out all others behind their address.
+    #[test]
+    fn the_same_wrong_token_is_one_failure() {
+        let failures = Arc::new(Failures::default());
+        let site = address(1);
+        let fail = |token: &[u8]| failures.begin(site, token, 0).unwrap().note_failure(0);
+        for _ in 0..100 {
+            fail(b"revoked 1");
+            fail(b"revoked 2");
+        }
+        assert_eq!(failures.table().by_address[&site].failed, 2);
+        for guess in 2..ATTEMPTS_MAX {
+            fail(&guess.to_le_bytes());
+        }
+        let refused = failures.begin(site, b"revoked 1", 0).unwrap_err();
+        assert_eq!(refused, AuthFailure::TooManyFailures);
     }
 
     #[test]
     fn addresses_that_do_not_fail_are_not_remembered() {
         let failures = Arc::new(Failures::default());
-        drop(failures.begin(address(1), true, 0));
+        drop(failures.begin(address(1), b"guess", 0));
         assert!(failures.table().by_address.is_empty());
     }
 
@@ -230,13 +280,13 @@ mod tests {
     fn many_addresses_do_not_fill_the_memory() {
         let failures = Arc::new(Failures::default());
         for number in 0..2 * ADDRESSES_MAX as u32 {
-            failures.note(address(number), 0);
+            failures.note(address(number), None, 0);
         }
         assert_eq!(failures.table().by_address.len(), ADDRESSES_MAX);
         let last = address(u32::MAX);
-        assert!(failures.begin(last, true, 0).is_ok());
-        assert_eq!(failures.note(last, 0), DELAY_NS_MAX);
-        assert_eq!(failures.note(last, WINDOW_NS), WINDOW_NS);
+        assert!(failures.begin(last, b"guess", 0).is_ok());
+        assert_eq!(failures.note(last, None, 0), DELAY_NS_MAX);
+        assert_eq!(failures.note(last, None, WINDOW_NS), WINDOW_NS);
         assert_eq!(failures.table().by_address.len(), 1);
     }
 }

@@ -26,6 +26,7 @@ mod users;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidewire_io::socket::PeerCredentials;
@@ -107,6 +108,7 @@ pub struct AuthRequest<'a> {
     pub(crate) peer: Option<&'a Endpoint>,
     pub(crate) unix: Option<PeerCredentials>,
     pub(crate) certificate_names: Option<&'a CertificateNames>,
+    pub(crate) is_address_proven: bool,
     pub(crate) later: &'a mut dyn FnMut() -> LateAnswer,
 }
 
@@ -153,6 +155,13 @@ impl<'a> AuthRequest<'a> {
     #[must_use]
     pub fn certificate_names(&self) -> Option<&'a CertificateNames> {
         self.certificate_names
+    }
+
+    /// Whether the peer has shown that it receives at its address. Anybody can send a datagram in the name of any address, and
+    /// only some codecs ask for a proof over UDP. All other transports have it.
+    #[must_use]
+    pub fn is_address_proven(&self) -> bool {
+        self.is_address_proven
     }
 
     /// Takes the token for an answer from another thread. Return [`AuthOutcome::Later`] then. The deadline of the
@@ -276,6 +285,8 @@ pub(crate) struct Guard {
     pub(crate) authenticator: SharedAuthenticator,
     pub(crate) failures: Arc<Failures>,
     pub(crate) sessions: IdentitySessions,
+    /// The number of the next late answer. 0 means none.
+    pub(crate) questions: AtomicU64,
 }
 
 impl Guard {
@@ -284,15 +295,17 @@ impl Guard {
             authenticator,
             failures: Arc::default(),
             sessions: IdentitySessions::default(),
+            questions: AtomicU64::new(1),
         }
     }
 
-    /// The present state of an identity, or `None` if it is not admitted any more. After a panic it stays as it is.
+    /// The present state of an identity, or `None` if it is not admitted any more. After a panic it is not, because its
+    /// proof may be gone.
     pub(crate) fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
         let current = catch_unwind(AssertUnwindSafe(|| self.authenticator.current(identity)));
         current.unwrap_or_else(|_| {
-            tracing::error!("the authenticator panicked; an identity stays as it was");
-            Some(Arc::clone(identity))
+            tracing::error!("the authenticator panicked; the session of an identity ends");
+            None
         })
     }
 

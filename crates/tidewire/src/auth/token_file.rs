@@ -308,6 +308,7 @@ mod tests {
             peer: None,
             unix: None,
             certificate_names: None,
+            is_address_proven: true,
             later: &mut || LateAnswer::new(|_| {}),
         })
     }

@@ -34,6 +34,8 @@ pub(crate) struct Acceptor {
     pub(crate) error_log: QuietLog,
     /// Limits the log lines about peers that a limit refuses.
     pub(super) refusal_log: QuietLog,
+    /// Limits the log lines about peers that are not let in.
+    pub(super) authentication_log: QuietLog,
     /// Limits the log lines about peers that TLS refuses, or that refuse this side.
     tls_log: QuietLog,
     /// Memory of the unfinished handshakes of layers, by slot, as it counts for their addresses.

@@ -2,16 +2,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason, Phase};
 
 use super::Core;
 use crate::auth::{
-    Action, Admitted, Attempt, AuthOutcome, AuthRequest, Guard, Identity, LateAnswer,
+    Action, Admitted, Attempt, AuthOutcome, AuthRequest, Failures, Guard, Identity, LateAnswer,
+    Permissions,
 };
 use crate::limits::nanoseconds;
-use crate::mailbox::{LaneMessage, Mailbox};
+use crate::mailbox::{LaneMessage, LateOutcome, Mailbox};
 use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::Transport;
 
@@ -24,24 +26,30 @@ impl Core {
         };
         let session = &self.sessions[slot];
         let id = session.id;
-        // An open session that renews its credentials does not pay for the failures of others.
-        let address = session.owner();
-        let address = address.filter(|_| session.profile.admitted.is_none());
+        // A session that renews credentials does not pay for the failures of others at its address. An anonymous one has
+        // none to renew, so its token is a guess.
+        let is_renewal = session.profile.admitted.as_ref();
+        let is_renewal = is_renewal.is_some_and(|it| !it.identity.is_anonymous());
+        let address = session.owner().filter(|_| !is_renewal);
         let begun = address
             .map(|it| {
                 let now_ns = self.sessions.now_ns();
-                guard.failures.begin(it, !token.is_empty(), now_ns)
+                guard.failures.begin(it, token, now_ns)
             })
             .transpose();
         let attempt = match begun {
-            Ok(attempt) => attempt,
+            Ok(attempt) => attempt.map(Arc::new),
             Err(failure) => {
                 return self.settle_authentication(id, AuthOutcome::Refused(failure), None);
             }
         };
-        let (outcome, attempt) = ask(&guard, session, token, attempt, &self.exchange.mailbox);
+        let (outcome, asked) = ask(&guard, session, token, attempt, &self.exchange.mailbox);
+        let Asked { attempt, question } = asked;
         match outcome {
-            AuthOutcome::Later => false,
+            AuthOutcome::Later => {
+                self.sessions[slot].profile.attach().question = question;
+                false
+            }
             AuthOutcome::Unknown if token.is_empty() => {
                 let missing = AuthOutcome::Refused(AuthFailure::Missing);
                 self.settle_authentication(id, missing, attempt)
@@ -55,7 +63,7 @@ impl Core {
         &mut self,
         id: SessionId,
         outcome: AuthOutcome,
-        attempt: Option<Attempt>,
+        attempt: Option<Arc<Attempt>>,
     ) -> bool {
         let answer = match outcome {
             AuthOutcome::Admitted(identity) => Ok(identity),
@@ -78,7 +86,7 @@ impl Core {
         let admitted = answer.and_then(|identity| self.let_in(slot, identity));
         match admitted {
             Ok(()) => self.counters.authenticated.add(1),
-            Err(failure) => self.refuse_peer(slot, failure),
+            Err(failure) => self.refuse_peer(slot, failure, attempt.as_deref()),
         }
         self.sessions.arm_timer(slot);
         admitted.is_ok() && !was_open && self.sessions[slot].connection.is_open()
@@ -93,15 +101,19 @@ impl Core {
             Some(None) => return Err(AuthFailure::Expired),
             left => self.expiry_ns(left.flatten()),
         };
-        let session = &mut self.sessions[slot];
+        let session = &self.sessions[slot];
         let former = session.profile.admitted.as_ref().map(|it| &it.identity);
         // Newer credentials must be of the same identity: a member of a room has its name.
         if former.is_some_and(|former| former.name() != identity.name()) {
             return Err(AuthFailure::Wrong);
         }
+        if !self.may_stay(slot, identity.permissions()) {
+            return Err(AuthFailure::Revoked);
+        }
         if !guard.sessions.replace(former.map(|it| &**it), &identity) {
             return Err(AuthFailure::TooManySessions);
         }
+        let session = &mut self.sessions[slot];
         session.profile.admitted = Some(Box::new(Admitted::new(identity)));
         session.connection.admit(expires_ns);
         session.connection.resume(PauseReason::Authentication);
@@ -117,16 +129,15 @@ impl Core {
     }
 
     /// Refuses a peer: at once, or later if its address has failed before.
-    fn refuse_peer(&mut self, slot: usize, failure: AuthFailure) {
+    fn refuse_peer(&mut self, slot: usize, failure: AuthFailure, attempt: Option<&Attempt>) {
         let now_ns = self.sessions.now_ns();
-        let session = &self.sessions[slot];
-        let at_ns = match (&self.shared.guard, session.owner()) {
-            (Some(guard), Some(address)) if is_guess(failure) => {
-                guard.failures.note(address, now_ns)
-            }
+        let at_ns = match attempt {
+            Some(attempt) if is_guess(failure) => attempt.note_failure(now_ns),
+            _ if failure == AuthFailure::TooManyFailures => Failures::latest_answer(now_ns),
             _ => now_ns,
         };
-        if let Some(unlogged) = self.acceptor.refusal_log.may_log(now_ns) {
+        if let Some(unlogged) = self.acceptor.authentication_log.may_log(now_ns) {
+            let session = &self.sessions[slot];
             let (peer, id) = (&session.profile.peer, session.id);
             tracing::warn!(
                 session = %id,
@@ -145,7 +156,8 @@ impl Core {
     }
 
     /// Asks about every admitted session again, after the users have changed. A session whose identity is gone, or that is
-    /// in a room or has a subscription that it may no longer have, ends.
+    /// in a room or has a subscription that it may no longer have, ends. So does an anonymous one whose name belongs to a
+    /// user now.
     pub(crate) fn reauthenticate(&mut self) {
         let Some(guard) = self.shared.guard.clone() else {
             return;
@@ -155,7 +167,11 @@ impl Core {
                 continue;
             };
             let former = Arc::clone(&admitted.identity);
+            let member = self.sessions[slot].profile.member.as_deref();
+            let has_name_of_another = former.is_anonymous()
+                && member.is_some_and(|member| guard.is_reserved(&member.name));
             let is_admitted = match guard.current(&former) {
+                _ if has_name_of_another => false,
                 Some(current) if Arc::ptr_eq(&current, &former) => true,
                 Some(current) => self.follow(slot, &guard, &former, current),
                 None => false,
@@ -182,22 +198,7 @@ impl Core {
             self.sessions[slot].profile.admitted = Some(Box::new(uncounted));
             return false;
         }
-        let permissions = current.permissions();
-        let memberships = self.sessions[slot].memberships.iter();
-        let may_stay = memberships
-            .map(|it| (it.room, it.is_topic))
-            .all(|(alias, is_topic)| {
-                if is_topic {
-                    let pattern = self
-                        .rooms
-                        .get(alias)
-                        .and_then(|it| it.shared.pattern.as_deref());
-                    pattern.is_none_or(|it| permissions.allows(Action::Subscribe(it), false))
-                } else {
-                    let room = self.rooms.directory.name_of(alias);
-                    room.is_none_or(|it| permissions.allows(Action::Join(&it), false))
-                }
-            });
+        let may_stay = self.may_stay(slot, current.permissions());
         let expiry = current.expiry();
         self.sessions[slot].profile.admitted = Some(Box::new(Admitted::new(current)));
         if expiry != former.expiry() {
@@ -210,26 +211,59 @@ impl Core {
         may_stay
     }
 
+    /// Whether these permissions allow all rooms and subscriptions that the session has.
+    fn may_stay(&self, slot: usize, permissions: &Permissions) -> bool {
+        let memberships = self.sessions[slot].memberships.iter();
+        memberships
+            .map(|it| (it.room, it.is_topic))
+            .all(|(alias, is_topic)| {
+                if is_topic {
+                    let room = self.rooms.get(alias);
+                    let pattern = room.and_then(|it| it.shared.pattern.as_deref());
+                    pattern.is_none_or(|it| permissions.allows(Action::Subscribe(it), false))
+                } else {
+                    let room = self.rooms.directory.name_of(alias);
+                    room.is_none_or(|it| permissions.allows(Action::Join(&it), false))
+                }
+            })
+    }
+
     /// Whether a session waits until its peer is known.
     pub(crate) fn is_authenticating(&self, slot: usize) -> bool {
         self.sessions[slot].connection.phase() == Phase::Authenticating
     }
 }
 
-/// Asks the authenticator. Returns the attempt if no late answer has it.
+/// The rest of a question that the authenticator was asked.
+struct Asked {
+    attempt: Option<Arc<Attempt>>,
+    /// The number of the newest late answer. Only that one counts: a link of a chain may take one and leave the decision to
+    /// the next link.
+    question: u64,
+}
+
+/// Asks the authenticator.
 fn ask(
     guard: &Guard,
     session: &Session,
     token: &[u8],
-    mut attempt: Option<Attempt>,
+    attempt: Option<Arc<Attempt>>,
     mailbox: &Arc<Mailbox>,
-) -> (AuthOutcome, Option<Attempt>) {
+) -> (AuthOutcome, Asked) {
     let id = session.id;
+    let mut question = 0;
     let mut later = || {
-        let (mailbox, attempt) = (Arc::clone(mailbox), attempt.take());
+        let (mailbox, attempt) = (Arc::clone(mailbox), attempt.clone());
+        question = guard.questions.fetch_add(1, Ordering::Relaxed);
+        let number = question;
         LateAnswer::new(move |outcome| {
             // If the lane has ended, so has the session.
-            let answer = Box::new((id, outcome, attempt));
+            let answer = Box::new(LateOutcome {
+                id,
+                question: number,
+                outcome,
+                attempt,
+            });
             let _ = mailbox.post(LaneMessage::Authenticated(answer));
         })
     };
@@ -238,6 +272,7 @@ fn ask(
         peer: session.profile.peer.as_deref(),
         unix: session.stream.peer_credentials(),
         certificate_names: session.stream.certificate(),
+        is_address_proven: !session.stream.is_unproven(),
         later: &mut later,
     };
     let asked = catch_unwind(AssertUnwindSafe(|| {
@@ -247,7 +282,7 @@ fn ask(
         tracing::error!(session = %id, "the authenticator panicked; the peer is refused");
         AuthOutcome::Refused(AuthFailure::Unavailable)
     });
-    (outcome, attempt)
+    (outcome, Asked { attempt, question })
 }
 
 /// Whether a refusal counts as a failure of the peer's address.

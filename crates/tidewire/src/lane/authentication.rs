@@ -2,9 +2,9 @@
 //! answers of an authenticator.
 
 use super::Lane;
-use crate::auth::{Attempt, AuthFailure, AuthOutcome};
+use crate::auth::{AuthFailure, AuthOutcome};
+use crate::mailbox::LateOutcome;
 use crate::service::Service;
-use crate::session::SessionId;
 
 impl<S: Service> Lane<S> {
     /// Authenticates the peer of a session whose codec has no hello.
@@ -14,12 +14,18 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    pub(super) fn handle_late_answer(
-        &mut self,
-        id: SessionId,
-        outcome: AuthOutcome,
-        attempt: Option<Attempt>,
-    ) {
+    pub(super) fn handle_late_answer(&mut self, answer: LateOutcome) {
+        let LateOutcome {
+            id,
+            question,
+            outcome,
+            attempt,
+        } = answer;
+        let session = self.core.sessions.find(id);
+        let attached = session.and_then(|it| it.profile.attached.as_ref());
+        if attached.is_some_and(|it| it.question != question) {
+            return;
+        }
         // The users may have changed since the answer was found.
         let outcome = match (outcome, &self.core.shared.guard) {
             (AuthOutcome::Admitted(identity), Some(guard)) => {

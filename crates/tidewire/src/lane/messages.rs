@@ -68,8 +68,7 @@ impl<S: Service> Lane<S> {
             }
             LaneMessage::Listen(listener) => self.core.take_over(*listener),
             LaneMessage::Authenticated(answer) => {
-                let (id, outcome, attempt) = *answer;
-                self.handle_late_answer(id, outcome, attempt);
+                self.handle_late_answer(*answer);
             }
             LaneMessage::Reauthenticate => self.core.reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),

@@ -9,6 +9,16 @@ use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
 
+/// The late answer of an authenticator about a session.
+#[derive(Debug)]
+pub(crate) struct LateOutcome {
+    pub(crate) id: SessionId,
+    /// The number of the answer. The session waits for one of them.
+    pub(crate) question: u64,
+    pub(crate) outcome: AuthOutcome,
+    pub(crate) attempt: Option<Arc<Attempt>>,
+}
+
 /// A message in the mailbox of a lane. Rare and large variants are boxed, so that an entry of the queue is as small as
 /// an answer.
 #[derive(Debug)]
@@ -41,7 +51,7 @@ pub(crate) enum LaneMessage {
     /// A server has taken the connection with this ticket.
     Placed { ticket: u64 },
     /// The late answer of an authenticator.
-    Authenticated(Box<(SessionId, AuthOutcome, Option<Attempt>)>),
+    Authenticated(Box<LateOutcome>),
     /// The users have changed: ask about all sessions again.
     Reauthenticate,
     /// Stop accepting, tell the peers, and stop when all sessions have ended, or at this time.

@@ -35,7 +35,7 @@ use tidewire_io::waker::LaneWaker;
 pub(crate) use batch::{BatchEntry, SpareBatches};
 pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
-pub(crate) use message::LaneMessage;
+pub(crate) use message::{LaneMessage, LateOutcome};
 pub(crate) use queue::MessageQueue;
 
 use crate::observe::LaneCounters;

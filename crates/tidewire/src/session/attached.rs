@@ -20,6 +20,8 @@ pub(crate) struct Attached {
     pub(super) meter: Meter,
     /// See [`Profile::is_upstream`](super::Profile::is_upstream).
     pub(crate) is_upstream: bool,
+    /// The number of the late answer that decides who the peer is.
+    pub(crate) question: u64,
     /// The credentials of a connection that this lane makes.
     pub(crate) credentials: Option<Token>,
 }

@@ -139,10 +139,13 @@ fn an_address_that_fails_too_often_is_told_so() {
         .unwrap()
         .start(|_| tell_name)
         .unwrap();
-    let wrong = Token::new("wrong").unwrap();
     let texts: Vec<String> = std::thread::scope(|scope| {
-        let guess = || refusal(connect(&server, Some(&wrong)));
-        let guesses: Vec<_> = (0..40).map(|_| scope.spawn(guess)).collect();
+        let guess = |number| {
+            let wrong = Token::new(&format!("wrong-{number}")).unwrap();
+            refusal(connect(&server, Some(&wrong)))
+        };
+        let guesses = (0..40).map(|number| scope.spawn(move || guess(number)));
+        let guesses: Vec<_> = guesses.collect();
         guesses.into_iter().map(|it| it.join().unwrap()).collect()
     });
     let unchecked = texts

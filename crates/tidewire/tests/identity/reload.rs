@@ -1,9 +1,13 @@
 //! Users that change while their sessions are open.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tidewire::auth::{Access, Authenticate, ByAddress, ByCertificate, ByUnixUser, Replaceable};
+use tidewire::auth::{
+    Access, AuthOutcome, AuthRequest, Authenticate, ByAddress, ByCertificate, ByUnixUser,
+    Credentials, Replaceable,
+};
 use tidewire::{Event, PubSub, ServerBuilder};
 use tidewire_testkit::DEADLINE;
 use tidewire_testkit::certificates::{Authority, usual};
@@ -220,4 +224,117 @@ fn sessions_above_a_new_limit_end() {
     let open = clients.iter().filter(|it| it.request(b"").wait().is_ok());
     assert_eq!(open.count(), 2);
     assert!(refusal(connect(&server, Some(&ann))).contains("as many sessions"));
+}
+
+/// Admits everybody as ann, for a time, with the permission to subscribe to what the token says after it.
+struct Scoped;
+
+impl Authenticate for Scoped {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        let text = str::from_utf8(request.token()).unwrap();
+        let (milliseconds, pattern) = text.split_once(':').unwrap();
+        let time = Duration::from_millis(milliseconds.parse().unwrap());
+        let permissions = Permissions {
+            subscribe: Access::new([pattern], []).unwrap(),
+            ..Permissions::everything()
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "credentials expire by the wall clock"
+        )]
+        let at = SystemTime::now() + time;
+        AuthOutcome::admit(Identity::new("ann", permissions).expires_at(at))
+    }
+}
+
+/// Regression: newer credentials with fewer permissions left the subscriptions that only the former ones allowed.
+#[test]
+fn newer_credentials_with_fewer_permissions_end_a_session_that_has_more() {
+    let server = Server::builder()
+        .authenticate(Scoped)
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| PubSub::new())
+        .unwrap();
+    let asked = AtomicUsize::new(0);
+    let credentials = Credentials::provider(move || {
+        let first = asked.fetch_add(1, Ordering::SeqCst) == 0;
+        Ok(Token::new(if first { "3000:>" } else { "1000000:public" })?)
+    });
+    let client = Client::builder().credentials(credentials);
+    let client = client.connect(&server.to_string()).wait().unwrap();
+    let _secret = client.subscribe("secret").wait().unwrap();
+    assert_eq!(
+        end_of(&client),
+        CloseReason::GoAway(GoAwayCode::Unauthenticated)
+    );
+}
+
+/// Admits everybody, and then fails.
+struct Broken;
+
+impl Authenticate for Broken {
+    fn authenticate(&self, _: &mut AuthRequest<'_>) -> AuthOutcome {
+        AuthOutcome::admit(everything("ann"))
+    }
+
+    fn current(&self, _: &Arc<Identity>) -> Option<Arc<Identity>> {
+        panic!("the users cannot be read");
+    }
+}
+
+/// Regression: after a panic of the authenticator at a reload, the sessions stayed, also those of users who were removed.
+#[test]
+fn a_panic_at_a_reload_ends_the_sessions_that_it_is_about() {
+    let server = Server::builder()
+        .authenticate(Broken)
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let client = connect(&server, None).unwrap();
+    server.reauthenticate();
+    assert_eq!(
+        end_of(&client),
+        CloseReason::GoAway(GoAwayCode::Unauthenticated)
+    );
+    assert_eq!(name_of(&connect(&server, None).unwrap()), "ann");
+}
+
+/// Regression: an anonymous member kept the name of a user who was added later, so the user was refused.
+#[test]
+fn an_anonymous_member_loses_the_name_of_a_new_user() {
+    let tokens = Tokens::new();
+    let token = tokens.add("ann");
+    let both = || {
+        let everything = Permissions::everything();
+        users(&[
+            (Identity::ANONYMOUS, everything.clone()),
+            ("ann", everything),
+        ])
+    };
+    let before = users(&[(Identity::ANONYMOUS, Permissions::everything())]);
+    let replaceable = Replaceable::new(anonymous_of(before));
+    let server = Server::builder()
+        .authenticate(replaceable.clone())
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tidewire::Chat::new())
+        .unwrap();
+    let [squatter, other] = [(); 2].map(|()| connect(&server, None).unwrap());
+    squatter.join("lobby", "ann").wait().unwrap();
+    other.join("lobby", "bob").wait().unwrap();
+    replaceable.replace(tokens.chain(both()));
+    server.reauthenticate();
+    assert_eq!(
+        end_of(&squatter),
+        CloseReason::GoAway(GoAwayCode::Unauthenticated)
+    );
+    let ann = connect(&server, Some(&token)).unwrap();
+    let room = ann.join("lobby", "").wait().unwrap().room;
+    other.list(room).wait().unwrap();
+}
+
+fn anonymous_of(users: Users) -> Chain {
+    Chain::new().then(Anonymous::new(Arc::new(users)))
 }
