@@ -122,6 +122,9 @@ struct Lists {
 pub(crate) struct Sources {
     pub(crate) config: Option<PathBuf>,
     pub(crate) tokens: Option<PathBuf>,
+    /// Whether the configuration has had users. Then a token alone gives nobody a permission any more: the owner of a
+    /// token must not gain all of them when the last user is removed.
+    pub(crate) had_users: bool,
 }
 
 /// The users of a file, with what proves who they are.
@@ -260,9 +263,10 @@ impl Sources {
     ///
     /// # Errors
     /// See [`UsersError`].
-    pub(crate) fn authenticator(&self) -> Result<Option<Chain>, UsersError> {
+    pub(crate) fn authenticator(&mut self) -> Result<Option<Chain>, UsersError> {
         let file = self.config.as_deref().map(UserFile::read).transpose()?;
-        let file = file.filter(UserFile::has_users);
+        let file = file.filter(|file| self.had_users || file.has_users());
+        self.had_users |= file.is_some();
         let Some(tokens) = &self.tokens else {
             return file.map(|file| file.chain(Chain::new())).transpose();
         };

@@ -175,7 +175,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let ending = Arc::new(Ending::default());
     // The handler is installed first, so that the system does not handle a signal during the start.
     watch_signals(arguments, sender.clone(), &ending)?;
-    let sources = sources(arguments);
+    let mut sources = sources(arguments);
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
@@ -188,7 +188,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
     wait(&wakes, &server, || {
-        reload(&sources, authenticator.as_ref(), &server);
+        reload(&mut sources, authenticator.as_ref(), &server);
     });
 
     logging::hurry();

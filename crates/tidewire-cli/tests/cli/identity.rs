@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use rustix::process::Signal;
+use tidewire::auth::Token;
+use tidewire::{Client, CloseReason, Event, GoAwayCode};
 
-use crate::process::{Ended, Process, command};
+use crate::process::{DEADLINE, Ended, Process, command};
 
 /// Makes a token and returns it.
 fn new_token(folder: &Path, name: &str) -> String {
@@ -125,6 +127,87 @@ fn users_of_the_file_may_do_what_it_says_and_a_reload_changes_it() {
     server.signal(Signal::HUP);
     server.expect("the users were read again");
     assert_eq!(call(folder.path(), &address, &token).status.code(), Some(0));
+}
+
+/// A server of this application with these users of a configuration and the tokens of the folder.
+fn server_with_users(folder: &Path, app: &str, users: &str) -> (Process, String) {
+    let config = folder.join("tidewire.toml");
+    fs::write(&config, users).unwrap();
+    let (config, tokens) = (config.display(), folder.join("tokens"));
+    let flags = [
+        "--app",
+        app,
+        "--config",
+        &config.to_string(),
+        "--auth-tokens",
+        &tokens.display().to_string(),
+    ];
+    Process::server(&flags)
+}
+
+/// Reads the users of a running server again.
+fn reload(server: &mut Process, folder: &Path, users: &str) {
+    fs::write(folder.join("tidewire.toml"), users).unwrap();
+    server.signal(Signal::HUP);
+    server.expect("the users were read again");
+}
+
+/// The reason that a server gave for the end of a session.
+fn end_of(client: &Client) -> CloseReason {
+    loop {
+        if let Event::Closed { reason, .. } = client.next_event().wait_for(DEADLINE).unwrap() {
+            return reason;
+        }
+    }
+}
+
+const REVOKED: CloseReason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
+
+/// The bug: a user was removed, and a line of the token file still named it. The whole reload failed, and nobody was revoked.
+#[test]
+fn the_session_of_a_removed_user_ends_though_its_token_is_still_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let [ann, bob] = ["ann", "bob"].map(|name| new_token(folder.path(), name));
+    let users = |names: &[&str]| {
+        let tables = names.iter().map(|name| {
+            format!("[[users]]\nname = \"{name}\"\npermissions.call.allow = [\">\"]\n")
+        });
+        tables.collect::<String>()
+    };
+    let (mut server, address) = server_with_users(folder.path(), "rpc", &users(&["ann", "bob"]));
+    let connect = |token: &str| {
+        let builder = Client::builder().credentials(Token::new(token).unwrap());
+        builder.connect(&address).wait()
+    };
+    let (of_ann, of_bob) = (connect(&ann).unwrap(), connect(&bob).unwrap());
+    reload(&mut server, folder.path(), &users(&["bob"]));
+    assert_eq!(end_of(&of_ann), REVOKED);
+    assert!(connect(&ann).is_err());
+    assert!(server.has_line("tokens are refused, because no user has their name"));
+    let reply = of_bob.request(b"1 2").method("add").wait().unwrap();
+    assert_eq!(reply.payload(), b"3", "the session of the other goes on");
+
+    // A server begins with such a file, too, and says the same.
+    let (mut second, _address) = server_with_users(folder.path(), "rpc", &users(&["bob"]));
+    tidewire_testkit::wait_until("the log has it", || {
+        let is_said = second.has_line("tokens are refused, because no user has their name");
+        is_said.then_some(())
+    });
+}
+
+/// The bug: without a single user in the configuration, a token lets its owner do everything. So the removal of the last user gave
+/// it all permissions at the reload.
+#[test]
+fn the_removal_of_the_last_user_revokes_it_and_gives_it_no_permission() {
+    let folder = tempfile::tempdir().unwrap();
+    let ann = new_token(folder.path(), "ann");
+    let (mut server, address) =
+        server_with_users(folder.path(), "rpc", "[[users]]\nname = \"ann\"\n");
+    let client = Client::builder().credentials(Token::new(&ann).unwrap());
+    let client = client.connect(&address).wait().unwrap();
+    reload(&mut server, folder.path(), "");
+    assert_eq!(end_of(&client), REVOKED);
+    assert_eq!(call(folder.path(), &address, &ann).status.code(), Some(4));
 }
 
 #[test]

@@ -78,41 +78,33 @@ pub enum TokenFileError {
         /// The line, from 1.
         line: usize,
     },
-    /// A line names a user that the server does not know.
-    #[error("{}:{line}: no user {name:?}; add it to the configuration or remove the line", path.display())]
-    NoSuchUser {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The name.
-        name: String,
-    },
     /// The name cannot stand in a line.
     #[error("{0:?} cannot be the name of a user: use letters, digits, - and _")]
     Name(String),
 }
 
 impl TokenFile {
-    /// Reads the file. All its users must be known.
+    /// Reads the file. A token whose user is not known is refused, and the log has a warning: the removal of a user must not
+    /// wait for the removal of its tokens.
     ///
     /// # Errors
     /// See [`TokenFileError`].
     pub fn read(path: &Path, users: Arc<Users>) -> Result<Self, TokenFileError> {
         let mut by_start: HashMap<[u8; 8], Vec<Entry>> = HashMap::new();
+        let mut without_user = WithoutUser::default();
         for (line, entry) in entries(path)? {
             if users.identity(&entry.name).is_none() {
-                return Err(TokenFileError::NoSuchUser {
-                    path: path.to_owned(),
-                    line,
-                    name: entry.name.into_string(),
-                });
+                without_user.count += 1;
+                without_user
+                    .first
+                    .get_or_insert_with(|| (line, entry.name.clone()));
             }
             by_start
                 .entry(start_of(&entry.hash))
                 .or_default()
                 .push(entry);
         }
+        without_user.warn(path);
         Ok(Self { users, by_start })
     }
 
@@ -242,6 +234,29 @@ impl Entry {
     }
 }
 
+/// Tokens whose user is not known.
+#[derive(Debug, Default)]
+struct WithoutUser {
+    count: usize,
+    /// The line of the first one, and its name.
+    first: Option<(usize, Box<str>)>,
+}
+
+impl WithoutUser {
+    /// Writes one warning for all of them.
+    fn warn(&self, path: &Path) {
+        if let Some((line, name)) = &self.first {
+            tracing::warn!(
+                file = %path.display(),
+                tokens = self.count,
+                first_line = line,
+                first_user = ?name,
+                "tokens are refused, because no user has their name; add the users to the configuration or remove the lines"
+            );
+        }
+    }
+}
+
 /// Reads the lines of a file, with their numbers from 1.
 fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
     let path = || path.to_owned();
@@ -359,10 +374,27 @@ mod tests {
         TokenFile::append(&folder.path().join("fewer"), "ann", None).unwrap();
         let fewer = TokenFile::read(&folder.path().join("fewer"), users(&["ann", "bob"])).unwrap();
         assert!(fewer.current(&ann).is_none());
-        let without = TokenFile::read(&path, users(&["bob"]));
+    }
+
+    /// The bug: a token without its user made the whole file unusable, so a reload revoked nobody.
+    #[test]
+    fn a_token_whose_user_was_removed_is_refused_and_the_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let [ann, bob] = ["ann", "bob"].map(|name| TokenFile::append(&path, name, None).unwrap());
+        let both = TokenFile::read(&path, users(&["ann", "bob"])).unwrap();
+        let AuthOutcome::Admitted(former) = ask(&both, ann.secret().as_bytes()) else {
+            panic!("not admitted");
+        };
+        let without = TokenFile::read(&path, users(&["bob"])).unwrap();
         assert!(matches!(
-            without,
-            Err(TokenFileError::NoSuchUser { line: 1, .. })
+            ask(&without, ann.secret().as_bytes()),
+            AuthOutcome::Refused(AuthFailure::Revoked)
+        ));
+        assert!(without.current(&former).is_none());
+        assert!(matches!(
+            ask(&without, bob.secret().as_bytes()),
+            AuthOutcome::Admitted(_)
         ));
     }
 
