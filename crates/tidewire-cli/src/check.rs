@@ -20,6 +20,10 @@ pub(crate) struct CheckArguments {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
+    /// The file with the tokens of users [default: the key auth_tokens of FILE]
+    #[arg(long, value_name = "TOKENS")]
+    auth_tokens: Option<PathBuf>,
+
     /// Show this user only
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -31,6 +35,7 @@ pub(crate) struct CheckArguments {
 /// The file cannot be used, there is no such user, or something in it has no effect.
 pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let file = UserFile::read(&arguments.file)?;
+    let tokens = file.token_names(arguments.auth_tokens.as_deref())?;
     let (mut text, mut warnings) = (Vec::new(), 0);
     for name in file.names() {
         let Some(identity) = file.users.identity(name) else {
@@ -41,7 +46,8 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             .as_deref()
             .is_none_or(|wanted| wanted == name)
         {
-            warnings += describe(&file, &identity, &mut text)?;
+            let proofs = proofs(&file, name, tokens.as_deref());
+            warnings += describe(&identity, &proofs, &mut text)?;
         }
     }
     if let Some(wanted) = &arguments.user
@@ -50,26 +56,48 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         let what = format!("{} has no user {wanted:?}", arguments.file.display());
         return Err(Failure::configuration(what, "check the name").into());
     }
+    if arguments.user.is_none() && file.has_users() {
+        for name in tokens.iter().flatten() {
+            if file.users.identity(name).is_none() {
+                warnings += 1;
+                let name = escaped(name.as_bytes());
+                writeln!(
+                    text,
+                    "warning: the tokens of {name} are refused, because no user has this name"
+                )?;
+            }
+        }
+    }
     output::remember(io::stdout().lock().write_all(&text));
     if warnings > 0 {
-        let what = format!("patterns without effect: {warnings}");
+        let what = format!("patterns and tokens without effect: {warnings}");
         return Err(Failure::judgement(what, "see the lines with `warning` above").into());
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// How a user can prove who it is, for people.
+fn proofs(file: &UserFile, name: &str, tokens: Option<&[String]>) -> String {
+    if is_anonymous(name) {
+        return "whoever sends no credentials".to_owned();
+    }
+    let mut proofs = file.proofs(name);
+    if tokens.is_some_and(|names| names.iter().any(|it| it == name)) {
+        proofs.insert(0, "tokens".to_owned());
+    }
+    match (proofs.is_empty(), tokens) {
+        (false, _) => proofs.join(", "),
+        (true, Some(_)) => "no proof: neither a token nor another one".to_owned(),
+        (true, None) => "no proof in this file; tokens need auth_tokens".to_owned(),
+    }
+}
+
 /// Writes what one user may do. Returns the number of warnings.
-fn describe(file: &UserFile, identity: &Identity, out: &mut Vec<u8>) -> io::Result<usize> {
-    let name = identity.name();
-    let proofs = match (is_anonymous(name), file.proofs(name)) {
-        (true, _) => "whoever sends no credentials".to_owned(),
-        (false, proofs) if proofs.is_empty() => "tokens".to_owned(),
-        (false, proofs) => format!("tokens, {}", proofs.join(", ")),
-    };
+fn describe(identity: &Identity, proofs: &str, out: &mut Vec<u8>) -> io::Result<usize> {
     writeln!(
         out,
         "{} ({})",
-        escaped(name.as_bytes()),
+        escaped(identity.name().as_bytes()),
         escaped(proofs.as_bytes())
     )?;
     let mut warnings = 0;
@@ -104,6 +132,6 @@ fn list(access: &Access) -> String {
 const EXAMPLES: &str = "\
 Examples:
   tidewire check tidewire.toml
-  tidewire check tidewire.toml --user sensor-7
+  tidewire check tidewire.toml --auth-tokens tokens --user sensor-7
 
-Exit codes: 0 everything has an effect, 2 the file is wrong, 99 a pattern has no effect.";
+Exit codes: 0 everything has an effect, 2 a file is wrong, 99 a pattern or a token has no effect.";

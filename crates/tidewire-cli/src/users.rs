@@ -72,6 +72,8 @@ struct Tables {
     auth: Option<AuthTable>,
     #[serde(default)]
     users: Vec<UserTable>,
+    /// The flag `--auth-tokens`.
+    auth_tokens: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -181,8 +183,20 @@ impl UserFile {
         })
     }
 
+    /// The names in the file of tokens: this one, or that of the key `auth_tokens`. `None` without either.
+    ///
+    /// # Errors
+    /// See [`TokenFileError`].
+    pub(crate) fn token_names(
+        &self,
+        tokens: Option<&Path>,
+    ) -> Result<Option<Vec<String>>, TokenFileError> {
+        let path = tokens.or(self.tables.auth_tokens.as_deref());
+        path.map(TokenFile::names).transpose()
+    }
+
     /// Whether the file says anything about users.
-    fn has_users(&self) -> bool {
+    pub(crate) fn has_users(&self) -> bool {
         self.tables.auth.is_some() || !self.tables.users.is_empty()
     }
 

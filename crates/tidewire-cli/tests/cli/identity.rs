@@ -235,7 +235,7 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
     let ended = check(users, &[]);
     assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
     for part in [
-        "ann (tokens, Unix user 7)",
+        "ann (Unix user 7)",
         "publish    dev.ann.>",
         "subscribe  nothing",
         "anonymous (whoever sends no credentials)",
@@ -255,4 +255,40 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
         "{}",
         ended.text()
     );
+}
+
+/// The bug: every user was said to have tokens, also without a file of tokens.
+#[test]
+fn check_names_tokens_as_a_proof_only_of_users_who_have_one() {
+    let folder = tempfile::tempdir().unwrap();
+    new_token(folder.path(), "ann");
+    new_token(folder.path(), "gone");
+    let tokens = folder.path().join("tokens").display().to_string();
+    let path = folder.path().join("tidewire.toml");
+    let users =
+        "[[users]]\nname = \"ann\"\naddresses = [\"10.0.0.1\"]\n[[users]]\nname = \"bob\"\n";
+    let check = |text: &str, more: &[&str]| {
+        fs::write(&path, text).unwrap();
+        let path = path.display().to_string();
+        Process::start(&[&["check", &*path], more].concat()).wait()
+    };
+    let without = check(users, &[]);
+    assert_eq!(without.status.code(), Some(0), "{}", without.text());
+    assert!(without.text().contains("ann (address 10.0.0.1)"));
+    assert!(without.text().contains("bob (no proof in this file"));
+
+    let by_flag = check(users, &["--auth-tokens", &tokens]);
+    let by_key = check(&format!("auth_tokens = \"{tokens}\"\n{users}"), &[]);
+    for ended in [by_flag, by_key] {
+        assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
+        for part in [
+            "ann (tokens, address 10.0.0.1)",
+            "bob (no proof: neither a token nor another one)",
+            "warning: the tokens of gone are refused",
+        ] {
+            assert!(ended.text().contains(part), "{part}: {}", ended.text());
+        }
+    }
+    let ended = check(users, &["--auth-tokens", "/nowhere/tokens"]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
 }
