@@ -87,7 +87,8 @@ pub(crate) fn reopen() {
     match CONTROL.get().map(LogControl::reopen) {
         Some(Ok(true)) => tracing::info!("the log file was opened again, because of SIGHUP"),
         Some(Ok(false)) | None => {
-            tracing::info!("SIGHUP is ignored: there is no log file to open again");
+            // The other tasks of the signal say themselves that they are done.
+            tracing::info!("SIGHUP: there is no log file to open again");
         }
         Some(Err(error)) => {
             tracing::error!(%error, "the log goes on in the old file, because of SIGHUP");
