@@ -156,3 +156,13 @@ fn a_hangup_without_a_log_file_says_only_that_there_is_none() {
     assert_eq!(ended.status.code(), Some(0));
     assert!(!ended.text().contains("ignored"), "{}", ended.text());
 }
+
+/// The bug: the line had the reason in words only, and the table of docs/operating.md is sorted by names.
+#[test]
+fn the_end_of_a_session_is_logged_with_the_name_of_its_reason() {
+    let (mut server, address) = Process::server(&["--log-level", "info,tidewire::engine=debug"]);
+    drop(std::net::TcpStream::connect(address.trim_start_matches("tcp://")).unwrap());
+    let line = server.expect("session closed: the peer closed the connection");
+    assert!(line.contains(" reason=peer_closed"), "{line}");
+    assert!(line.contains(" session="), "{line}");
+}

@@ -188,7 +188,7 @@ impl Core {
         // it.
         drop(session.profile.attached.take());
         self.counters.closed[reason.index()].add(1);
-        tracing::debug!(session = %session.id, %reason, "session closed");
+        tracing::debug!(session = %session.id, reason = %reason.name(), "session closed: {reason}");
         if let CloseReason::Layer(LayerError::Tls(fault)) = reason
             && !session.connection.is_outgoing()
         {
