@@ -71,6 +71,18 @@ impl Failure {
         Self::new(REFUSED, what, remedy)
     }
 
+    /// The connection ended. The remedy is that of the reason, or else this one.
+    pub(crate) fn ended(
+        what: impl Into<String>,
+        reason: CloseReason,
+        remedy: &'static str,
+    ) -> Self {
+        match classify_end(reason) {
+            (UNREACHABLE, _) => Self::unreachable(what, remedy),
+            (code, remedy) => Self::new(code, what, remedy),
+        }
+    }
+
     /// A measurement does not meet its condition.
     pub(crate) fn judgement(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
         Self::new(JUDGEMENT, what, remedy)
@@ -207,6 +219,7 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
 /// Classifies the end of a connection on which a request was waiting.
 fn classify_end(reason: CloseReason) -> (u8, &'static str) {
     match reason {
+        CloseReason::GoAway(GoAwayCode::Unauthenticated) => (REFUSED, CREDENTIALS),
         CloseReason::HandshakeTimeout => (TIMED_OUT, ""),
         CloseReason::GoAway(GoAwayCode::ProtocolError) | CloseReason::Decode(_) => {
             (UNREACHABLE, "start both sides with the same --codec")
@@ -255,7 +268,8 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
 
 const CREDENTIALS: &str = "give a valid token with --token-file FILE or in TIDEWIRE_TOKEN; the operator of the server makes them";
 
-const FORBIDDEN: &str =
+/// The remedy for what the identity of this client may not do.
+pub(crate) const FORBIDDEN: &str =
     "ask the operator of the server for the permission; `tidewire check` shows what a user may do";
 
 fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
@@ -363,6 +377,18 @@ mod tests {
         let error = Failure::other("broken", "").into();
         assert_eq!(printed(&error), "error: broken\n");
         assert_eq!(classify(&error).0, OTHER);
+    }
+
+    /// The bug: after credentials were withdrawn, the remedy was to look whether the server still runs.
+    #[test]
+    fn an_end_for_want_of_valid_credentials_asks_for_a_token() {
+        let reason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
+        let error = RequestError::Closed(reason.into()).into();
+        assert_eq!(classify(&error), (REFUSED, CREDENTIALS));
+        let error = Failure::ended("it ended", reason, "look").into();
+        assert_eq!(classify(&error), (REFUSED, CREDENTIALS));
+        let error = Failure::ended("it ended", CloseReason::PeerClosed, "look").into();
+        assert_eq!(classify(&error), (UNREACHABLE, "look"));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::text::visible;
 
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::{Failure, LIMIT_REMEDY};
+use crate::failure::{FORBIDDEN, Failure, LIMIT_REMEDY};
 use crate::logging::LogArguments;
 use crate::output::{self, OutputError};
 use crate::{signals, threads};
@@ -221,6 +221,7 @@ fn enter(
                 let what = format!("the room {room:?} cannot be entered: {text}");
                 let remedy = match code {
                     ErrorCode::LimitReached => LIMIT_REMEDY,
+                    ErrorCode::Forbidden => FORBIDDEN,
                     _ => "choose another with --room",
                 };
                 return Err(Failure::refused(what, remedy).into());

@@ -7,7 +7,7 @@ mod view;
 use tidewire::{RequestError, TopicError};
 use tidewire_proto::body::ErrorCode;
 
-use crate::failure::{Failure, LIMIT_REMEDY};
+use crate::failure::{FORBIDDEN, Failure, LIMIT_REMEDY};
 
 pub(crate) use publish::{PubArguments, run as run_publish};
 pub(crate) use subscribe::{SubArguments, run as run_subscribe};
@@ -23,19 +23,20 @@ fn bad_topic(text: &str, error: TopicError) -> Failure {
 /// Makes the error of a failed request; `what` names its purpose.
 fn request_failure(what: &str, error: RequestError) -> anyhow::Error {
     match error {
-        RequestError::Refused {
-            code: ErrorCode::LimitReached,
-            text,
-            ..
-        } => Failure::refused(format!("{what} is refused: {text}"), LIMIT_REMEDY).into(),
-        RequestError::Refused { text, .. } => refused(&format!("{what} is refused: {text}")).into(),
+        RequestError::Refused { code, text, .. } => refused(what, code, &text).into(),
         error => anyhow::Error::new(error).context(format!("{what} failed")),
     }
 }
 
-fn refused(what: &str) -> Failure {
-    Failure::refused(
-        what,
-        "check what it serves; only a server started with `tidewire serve --app pubsub` has topics",
-    )
+/// Makes the error of a refusal.
+fn refused(what: &str, code: ErrorCode, text: &str) -> Failure {
+    let remedy = match code {
+        ErrorCode::LimitReached => LIMIT_REMEDY,
+        ErrorCode::Forbidden => FORBIDDEN,
+        ErrorCode::Draining => "connect to another server, or later",
+        _ => {
+            "check what it serves; only a server started with `tidewire serve --app pubsub` has topics"
+        }
+    };
+    Failure::refused(format!("{what} is refused: {text}"), remedy)
 }

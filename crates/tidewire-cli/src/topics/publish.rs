@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use tidewire::{Client, Disconnected, EnqueueError, Event, Kind, PublishError};
-use tidewire_proto::body::ErrorBody;
+use tidewire_proto::body::{ErrorBody, ErrorCode};
 
 use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
@@ -133,10 +133,12 @@ impl Publisher<'_> {
         while let Some(event) = self.client.next_event().wait_for(Duration::ZERO) {
             match event {
                 Event::Message(message) if message.kind == Kind::Error => {
-                    let text = ErrorBody::decode(&message.payload)
-                        .map_or("it does not say why", |body| body.text)
-                        .to_owned();
-                    return Err(refused(&format!("publishing is refused: {text}")).into());
+                    let body = ErrorBody::decode(&message.payload);
+                    let (code, text) = body
+                        .map_or((ErrorCode::UNKNOWN, "it does not say why"), |body| {
+                            (body.code, body.text)
+                        });
+                    return Err(refused("publishing", code, text).into());
                 }
                 Event::Lost { count } => {
                     let what = format!("{count} messages were not sent");
@@ -147,7 +149,7 @@ impl Publisher<'_> {
                     let what = format!("the connection ended: {}", Disconnected { reason, text });
                     let remedy = "check that the server still runs; what was published since the last \
                                   confirmation may be lost";
-                    return Err(Failure::unreachable(what, remedy).into());
+                    return Err(Failure::ended(what, reason, remedy).into());
                 }
                 Event::Ended => break,
                 _ => {}

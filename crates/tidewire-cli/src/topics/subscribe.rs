@@ -16,7 +16,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::{Backoff, Client, Event, Policy, Subscription, TopicEvent, WhenEventsFull};
+use tidewire::{
+    Backoff, Client, Event, Policy, RequestError, Subscription, TopicEvent,
+    WhenEventsFull,
+};
 use tidewire_proto::topic::Pattern;
 
 use super::view::View;
@@ -72,8 +75,10 @@ enum End {
     Counted,
     TimedOut,
     Interrupted,
-    /// The subscriptions ended, because the server refused to renew one of them.
-    Ended(String),
+    /// The server refused to renew a subscription.
+    Refused(RequestError),
+    /// The client ended.
+    Ended,
 }
 
 /// Prints until it is told to stop.
@@ -118,8 +123,10 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
             output::remember(Err(error));
             Ok(ExitCode::SUCCESS)
         }
-        Ok(End::Ended(why)) => {
-            Err(Failure::unreachable(why, "check what the server is now, and start again").into())
+        Ok(End::Refused(error)) => Err(request_failure("the renewed subscription", error)),
+        Ok(End::Ended) => {
+            let remedy = "check what the server is now, and start again";
+            Err(Failure::unreachable("the client ended", remedy).into())
         }
         Ok(End::Counted) => Ok(ExitCode::SUCCESS),
         Ok(End::TimedOut | End::Interrupted) => match arguments.count {
@@ -186,7 +193,7 @@ impl<'a> Printer<'a> {
                 Ok(Happening::Events(index, events)) => (index, events),
                 // The next iteration finds the reason.
                 Ok(Happening::Interrupt) | Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Ok(ended("the client ended")),
+                Err(RecvTimeoutError::Disconnected) => return Ok(End::Ended),
             };
             for event in events {
                 if let Some(end) = self.print_event(index, event, &mut out)? {
@@ -211,11 +218,8 @@ impl<'a> Printer<'a> {
                 let is_enough = Some(self.printed) == self.arguments.count;
                 return Ok(is_enough.then_some(End::Counted));
             }
-            TopicEvent::Refused(error) => {
-                let why = format!("the server does not accept the subscription again: {error}");
-                return Ok(Some(End::Ended(why)));
-            }
-            TopicEvent::Ended => return Ok(Some(ended("the client ended"))),
+            TopicEvent::Refused(error) => return Ok(Some(End::Refused(error))),
+            TopicEvent::Ended => return Ok(Some(End::Ended)),
             event => {
                 let pattern = &self.arguments.patterns[index];
                 self.view.notice(pattern, &event, out)?;
@@ -223,10 +227,6 @@ impl<'a> Printer<'a> {
         }
         Ok(None)
     }
-}
-
-fn ended(why: &str) -> End {
-    End::Ended(why.to_owned())
 }
 
 fn wait(

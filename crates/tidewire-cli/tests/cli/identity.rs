@@ -292,3 +292,32 @@ fn check_names_tokens_as_a_proof_only_of_users_who_have_one() {
     let ended = check(users, &["--auth-tokens", "/nowhere/tokens"]);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
 }
+
+/// The bug: the remedy for what a user may not do was to start another kind of server, or to choose another room.
+#[test]
+fn who_may_not_do_something_is_told_to_ask_for_the_permission() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = new_token(folder.path(), "ann");
+    let file = folder.path().join("ann.token");
+    fs::write(&file, &token).unwrap();
+    let file = file.display().to_string();
+    let cases: [(&str, &[&str]); 4] = [
+        ("pubsub", &["pub", "a", "x"]),
+        ("pubsub", &["sub", "a"]),
+        ("rpc", &["call", "add", "1 2"]),
+        ("chat", &["chat", "--name", "ann"]),
+    ];
+    for (app, arguments) in cases {
+        let (_server, address) =
+            server_with_users(folder.path(), app, "[[users]]\nname = \"ann\"\n");
+        let all = [&arguments[..1], &[&*address], &arguments[1..]].concat();
+        let ended = Process::start(&[&all[..], &["--token-file", &file]].concat()).wait();
+        assert_eq!(ended.status.code(), Some(4), "{all:?}: {}", ended.text());
+        for part in [
+            "you may not",
+            "ask the operator of the server for the permission",
+        ] {
+            assert!(ended.text().contains(part), "{all:?}: {}", ended.text());
+        }
+    }
+}
