@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::{
-    Backoff, Client, Event, Policy, RequestError, Subscription, TopicEvent,
-    WhenEventsFull,
+    Backoff, Client, Event, Policy, RequestError, Subscription, TopicEvent, WhenEventsFull,
 };
 use tidewire_proto::topic::Pattern;
 

@@ -19,6 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
+use tidewire_proto::body::GoAwayCode;
 
 use super::error::{ConnectError, Disconnected};
 use super::events::Event;
@@ -34,6 +35,10 @@ use crate::transport::ConnectFailure;
 
 /// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each pause is
 /// twice as long as the one before. A random part spreads the clients of a server that comes back.
+///
+/// While a server refuses the credentials of a client, the pauses are longer: 1 s, and then four times as long each time, up to
+/// 60 s. So few clients behind one address do not use up the failures that a server allows it.
+///
 /// [`ClientBuilder`](crate::ClientBuilder) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
@@ -68,6 +73,8 @@ pub(super) struct Dialing {
     is_lazy: bool,
     state: State,
     attempts: u32,
+    /// How often the server has refused the credentials since the last connection.
+    refusals: u32,
     credentials: Option<Credentials>,
     /// The token of the present or next connection.
     token: Option<Token>,
@@ -161,6 +168,7 @@ impl Dialing {
             is_lazy,
             state: State::Idle,
             attempts: 0,
+            refusals: 0,
         }
     }
 
@@ -209,6 +217,20 @@ impl Dialing {
     pub(super) fn note_open(&mut self) {
         self.state = State::Open;
         self.attempts = 0;
+        self.refusals = 0;
+    }
+
+    /// The pause before the next attempt, if one may follow.
+    fn next_pause(&mut self) -> Option<Duration> {
+        let backoff = self.backoff.as_ref()?;
+        let jitter = fastrand::f64();
+        let mut pause = backoff.delay(self.attempts, jitter);
+        if let Some(earlier) = self.refusals.checked_sub(1) {
+            let doublings = earlier.saturating_mul(2);
+            pause = pause.max(WHILE_REFUSED.delay(doublings, jitter));
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        Some(pause)
     }
 }
 
@@ -291,6 +313,9 @@ impl ClientService {
         if let Some(end) = final_end(&failure) {
             return self.handle_refusal(cx, end, failure);
         }
+        if refuses_credentials(&failure) {
+            self.dialing.refusals = self.dialing.refusals.saturating_add(1);
+        }
         // Try the next address only if no server answered: a server that refuses is the right one.
         let is_nobody_there = matches!(
             failure,
@@ -351,10 +376,13 @@ impl ClientService {
     pub(super) fn retry(&mut self, cx: &mut Context<'_>, cause: String) {
         let dialing = &mut self.dialing;
         dialing.state = State::Idle;
-        match &dialing.backoff {
-            Some(backoff) if !self.closing => {
-                let delay = backoff.delay(dialing.attempts, fastrand::f64());
-                dialing.attempts = dialing.attempts.saturating_add(1);
+        let pause = if self.closing {
+            None
+        } else {
+            dialing.next_pause()
+        };
+        match pause {
+            Some(delay) => {
                 let until_ns = now_ns().saturating_add(nanoseconds(delay));
                 dialing.state = State::Waiting { until_ns };
                 self.link.events.push(Event::Reconnecting { delay, cause });
@@ -377,6 +405,20 @@ fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
     };
     end.reason.is_final().then_some(end)
 }
+
+/// Whether a server is there that does not take the credentials of this client.
+fn refuses_credentials(failure: &ConnectFailure) -> bool {
+    let unauthenticated = CloseReason::GoAway(GoAwayCode::Unauthenticated);
+    matches!(failure, ConnectFailure::Refused { reason, .. } if *reason == unauthenticated)
+}
+
+/// The least pauses while a server refuses the credentials. Each is four times as long as the one before, because the number of
+/// refusals counts twice. A server allows an address 30 failures in a minute; so a client has five at most in its first minute, and
+/// two in each later one.
+const WHILE_REFUSED: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    max: Duration::from_secs(60),
+};
 
 /// The lookups that may take seconds: of the host name and of the credentials.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use tidewire::auth::{
     Access, AuthOutcome, AuthRequest, Authenticate, ByAddress, ByCertificate, ByUnixUser,
     Credentials, Replaceable,
 };
-use tidewire::{Event, PubSub, ServerBuilder};
+use tidewire::{Backoff, Event, PubSub, ServerBuilder};
 use tidewire_testkit::DEADLINE;
 use tidewire_testkit::certificates::{Authority, usual};
 
@@ -337,4 +337,44 @@ fn an_anonymous_member_loses_the_name_of_a_new_user() {
 
 fn anonymous_of(users: Users) -> Chain {
     Chain::new().then(Anonymous::new(Arc::new(users)))
+}
+
+/// Regression: a revoked client tried again at the usual pace, and each attempt was a failure of its address.
+#[test]
+fn the_pauses_grow_when_the_server_refuses_the_credentials() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let known = |names: &[(&str, Permissions)]| tokens.chain(users(names));
+    let replaceable = Replaceable::new(known(&[("ann", Permissions::everything())]));
+    let server = Server::builder()
+        .authenticate(replaceable.clone())
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let quick = Duration::from_millis(1);
+    let backoff = Backoff {
+        first: quick,
+        max: quick,
+    };
+    let client = Client::builder().credentials(ann).reconnect(backoff);
+    let client = client.connect(&server.to_string()).wait().unwrap();
+    replaceable.replace(known(&[]));
+    server.reauthenticate();
+    let mut pauses = Vec::new();
+    while pauses.len() < 2 {
+        let event = client.next_event().wait_for(DEADLINE).unwrap();
+        if let Event::Reconnecting { delay, cause } = event {
+            pauses.push((delay, cause));
+        }
+    }
+    let [(ended, _), (refused, cause)] = &pauses[..] else {
+        unreachable!("two were taken");
+    };
+    assert!(*ended <= quick, "the session ended: {ended:?}");
+    assert!(*refused >= Duration::from_millis(500), "{refused:?}");
+    assert!(
+        cause.contains("the server refused the connection"),
+        "{cause}"
+    );
 }

@@ -134,3 +134,33 @@ fn pauses_double_up_to_the_maximum_and_vary() {
     assert_eq!(backoff.delay(50, 1.0), Duration::from_secs(1));
     assert_eq!(backoff.delay(50, 0.0), Duration::from_millis(500));
 }
+
+/// The bug: a client whose token was revoked tried again every 4 s, so three of them used up the failures of their address.
+#[test]
+fn credentials_that_stay_refused_are_tried_a_few_times_in_a_minute() {
+    let quick = Backoff {
+        first: Duration::from_millis(1),
+        max: Duration::from_millis(1),
+    };
+    let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
+    let mut dialing = Dialing::new(target, false, Some(quick), false, None);
+    assert!(dialing.next_pause().unwrap() <= quick.max);
+    let mut attempts_at = vec![Duration::ZERO];
+    for _ in 0..20 {
+        dialing.refusals += 1;
+        let pause = dialing.next_pause().unwrap();
+        attempts_at.push(attempts_at[attempts_at.len() - 1] + pause);
+    }
+    let minute = Duration::from_secs(60);
+    let within = |from: Duration| {
+        let in_it = |at: &&Duration| (from..from + minute).contains(*at);
+        attempts_at.iter().filter(in_it).count()
+    };
+    assert!(within(Duration::ZERO) <= 5, "{attempts_at:?}");
+    assert!(within(minute) <= 2, "{attempts_at:?}");
+    dialing.note_open();
+    assert!(
+        dialing.next_pause().unwrap() <= quick.max,
+        "it is known now"
+    );
+}
