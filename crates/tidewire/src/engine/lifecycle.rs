@@ -9,7 +9,7 @@ use tidewire_io::poller::Token;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Connection;
-use tidewire_proto::layer::LayerError;
+use tidewire_proto::layer::{Layer, LayerError, Stack};
 
 use super::Core;
 use crate::address::Endpoint;
@@ -30,6 +30,17 @@ impl Core {
         tag: u64,
         wait_for_server: bool,
     ) -> Result<SessionId, ConnectFailure> {
+        self.connect_encrypted(endpoint, tag, wait_for_server, None)
+    }
+
+    /// Starts a connection, as [`Self::connect`] does. `tls` replaces the layers that the server has for such connections.
+    pub(crate) fn connect_encrypted(
+        &mut self,
+        endpoint: &Endpoint,
+        tag: u64,
+        wait_for_server: bool,
+        tls: Option<Box<dyn Layer>>,
+    ) -> Result<SessionId, ConnectFailure> {
         let (stream, peer) = match endpoint {
             Endpoint::Socket(_) | Endpoint::Tls(_) | Endpoint::Udp(_) if wait_for_server => {
                 return Err(InprocConnectError::CannotWait.into());
@@ -44,7 +55,8 @@ impl Core {
             }
             Endpoint::Tls(address) => {
                 // A connection that must be encrypted is never sent as plaintext.
-                let stack = self.shared.outgoing.stack(address.ip());
+                let stack = tls.map(Stack::from);
+                let stack = stack.or_else(|| self.shared.outgoing.stack(address.ip()));
                 let stack = stack.ok_or(ConnectFailure::NoTls)?;
                 let address = SocketAddress::Tcp(*address);
                 let stream = Stream::connect_with(&address, &self.config.socket_options)?;

@@ -8,7 +8,7 @@
 use super::Lane;
 use crate::engine::Core;
 use crate::mailbox::LaneMessage;
-use crate::service::{Service, end_idle_upstreams};
+use crate::service::{Service, end_idle_upstreams, handle_upstream_token, run_answers};
 use crate::session::Session;
 use crate::transport::Arrival;
 
@@ -69,6 +69,11 @@ impl<S: Service> Lane<S> {
             LaneMessage::Listen(listener) => self.core.take_over(*listener),
             LaneMessage::Authenticated(answer) => {
                 self.handle_late_answer(*answer);
+            }
+            LaneMessage::UpstreamToken(found) => {
+                let (number, token) = *found;
+                handle_upstream_token(&mut self.core, number, token);
+                run_answers(&mut self.core);
             }
             LaneMessage::Reauthenticate => self.core.reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),

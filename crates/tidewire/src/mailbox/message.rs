@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidewire_proto::connection::Farewell;
 
-use crate::auth::{Attempt, AuthOutcome};
+use crate::auth::{Attempt, AuthOutcome, Token};
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
@@ -52,6 +52,8 @@ pub(crate) enum LaneMessage {
     Placed { ticket: u64 },
     /// The late answer of an authenticator.
     Authenticated(Box<LateOutcome>),
+    /// The credentials for a connection to the upstream of this number, or why there are none.
+    UpstreamToken(Box<(u64, Result<Token, String>)>),
     /// The users have changed: ask about all sessions again.
     Reauthenticate,
     /// Stop accepting, tell the peers, and stop when all sessions have ended, or at this time.
@@ -66,7 +68,7 @@ impl LaneMessage {
 
     /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
     /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
-    /// and one late answer about its peer.
+    /// and one late answer about its peer. An upstream has one question for credentials at a time.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
             Self::Answer(_)
@@ -74,7 +76,8 @@ impl LaneMessage {
             | Self::Close { .. }
             | Self::Reading { .. }
             | Self::Broadcast(_)
-            | Self::Authenticated(_) => true,
+            | Self::Authenticated(_)
+            | Self::UpstreamToken(_) => true,
             Self::Batch(_)
             | Self::Adopt(_)
             | Self::Arrive { .. }
@@ -118,6 +121,7 @@ impl LaneMessage {
             | Self::Listen(_)
             | Self::Placed { .. }
             | Self::Authenticated(_)
+            | Self::UpstreamToken(_)
             | Self::Reauthenticate
             | Self::Drain { .. }
             | Self::Stop => {}

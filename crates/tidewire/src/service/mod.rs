@@ -45,7 +45,7 @@ pub use sessions::{NotOpen, SessionHandle, Sessions};
 pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};
 pub(crate) use upstream::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_upstream_end, handle_upstream_timer,
-    run_answers,
+    handle_upstream_token, run_answers,
 };
 
 use crate::session::CloseReason;

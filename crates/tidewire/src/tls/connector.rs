@@ -17,7 +17,7 @@ use super::layer::{TlsLayer, failed};
 use super::provider::{provider, versions};
 
 /// Makes the TLS layers of a client's connections to one server. Its configuration keeps the tickets for resumption.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connector {
     config: Arc<ClientConfig>,
     server: ServerName<'static>,
@@ -59,6 +59,16 @@ impl Connector {
             server: server_name(settings.server_name.as_deref().unwrap_or(host))?,
             config: Arc::new(settings.config(protocol)?),
         })
+    }
+
+    /// The same with the name of a codec to offer. They share the tickets.
+    pub(crate) fn with_protocol(&self, protocol: &str) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = vec![protocol.into()];
+        Self {
+            config: Arc::new(config),
+            server: self.server.clone(),
+        }
     }
 
     /// Makes the layer of a new connection.

@@ -47,10 +47,10 @@ pub enum ConnectFailure {
         codec: &'static str,
     },
     /// The connection needs TLS, and no setting says whom this side trusts. Connections that handlers make need
-    /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
+    /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls), or an [`Upstream`](crate::Upstream).
     #[error(
         "cannot connect by tls:// here: this server has no TLS settings for connections that it makes; give some with \
-         outgoing_tls, or use a client"
+         outgoing_tls, or use an Upstream or a client"
     )]
     NoTls,
     /// The connection was made, but the session ended before it was open.

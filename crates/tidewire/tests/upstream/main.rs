@@ -4,6 +4,7 @@
 
 mod failing;
 mod forwarding;
+mod security;
 
 use tidewire::{
     AnyCodec, Client, Context, HandlerResult, Message, Metrics, Server, Service, Upstream,

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
+use std::thread;
 
 use tidewire_io::timer::TimerId;
 use tidewire_proto::codec::{AnyCodec, Codec};
@@ -9,10 +11,14 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
 
 use super::{PAUSE_FIRST, Upstream, UpstreamError};
+use crate::auth::{Credentials, Token};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
+use crate::mailbox::LaneMessage;
+use crate::observe::QuietLog;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
+use crate::tls::Connector;
 
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
 
@@ -58,6 +64,8 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
+    /// The provider of credentials is being asked.
+    Asking,
     Connecting(SessionId),
     Open(SessionId),
 }
@@ -66,6 +74,10 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) upstream: Upstream,
+    /// Makes the layers of TLS, with the name of this lane's codec.
+    tls: Option<Connector>,
+    /// The credentials of the next connection.
+    token: Option<Token>,
     state: State,
     sent: Correlator<Asked>,
     /// Requests that wait to be sent, oldest first.
@@ -76,11 +88,20 @@ pub(super) struct Link {
     attempts: u32,
     /// Earliest time of the next attempt.
     retry_ns: u64,
+    /// Limits the log lines about an upstream that cannot be reached.
+    log: QuietLog,
 }
 
 impl Link {
     pub(super) fn new(upstream: &Upstream, codec: &AnyCodec) -> Self {
         Self {
+            tls: upstream
+                .0
+                .terms
+                .tls
+                .as_ref()
+                .map(|tls| tls.with_protocol(codec.name())),
+            token: None,
             upstream: upstream.clone(),
             state: State::Idle,
             sent: Correlator::for_ids(codec.ids(), upstream.0.terms.in_flight_max),
@@ -89,12 +110,13 @@ impl Link {
             timer: None,
             attempts: 0,
             retry_ns: 0,
+            log: QuietLog::default(),
         }
     }
 
     pub(super) fn session(&self) -> Option<SessionId> {
         match self.state {
-            State::Idle => None,
+            State::Idle | State::Asking => None,
             State::Connecting(id) | State::Open(id) => Some(id),
         }
     }
@@ -111,7 +133,7 @@ impl Link {
 
     /// Whether this is the last reference to the upstream and no request is pending.
     pub(super) fn is_forgotten(&self) -> bool {
-        std::sync::Arc::strong_count(&self.upstream.0) == 1 && self.is_idle()
+        Arc::strong_count(&self.upstream.0) == 1 && self.is_idle()
     }
 
     /// Sends a request, or queues it until the connection is open.
@@ -235,21 +257,31 @@ impl Link {
         if core.sessions.reactor.now_ns < self.retry_ns {
             return false;
         }
+        let credentials = &self.upstream.0.terms.credentials;
+        match credentials.as_ref().map(|it| (it, it.fixed())) {
+            Some((_, Some(token))) => self.token = Some(token.clone()),
+            Some((provider, None)) if self.token.is_none() => {
+                return self.ask_provider(core, provider.clone());
+            }
+            _ => {}
+        }
         loop {
             // Each address of the host is tried once before the first pause.
             let endpoints = &self.upstream.0.endpoints;
             let endpoint = &endpoints[self.attempts as usize % endpoints.len()];
-            match core.connect(endpoint, 0, false) {
+            let tls = self.tls.as_ref().map(Connector::layer);
+            match core.connect_encrypted(endpoint, 0, false, tls) {
                 Ok(id) => {
                     if let Some(session) = core.sessions.find_mut(id) {
-                        session.profile.attach().is_upstream = true;
+                        let attached = session.profile.attach();
+                        attached.is_upstream = true;
+                        attached.credentials = self.token.take();
                     }
                     self.state = State::Connecting(id);
                     return true;
                 }
                 Err(error) => {
-                    tracing::debug!(upstream = ?self.upstream, %error, "cannot connect");
-                    if !self.note_failure(core) {
+                    if !self.note_failure(core, &error) {
                         return false;
                     }
                 }
@@ -257,12 +289,70 @@ impl Link {
         }
     }
 
+    /// Asks for credentials on a thread of its own. Returns whether an answer will come.
+    fn ask_provider(&mut self, core: &Core, provider: Credentials) -> bool {
+        let number = self.upstream.0.number;
+        let mailbox = Arc::clone(&core.exchange.mailbox);
+        let thread = thread::Builder::new().name("tidewire-credentials".to_owned());
+        let ask = move || {
+            let found = Box::new((number, provider.get()));
+            // If the lane has ended, so has the upstream.
+            let _ = mailbox.post(LaneMessage::UpstreamToken(found));
+        };
+        match thread.spawn(ask) {
+            Ok(_) => {
+                self.state = State::Asking;
+                true
+            }
+            Err(error) => {
+                while self.note_failure(core, &error) {}
+                false
+            }
+        }
+    }
+
+    /// Handles the answer of the provider. Returns the failed requests with their errors.
+    pub(super) fn handle_token(
+        &mut self,
+        core: &mut Core,
+        token: Result<Token, String>,
+    ) -> Vec<(UpstreamError, Asked)> {
+        if self.state != State::Asking {
+            return Vec::new();
+        }
+        self.state = State::Idle;
+        let is_connecting = match token {
+            Ok(token) => {
+                self.token = Some(token);
+                self.waiting.is_empty() || self.connect(core)
+            }
+            Err(cause) => {
+                // No other address would help.
+                while self.note_failure(core, &cause) {}
+                false
+            }
+        };
+        match is_connecting {
+            true => Vec::new(),
+            false => self.fail_waiting(core, &UpstreamError::Down),
+        }
+    }
+
     /// Notes a failed attempt. Returns whether another address may be tried at once.
-    fn note_failure(&mut self, core: &Core) -> bool {
+    fn note_failure(&mut self, core: &Core, cause: &dyn fmt::Display) -> bool {
         self.attempts = self.attempts.saturating_add(1);
         let endpoints = self.upstream.0.endpoints.len() as u32;
         if !self.attempts.is_multiple_of(endpoints) {
+            tracing::debug!(upstream = %self.upstream.0.address, %cause, "cannot connect");
             return true;
+        }
+        if let Some(unlogged) = self.log.may_log(core.sessions.reactor.now_ns) {
+            tracing::warn!(
+                upstream = %self.upstream.0.address,
+                %cause,
+                unlogged,
+                "an upstream cannot be reached; further failures are not logged for 10 s"
+            );
         }
         let rounds = (self.attempts / endpoints - 1).min(20);
         let max = self.upstream.0.terms.pause_max;
@@ -290,16 +380,27 @@ impl Link {
         let mut failed: Vec<_> = sent
             .map(|asked| (UpstreamError::Closed(reason), asked))
             .collect();
-        let may_go_on = was_open || self.note_failure(core);
+        let may_go_on = was_open || self.note_failure(core, &reason);
         let error = match core.ending.server_ends || core.ending.stop {
             true => UpstreamError::ShuttingDown,
             false if self.waiting.is_empty() || (may_go_on && self.connect(core)) => return failed,
             false => UpstreamError::Down,
         };
+        failed.extend(self.fail_waiting(core, &error));
+        failed
+    }
+
+    /// Takes out the requests that wait to be sent, with this error.
+    fn fail_waiting(
+        &mut self,
+        core: &mut Core,
+        error: &UpstreamError,
+    ) -> Vec<(UpstreamError, Asked)> {
         self.charge(core, self.waiting_bytes, false);
         let waiting = self.waiting.drain(..);
-        failed.extend(waiting.map(|waiting| (error.clone(), waiting.asked)));
-        failed
+        waiting
+            .map(|waiting| (error.clone(), waiting.asked))
+            .collect()
     }
 
     pub(super) fn take_answered(&mut self, number: u32) -> Option<Asked> {

@@ -10,6 +10,7 @@
 //!   waiting for an upstream that is known to be down would only fill tables. The first request after the pause makes
 //!   the next attempt.
 //! - **When the connection ends**, requests that were sent fail, because their effect is unknown.
+//! - **Credentials** that take time are asked for on a thread of their own, while requests wait as for a connection.
 //! - **When the session that asked ends**, its requests are dropped, and the upstream gets a cancel if the codec has
 //!   one.
 //!
@@ -35,11 +36,13 @@ use tidewire_proto::text::escaped;
 
 pub(crate) use table::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_upstream_end, handle_upstream_timer,
-    run_answers,
+    handle_upstream_token, run_answers,
 };
 
 use crate::address::{Address, AddressError, Endpoint};
+use crate::auth::Credentials;
 use crate::session::CloseReason;
+use crate::tls::{ClientTls, Connector, TlsError};
 
 /// Another server that handlers send requests to, by [`Context::request`](crate::Context::request) and
 /// [`Context::forward`](crate::Context::forward). It must speak the codec of this server, because a lane has one
@@ -107,11 +110,14 @@ struct Target {
     terms: Terms,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 struct Terms {
     timeout: Duration,
     in_flight_max: usize,
     pause_max: Duration,
+    /// Makes the layers of TLS. `None` without TLS, and where the authorities of the system cannot be read.
+    tls: Option<Connector>,
+    credentials: Option<Credentials>,
 }
 
 /// The text is not the address of an upstream. An error of [`Upstream::new`]; [`Upstream`] has an example.
@@ -176,6 +182,12 @@ impl Upstream {
             timeout: TIMEOUT,
             in_flight_max: IN_FLIGHT_MAX,
             pause_max: PAUSE_MAX,
+            tls: connector(&address, &ClientTls::new()).unwrap_or_else(|error| {
+                // A CA file may follow.
+                tracing::debug!(%error, "no authorities of the system for an upstream");
+                None
+            }),
+            credentials: None,
         };
         Ok(Self(Arc::new(Target {
             number: next_number(),
@@ -206,6 +218,36 @@ impl Upstream {
         self.with(|terms| terms.pause_max = pause)
     }
 
+    /// Sets whom to trust at a `tls://` address, and which certificate to show. Default: the authorities of the system, and none.
+    /// It reads files, so call it where the service is made and not in a handler.
+    ///
+    /// ```no_run
+    /// use tidewire::auth::{Credentials, Token};
+    /// use tidewire::tls::ClientTls;
+    /// use tidewire::Upstream;
+    ///
+    /// let upstream = Upstream::new("tls://backend.example.com:8443")?
+    ///     .tls(ClientTls::new().only_ca("ca.pem"))?
+    ///     .credentials(Credentials::provider(|| Ok(Token::new(&std::fs::read_to_string("token")?)?)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn tls(self, settings: ClientTls) -> Result<Self, TlsError> {
+        let connector = connector(&self.0.address, &settings)?;
+        Ok(self.with(|terms| terms.tls = connector))
+    }
+
+    /// Sets the credentials by which the upstream knows this server: a [`Token`](crate::auth::Token), or a
+    /// [provider](Credentials::provider) of tokens. A provider is asked for each connection, on a thread of its own. When the
+    /// credentials of a connection expire, the upstream ends it, and the next request makes another one. Only `tw1` has a place
+    /// for them.
+    #[must_use]
+    pub fn credentials(self, credentials: impl Into<Credentials>) -> Self {
+        self.with(|terms| terms.credentials = Some(credentials.into()))
+    }
+
     /// Returns the upstream with other settings. Existing clones keep the old settings, and are then another
     /// upstream.
     fn with(self, change: impl FnOnce(&mut Terms)) -> Self {
@@ -223,7 +265,7 @@ impl Clone for Target {
             number: next_number(),
             address,
             endpoints,
-            terms: self.terms,
+            terms: self.terms.clone(),
         }
     }
 }
@@ -233,8 +275,9 @@ impl fmt::Debug for Upstream {
         formatter
             .debug_struct("Upstream")
             .field("address", &self.0.address.to_string())
-            .field("terms", &self.0.terms)
-            .finish()
+            .field("timeout", &self.0.terms.timeout)
+            .field("in_flight_max", &self.0.terms.in_flight_max)
+            .finish_non_exhaustive()
     }
 }
 
@@ -248,6 +291,13 @@ impl UpstreamError {
             _ => tell(ErrorCode::Internal, &self.to_string()),
         }
     }
+}
+
+/// Makes the layers of TLS for this address, if it asks for TLS. The codec's name is not known yet.
+fn connector(address: &Address, settings: &ClientTls) -> Result<Option<Connector>, TlsError> {
+    let host = address.host().filter(|_| address.is_tls());
+    host.map(|host| Connector::load(settings, host, None))
+        .transpose()
 }
 
 fn next_number() -> u64 {

@@ -6,6 +6,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::link::{Asked, Callback, Link, Then};
 use super::{Upstream, UpstreamError};
+use crate::auth::Token;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
@@ -223,6 +224,17 @@ pub(crate) fn handle_upstream_end(core: &mut Core, id: SessionId, reason: CloseR
             upstreams.fail_all(core, failed);
         }
     });
+}
+
+/// Makes the connection that waited for these credentials.
+pub(crate) fn handle_upstream_token(core: &mut Core, number: u64, token: Result<Token, String>) {
+    with(core, |upstreams, core| {
+        let found = upstreams.position(|link| link.upstream.0.number == number);
+        let Some(index) = found else { return };
+        let failed = upstreams.links[index].handle_token(core, token);
+        upstreams.fail_all(core, failed);
+    });
+    end_idle_upstreams(core);
 }
 
 /// Fails the requests of an upstream whose deadlines have passed.
