@@ -1,58 +1,123 @@
-//! Peers of other makers: `openssl s_client` and Python's `ssl`. A program that is not installed is named in the output.
+//! Peers of other makers: `openssl s_client`, Python's `ssl` and Go's `crypto/tls`. Where a program is not installed, the output
+//! says so; with `TIDEWIRE_PEERS_REQUIRED`, which `.ci/run` sets on machines of continuous integration, the test fails.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
-use tidewire::Server;
-use tidewire_testkit::TestServer;
+use tidewire::tls::ServerTls;
+use tidewire::{Backoff, Client, Server};
 use tidewire_testkit::certificates::{Authority, usual};
 use tidewire_testkit::fixtures::{echo, lines};
+use tidewire_testkit::{TestServer, wait_until};
 
-/// An echo server of lines that requires certificates of clients, and its files.
-fn serve() -> (TestServer, TempDir) {
+/// A program that talks in lines. It is killed when the value is dropped.
+struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    /// Starts it, or says that it is not installed.
+    fn start(command: &mut Command) -> Option<Self> {
+        let name = command.get_program().to_owned();
+        let spawned = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn();
+        let Ok(mut child) = spawned else {
+            missing(&name.display().to_string());
+            return None;
+        };
+        Some(Self {
+            input: child.stdin.take(),
+            output: BufReader::new(child.stdout.take().unwrap()).lines(),
+            child,
+        })
+    }
+
+    fn line(&mut self) -> String {
+        self.output.next().unwrap().unwrap()
+    }
+
+    /// Ends its input, and checks that it ends well.
+    fn finish(mut self) {
+        self.input.take();
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Checks that lines come back from the server, and that the program ends well.
+    fn echoes(mut self) {
+        for number in 0..100 {
+            let text = format!("line {number}");
+            writeln!(self.input.as_mut().unwrap(), "{text}").unwrap();
+            assert_eq!(self.line(), text);
+        }
+        self.finish();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It fails if the program has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says that a program is not installed.
+pub(crate) fn missing(name: &str) {
+    let is_required = std::env::var_os("TIDEWIRE_PEERS_REQUIRED").is_some();
+    assert!(!is_required, "{name} is not installed");
+    println!("SKIPPED: {name} is not installed");
+}
+
+/// The files of an authority, a server and a client, and settings of a server that requires such clients.
+fn files() -> (TempDir, ServerTls) {
     let directory = TempDir::new().unwrap();
     let (authority, server) = usual();
     let clients = Authority::new("clients");
     let client = clients.sign_client("ann");
     for (name, content) in [
         ("ca.pem", authority.text()),
+        ("server.pem", &server.chain),
+        ("server.key", &server.key),
         ("client.pem", &client.chain),
         ("client.key", &client.key),
     ] {
         std::fs::write(directory.path().join(name), content).unwrap();
     }
     let tls = server.server().require_clients_of(clients.pem());
-    let builder = Server::builder().tls(tls);
-    (TestServer::over_tls(builder, &lines(), |_| echo), directory)
+    (directory, tls)
 }
 
-/// Runs a program that prints each line which it gets from the server, and checks that lines come back.
-fn echoes(command: &mut Command) {
-    let program = command.get_program().to_owned();
-    let spawned = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn();
-    let Ok(mut child) = spawned else {
-        println!("SKIPPED: {} is not installed", program.display());
-        return;
-    };
-    let mut input = child.stdin.take().unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
-    for number in 0..100 {
-        writeln!(input, "line {number}").unwrap();
-        assert_eq!(output.next().unwrap().unwrap(), format!("line {number}"));
-    }
-    drop(input);
-    assert!(child.wait().unwrap().success());
+/// An echo server of lines.
+fn serve(tls: ServerTls) -> (TestServer, String) {
+    let server = TestServer::over_tls(Server::builder().tls(tls), &lines(), |_| echo);
+    let port = server.url().rsplit(':').next().unwrap().to_owned();
+    (server, port)
+}
+
+/// The program `peer.go`. Go compiles it into a cache in the target directory.
+fn go(directory: &TempDir, arguments: &[&str]) -> Option<Program> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/peer.go");
+    let mut command = Command::new("go");
+    command.args(["run", source]).args(arguments);
+    command.current_dir(directory.path()).envs([
+        ("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache")),
+        ("GOFLAGS", "-mod=mod"),
+        ("GOPROXY", "off"),
+        ("GOTOOLCHAIN", "local"),
+    ]);
+    Program::start(&mut command)
 }
 
 #[test]
 fn openssl_talks_to_a_server() {
-    let (server, directory) = serve();
-    let address = server.url().replace("tls://", "");
+    let (directory, tls) = files();
+    let (server, port) = serve(tls);
     let mut command = Command::new("openssl");
     command.current_dir(directory.path()).args([
         "s_client",
@@ -70,9 +135,11 @@ fn openssl_talks_to_a_server() {
         "-alpn",
         "lines",
         "-connect",
-        &address,
+        &format!("127.0.0.1:{port}"),
     ]);
-    echoes(&mut command);
+    if let Some(program) = Program::start(&mut command) {
+        program.echoes();
+    }
     server.stop();
 }
 
@@ -93,12 +160,57 @@ for line in sys.stdin.buffer:
     sys.stdout.buffer.flush()
 sealed.unwrap()
 ";
-    let (server, directory) = serve();
-    let address = server.url();
-    let port = address.rsplit(':').next().unwrap();
+    let (directory, tls) = files();
+    let (server, port) = serve(tls);
     let mut command = Command::new("python3");
     command.current_dir(directory.path());
-    echoes(command.args(["-c", SCRIPT, port]));
+    if let Some(program) = Program::start(command.args(["-c", SCRIPT, &port])) {
+        program.echoes();
+    }
     let metrics = server.stop();
     assert_eq!(metrics.closed_by("peer_reset"), 0, "it ends in order");
+}
+
+#[test]
+fn go_talks_to_a_server_with_a_certificate_and_resumes_without_one() {
+    let (directory, tls) = files();
+    let (server, port) = serve(tls);
+    if let Some(program) = go(&directory, &["client", &port]) {
+        program.echoes();
+    }
+    let metrics = server.stop();
+    assert_eq!(metrics.closed_by("peer_reset"), 0, "it ends in order");
+
+    let (server, port) = serve(usual().1.server());
+    if let Some(mut program) = go(&directory, &["resume", &port]) {
+        assert_eq!(program.line(), "resumed false");
+        assert_eq!(program.line(), "resumed true");
+        program.finish();
+    }
+    server.stop();
+}
+
+#[test]
+fn a_client_talks_to_a_server_of_go_and_resumes_when_it_reconnects() {
+    let (directory, _) = files();
+    let Some(mut program) = go(&directory, &["server"]) else {
+        return;
+    };
+    let address = format!("tls://localhost:{}", program.line());
+    let builder = Client::builder().codec(lines()).tls(usual().0.client());
+    let builder = builder.reconnect(Backoff::default());
+    let client = builder.connect(&address).wait().unwrap();
+    assert_eq!(program.line(), "resumed false lines localhost");
+    let ask = |text: &[u8]| client.request(text).wait().map(|it| it.payload().to_vec());
+    for text in [&b"hello"[..], &[b'x'; 8_000][..]] {
+        assert_eq!(ask(text).unwrap(), text);
+    }
+    client.try_send(b"end").unwrap();
+    assert_eq!(program.line(), "ended in order");
+    let again = wait_until("the client is back", || ask(b"again").ok());
+    assert_eq!(again, b"again");
+    assert_eq!(program.line(), "resumed true lines localhost");
+    client.close().wait();
+    assert_eq!(program.line(), "ended in order");
+    program.finish();
 }

@@ -145,7 +145,7 @@ fn tls_1_2_is_an_option_of_the_server() {
             .stdin(std::process::Stdio::null())
             .output();
         let Ok(outcome) = outcome else {
-            println!("SKIPPED: openssl is not installed");
+            crate::foreign::missing("openssl");
             return;
         };
         let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
