@@ -5,5 +5,5 @@
 //! module [`tidewire_proto::layer`] has the contract. Lengths are in bytes.
 
 pub use tidewire_proto::layer::{
-    Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
+    FailedLayer, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
 };
