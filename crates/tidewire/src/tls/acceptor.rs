@@ -52,16 +52,20 @@ impl Acceptor {
 
     /// Makes the layer of an accepted connection.
     pub(crate) fn layer(&self) -> Box<dyn Layer> {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        match ServerConnection::new(Arc::clone(&config)) {
+        match self.connection() {
             Ok(connection) => Box::new(TlsLayer::new(connection.into())),
             Err(error) => failed(&error),
         }
     }
 
+    pub(super) fn connection(&self) -> Result<ServerConnection, rustls::Error> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        ServerConnection::new(Arc::clone(&config))
+    }
+
     /// Reads the files again. Tickets of earlier sessions become invalid, so that nobody comes back with an identity whose
     /// authority was taken away.
-    fn reload(&self) -> Result<(), TlsError> {
+    pub(super) fn reload(&self) -> Result<(), TlsError> {
         // Held to the end, so that of two reloads at once the later one reads the later files.
         let mut seen = self.seen();
         *seen = self.settings.files();

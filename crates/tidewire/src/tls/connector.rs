@@ -44,7 +44,8 @@ impl OutgoingTls {
     /// Makes the layer of a new connection to this address.
     pub(crate) fn layer(&self, address: IpAddr) -> Box<dyn Layer> {
         let name = self.server.clone();
-        layer(&self.config, name.unwrap_or_else(|| address.into()))
+        let name = name.unwrap_or_else(|| address.into());
+        layer(ClientConnection::new(Arc::clone(&self.config), name))
     }
 }
 
@@ -73,12 +74,16 @@ impl Connector {
 
     /// Makes the layer of a new connection.
     pub(crate) fn layer(&self) -> Box<dyn Layer> {
-        layer(&self.config, self.server.clone())
+        layer(self.connection())
+    }
+
+    pub(super) fn connection(&self) -> Result<ClientConnection, rustls::Error> {
+        ClientConnection::new(Arc::clone(&self.config), self.server.clone())
     }
 }
 
-fn layer(config: &Arc<ClientConfig>, server: ServerName<'static>) -> Box<dyn Layer> {
-    match ClientConnection::new(Arc::clone(config), server) {
+fn layer(connection: Result<ClientConnection, rustls::Error>) -> Box<dyn Layer> {
+    match connection {
         Ok(connection) => Box::new(TlsLayer::new(connection.into())),
         Err(error) => failed(&error),
     }

@@ -17,6 +17,8 @@ mod error;
 mod layer;
 mod pem;
 mod provider;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use acceptor::Acceptor;
 pub use acceptor::TlsReloader;

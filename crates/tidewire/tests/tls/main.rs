@@ -8,14 +8,24 @@ mod identity;
 mod outgoing;
 mod records;
 mod refused;
+mod relay;
 mod reload;
 mod settings;
+
+use std::sync::OnceLock;
 
 use tidewire::tls::{ClientTls, ServerTls, TlsFault};
 use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Server, ServerBuilder};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{echo, tw1};
+use tidewire_testkit::logs::Logs;
+
+/// The log of this process from the first call on. All tests share it, so look for what only one of them can cause.
+fn logs() -> &'static Logs {
+    static LOGS: OnceLock<Logs> = OnceLock::new();
+    LOGS.get_or_init(Logs::capture)
+}
 
 /// An echo server with these TLS settings.
 fn serve(tls: ServerTls) -> TestServer {

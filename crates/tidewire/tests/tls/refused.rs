@@ -12,7 +12,7 @@ use tidewire_testkit::certificates::{Authority, HOSTS, Identity, usual};
 use tidewire_testkit::fixtures::{codec, echo, limited, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
 
-use crate::{ask, connect, fault, serve, serve_as};
+use crate::{ask, connect, fault, logs, serve, serve_as};
 
 /// Connects to a server with this certificate, and returns why the client refused it.
 fn refusal_of(identity: &Identity) -> TlsFault {
@@ -163,8 +163,10 @@ fn error_text(builder: tidewire::ClientBuilder, address: &str) -> String {
 }
 
 #[test]
-fn plain_text_on_a_tls_port_and_tls_on_a_plain_port_are_said_to_the_client() {
+fn plain_text_on_a_tls_port_and_tls_on_a_plain_port_are_said_to_the_client_and_the_log() {
     let (authority, identity) = usual();
+    let logs = logs();
+    let said = || logs.text();
     let sealed = serve(identity.server());
     let plain_address = sealed.url().replace("tls://", "tcp://");
     let text = error_text(Client::builder(), &plain_address);
@@ -175,6 +177,7 @@ fn plain_text_on_a_tls_port_and_tls_on_a_plain_port_are_said_to_the_client() {
     let metrics = sealed.wait_for("it is counted", |metrics| metrics.closed_by("layer") == 1);
     assert_eq!(metrics.frames_in, 0);
     sealed.stop();
+    assert!(said().contains("TLS failed: the peer does not speak TLS here"));
 
     let plain = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
     let sealed_address = plain.url().replace("tcp://", "tls://");
@@ -186,6 +189,7 @@ fn plain_text_on_a_tls_port_and_tls_on_a_plain_port_are_said_to_the_client() {
     );
     plain.wait_for("it is counted", |metrics| metrics.closed_by("layer") == 1);
     plain.stop();
+    assert!(said().contains("TLS failed: the peer speaks TLS, and this side does not"));
 }
 
 #[test]

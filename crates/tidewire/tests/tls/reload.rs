@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tidewire::tls::{ServerTls, TlsError, TlsFault};
 use tidewire_testkit::certificates::{Authority, Identity};
 
-use crate::{ask, connect, fault, serve};
+use crate::{ask, connect, fault, logs, serve};
 
 /// Replaces a file by another, as programs that renew certificates do.
 fn replace(path: &Path, content: &str) {
@@ -31,6 +31,7 @@ fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
     let [old, new] = ["old", "new"].map(Authority::new);
     let server = serve(put(&directory, &old.sign_server()));
     let reloader = server.server().tls_reloader().unwrap();
+    let logs = logs();
     let first = connect(&server, old.client()).unwrap();
     ask(&first, b"before");
     assert!(
@@ -46,6 +47,9 @@ fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
     put(&directory, &broken);
     let refused = reloader.reload_if_changed().unwrap_err();
     assert!(matches!(refused, TlsError::KeyMismatch { .. }), "{refused}");
+    let key = directory.path().join("server.key");
+    let said = format!("the old one stays error=the key {}", key.display());
+    assert!(logs.text().contains(&said), "{said}");
     assert!(!reloader.reload_if_changed().unwrap(), "it is refused once");
     ask(
         &connect(&server, old.client()).unwrap(),

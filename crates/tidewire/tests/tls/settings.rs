@@ -44,6 +44,18 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
         "{missing}"
     );
 
+    let no_key = error(&tls(&chain, "/nowhere/server.key"));
+    let part = PemPart::Key;
+    assert!(
+        matches!(&no_key, PemError::Unreadable { part: found, .. } if *found == part),
+        "{no_key}"
+    );
+    // A directory opens, and cannot be read.
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
+    let unreadable = error(&tls(&chain, directory.path().to_str().unwrap()));
+    let is_named = unreadable.to_string().starts_with("cannot read the key");
+    assert!(is_named, "{unreadable}");
+
     let empty = file(&directory, "empty.pem", "");
     for (chain, key, part) in [
         (&empty, &key, PemPart::Chain),

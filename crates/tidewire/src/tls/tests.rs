@@ -1,0 +1,69 @@
+//! Which handshakes are resumed, as the library says on both sides.
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::HandshakeKind::{self, Full, Resumed};
+use rustls::{ClientConnection, ServerConnection};
+
+use super::*;
+
+/// A server's settings that require no certificate, those that accept one, and those of a client.
+fn settings() -> [(ServerTls, ClientTls); 2] {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let chain = Pem::bytes(params.self_signed(&key).unwrap().pem().into_bytes());
+    let key = Pem::bytes(key.serialize_pem().into_bytes());
+    let server = ServerTls::new(chain.clone(), key);
+    let client = ClientTls::new().only_ca(chain.clone());
+    let asking = server.clone().accept_clients_of(chain);
+    [(server, client.clone()), (asking, client)]
+}
+
+/// Moves bytes between the two until nothing is left.
+fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) {
+    while client.wants_write() || server.wants_write() {
+        let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+        while client.wants_write() {
+            client.write_tls(&mut to_server).unwrap();
+        }
+        while server.wants_write() {
+            server.write_tls(&mut to_client).unwrap();
+        }
+        let (mut to_server, mut to_client) = (&to_server[..], &to_client[..]);
+        while !to_server.is_empty() {
+            server.read_tls(&mut to_server).unwrap();
+            server.process_new_packets().unwrap();
+        }
+        while !to_client.is_empty() {
+            client.read_tls(&mut to_client).unwrap();
+            client.process_new_packets().unwrap();
+        }
+    }
+}
+
+/// One connection. Returns the kind of its handshake. It never has early data.
+fn kind(connector: &Connector, acceptor: &Acceptor) -> HandshakeKind {
+    let mut client = connector.connection().unwrap();
+    let mut server = acceptor.connection().unwrap();
+    assert!(client.early_data().is_none(), "no 0-RTT is offered");
+    exchange(&mut client, &mut server);
+    assert!(server.early_data().is_none(), "no 0-RTT is accepted");
+    assert_eq!(client.handshake_kind(), server.handshake_kind());
+    assert!(!client.is_early_data_accepted());
+    server.handshake_kind().unwrap()
+}
+
+#[test]
+fn the_second_connection_of_a_client_is_resumed_unless_certificates_of_clients_are_asked_for() {
+    for ((server, client), second) in settings().into_iter().zip([Resumed, Full]) {
+        let acceptor = Acceptor::load(server, "tw1").unwrap();
+        let connector = Connector::load(&client, "localhost", Some("tw1")).unwrap();
+        let kinds = [(); 3].map(|()| kind(&connector, &acceptor));
+        assert_eq!(kinds, [Full, second, second]);
+        // The lanes of a gateway share the tickets of an upstream.
+        let other = connector.with_protocol("tw1");
+        assert_eq!(kind(&other, &acceptor), second);
+        // After a reload tickets are worth nothing.
+        acceptor.reload().unwrap();
+        assert_eq!(kind(&connector, &acceptor), Full);
+    }
+}
