@@ -49,26 +49,31 @@ struct DevArguments {
 /// A host has no form of a name, or the files cannot be written.
 pub(crate) fn run(arguments: &CertArguments) -> anyhow::Result<ExitCode> {
     let CertCommand::Dev(arguments) = &arguments.command;
-    let files = make(&arguments.hosts).map_err(|error| {
-        let what = format!(
-            "cannot make certificates for {}: {error}",
-            arguments.hosts.join(", ")
-        );
+    let out = &arguments.out;
+    make_files(out, &arguments.hosts)?;
+    output::print_line(commands(out, &arguments.hosts[0]));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the files of a server with these names in a directory.
+///
+/// # Errors
+/// A host has no form of a name, or the files cannot be written.
+pub(crate) fn make_files(directory: &Path, hosts: &[String]) -> Result<(), Failure> {
+    let files = make(hosts).map_err(|error| {
+        let what = format!("cannot make certificates for {}: {error}", hosts.join(", "));
         Failure::configuration(
             what,
             "give names of hosts or IP addresses, without tls:// and port",
         )
     })?;
-    let out = &arguments.out;
-    write(out, &files).map_err(|error| {
+    write(directory, &files).map_err(|error| {
         let what = format!(
             "cannot write the certificates to {}: {error}",
-            out.display()
+            directory.display()
         );
         Failure::configuration(what, "name a directory without such files with --out")
-    })?;
-    output::print_line(commands(out, &arguments.hosts[0]));
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// A file with its name.

@@ -3,13 +3,9 @@
 //! Whether a codec can do something is tested by letting it encode a frame, not by a list of names. A codec with a new
 //! ability is then accepted here without a change.
 
-use std::io::BufRead;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
-use tidewire::auth::{Credentials, Token};
 use tidewire::{
     AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectFailure, Kind,
     Limits, Message,
@@ -18,7 +14,7 @@ use tidewire_io::poller::PollerChoice;
 use tidewire_proto::codec::Codec;
 
 use crate::failure::Failure;
-use crate::tls::ClientTlsArguments;
+use crate::security::SecurityArguments;
 
 /// The flags of a connection.
 #[derive(Debug, Args)]
@@ -31,24 +27,12 @@ pub(crate) struct ConnectionArguments {
     pub(crate) codec: CodecArgument,
 
     #[command(flatten)]
-    tls: ClientTlsArguments,
-
-    #[command(flatten)]
-    token: TokenArgument,
+    security: SecurityArguments,
 
     /// How long the server may take to accept the connection, and then for each answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) timeout: Duration,
-}
-
-/// The flag of a token. A token itself is never an argument, because other users of the machine see those.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct TokenArgument {
-    /// The file with the token by which the server knows this client; - reads standard input, up to the first line end. The
-    /// file is read for each connection. Without the flag the token is that in TIDEWIRE_TOKEN, if there is one
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
 }
 
 /// The flag of a codec.
@@ -74,7 +58,7 @@ impl ConnectionArguments {
     /// Returns a client builder with these settings.
     ///
     /// # Errors
-    /// The environment names a poller that does not exist.
+    /// The environment names a poller that does not exist, or flags contradict each other.
     pub(crate) fn client(&self) -> anyhow::Result<ClientBuilder> {
         let limits = Limits {
             handshake_timeout: self.timeout,
@@ -82,11 +66,11 @@ impl ConnectionArguments {
         };
         let builder = Client::builder()
             .codec(self.codec.codec.clone())
-            .tls(self.tls.settings())
+            .tls(self.security.tls(&self.address, None)?)
             .poller(PollerChoice::from_env()?.unwrap_or_default())
             .limits(limits)
             .request_timeout(self.timeout);
-        Ok(match self.token.credentials(&self.codec.codec)? {
+        Ok(match self.security.credentials(&self.codec.codec)? {
             Some(credentials) => builder.credentials(credentials),
             None => builder,
         })
@@ -141,44 +125,6 @@ impl ConnectionArguments {
         unreachable!("attempts are not counted to an end")
     }
 }
-
-impl TokenArgument {
-    /// Returns the credentials, if there are some.
-    ///
-    /// # Errors
-    /// They are no token, or the codec cannot send them.
-    fn credentials(&self, codec: &AnyCodec) -> anyhow::Result<Option<Credentials>> {
-        let Some(file) = &self.token_file else {
-            return Ok(match std::env::var(TOKEN_VARIABLE) {
-                Ok(text) if !text.is_empty() && codec.begins_with_hello() => {
-                    Some(Token::new(&text).context(TOKEN_VARIABLE)?.into())
-                }
-                _ => None,
-            });
-        };
-        if !codec.begins_with_hello() {
-            let what = format!("codec {} has no place for a token", codec.name());
-            let remedy =
-                "use --codec tw1, or let the server know this client by its address or Unix user";
-            return Err(Failure::configuration(what, remedy).into());
-        }
-        if file.as_os_str() == "-" {
-            let mut line = String::new();
-            let read = std::io::stdin().lock().read_line(&mut line);
-            read.context("cannot read a token from standard input")?;
-            return Ok(Some(Token::new(&line).context("standard input")?.into()));
-        }
-        let file = file.clone();
-        Ok(Some(Credentials::provider(move || {
-            let text = std::fs::read_to_string(&file)
-                .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-            Ok(Token::new(&text).map_err(|error| format!("{}: {error}", file.display()))?)
-        })))
-    }
-}
-
-/// The variable of the environment that holds a token.
-const TOKEN_VARIABLE: &str = "TIDEWIRE_TOKEN";
 
 impl Need {
     /// Refuses a codec that does not meet the requirement.

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use tidewire::auth::{TokenError, TokenFileError};
 use tidewire::log::LogError;
+use tidewire::tls::{TlsAlert, TlsFault};
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError,
     PublishError, RequestError, ServeError,
@@ -34,6 +35,7 @@ use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::handshake::HandshakeError;
+use tidewire_proto::layer::LayerError;
 use tidewire_proto::text::escaped;
 
 use crate::config::ConfigError;
@@ -123,7 +125,7 @@ fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
         // Some errors of the chain only repeat the next one.
-        if !last.ends_with(&text) {
+        if !last.contains(&text) {
             writeln!(out, "  because: {}", shown(&text))?;
         }
         last = text;
@@ -300,6 +302,9 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             UNREACHABLE,
             "talk to a server of lines with `nc HOST PORT`, or restart it with --codec tw1",
         ),
+        ConnectError::Failed(ConnectFailure::Closed(CloseReason::Layer(LayerError::Tls(
+            fault,
+        )))) => (UNREACHABLE, tls_remedy(*fault)),
         ConnectError::Failed(ConnectFailure::Refused { .. }) => (
             REFUSED,
             "the reason is the server's own; its log may say more",
@@ -334,6 +339,23 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         _ => (OTHER, ""),
     }
 }
+
+/// The flags against a failure of TLS, if there are some; its text has the rest.
+fn tls_remedy(fault: TlsFault) -> &'static str {
+    match fault {
+        TlsFault::UnknownIssuer => {
+            "give the certificate of the server's authority with --ca FILE; `tidewire cert dev` writes it to ca.pem"
+        }
+        TlsFault::WrongHost => "name what is in the certificate with --server-name NAME",
+        TlsFault::Alert(TlsAlert(CERTIFICATE_REQUIRED)) => {
+            "show a certificate with --cert FILE --key FILE; the operator of the server signs them"
+        }
+        _ => "",
+    }
+}
+
+/// The alert of a server that requires a certificate.
+const CERTIFICATE_REQUIRED: u8 = 116;
 
 /// The remedy for a connection that ended, or does not exist.
 const IS_IT_RUNNING: &str =

@@ -21,6 +21,7 @@ mod output;
 mod payload;
 mod ready;
 mod report_directory;
+mod security;
 mod serve;
 mod signals;
 mod tell;

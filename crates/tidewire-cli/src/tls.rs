@@ -1,4 +1,4 @@
-//! The flags of TLS, for servers and for all commands that connect.
+//! The flags of a server's certificate. Those of clients are in [`crate::security`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::{io, thread};
 
 use clap::{ArgAction, Args, ValueEnum};
 use tidewire::Server;
-use tidewire::tls::{ClientTls, ServerTls};
+use tidewire::tls::ServerTls;
 
 use crate::failure::Failure;
 use crate::signals;
@@ -45,30 +45,6 @@ pub(crate) struct ServerTlsArguments {
 enum ClientCertificates {
     Required,
     Optional,
-}
-
-/// The flags of a client at a tls:// address.
-#[derive(Debug, Args)]
-pub(crate) struct ClientTlsArguments {
-    /// Certificates of authorities to trust at a tls:// address beside those of the system, in PEM
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-
-    /// Trust the authorities of --ca only, and not those of the system
-    #[arg(long, requires = "ca")]
-    ca_only: bool,
-
-    /// Certificate chain to show a server that asks for one, in PEM
-    #[arg(long, value_name = "FILE", requires = "key")]
-    cert: Option<PathBuf>,
-
-    /// Key of --cert, in PEM, which other users may not read
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
-
-    /// Name that the server's certificate must have [default: the host of the address]
-    #[arg(long, value_name = "NAME")]
-    server_name: Option<String>,
 }
 
 impl ServerTlsArguments {
@@ -114,25 +90,6 @@ fn missing(what: &str, flag: &'static str) -> Failure {
         what,
         format!("give {flag}; `tidewire cert dev` makes a pair for tests"),
     )
-}
-
-impl ClientTlsArguments {
-    pub(crate) fn settings(&self) -> ClientTls {
-        let mut settings = ClientTls::new();
-        if let Some(ca) = self.ca.clone() {
-            settings = match self.ca_only {
-                true => settings.only_ca(ca),
-                false => settings.ca(ca),
-            };
-        }
-        if let (Some(cert), Some(key)) = (self.cert.clone(), self.key.clone()) {
-            settings = settings.identity(cert, key);
-        }
-        match &self.server_name {
-            Some(name) => settings.server_name(name),
-            None => settings,
-        }
-    }
 }
 
 /// Reads a server's certificate again when its files change, and at the hang-up signal.

@@ -1,9 +1,13 @@
 //! A server in a process of its own: the measured server then runs as users run it, with its own memory, its own
 //! threads and its own account of processor time.
 
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +15,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use tidewire::tls::ClientTls;
 use tidewire::{Address, Endpoint};
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::poller::PollerChoice;
 use tidewire_load::lane_account::{LaneAccount, ServerProbe};
 
+use crate::cert::make_files;
 use crate::ready::Ready;
 
 /// The settings of such a server.
@@ -26,6 +32,8 @@ pub(crate) struct ChildOptions<'o> {
     pub(crate) codec: &'o str,
     pub(crate) poller: PollerChoice,
     pub(crate) coalesce_ms_max: f64,
+    /// The address to listen on, usually with port 0.
+    pub(crate) bind: &'o str,
     /// The core to keep it on, if any.
     pub(crate) core: Option<usize>,
 }
@@ -35,6 +43,7 @@ pub(crate) struct ChildOptions<'o> {
 pub(crate) struct ChildServer {
     child: Child,
     address: Endpoint,
+    certificate: Option<DevelopmentCertificate>,
     line: Arc<Mutex<Line>>,
 }
 
@@ -46,10 +55,11 @@ struct Line {
 }
 
 impl ChildServer {
-    /// Starts `tidewire serve` on a free loopback port and waits until it is ready.
+    /// Starts `tidewire serve` and waits until it is ready.
     pub(crate) fn start(options: &ChildOptions<'_>) -> anyhow::Result<Self> {
         let core = options.core;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let certificate = DevelopmentCertificate::of(options.bind)?;
         let mut command = Command::new(program);
         command
             .args([
@@ -59,11 +69,12 @@ impl ChildServer {
                 "--codec",
                 options.codec,
                 "--bind",
-                "tcp://127.0.0.1:0",
+                options.bind,
                 "--exit-with-stdin",
             ])
             .args(["--poller", &options.poller.to_string()])
             .args(["--coalesce-ms-max", &options.coalesce_ms_max.to_string()])
+            .args(certificate.iter().flat_map(DevelopmentCertificate::flags))
             .env(
                 "RUST_LOG",
                 std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned()),
@@ -91,6 +102,7 @@ impl ChildServer {
         let mut server = Self {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
+            certificate,
             line: Arc::default(),
         };
         server.address = server.wait_until_ready()?;
@@ -100,6 +112,12 @@ impl ChildServer {
     /// The address of its listener.
     pub(crate) fn address(&self) -> &Endpoint {
         &self.address
+    }
+
+    /// Whom its clients trust: nobody else, and nothing if it has no TLS.
+    pub(crate) fn tls(&self) -> ClientTls {
+        let certificate = self.certificate.as_ref();
+        certificate.map_or_else(ClientTls::new, DevelopmentCertificate::client)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -150,6 +168,59 @@ impl ChildServer {
             .first()
             .context("the server named no address")?;
         Ok(address.parse::<Address>()?.resolve()?)
+    }
+}
+
+/// Certificates that are made for one server, in a directory that only this user can read. Dropping it removes them.
+#[derive(Debug)]
+struct DevelopmentCertificate {
+    directory: PathBuf,
+    host: String,
+}
+
+impl DevelopmentCertificate {
+    /// Makes one, if the address is one of TLS.
+    fn of(bind: &str) -> anyhow::Result<Option<Self>> {
+        let address: Address = bind.parse()?;
+        let Some(host) = address.host().filter(|_| bind.starts_with("tls://")) else {
+            return Ok(None);
+        };
+        let name = format!("tidewire-{:016x}", fastrand::u64(..));
+        let directory = std::env::temp_dir().join(name);
+        // It fails if somebody else has made it.
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let certificate = Self {
+            directory,
+            host: host.to_owned(),
+        };
+        make_files(&certificate.directory, &[certificate.host.clone()])?;
+        Ok(Some(certificate))
+    }
+
+    /// The flags of its server.
+    fn flags(&self) -> [OsString; 4] {
+        let file = |name: &str| self.directory.join(name).into();
+        [
+            "--tls-cert".into(),
+            file("server.pem"),
+            "--tls-key".into(),
+            file("server.key"),
+        ]
+    }
+
+    fn client(&self) -> ClientTls {
+        let settings = ClientTls::new().only_ca(self.directory.join("ca.pem"));
+        settings.server_name(&self.host)
+    }
+}
+
+impl Drop for DevelopmentCertificate {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            let directory = self.directory.display();
+            tracing::warn!(%directory, %error, "cannot remove the certificates of this run");
+        }
     }
 }
 

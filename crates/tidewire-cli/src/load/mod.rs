@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     }
     check_directory(&arguments.out)?;
     let mut runner = Runner::new(&arguments.run, &scenario)?;
-    if arguments.segment.is_some() && runner.has_own_server(&scenario) {
+    if arguments.segment.is_some() && runner.has_own_server(&scenario)? {
         let what =
             "a share of a scenario needs a server that all shares test, and nothing names one";
         return Err(Failure::configuration(what, "name it with --target").into());
@@ -227,6 +227,8 @@ Examples:
   tidewire load --quick                           the same in a few seconds
   tidewire load scenarios/chat-8m.toml --serve    8 million deliveries a second
   tidewire load FILE.toml --target tcp://HOST:PORT --out report
+  tidewire load FILE.toml --target tls://HOST:PORT --ca ca.pem --token-file tokens
+  tidewire load FILE.toml --target tls://127.0.0.1:0      a server with TLS of its own
   tidewire load FILE.toml --serve --repeat 6      six runs, each against a fresh server process
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
-use tidewire::{Address, Endpoint};
+use tidewire::{Address, Endpoint, SocketAddress};
 use tidewire_io::affinity::available_cores;
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
@@ -21,18 +21,22 @@ use super::progress::View;
 use super::prometheus::{Exported, Metrics};
 use crate::connection::parse_seconds;
 use crate::failure::Failure;
+use crate::security::SecurityArguments;
 use crate::{output, signals};
 
 // Flags of a run, for every command that makes runs. This is no doc comment, because it would become the help of the
 // whole command.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// Test the server at this address instead of the scenario's host and port.
-    #[arg(long, value_name = "ADDR", conflicts_with = "serve")]
+    /// Test the server at this address instead of that of the scenario. With port 0 or --serve, a server is started there
+    #[arg(long, value_name = "ADDR")]
     pub(super) target: Option<Address>,
-    /// Start a server of the kind that the scenario needs, a fresh process for every run.
+    /// Start a server of the kind that the scenario needs, a fresh process for every run, at --target or a free port of
+    /// tcp://127.0.0.1. At a tls:// address it gets a certificate that is made for the run
     #[arg(long)]
     pub(super) serve: bool,
+    #[command(flatten)]
+    security: SecurityArguments,
     /// Seed of all random choices; the same seed offers the same load. Default: the scenario's, or 42.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -91,10 +95,25 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Whether each run has a server of its own: by choice, or because no address is given.
-    pub(super) fn has_own_server(&self, scenario: &Scenario) -> bool {
-        let is_named = self.arguments.target.is_some() || scenario.target.is_some();
-        self.arguments.serve || !is_named
+    /// Whether each run has a server of its own.
+    pub(super) fn has_own_server(&self, scenario: &Scenario) -> anyhow::Result<bool> {
+        Ok(matches!(self.server(scenario)?, Chosen::Own(_)))
+    }
+
+    /// Returns the server of each run: one of its own by choice, because no address is given, or because that has port 0,
+    /// where no server can be.
+    fn server(&self, scenario: &Scenario) -> anyhow::Result<Chosen> {
+        let free = || -> anyhow::Result<Address> { Ok(FREE_PORT.parse()?) };
+        let address = match (&self.arguments.target, &scenario.target) {
+            (Some(target), _) => target.clone(),
+            (None, Some(target)) if !self.arguments.serve => target.parse()?,
+            (None, _) => return Ok(Chosen::Own(free()?)),
+        };
+        let is_own = self.arguments.serve || port(&resolve(&address)?) == Some(0);
+        Ok(match is_own {
+            true => Chosen::Own(address),
+            false => Chosen::Running(address),
+        })
     }
 
     /// Whether the user stopped the command.
@@ -116,18 +135,24 @@ impl<'a> Runner<'a> {
 
     /// Makes one run of the whole scenario.
     pub(super) fn run(&self, scenario: &Scenario, view: &mut View) -> anyhow::Result<Report> {
-        let (server_core, client_cores) = self.cores();
-        let start = || self.start_server(scenario, server_core);
-        let child = self.has_own_server(scenario).then(start).transpose()?;
-        let address = match (&child, &self.arguments.target) {
-            (Some(child), _) => child.address().clone(),
-            (None, Some(target)) => resolve(target)?,
-            (None, None) => {
-                let target = scenario.target.as_deref().unwrap_or_default();
-                resolve(&target.parse()?)?
+        let chosen = self.server(scenario)?;
+        let (server_core, client_cores) = self.cores(&chosen);
+        let (mut options, child) = match &chosen {
+            Chosen::Own(bind) => {
+                self.arguments.security.refuse_for_own_server()?;
+                let child = self.start_server(scenario, &bind.to_string(), server_core)?;
+                let mut options = self.options(child.address().clone(), client_cores);
+                options.tls = child.tls();
+                (options, Some(child))
+            }
+            Chosen::Running(address) => {
+                let security = self.arguments.security.or(&scenario.trust);
+                let mut options = self.options(resolve(address)?, client_cores);
+                options.tls = security.tls(&address.to_string(), address.host())?;
+                options.tokens = security.tokens(&codec(scenario).parse()?)?;
+                (options, None)
             }
         };
-        let mut options = self.options(address, client_cores);
         options.seed = self.seed(scenario);
         options.server_pid = child.as_ref().map(ChildServer::pid);
         options.server_probe = child.as_ref().map(ChildServer::probe);
@@ -145,12 +170,13 @@ impl<'a> Runner<'a> {
     fn start_server(
         &self,
         scenario: &Scenario,
+        bind: &str,
         core: Option<usize>,
     ) -> anyhow::Result<ChildServer> {
-        let (app, codec) = server_for(scenario)?;
         ChildServer::start(&ChildOptions {
-            app,
-            codec,
+            app: app(scenario)?,
+            codec: codec(scenario),
+            bind,
             poller: self.arguments.poller,
             coalesce_ms_max: self.arguments.coalesce_ms_max,
             core,
@@ -172,10 +198,11 @@ impl<'a> Runner<'a> {
     }
 
     /// Returns the core for the server of a run and those for the agents; none on a machine with one core or by choice.
-    fn cores(&self) -> (Option<usize>, Vec<usize>) {
+    fn cores(&self, chosen: &Chosen) -> (Option<usize>, Vec<usize>) {
         let mut cores = available_cores();
         let is_off = self.arguments.pin == Pin::Off;
-        if is_off || cores.len() < 2 || self.arguments.target.is_some() {
+        let is_elsewhere = self.arguments.target.is_some() && matches!(chosen, Chosen::Running(_));
+        if is_off || cores.len() < 2 || is_elsewhere {
             return (None, Vec::new());
         }
         let server = cores.remove(0);
@@ -183,8 +210,22 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Returns the application and codec of a server that all steps can be run against.
-fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
+/// The server of a run.
+#[derive(Debug)]
+enum Chosen {
+    /// It is started at this address, and ends with the run.
+    Own(Address),
+    /// It runs already.
+    Running(Address),
+}
+
+/// The codec that all steps speak.
+fn codec(scenario: &Scenario) -> &str {
+    scenario.steps.first().map_or("tw1", |step| &step.codec)
+}
+
+/// Returns the application of a server that all steps can be run against.
+fn app(scenario: &Scenario) -> anyhow::Result<&'static str> {
     let mut apps = scenario.steps.iter().map(|step| step.pattern.app());
     let first = apps.next().unwrap_or("chat");
     if let Some(other) = apps.find(|app| *app != first) {
@@ -192,8 +233,17 @@ fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
         let remedy = "give them scenarios of their own, or test a running server with --target";
         return Err(Failure::configuration(what, remedy).into());
     }
-    let codec = scenario.steps.first().map_or("tw1", |step| &step.codec);
-    Ok((first, codec))
+    Ok(first)
+}
+
+/// The port of an address that has one.
+fn port(endpoint: &Endpoint) -> Option<u16> {
+    match endpoint {
+        Endpoint::Socket(SocketAddress::Tcp(address))
+        | Endpoint::Tls(address)
+        | Endpoint::Udp(address) => Some(address.port()),
+        _ => None,
+    }
 }
 
 fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
@@ -222,7 +272,12 @@ fn explain(error: RunError) -> anyhow::Error {
         RunError::Descriptors { .. }
         | RunError::Segment { .. }
         | RunError::Unmatched { .. }
+        | RunError::NoPlaceForTokens { .. }
         | RunError::TooLarge { .. } => Failure::configuration(error.to_string(), "").into(),
+        RunError::Tokens(_) => {
+            let remedy = "name a file with one token in each line with --token-file";
+            Failure::configuration(error.to_string(), remedy).into()
+        }
         RunError::NoRooms(_, ref source) => {
             let what = format!("{error}: {source}");
             let remedy = "test a chat server: start it with `tidewire serve --app chat`";
@@ -238,6 +293,9 @@ fn way_out(scenario: &Scenario) -> Duration {
     let drains = scenario.steps.iter().map(Step::drain_max);
     WAY_OUT + drains.max().unwrap_or_default()
 }
+
+/// The address of a server that is started when nothing names one.
+const FREE_PORT: &str = "tcp://127.0.0.1:0";
 
 /// The maximum time of a run to end, in addition to its drain.
 const WAY_OUT: Duration = Duration::from_secs(15);

@@ -16,6 +16,7 @@ mod levels;
 mod load;
 mod logging;
 mod process;
+mod secured;
 mod serve;
 mod stuck;
 mod terminal;

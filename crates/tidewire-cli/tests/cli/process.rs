@@ -210,6 +210,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env_remove("TIDEWIRE_POLLER")
+        .env_remove("TIDEWIRE_TOKEN")
         .env_remove("RUST_LOG")
         .env_remove("NO_COLOR");
     command
