@@ -8,6 +8,7 @@ mod recorded;
 mod refusal;
 mod rooms;
 mod routes;
+mod saying;
 mod slow;
 mod topic;
 

@@ -1,4 +1,4 @@
-//! Rooms on a lane: join, leave, say.
+//! Rooms on a lane: join, leave, presence. Chat messages are in [`saying`](super::saying).
 //!
 //! The log, the cursors and the policies do no I/O and live in [`tidewire_proto::room`]. This file binds them to
 //! sessions, timers and other lanes. A room spans lanes: each lane has its own log, and a message is sent to another
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
-use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Presence};
+use tidewire_proto::codec::{Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
@@ -288,115 +288,6 @@ impl LaneRooms<'_> {
             self.table.directory.release(&member);
         }
         self.sessions.count_undelivered(in_output);
-    }
-
-    /// Appends a chat message of `id` to the room's log. Returns whether the publisher must stop for now.
-    #[inline]
-    pub(crate) fn say(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        payload: &[u8],
-    ) -> Result<bool, RoomError> {
-        match self.sessions.is_short_of_memory() {
-            false => self.append_chat_message(id, alias, payload),
-            true => self.say_while_short(id, alias, payload),
-        }
-    }
-
-    /// Appends a chat message while memory is short. It may be refused, and the publisher must stop until the end of
-    /// the turn.
-    #[cold]
-    fn say_while_short(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        payload: &[u8],
-    ) -> Result<bool, RoomError> {
-        if !self.sessions.may_grow() {
-            return Err(RoomError::OutOfMemory);
-        }
-        let must_stop = self.append_chat_message(id, alias, payload)?;
-        Ok(self.sessions.wait_for_memory(id) || must_stop)
-    }
-
-    fn append_chat_message(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        payload: &[u8],
-    ) -> Result<bool, RoomError> {
-        let slot = id.slot();
-        let LaneSessions {
-            slab,
-            outbox,
-            config,
-            ..
-        } = &mut *self.sessions;
-        let session = slab.get_mut(slot).filter(|session| session.id == id);
-        let session = session.ok_or(RoomError::NotJoined)?;
-        let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let (Some(room), Some(log)) = (self.table.get(alias), outbox.logs.get_mut(alias)) else {
-            return Err(RoomError::NotJoined);
-        };
-        let Some(member) = &session.profile.member else {
-            return Err(RoomError::NotJoined);
-        };
-        let message = ChatMessage {
-            channel: alias,
-            member: member.id,
-            name: &member.name,
-            private: false,
-            payload,
-        };
-        config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let (position, bytes) = log
-            .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-                config.codec.encode_chat_message(&message, out)
-            })?;
-        session.memberships[index]
-            .subscriber
-            .skip_own(log, position, bytes);
-        let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
-        self.sessions.counters.chat_messages.add(1);
-        self.handle_appended(alias, position, bytes, 1);
-        if let Some(room) = &held {
-            self.hold(slot, room);
-        }
-        Ok(held.is_some())
-    }
-
-    pub(crate) fn whisper(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        name: &str,
-        payload: &[u8],
-    ) -> Result<(), RoomError> {
-        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
-        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let member = session.profile.member.clone().ok_or(RoomError::NotJoined)?;
-        let target = self.table.directory.member_in(alias, name);
-        let target = target.ok_or(RoomError::NoSuchMember)?;
-        let message = ChatMessage {
-            channel: alias,
-            member: member.id,
-            name: &member.name,
-            private: true,
-            payload,
-        };
-        let Self {
-            sessions, exchange, ..
-        } = self;
-        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&message, out);
-        let sent = match target.lane() == exchange.lane {
-            // The receiver may be the current session.
-            true => sessions.with_output_in_place(target.slot(), |sessions| {
-                exchange.send_to(sessions, target, encode)
-            }),
-            false => exchange.send_to(sessions, target, encode),
-        };
-        Ok(sent?)
     }
 
     /// Queues the roster for the current session, which just joined.

@@ -1,4 +1,5 @@
-//! The actions of a handler: reply, send, say, join, publish, subscribe, connect, close.
+//! The actions of a handler: send, connect, close, and the facts about a session. Replies are in [`reply`](super::reply), rooms
+//! and topics in [`room_actions`](super::room_actions).
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
@@ -8,13 +9,11 @@ use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::layer::{CertificateNames, Encryption};
-use tidewire_proto::message::{MemberId, Message};
-use tidewire_proto::room::Policy;
+use tidewire_proto::message::Message;
 
 use crate::address::Endpoint;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
-use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::service::SessionSender;
 use crate::session::SessionId;
 use crate::transport::{Transport, TransportKind};
@@ -399,164 +398,6 @@ impl Context<'_> {
     /// Ends the lane's thread after this turn and closes its sessions.
     pub fn stop_lane(&mut self) {
         self.core.ending.stop = true;
-    }
-
-    /// Joins `room` under `name`. The name is unique in the server, and the session keeps it until it ends. A session
-    /// that already has a name may pass an empty one.
-    ///
-    /// ```
-    /// use tidewire::{Client, Context, ErrorCode, HandlerError, JoinError, Message};
-    ///
-    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
-    ///     let name = String::from_utf8_lossy(message.payload);
-    ///     match cx.join("lobby", &name, None) {
-    ///         Ok(joined) => cx.reply(joined.members.to_string().as_bytes()),
-    ///         Err(JoinError::NameTaken) => Err(HandlerError::new(ErrorCode::NameTaken, "choose another name")),
-    ///         Err(error) => Err(error.into()),
-    ///     }
-    /// })?;
-    /// let [ada, eve] = [Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?];
-    /// assert_eq!(ada.request(b"ada").wait()?.payload(), b"1");
-    /// assert!(eve.request(b"ada").wait().is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name is not available, [`JoinError::AlreadyJoined`] if
-    /// the session is in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see
-    /// [`JoinError`].
-    pub fn join(
-        &mut self,
-        room: &str,
-        name: &str,
-        policy: Option<Policy>,
-    ) -> Result<Joined, JoinError> {
-        let joined = self.core.rooms().join(self.id, room, name, policy)?;
-        self.number_membership(joined.room);
-        Ok(joined)
-    }
-
-    /// Leaves a room. This calls the hook of [`Chat::on_leave`](crate::Chat::on_leave).
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if the session is not in the room.
-    pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
-        self.core.rooms().leave_noted(self.id, room)
-    }
-
-    /// Sends `payload` to all members of the room except this session.
-    ///
-    /// ```
-    /// use tidewire::{Context, HandlerResult, Message, RoomError};
-    ///
-    /// /// Says a message in the room that is the message's channel.
-    /// fn relay(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    ///     match cx.say(message.channel, message.payload) {
-    ///         Err(RoomError::NotJoined) => cx.reply(b"join first"),
-    ///         said => Ok(said?),
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express the message,
-    /// and [`RoomError::OutOfMemory`] if the server is at its memory limit.
-    #[inline]
-    pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
-        if self.core.rooms().say(self.id, room, payload)? {
-            // The room blocks for a slow subscriber, so this publisher is not read until the subscriber has caught
-            // up.
-            self.stopped = true;
-        }
-        Ok(())
-    }
-
-    /// Sends `payload` to the member `name` only, as a private message of the room.
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that name, and
-    /// [`RoomError::Send`] if the member's queue is full.
-    pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
-        self.core.rooms().whisper(self.id, room, name, payload)
-    }
-
-    /// Calls `visit` for every member of a room, in the order of their numbers.
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if this session is not in the room.
-    pub fn roster(&self, room: u16, visit: impl FnMut(MemberId, &str)) -> Result<(), RoomError> {
-        let session = self.core.sessions.find(self.id);
-        self.core.rooms.roster(session, room, visit)
-    }
-
-    /// Queues, for the session that just joined, a presence frame for every other member.
-    pub fn push_roster(&mut self, joined: &Joined) {
-        self.core.rooms().push_roster(self.id, joined);
-        self.handle_appended();
-    }
-
-    /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets each message that is
-    /// published to a matching topic as [`Kind::Deliver`](crate::Kind::Deliver), including its own. The channel of
-    /// these messages is the returned alias. Without a policy the server's policy applies.
-    ///
-    /// ```
-    /// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};
-    ///
-    /// /// Subscribes the session to the prices, and publishes that.
-    /// fn follow(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    ///     match cx.subscribe("price.>", Some(Policy::Conflate)) {
-    ///         Ok(_) | Err(SubscribeError::AlreadySubscribed) => {}
-    ///         Err(error) => return Err(error.into()),
-    ///     }
-    ///     cx.publish("followers.new", message.payload)?;
-    ///     cx.reply(b"done")
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// [`SubscribeError::Pattern`] if the text is not a pattern, [`SubscribeError::AlreadySubscribed`],
-    /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
-    pub fn subscribe(
-        &mut self,
-        pattern: &str,
-        policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
-        let subscription = self.core.rooms().subscribe(self.id, pattern, policy)?;
-        self.number_membership(subscription);
-        Ok(subscription)
-    }
-
-    /// Stores the id of the message being handled: the peer refers to the membership by this id.
-    fn number_membership(&mut self, alias: u16) {
-        let number = self.current.id;
-        if let Some(session) = self.core.sessions.find_mut(self.id)
-            && let Some(index) = session.membership(alias)
-        {
-            session.memberships[index].number = number;
-        }
-    }
-
-    /// Ends a subscription. Messages that were not written yet are dropped and counted.
-    ///
-    /// # Errors
-    /// [`NotSubscribed`] if the session has no such subscription.
-    pub fn unsubscribe(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
-        self.core.rooms().unsubscribe(self.id, subscription)
-    }
-
-    /// Publishes `payload` once to every subscription whose pattern matches `topic`. The call needs no session and no
-    /// subscription.
-    ///
-    /// # Errors
-    /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
-    /// message, and [`PublishError::OutOfMemory`] if the server is at its memory limit.
-    #[inline]
-    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
-        if self.core.rooms().publish(self.id, topic, payload)? {
-            // A slow subscriber blocks the topic, so this publisher is not read until the subscriber has caught up.
-            self.stopped = true;
-        }
-        Ok(())
     }
 
     /// Returns the largest frame this server accepts and sends, in bytes.

@@ -16,6 +16,7 @@ mod permission;
 mod pubsub;
 mod reading;
 mod reply;
+mod room_actions;
 mod router;
 mod sender;
 mod sessions;

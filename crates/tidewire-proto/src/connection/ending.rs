@@ -1,0 +1,220 @@
+//! The end of a connection: closing, finishing, half-closing and draining, and the reports of the transport that decide when each
+//! is done.
+
+use super::{
+    CloseReason, Connection, Delivery, Inbound, NewWork, Outbound, Phase, Rules, Side, Then,
+    Written,
+};
+use crate::body::GoAwayCode;
+
+impl Connection {
+    /// Closes the connection now. Unwritten output is lost. The first reason stays, also for a connection that only
+    /// waits for the last bytes of its transport. A reset after a peer's farewell counts as that farewell: the peer did
+    /// not read the output that crossed it.
+    pub fn close(&mut self, reason: CloseReason) {
+        if !self.is_closed() {
+            self.phase = Phase::Closed(match (self.outbound, reason, self.peer_farewell()) {
+                (Outbound::Ending(first), ..) => first,
+                (_, CloseReason::PeerReset, Some(farewell)) => CloseReason::GoAway(farewell.code),
+                _ => reason,
+            });
+        }
+    }
+
+    /// Closes the connection when all output is written. No more input is read. If no output can be written, it closes
+    /// now.
+    pub fn finish(&mut self, reason: CloseReason) {
+        match &mut self.outbound {
+            Outbound::Writing { then, .. }
+                if !matches!(self.phase, Phase::Connecting | Phase::Securing) =>
+            {
+                if !matches!(then, Then::Close(_)) {
+                    *then = Then::Close(reason);
+                }
+                self.inbound = Inbound::Ended;
+            }
+            // The first reason stays, and the last bytes are written.
+            Outbound::Ending(_) => {}
+            _ => self.close(reason),
+        }
+    }
+
+    /// Ends this side when all output is written. The peer's input is read to its end.
+    pub fn half_close(&mut self) {
+        if let Outbound::Writing {
+            then: then @ Then::GoOn,
+            ..
+        } = &mut self.outbound
+        {
+            *then = Then::HalfClose;
+        }
+    }
+
+    /// Begins the shutdown of the server: the peer gets a go-away, or this side ends after its pending replies.
+    pub fn drain(&mut self, rules: &Rules) {
+        self.is_draining = true;
+        match self.outbound {
+            // The connection is about to close, for its own reason.
+            Outbound::Ending(_) => return,
+            Outbound::HalfClosed => return self.close(CloseReason::Shutdown),
+            _ if !self.is_open() => return self.close(CloseReason::Shutdown),
+            _ => {}
+        }
+        match self.side {
+            // A server that this side connected to needs no go-away: the end of the stream is enough.
+            Side::Accepting if rules.has_go_away => {
+                self.tell_going(GoAwayCode::Shutdown);
+                self.new_work = if self.partial.has_frames() {
+                    NewWork::ServedToBacklog
+                } else {
+                    NewWork::Refused
+                };
+            }
+            _ if self.delivery == Delivery::Lossy && !rules.has_go_away => {
+                // The peer may not know that it should answer this side's end with its own.
+                self.is_going_told = true;
+                self.finish(CloseReason::Shutdown);
+            }
+            // All input that has arrived is read and answered before this side ends.
+            _ => self.half_close(),
+        }
+    }
+
+    /// Handles the end of the peer's side: this side's output is written first.
+    pub fn handle_input_end(&mut self) {
+        let reason = self.end_reason();
+        match self.outbound {
+            Outbound::Failed => self.close(CloseReason::PeerReset),
+            Outbound::Writing { .. } if self.is_open() => self.finish(reason),
+            _ => self.close(reason),
+        }
+    }
+
+    /// Notes that the transport took less output than was offered.
+    pub fn handle_blocked(&mut self) {
+        if let Outbound::Writing { is_blocked, .. } = &mut self.outbound {
+            *is_blocked = true;
+        }
+    }
+
+    /// Notes that the transport takes output again. A peer that takes output is not idle.
+    pub fn handle_writable(&mut self, now_ns: u64) {
+        if let Outbound::Writing { is_blocked, .. } = &mut self.outbound
+            && std::mem::take(is_blocked)
+            && self.is_open()
+        {
+            self.timing.note_taken(now_ns);
+        }
+    }
+
+    /// Handles the moment when all output is written. `has_pending_replies` says whether requests that were read wait
+    /// for their replies, and `has_layers` whether the transport has bytes of its own to write at the end.
+    pub fn handle_written(
+        &mut self,
+        rules: &Rules,
+        has_pending_replies: bool,
+        has_layers: bool,
+        now_ns: u64,
+    ) -> Written {
+        if !rules.has_pings && self.delivery == Delivery::Reliable && self.is_open() {
+            // A listener that never sends is not idle while it takes output.
+            self.timing.note_taken(now_ns);
+        }
+        let Outbound::Writing { then, .. } = self.outbound else {
+            return Written::GoOn;
+        };
+        self.outbound = Outbound::Writing {
+            is_blocked: false,
+            then,
+        };
+        match then {
+            Then::Close(reason) if !(has_pending_replies && reason.waits_for_answers()) => {
+                if self.tell_farewell() {
+                    return Written::Transmit;
+                }
+                if has_layers {
+                    self.outbound = Outbound::Ending(reason);
+                    return Written::ShutdownWrite;
+                }
+                self.close(reason);
+                Written::Closed
+            }
+            // Whole frames that wait to be handled were accepted: they are answered before this side ends.
+            Then::HalfClose
+                if self.is_open() && !has_pending_replies && !self.partial.has_frames() =>
+            {
+                self.outbound = Outbound::HalfClosed;
+                if self.side == Side::Accepting {
+                    self.new_work = NewWork::Dropped;
+                }
+                Written::ShutdownWrite
+            }
+            _ => Written::GoOn,
+        }
+    }
+
+    /// Closes a connection that is ending: the transport has written its last bytes.
+    pub fn handle_ended(&mut self) {
+        if let Outbound::Ending(reason) = self.outbound {
+            self.close(reason);
+        }
+    }
+
+    /// Handles a peer that takes no more output. Its earlier input is still read to its end: the messages of a client
+    /// that sends and closes at once must arrive.
+    pub fn handle_write_failed(&mut self) {
+        match self.outbound {
+            Outbound::Writing {
+                then: Then::Close(reason),
+                ..
+            }
+            | Outbound::Ending(reason) => self.close(reason),
+            _ => self.outbound = Outbound::Failed,
+        }
+    }
+
+    /// Whether the connection waits for pending replies before it ends.
+    #[must_use]
+    pub const fn waits_for_answers(&self) -> bool {
+        match self.outbound {
+            Outbound::Writing {
+                then: Then::Close(reason),
+                ..
+            } => reason.waits_for_answers(),
+            Outbound::Writing {
+                then: Then::HalfClose,
+                ..
+            } => true,
+            _ => false,
+        }
+    }
+
+    /// Notes that the frames that were left when reading paused have been handled.
+    pub fn handle_backlog_served(&mut self) {
+        if self.new_work == NewWork::ServedToBacklog && !self.partial.has_frames() {
+            self.new_work = NewWork::Refused;
+        }
+    }
+
+    /// Whether new work of the peer is served or refused.
+    #[must_use]
+    pub const fn new_work(&self) -> NewWork {
+        self.new_work
+    }
+
+    /// Whether the peer has announced that it will close.
+    #[must_use]
+    pub const fn is_peer_going(&self) -> bool {
+        matches!(&self.last_words, Some(words) if words.peer.is_some())
+    }
+
+    /// The reason of the close when the peer's input has ended.
+    #[must_use]
+    pub fn end_reason(&self) -> CloseReason {
+        match self.peer_farewell() {
+            Some(farewell) => CloseReason::GoAway(farewell.code),
+            None if self.is_draining => CloseReason::Shutdown,
+            None => CloseReason::PeerClosed,
+        }
+    }
+}
