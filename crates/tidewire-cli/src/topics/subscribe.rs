@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::{
-    Backoff, Client, Event, Policy, RequestError, Subscription, TopicEvent, WhenEventsFull,
+    Backoff, Client, Disconnected, Event, Policy, RequestError, Subscription, TopicEvent,
+    WhenEventsFull,
 };
+use tidewire_proto::text::escaped;
 use tidewire_proto::topic::Pattern;
 
 use super::view::View;
@@ -27,6 +29,7 @@ use crate::connection::{ConnectionArguments, Need, parse_seconds};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
+use crate::tell::{Stream, tell};
 use crate::{signals, threads};
 
 /// Flags of `tidewire sub`.
@@ -102,7 +105,7 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
         .event_bytes_max((EVENT_BYTES_MAX / arguments.patterns.len()).max(EVENT_BYTES_MIN))
         .connect(&connection.address)
         .wait()?;
-    take_client_events(client.clone())?;
+    watch_connection(client.clone())?;
     for (index, pattern) in arguments.patterns.iter().enumerate() {
         let subscription = match arguments.policy {
             Some(policy) => client.subscribe(pattern).policy(policy).wait(),
@@ -252,11 +255,27 @@ fn watch_signals(
     signals::watch(WAY_OUT, begin, || {})
 }
 
-/// Takes the client's own events, so that they fill no queue. The events of the subscriptions contain the same
-/// information.
-fn take_client_events(client: Client) -> io::Result<()> {
+/// Takes the client's own events, so that they fill no queue, and says why there is still no connection: each reason once,
+/// however often it is tried. The subscriptions say that and why the connection ended.
+fn watch_connection(client: Client) -> io::Result<()> {
     threads::start("events", move || {
-        while client.next_event().wait() != Event::Ended {}
+        let mut told = String::new();
+        loop {
+            match client.next_event().wait() {
+                Event::Ended => return,
+                Event::Closed { reason, text } => {
+                    told = Disconnected { reason, text }.to_string();
+                }
+                Event::Reconnecting { cause, .. } if cause != told => {
+                    let shown = escaped(cause.as_bytes());
+                    let line = format!("! still no connection: {shown}; trying again\n");
+                    // If stderr is closed or blocked, no error can be reported.
+                    let _ = tell(Stream::Error, line.into());
+                    told = cause;
+                }
+                _ => {}
+            }
+        }
     })
 }
 

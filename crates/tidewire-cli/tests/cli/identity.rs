@@ -321,3 +321,58 @@ fn who_may_not_do_something_is_told_to_ask_for_the_permission() {
         }
     }
 }
+
+/// The bug: a subscriber whose token was revoked tried again in silence.
+#[test]
+fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = new_token(folder.path(), "ann");
+    let file = folder.path().join("ann.token");
+    fs::write(&file, &token).unwrap();
+    let users = "[[users]]\nname = \"ann\"\npermissions.subscribe.allow = [\">\"]\n\
+                 permissions.publish.allow = [\">\"]\n";
+    let (mut server, address) = server_with_users(folder.path(), "pubsub", users);
+    let file = file.display().to_string();
+    let mut sub = Process::start(&["sub", &address, "a", "--token-file", &file]);
+    let publisher = Client::builder().credentials(Token::new(&token).unwrap());
+    let publisher = publisher.connect(&address).wait().unwrap();
+    while !sub.has_line("knock") {
+        publisher.publish("a", b"knock").unwrap();
+        publisher.flush().wait().unwrap();
+    }
+    reload(&mut server, folder.path(), "[auth]\n");
+    sub.expect("2: ! a is interrupted: ");
+    let line = sub.expect("2: ! still no connection: the server refused the connection: ");
+    assert!(line.contains("not authenticated"), "{line}");
+    reload(&mut server, folder.path(), users);
+    sub.expect("2: ! a is resumed");
+    let told = sub.transcript().iter();
+    let told = told.filter(|line| line.contains("still no connection"));
+    assert_eq!(told.count(), 1, "one reason has one line");
+}
+
+/// The bug: `--retry` sent a token that was refused again and again, and each time was a failure of its address.
+#[test]
+fn a_retried_call_sends_refused_credentials_once() {
+    let folder = tempfile::tempdir().unwrap();
+    new_token(folder.path(), "ann");
+    let (mut server, address) =
+        server_with_users(folder.path(), "rpc", "[[users]]\nname = \"ann\"\n");
+    let guessed = folder.path().join("guessed");
+    fs::write(&guessed, "guessed").unwrap();
+    let guessed = guessed.display().to_string();
+    let all = [
+        "call",
+        &address,
+        "add",
+        "1 2",
+        "--retry",
+        "--token-file",
+        &guessed,
+    ];
+    let ended = Process::start(&all).wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    server.signal(Signal::INT);
+    let served = server.expect("served: ");
+    assert!(served.ends_with(" closed.unauthenticated=1"), "{served}");
+}
