@@ -13,6 +13,7 @@ documents! {
     tutorial: "docs/tutorial.md",
     operating: "docs/operating.md",
     codecs: "docs/codecs.md",
+    identity: "docs/identity.md",
     security: "docs/security.md",
     coming_from: "docs/coming-from.md",
     device_gateway: "docs/guides/device-gateway.md",

@@ -368,6 +368,23 @@ mod tests {
         assert!(root.own_limits().rate.is_some());
     }
 
+    /// The error of an unknown key lists all that there are.
+    #[test]
+    fn the_keys_of_a_user_are_in_the_document() {
+        let page = include_str!("../../../docs/identity.md");
+        let error = read("[[users]]\nnone = 1").unwrap_err().to_string();
+        let (_, keys) = error.split_once("expected one of ").unwrap();
+        let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() >= 10, "{keys:?}");
+        let rows: String = page
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        for key in keys {
+            assert!(rows.contains(&format!("`{key}`")), "{key} has no row");
+        }
+    }
+
     #[test]
     fn mistakes_are_told() {
         for (text, told) in [

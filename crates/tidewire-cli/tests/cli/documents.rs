@@ -2,8 +2,8 @@
 //!
 //! A block of a document that begins with ```` ```console ```` has commands behind `$ `, and below each the lines that it prints,
 //! among others; `…` stands for anything. The info string says more: in `console,running` the last command goes on running, in
-//! `console,slow` all need a release build, a compiler or a minute. Blocks of `rust` whose first line is `// PATH` are files
-//! that the reader writes.
+//! `console,slow` all need a release build, a compiler or a minute. Blocks of `rust` whose first line is `// PATH`, and of `toml` whose
+//! first line is `# PATH`, are files that the reader writes.
 //!
 //! Ports of the documents are fixed, those of the tests are free ones: servers are told to take port 0, and the port that they
 //! got replaces theirs in later commands.
@@ -29,6 +29,7 @@ fn the_commands_of_the_guides_work() {
     for page in [
         "codecs",
         "command-line",
+        "identity",
         "guides/chat-and-games",
         "guides/device-gateway",
         "guides/market-data",
@@ -36,6 +37,16 @@ fn the_commands_of_the_guides_work() {
     ] {
         Reader::read(&format!("docs/{page}.md"), Pace::Fast);
     }
+}
+
+/// The bug: the recipe for a server that other machines reach was refused, because it had no users.
+#[test]
+fn the_commands_of_the_page_about_security_work() {
+    let mut reader = Reader::begin();
+    // The files of a public authority.
+    reader.run("tidewire cert dev --out public");
+    reader.run("cp public/server.pem fullchain.pem && cp public/server.key privkey.pem");
+    reader.read_page("docs/security.md", Pace::Fast);
 }
 
 /// With the binary that `TIDEWIRE_BINARY` names, and a project that is built from nothing.
@@ -50,13 +61,28 @@ fn the_tutorial_works_to_the_letter() {
 #[test]
 fn commands_that_are_not_run_have_flags_that_exist() {
     let mut count = 0;
-    for page in ["bench", "performance", "measuring", "distributed"] {
+    for page in [
+        "bench",
+        "performance",
+        "measuring",
+        "distributed",
+        "security",
+    ] {
         let reader = Reader::begin();
         let page = repository().join(format!("docs/{page}.md"));
         let text = std::fs::read_to_string(page).unwrap();
-        let mut blocks = Block::all(&text);
-        blocks.retain(|block| block.has("sh") || block.has("console"));
-        for line in blocks.iter().flat_map(|block| &block.lines) {
+        let blocks = Block::all(&text);
+        let lines = blocks.iter().flat_map(|block| {
+            // In other blocks than those of a shell, what is typed stands behind a prompt.
+            let is_typed = |line: &&str| block.has("sh") || line.starts_with("$ ");
+            block
+                .lines
+                .iter()
+                .copied()
+                .filter(is_typed)
+                .collect::<Vec<_>>()
+        });
+        for line in lines {
             let line = line.strip_prefix("$ ").unwrap_or(line);
             if line.starts_with("tidewire ") {
                 let command = line.split("  ").next().unwrap();
@@ -133,19 +159,24 @@ struct Running {
 
 impl Reader {
     fn read(page: &str, pace: Pace) {
+        Self::begin().read_page(page, pace);
+    }
+
+    fn read_page(&mut self, page: &str, pace: Pace) {
         let text = std::fs::read_to_string(repository().join(page)).unwrap();
-        let mut reader = Self::begin();
         let mut count = 0;
         for block in Block::all(&text) {
             if block.has("console") && (pace == Pace::Slow || !block.has("slow")) {
                 count += block.commands().len();
-                reader.type_block(&block);
+                self.type_block(&block);
+            } else if block.has("toml") {
+                self.write_file(&block, "# ", ".toml");
             } else if pace == Pace::Slow && block.has("rust") {
-                reader.write_file(&block);
+                self.write_file(&block, "// ", ".rs");
             }
         }
         assert!(count > 0, "{page} has no commands");
-        reader.wait_for_pending();
+        self.wait_for_pending();
     }
 
     /// A reader who has typed nothing yet.
@@ -218,7 +249,12 @@ impl Reader {
                 text.push_str(" --bind tcp://127.0.0.1:8080");
             }
             for bind in &binds {
-                text = text.replace(bind, "127.0.0.1:0");
+                // An address that other machines reach has rules of its own, so it stays one.
+                let free = match bind.starts_with("0.0.0.0:") {
+                    true => "0.0.0.0:0",
+                    false => "127.0.0.1:0",
+                };
+                text = text.replace(bind, free);
             }
         } else {
             for (written, real) in &self.addresses {
@@ -307,9 +343,9 @@ impl Reader {
     }
 
     /// Writes a file that the document shows. Programs that begin with no path are only compiled, by the doctests.
-    fn write_file(&self, block: &Block<'_>) {
-        if let Some(path) = block.lines[0].strip_prefix("// ")
-            && path.ends_with(".rs")
+    fn write_file(&self, block: &Block<'_>, comment: &str, ending: &str) {
+        if let Some(path) = block.lines[0].strip_prefix(comment)
+            && path.ends_with(ending)
         {
             std::fs::write(self.directory.join(path), block.lines.join("\n")).unwrap();
         }
@@ -333,7 +369,8 @@ fn repository() -> PathBuf {
 /// The host and port of an address that has them.
 fn host_and_port(address: &str) -> Option<&str> {
     let behind = |scheme| address.strip_prefix(scheme);
-    behind("tcp://").or_else(|| behind("udp://"))
+    let schemes = ["tcp://", "tls://", "udp://"];
+    schemes.into_iter().find_map(behind)
 }
 
 /// Whether a line is what a document says, where `…` stands for anything.
