@@ -162,4 +162,24 @@ mod tests {
             (&json!(0), &json!(7))
         );
     }
+
+    /// The bug: peers without valid credentials or permissions, and certificates that could not be used, were not in the line.
+    #[test]
+    fn refused_credentials_messages_and_certificates_are_in_the_summary() {
+        let metrics = Metrics {
+            auth_refused: 2,
+            forbidden: 3,
+            tls_reloads_refused: 4,
+            ..Metrics::default()
+        };
+        let (text, object) = (summary(&metrics), object(&metrics));
+        for (name, count) in [
+            ("auth_refused", 2),
+            ("forbidden", 3),
+            ("tls_reloads_refused", 4),
+        ] {
+            assert!(text.contains(&format!(" {name}={count}")), "{text}");
+            assert_eq!(object[name], json!(count));
+        }
+    }
 }
