@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tidewire::auth::{Access, Identity};
+use tidewire::auth::{Access, Chain, Identity};
 use tidewire_proto::text::escaped;
 
 use crate::failure::Failure;
@@ -36,6 +36,15 @@ pub(crate) struct CheckArguments {
 pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let file = UserFile::read(&arguments.file)?;
     let tokens = file.token_names(arguments.auth_tokens.as_deref())?;
+    // This reads the proofs of the users, as a server does.
+    file.chain(Chain::new())?;
+    if !file.has_users() {
+        let what = format!(
+            "{} has no [auth] and no [[users]]",
+            arguments.file.display()
+        );
+        return Err(Failure::judgement(what, NO_USERS).into());
+    }
     let (mut text, mut warnings) = (Vec::new(), 0);
     for name in file.names() {
         let Some(identity) = file.users.identity(name) else {
@@ -129,9 +138,13 @@ fn list(access: &Access) -> String {
     }
 }
 
+/// The remedy for a file without users.
+const NO_USERS: &str =
+    "add some: without them everybody may do everything, or with --auth-tokens whoever has a token";
+
 const EXAMPLES: &str = "\
 Examples:
   tidewire check tidewire.toml
   tidewire check tidewire.toml --auth-tokens tokens --user sensor-7
 
-Exit codes: 0 everything has an effect, 2 a file is wrong, 99 a pattern or a token has no effect.";
+Exit codes: 0 everything has an effect, 2 a file is wrong, 99 a pattern or a token has no effect, or there are no users.";

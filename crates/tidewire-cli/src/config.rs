@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::OsStr;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Args, Command};
 use thiserror::Error;
 use tidewire_load::scenario::nearest_key;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::serve::ServeArguments;
 use crate::users::TABLES;
 
 /// Why a configuration file cannot be used.
@@ -49,6 +50,14 @@ pub(crate) fn with_defaults_of(command: Command, path: &Path) -> Result<Command,
         file: path.display().to_string(),
     };
     reader.apply(command)
+}
+
+/// Refuses the text of a file with which no server would start: unknown keys and wrong values.
+pub(crate) fn check_text(text: &str, path: &Path) -> Result<(), ConfigError> {
+    let file = path.display().to_string();
+    let reader = Reader { text, file };
+    let command = ServeArguments::augment_args(Command::new("serve"));
+    reader.apply(command).map(drop)
 }
 
 /// The keys that a file may hold, in the order of the flags.
@@ -149,7 +158,7 @@ fn check(command: &Command, flag: &Arg, values: &[String]) -> Result<(), clap::E
 
 fn unknown(command: &Command, key: &str) -> String {
     let known = keys(command);
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).chain(TABLES).collect();
     // The user may have written the flag as on the command line.
     match nearest_key(&key.replace('-', "_"), &known) {
         Some(nearest) => format!("unknown key `{key}`; did you mean `{nearest}`?"),
@@ -212,10 +221,9 @@ const FOUND_CHARS_MAX: usize = 60;
 #[cfg(test)]
 mod tests {
     use clap::FromArgMatches;
-    use clap::{Args, Parser};
+    use clap::Parser;
 
     use super::*;
-    use crate::serve::ServeArguments;
 
     /// A command with only the flags of serve.
     #[derive(Debug, Parser)]
@@ -355,6 +363,10 @@ mod tests {
                 "t.toml:2: not valid TOML: duplicate key",
             ),
             ("[serve]\nlanes = 1", "t.toml:1: unknown key `serve`"),
+            (
+                "[[user]]\nname = \"a\"",
+                "t.toml:1: unknown key `user`; did you mean `users`?",
+            ),
         ] {
             let error = error(text);
             assert!(error.contains(told), "{text:?}: {error}");

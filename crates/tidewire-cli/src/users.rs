@@ -15,6 +15,8 @@ use tidewire::auth::{
 };
 use tidewire::{RateLimit, RateLimitError, WhenExceeded};
 
+use crate::config::{ConfigError, check_text};
+
 /// Why users cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum UsersError {
@@ -33,6 +35,18 @@ pub(crate) enum UsersError {
         path: PathBuf,
         /// The error of the TOML reader, with the line.
         message: String,
+    },
+    /// A key is unknown, or a value is wrong.
+    #[error(transparent)]
+    Key(#[from] ConfigError),
+    /// The tables were there before. Without them all users may do everything, so this is taken for a mistake.
+    #[error(
+        "{} has no [auth] and no [[users]] any more; put them back, or restart the server to do without them",
+        path.display()
+    )]
+    NoTables {
+        /// The file.
+        path: PathBuf,
     },
     /// A user is there twice.
     #[error("there are two users {0:?}; rename or remove one")]
@@ -124,9 +138,8 @@ struct Lists {
 pub(crate) struct Sources {
     pub(crate) config: Option<PathBuf>,
     pub(crate) tokens: Option<PathBuf>,
-    /// Whether the configuration has had users. Then a token alone gives nobody a permission any more: the owner of a
-    /// token must not gain all of them when the last user is removed.
-    pub(crate) had_users: bool,
+    /// Whether the tables must be there, because they were.
+    pub(crate) needs_tables: bool,
 }
 
 /// The users of a file, with what proves who they are.
@@ -149,6 +162,7 @@ impl UserFile {
             path: path.to_owned(),
             source,
         })?;
+        check_text(&text, path)?;
         let tables: Tables = toml::from_str(&text).map_err(|error| UsersError::Syntax {
             path: path.to_owned(),
             message: error.to_string().trim_end().replace('\n', " "),
@@ -220,7 +234,7 @@ impl UserFile {
     }
 
     /// Knows peers by certificate, Unix user and address, and then as anonymous.
-    fn chain(&self, first: Chain) -> Result<Chain, UsersError> {
+    pub(crate) fn chain(&self, first: Chain) -> Result<Chain, UsersError> {
         let users = || Arc::clone(&self.users);
         let mut by_certificate = ByCertificate::new(users());
         let mut by_unix_user = ByUnixUser::new(users());
@@ -273,14 +287,24 @@ impl UserTable {
 }
 
 impl Sources {
-    /// Makes the authenticator of a server. `None` if neither the file nor the flags say anything about users.
+    /// Makes the authenticator of a server. `None` if neither the file nor the flags say anything about users. After the file
+    /// had users once, it must have some each time: an empty or half written file takes no permission checks away.
     ///
     /// # Errors
     /// See [`UsersError`].
     pub(crate) fn authenticator(&mut self) -> Result<Option<Chain>, UsersError> {
         let file = self.config.as_deref().map(UserFile::read).transpose()?;
-        let file = file.filter(|file| self.had_users || file.has_users());
-        self.had_users |= file.is_some();
+        let file = file.filter(UserFile::has_users);
+        let has_tables = file.is_some();
+        if let (true, false, Some(path)) = (self.needs_tables, has_tables, &self.config) {
+            return Err(UsersError::NoTables { path: path.clone() });
+        }
+        let made = self.make(file)?;
+        self.needs_tables = has_tables;
+        Ok(made)
+    }
+
+    fn make(&self, file: Option<UserFile>) -> Result<Option<Chain>, UsersError> {
         let Some(tokens) = &self.tokens else {
             return file.map(|file| file.chain(Chain::new())).transpose();
         };

@@ -163,7 +163,7 @@ fn end_of(client: &Client) -> CloseReason {
 
 const REVOKED: CloseReason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
 
-/// The bug: a user was removed, and a line of the token file still named it. The whole reload failed, and nobody was revoked.
+/// Regression: a user was removed, and a line of the token file still named it. The whole reload failed, and nobody was revoked.
 #[test]
 fn the_session_of_a_removed_user_ends_though_its_token_is_still_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,8 +195,8 @@ fn the_session_of_a_removed_user_ends_though_its_token_is_still_in_the_file() {
     });
 }
 
-/// The bug: without a single user in the configuration, a token lets its owner do everything. So the removal of the last user gave
-/// it all permissions at the reload.
+/// Regression: without a single user in the configuration, a token lets its owner do everything. So the removal of the last
+/// user gave it all permissions at the reload.
 #[test]
 fn the_removal_of_the_last_user_revokes_it_and_gives_it_no_permission() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,9 +205,42 @@ fn the_removal_of_the_last_user_revokes_it_and_gives_it_no_permission() {
         server_with_users(folder.path(), "rpc", "[[users]]\nname = \"ann\"\n");
     let client = Client::builder().credentials(Token::new(&ann).unwrap());
     let client = client.connect(&address).wait().unwrap();
-    reload(&mut server, folder.path(), "");
+    reload(&mut server, folder.path(), "[auth.default_permissions]\n");
     assert_eq!(end_of(&client), REVOKED);
     assert_eq!(call(folder.path(), &address, &ann).status.code(), Some(4));
+}
+
+/// An empty or mistyped file had no users, and without users whoever had a token could do everything.
+#[test]
+fn a_reload_makes_nobody_an_administrator_when_the_users_are_gone_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = new_token(folder.path(), "ann");
+    let tokens = folder.path().join("tokens").display().to_string();
+    let config = folder.path().join("tidewire.toml");
+    let path = config.display().to_string();
+    let users = "[[users]]\nname = \"ann\"\npermissions.call = { allow = [\"echo\"] }\n";
+    fs::write(&config, users).unwrap();
+    let (mut server, address) = Process::rpc_server(&["--config", &path, "--auth-tokens", &tokens]);
+    for (text, told) in [
+        ("", "has no [auth] and no [[users]] any more"),
+        ("lanes = 1\n", "has no [auth] and no [[users]] any more"),
+        (
+            &*users.replace("[[users]]", "[[user]]"),
+            "did you mean `users`?",
+        ),
+        (&*format!("colour = 1\n{users}"), "unknown key `colour`"),
+    ] {
+        fs::write(&config, text).unwrap();
+        server.signal(Signal::HUP);
+        let line = server.expect("the former users stay");
+        assert!(line.contains(told), "{line}");
+        let ended = call(folder.path(), &address, &token);
+        assert_eq!(ended.status.code(), Some(4), "{text:?}: {}", ended.text());
+    }
+    fs::write(&config, users.replace("echo", "add")).unwrap();
+    server.signal(Signal::HUP);
+    server.expect("the users were read again");
+    assert_eq!(call(folder.path(), &address, &token).status.code(), Some(0));
 }
 
 #[test]
@@ -248,10 +281,38 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
     assert!(!ended.text().contains("anonymous"));
     assert_eq!(check(users, &["--user", "bob"]).status.code(), Some(2));
-    let ended = check("[[users]]\nnam = 1\n", &[]);
-    assert_eq!(ended.status.code(), Some(2));
+    for (wrong, told) in [
+        ("[[users]]\nnam = 1\n", "unknown field `nam`"),
+        ("[[user]]\nname = \"ann\"\n", "did you mean `users`?"),
+        ("lanes = 0.5\n[auth]\n", "must be a whole number"),
+    ] {
+        let ended = check(wrong, &[]);
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(told), "{}", ended.text());
+    }
+    let ended = check("lanes = 1\n", &[]);
+    assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
     assert!(
-        ended.text().contains("unknown field `nam`"),
+        ended.text().contains("no [auth] and no [[users]]"),
+        "{}",
+        ended.text()
+    );
+}
+
+/// Ranges of addresses were read by servers only.
+#[test]
+fn check_finds_an_address_that_no_server_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidewire.toml");
+    fs::write(
+        &path,
+        "[[users]]\nname = \"a\"\naddresses = [\"10.0.0.0/33\"]\n",
+    )
+    .unwrap();
+    let ended = Process::start(&["check", &path.display().to_string()]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(
+        ended.text().contains("\"10.0.0.0/33\" is not a range"),
         "{}",
         ended.text()
     );
