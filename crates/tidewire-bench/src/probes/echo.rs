@@ -17,7 +17,7 @@ use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 use super::flight::Flight;
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{AtEdge, BLOCK_BYTES, Edge, Frame};
+use super::{AtEdge, BLOCK_BYTES, Edge, Frame, Link};
 
 /// The load of the client.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ pub(crate) struct EchoOutcome {
 }
 
 #[derive(Debug)]
-struct Connection {
-    stream: Stream,
+struct Connection<L> {
+    stream: L,
     /// Bytes read that are not yet a whole frame, in the client; bytes not yet written, in the server.
     rest: Vec<u8>,
     blocked: bool,
@@ -74,25 +74,36 @@ struct Connection {
 
 /// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
 /// turn, where they are counted.
-pub(crate) fn serve(
+pub(crate) fn serve<L: Link>(
     listener: &Listener,
     stop: &AtomicBool,
     allocated_bytes: &AtomicU64,
 ) -> io::Result<()> {
+    serve_with(listener, L::accept, |_| {}, stop, allocated_bytes)
+}
+
+/// The same with another way to make connections, and with a function that may change what came before it goes back.
+pub(crate) fn serve_with<L: Link>(
+    listener: &Listener,
+    accept: impl Fn(Stream) -> io::Result<L>,
+    answer: impl Fn(&mut [u8]),
+    stop: &AtomicBool,
+    allocated_bytes: &AtomicU64,
+) -> io::Result<()> {
     let mut set = AcceptSet::new(listener)?;
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<Connection<L>>> = Vec::new();
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut ready = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         set.wait_for(&mut ready, TIMEOUT, |stream| {
-            connections.push(Some(Connection::new(stream)));
+            connections.push(accept(stream).ok().map(Connection::new));
         })?;
         for &number in &ready {
             let Some(connection) = connections[number].as_mut() else {
                 continue;
             };
             let was_blocked = connection.blocked;
-            if connection.echo(&mut buffer).is_err() {
+            if connection.echo(&mut buffer, &answer).is_err() {
                 connections[number] = None;
             } else if connection.blocked != was_blocked {
                 set.set()
@@ -105,12 +116,12 @@ pub(crate) fn serve(
 }
 
 /// Connects, offers the load, calls `at_edge` at both ends of its window, and waits for the last replies.
-pub(crate) fn drive(
+pub(crate) fn drive<L: Link>(
     address: &SocketAddress,
     load: &EchoLoad,
     at_edge: AtEdge<'_>,
 ) -> io::Result<EchoOutcome> {
-    measure(&mut Client::connect(address, load)?, load, at_edge)
+    measure(&mut Client::<L>::connect(address, load)?, load, at_edge)
 }
 
 /// A client that goes round once when it is asked to.
@@ -161,16 +172,16 @@ pub(super) fn measure(
 }
 
 /// The client's connections and what it needs to serve them.
-struct Client {
+struct Client<L> {
     frame: Frame,
     set: WaitSet,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<L>>,
     ready: Vec<usize>,
     buffer: Vec<u8>,
     block: Vec<u8>,
 }
 
-impl Client {
+impl<L: Link> Client<L> {
     /// Connects all and sends what is to be in flight.
     fn connect(address: &SocketAddress, load: &EchoLoad) -> io::Result<Self> {
         let mut client = Self {
@@ -182,7 +193,8 @@ impl Client {
             block: Vec::with_capacity(BLOCK_BYTES),
         };
         for number in 0..load.connections {
-            let connection = Connection::new(connect(address, load.greets)?);
+            let link: L = connect(address, load.greets)?;
+            let connection = Connection::new(link);
             client.set.add(connection.stream.as_fd(), number)?;
             client.connections.push(connection);
         }
@@ -193,7 +205,7 @@ impl Client {
     }
 }
 
-impl EchoClient for Client {
+impl<L: Link> EchoClient for Client<L> {
     fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
         self.set.wait(&mut self.ready)?;
         for &number in &self.ready {
@@ -216,8 +228,8 @@ impl EchoClient for Client {
 }
 
 /// A connection that is made when this returns, and welcomed if it is to greet.
-pub(crate) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Stream> {
-    let mut stream = Stream::connect(address).map_err(io::Error::other)?;
+pub(crate) fn connect<L: Link>(address: &SocketAddress, greets: bool) -> io::Result<L> {
+    let stream = Stream::connect(address).map_err(io::Error::other)?;
     let mut set = WaitSet::new()?;
     set.add(stream.as_fd(), 0)?;
     set.watch_output(stream.as_fd(), 0, true)?;
@@ -226,11 +238,13 @@ pub(crate) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Strea
         set.wait(&mut ready)?;
     }
     stream.finish_connect().map_err(io::Error::other)?;
+    set.watch_output(stream.as_fd(), 0, false)?;
+    let mut link = L::dial(stream)?;
+    link.settle()?;
     if greets {
-        set.watch_output(stream.as_fd(), 0, false)?;
-        greet(&mut stream, &mut set)?;
+        greet(&mut link, &mut set)?;
     }
-    Ok(stream)
+    Ok(link)
 }
 
 /// Appends a hello in TW1.
@@ -247,11 +261,11 @@ pub(crate) fn push_hello(agent: &str, out: &mut Vec<u8>) {
 }
 
 /// Says hello in TW1 and waits for the welcome, behind which nothing comes before something is sent.
-fn greet(stream: &mut Stream, set: &mut WaitSet) -> io::Result<()> {
+fn greet(stream: &mut impl Link, set: &mut WaitSet) -> io::Result<()> {
     let mut frame = Vec::new();
     push_hello("probe", &mut frame);
     stream.write(&frame)?;
-    let (mut answer, mut buffer) = (Vec::new(), [0; 1024]);
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; BLOCK_BYTES]);
     let mut ready = Vec::new();
     loop {
         match Tw1
@@ -275,8 +289,8 @@ fn greet(stream: &mut Stream, set: &mut WaitSet) -> io::Result<()> {
     }
 }
 
-impl Connection {
-    fn new(stream: Stream) -> Self {
+impl<L: Link> Connection<L> {
+    fn new(stream: L) -> Self {
         Self {
             stream,
             rest: Vec::new(),
@@ -288,10 +302,9 @@ impl Connection {
     }
 
     /// Server: writes what waits, then reads and writes back until there is nothing more.
-    fn echo(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+    fn echo(&mut self, buffer: &mut [u8], answer: &impl Fn(&mut [u8])) -> io::Result<()> {
         if self.blocked {
             let waiting = std::mem::take(&mut self.rest);
-            self.blocked = false;
             self.write(&waiting)?;
         }
         while !self.blocked {
@@ -301,6 +314,7 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
+            answer(&mut buffer[..count]);
             self.write(&buffer[..count])?;
             if count < buffer.len() {
                 return Ok(());
@@ -310,20 +324,14 @@ impl Connection {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self.stream.write(bytes) {
-            Ok(count) if count == bytes.len() => Ok(()),
-            Ok(count) => {
-                self.blocked = true;
-                self.rest.extend_from_slice(&bytes[count..]);
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.blocked = true;
-                self.rest.extend_from_slice(bytes);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        let count = match self.stream.write(bytes) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        self.rest.extend_from_slice(&bytes[count..]);
+        self.blocked = count < bytes.len() || self.stream.is_blocked();
+        Ok(())
     }
 
     /// Client: sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.
@@ -342,7 +350,7 @@ impl Connection {
         self.next_number += count;
         self.flight.sent(self.next_number, now_ns);
         let written = self.stream.write(block)?;
-        if written < block.len() {
+        if written < block.len() || self.stream.is_blocked() {
             return Err(io::Error::other(
                 "more is in flight than the socket's buffer holds; ask for less",
             ));

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::{Listener, SocketAddress, Stream};
+use tidewire_io::socket::{Listener, SocketAddress};
 
 use super::echo::{connect, publish_allocations};
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{BLOCK_BYTES, Frame, Parse};
+use super::{BLOCK_BYTES, Frame, Link, Parse};
 
 /// The load of the sender.
 #[derive(Clone, Debug)]
@@ -27,10 +27,10 @@ pub(crate) struct IngestLoad {
 /// Connections that are written to. They are closed when this is dropped, which should be after the receiver has taken
 /// everything: a connection that is closed with bytes unread on its own side resets the other.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub(crate) struct Sender<L> {
     set: WaitSet,
     /// Each stream, and how much of its current block is written.
-    streams: Vec<(Stream, usize)>,
+    streams: Vec<(L, usize)>,
     block: Vec<u8>,
     frame_bytes: usize,
     bytes: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Received {
 }
 
 /// Counts what arrives, in reads of at most `read_bytes`, until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
-pub(crate) fn serve(
+pub(crate) fn serve<L: Link>(
     listener: &Listener,
     parse: Parse,
     read_bytes: usize,
@@ -61,14 +61,14 @@ pub(crate) fn serve(
 ) -> io::Result<()> {
     let mut set = AcceptSet::new(listener)?;
     // A connection and its unfinished frame.
-    let mut open: Vec<Option<(Stream, Vec<u8>)>> = Vec::new();
+    let mut open: Vec<Option<(L, Vec<u8>)>> = Vec::new();
     let mut counts = Counts::default();
     let mut buffer = vec![0; read_bytes];
     let mut ready = Vec::new();
     let mut gone = 0;
     while !stop.load(Ordering::Relaxed) && gone < connections {
         set.wait_for(&mut ready, TIMEOUT, |stream| {
-            open.push(Some((stream, Vec::new())));
+            open.push(L::accept(stream).ok().map(|link| (link, Vec::new())));
         })?;
         for &number in &ready {
             let Some((stream, rest)) = open[number].as_mut() else {
@@ -106,7 +106,7 @@ impl Counts {
 
 /// Reads and counts until there is nothing more, or it is another connection's turn. Returns whether the connection ended.
 fn drain(
-    stream: &mut Stream,
+    stream: &mut impl Link,
     rest: &mut Vec<u8>,
     parse: Parse,
     buffer: &mut [u8],
@@ -133,12 +133,12 @@ fn drain(
     false
 }
 
-impl Sender {
+impl<L: Link> Sender<L> {
     pub(crate) fn connect(address: &SocketAddress, load: &IngestLoad) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let mut streams = Vec::with_capacity(load.connections);
         for number in 0..load.connections {
-            let stream = connect(address, load.greets)?;
+            let stream: L = connect(address, load.greets)?;
             set.add(stream.as_fd(), number)?;
             set.watch_output(stream.as_fd(), number, true)?;
             streams.push((stream, 0));
@@ -168,7 +168,11 @@ impl Sender {
     /// Writes the rest of blocks that were begun, so that only whole frames were sent. Returns how many since the
     /// connections were made.
     pub(crate) fn finish(&mut self) -> io::Result<u64> {
-        while self.streams.iter().any(|(_, at)| *at > 0) {
+        while self
+            .streams
+            .iter()
+            .any(|(stream, at)| *at > 0 || stream.is_blocked())
+        {
             self.turn(false)?;
         }
         Ok(self.bytes / self.frame_bytes as u64)
@@ -192,7 +196,10 @@ impl Sender {
                 }
             }
             self.bytes += written as u64;
-            if !goes_on && *at == 0 {
+            if !goes_on && stream.is_blocked() {
+                stream.write(&[])?;
+            }
+            if !goes_on && *at == 0 && !stream.is_blocked() {
                 self.set.watch_output(stream.as_fd(), number, false)?;
             }
         }
@@ -205,6 +212,8 @@ const READS_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {
+    use tidewire_io::socket::Stream;
+
     use super::*;
     use crate::probes::echo::{self, EchoLoad};
 
@@ -227,7 +236,8 @@ mod tests {
             let stop = AtomicBool::new(false);
             let sent = std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    serve(&listener, parse, BLOCK_BYTES * 4, 3, &stop, &received).unwrap();
+                    serve::<Stream>(&listener, parse, BLOCK_BYTES * 4, 3, &stop, &received)
+                        .unwrap();
                 });
                 let load = IngestLoad {
                     connections: 3,
@@ -235,7 +245,7 @@ mod tests {
                     frame: Frame::one_way(parse, 32),
                     greets: false,
                 };
-                let mut sender = Sender::connect(&address, &load).unwrap();
+                let mut sender = Sender::<Stream>::connect(&address, &load).unwrap();
                 sender.write_for(Duration::from_millis(50)).unwrap();
                 sender.finish().unwrap()
             });
@@ -269,7 +279,7 @@ mod tests {
             greets: true,
         };
         assert!(
-            echo::drive(&address, &load, &mut |_| Ok(()))
+            echo::drive::<Stream>(&address, &load, &mut |_| Ok(()))
                 .unwrap()
                 .replies
                 > 0
@@ -283,11 +293,11 @@ mod tests {
         let stop = std::sync::Arc::new(AtomicBool::new(false));
         let server = std::thread::spawn({
             let stop = std::sync::Arc::clone(&stop);
-            move || echo::serve(&listener, &stop, &AtomicU64::new(0))
+            move || echo::serve::<Stream>(&listener, &stop, &AtomicU64::new(0))
         });
         for (connections, in_flight) in [(1, 1), (3, 128)] {
             let load = EchoLoad::short(connections, in_flight);
-            let outcome = echo::drive(&address, &load, &mut |_| Ok(())).unwrap();
+            let outcome = echo::drive::<Stream>(&address, &load, &mut |_| Ok(())).unwrap();
             assert!(outcome.replies > 0 && outcome.latency.count() > 0);
             assert_eq!(outcome.lost, 0);
         }

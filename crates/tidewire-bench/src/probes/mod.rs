@@ -20,10 +20,12 @@ pub(crate) mod echo;
 mod flight;
 mod frame;
 pub(crate) mod ingest;
+mod link;
 pub(crate) mod ring;
 pub(crate) mod wait;
 
 pub(crate) use frame::{Frame, Parse};
+pub(crate) use link::{Link, TlsLink};
 
 /// An end of the window in which a probe counts. A probe calls back at both, so that what its window cost can be told from
 /// what warming up before it and waiting behind it did.

@@ -1,21 +1,20 @@
 //! One connection of the subscriber: it reads bytes, decodes the dialect, and checks the numbers.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
 
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::Stream;
 use tidewire_load::statistics::LatencyHistogram;
 
 use super::dialect::{Dialect, DialectError, Next, Publish, Role};
 use crate::pace::Pace;
+use crate::probes::Link;
 use crate::probes::wait::WaitSet;
 use crate::publication::Publication;
 
 /// A connection, open or ended.
 #[derive(Debug)]
-pub(super) struct Connection<D> {
-    stream: Stream,
+pub(super) struct Connection<D, L> {
+    stream: L,
     dialect: D,
     role: Role,
     /// Bytes of a message that is not complete.
@@ -64,9 +63,9 @@ pub(super) enum Broken {
     Dialect(DialectError),
 }
 
-impl<D: Dialect> Connection<D> {
+impl<D: Dialect, L: Link> Connection<D, L> {
     /// Creates it over a connected stream and queues the first bytes of the dialect.
-    pub(super) fn new(stream: Stream, role: Role) -> Result<Self, Broken> {
+    pub(super) fn new(stream: L, role: Role) -> Result<Self, Broken> {
         let mut connection = Self {
             stream,
             dialect: D::default(),

@@ -35,7 +35,7 @@ use self::connection::{Broken, Connection, Tally};
 use self::dialect::{Dialect, Role};
 use super::pace::{Pace, TICK_NS};
 use crate::probes::wait::WaitSet;
-use crate::probes::{AtEdge, Edge, echo};
+use crate::probes::{AtEdge, Edge, Link, echo};
 
 /// The publications to listen to.
 #[derive(Clone, Debug)]
@@ -112,29 +112,31 @@ pub(crate) enum ListenError {
 pub(crate) type Listen = fn(&SocketAddress, &Listening, AtEdge<'_>) -> Result<Heard, ListenError>;
 
 /// How to listen to a server of ours: in TW1 with its handshake.
-pub(crate) const TW1: Listen = listen_in::<tw1::Tw1>;
+pub(crate) fn tw1<L: Link>() -> Listen {
+    listen_in::<tw1::Tw1, L>
+}
 
 /// How to listen to other servers, by the name of their protocol in [`Work::codec`](crate::contract::Work::codec). TW1 is
 /// here without its handshake, and `length` is u32, big-endian, before every payload. NATS and Redis are brokers.
-pub(crate) fn dialect(name: &str) -> Option<Listen> {
+pub(crate) fn dialect<L: Link>(name: &str) -> Option<Listen> {
     Some(match name {
-        "tw1" => listen_in::<tw1::BareTw1>,
-        "length" => listen_in::<length::Length>,
-        "websocket" => listen_in::<websocket::WebSocket>,
-        "nats" => listen_in::<nats::Nats>,
-        "redis" => listen_in::<redis::Redis>,
-        "zmtp" => listen_in::<zmtp::Zmtp>,
-        "sp" => listen_in::<sp::Sp>,
+        "tw1" => listen_in::<tw1::BareTw1, L>,
+        "length" => listen_in::<length::Length, L>,
+        "websocket" => listen_in::<websocket::WebSocket, L>,
+        "nats" => listen_in::<nats::Nats, L>,
+        "redis" => listen_in::<redis::Redis, L>,
+        "zmtp" => listen_in::<zmtp::Zmtp, L>,
+        "sp" => listen_in::<sp::Sp, L>,
         _ => return None,
     })
 }
 
-fn listen_in<D: Dialect>(
+fn listen_in<D: Dialect, L: Link>(
     address: &SocketAddress,
     listening: &Listening,
     at_edge: AtEdge<'_>,
 ) -> Result<Heard, ListenError> {
-    let mut crowd = Crowd::<D>::connect(address, listening)?;
+    let mut crowd = Crowd::<D, L>::connect(address, listening)?;
     crowd.subscribe()?;
     crowd.begin(address)?;
     let first_ns = now_ns();
@@ -166,18 +168,18 @@ fn listen_in<D: Dialect>(
 }
 
 /// All connections, on one thread.
-struct Crowd<'a, D> {
+struct Crowd<'a, D, L> {
     listening: &'a Listening,
     set: WaitSet,
-    connections: Vec<Connection<D>>,
+    connections: Vec<Connection<D, L>>,
     /// To a broker, and how many messages are due there.
-    publisher: Option<(Connection<D>, Pace)>,
+    publisher: Option<(Connection<D, L>, Pace)>,
     buffer: Vec<u8>,
     ready: Vec<usize>,
     tally: Tally,
 }
 
-impl<'a, D: Dialect> Crowd<'a, D> {
+impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
     fn connect(address: &SocketAddress, listening: &'a Listening) -> Result<Self, ListenError> {
         let set = WaitSet::new().map_err(ListenError::Wait)?;
         let mut connections = Vec::with_capacity(listening.connections);
@@ -205,7 +207,7 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         let until_ns = now_ns() + READY_TIMEOUT.as_nanos() as u64;
         loop {
             let connections = self.connections.len();
-            let of = |one: &&Connection<D>| one.is_ready() && !one.is_closed;
+            let of = |one: &&Connection<D, L>| one.is_ready() && !one.is_closed;
             let ready = self.connections.iter().filter(of).count();
             if ready == connections {
                 return Ok(());
@@ -310,7 +312,7 @@ impl<'a, D: Dialect> Crowd<'a, D> {
 
     /// Whether something of the window may still come.
     fn is_awaiting(&self) -> bool {
-        let is_awaiting = |one: &Connection<D>| !one.is_closed && !one.sequence.is_past;
+        let is_awaiting = |one: &Connection<D, L>| !one.is_closed && !one.sequence.is_past;
         self.connections.iter().any(is_awaiting)
     }
 
@@ -332,12 +334,12 @@ impl<'a, D: Dialect> Crowd<'a, D> {
 }
 
 /// Opens a connection that has this number in the set.
-fn open<D: Dialect>(
+fn open<D: Dialect, L: Link>(
     address: &SocketAddress,
     role: Role,
     set: &WaitSet,
     number: usize,
-) -> io::Result<Connection<D>> {
+) -> io::Result<Connection<D, L>> {
     let connection = Connection::new(echo::connect(address, false)?, role).map_err(into_io)?;
     connection.watch(set, number)?;
     Ok(connection)

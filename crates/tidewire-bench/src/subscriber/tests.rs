@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
+use tidewire_io::socket::Stream;
+
 use super::*;
 use crate::publication::Publication;
 
@@ -64,7 +66,8 @@ fn hear_enough(connections: usize, least: u64, serve: fn(Vec<TcpStream>)) -> Hea
             edges.push(edge);
             Ok(())
         };
-        let heard = listen_in::<length::Length>(&address, &listening, &mut at_edge).unwrap();
+        let heard =
+            listen_in::<length::Length, Stream>(&address, &listening, &mut at_edge).unwrap();
         thread.join().unwrap();
         assert_eq!(edges, [Edge::Start, Edge::End]);
         if heard.sent >= least {
@@ -168,7 +171,7 @@ fn a_broker_gets_what_it_passes_on_at_the_rate_that_is_asked_for() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = SocketAddress::Tcp(listener.local_addr().unwrap());
     let thread = std::thread::spawn(move || broker(&listener));
-    let heard = listen_in::<nats::Nats>(&address, &listening(1), &mut |_| Ok(())).unwrap();
+    let heard = listen_in::<nats::Nats, Stream>(&address, &listening(1), &mut |_| Ok(())).unwrap();
     thread.join().unwrap();
     assert_eq!((heard.lost, heard.closed), (0, 0));
     assert!(heard.sent > 0);
@@ -182,7 +185,7 @@ fn a_server_that_ends_or_talks_nonsense_is_an_error() {
             .write_all(b"HTTP/1.1 404 Not Found\r\n\r\n")
             .unwrap();
     });
-    let listen = listen_in::<websocket::WebSocket>;
+    let listen = listen_in::<websocket::WebSocket, Stream>;
     let error = listen(&address, &listening(1), &mut |_| Ok(())).unwrap_err();
     thread.join().unwrap();
     assert!(matches!(
@@ -191,7 +194,8 @@ fn a_server_that_ends_or_talks_nonsense_is_an_error() {
     ));
 
     let (address, thread) = server(1, drop);
-    let error = listen_in::<redis::Redis>(&address, &listening(1), &mut |_| Ok(())).unwrap_err();
+    let error =
+        listen_in::<redis::Redis, Stream>(&address, &listening(1), &mut |_| Ok(())).unwrap_err();
     thread.join().unwrap();
     let expected = ListenError::NotSubscribed {
         ready: 0,
@@ -207,7 +211,8 @@ fn a_server_that_floods_with_pings_and_does_not_listen_is_an_error() {
         let pings = b"PING\r\n".repeat(1_000);
         while streams[0].write_all(&pings).is_ok() {}
     });
-    let error = listen_in::<nats::Nats>(&address, &listening(1), &mut |_| Ok(())).unwrap_err();
+    let error =
+        listen_in::<nats::Nats, Stream>(&address, &listening(1), &mut |_| Ok(())).unwrap_err();
     thread.join().unwrap();
     assert!(
         matches!(error, ListenError::Dialect(DialectError::Deaf)),

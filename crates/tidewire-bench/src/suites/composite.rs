@@ -176,7 +176,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     let address = super::socket_address(&super::full_address(work, address))?;
     let greets = side == Side::Tidewire;
     let measured = drive_bare(work, frame()?, greets, stage, |load, at_edge| {
-        echo::drive(&address, load, at_edge)
+        echo::drive::<Stream>(&address, load, at_edge)
     })?;
     // On a machine that does something else nothing at all may come within a short window.
     let attempts = (measured.messages + measured.lost).max(1) as f64;

@@ -18,6 +18,7 @@ mod pollers;
 mod pubsub;
 mod rpc;
 mod startup;
+mod tls;
 mod workers;
 
 use std::hint::black_box;
@@ -51,6 +52,7 @@ pub static SUITES: &[Suite] = &[
     pubsub::SUITE,
     memory::SUITE,
     startup::SUITE,
+    tls::SUITE,
 ];
 
 /// The suite of this name, or else the nearest name.
@@ -146,7 +148,16 @@ fn endpoint(address: &str) -> Result<Endpoint, RoleError> {
 fn socket_address(address: &str) -> Result<SocketAddress, RoleError> {
     match endpoint(address)? {
         Endpoint::Socket(address) => Ok(address),
+        Endpoint::Tls(address) => Ok(SocketAddress::Tcp(address)),
         other => Err(RoleError::Unsupported(format!("no bare loop over {other}"))),
+    }
+}
+
+/// The address with the transport of the work, as a bare server over TLS listens on a plain socket.
+fn with_transport(work: &Work, address: &str) -> String {
+    match (work.transport.as_str(), address.strip_prefix("tcp://")) {
+        ("tls", Some(rest)) => format!("tls://{rest}"),
+        _ => address.to_owned(),
     }
 }
 
@@ -155,7 +166,7 @@ fn listen(work: &Work) -> Result<(Listener, String), RoleError> {
     let address = socket_address(&bind_address(work))?;
     let listener = Listener::bind(&address, &SocketOptions::default()).or_failed("listen")?;
     let address = Address::from(listener.local_address().clone()).to_string();
-    Ok((listener, address))
+    Ok((listener, with_transport(work, &address)))
 }
 
 /// Plays a server of ours that says what its lanes allocated.
@@ -169,6 +180,10 @@ fn serve_ours(server: &Server, stage: &mut Stage) -> Result<(), RoleError> {
 /// A server of ours with the address of the work, and room for all its connections.
 fn builder(work: &Work) -> Result<ServerBuilder, RoleError> {
     let builder = Server::builder().limits(limits(work));
+    let builder = match work.transport.as_str() {
+        "tls" => builder.tls(tls::settings(work)?),
+        _ => builder,
+    };
     builder.listen(&bind_address(work)).or_failed("listen")
 }
 
@@ -266,7 +281,7 @@ pub(super) fn in_own_format(work: &mut Work) {
 /// first session in a new page would be charged for all of it. Programs whose memory is measured use small pages
 /// instead.
 pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)] {
-    if work.suite == memory::SUITE.name {
+    if work.suite == memory::SUITE.name || tls::measures_memory(work) {
         &[("MIMALLOC_ALLOW_THP", "0")]
     } else {
         &[]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tidewire::{Address, Backoff, Client, Context, Message, Server};
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
+use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
 use tidewire_load::statistics::LatencyHistogram;
 
 use crate::contract::{Account, Measured, Work};
@@ -165,7 +165,7 @@ fn wrong_reply() -> RoleError {
 }
 
 fn bare_reply(address: &SocketAddress) -> io::Result<Vec<u8>> {
-    let mut stream = echo::connect(address, false)?;
+    let mut stream: Stream = echo::connect(address, false)?;
     let mut set = WaitSet::new()?;
     set.add(stream.as_fd(), 0)?;
     stream.write(WORD)?;
@@ -195,7 +195,7 @@ impl Local {
         let address = listener.local_address().clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        thread::spawn(move || echo::serve(&listener, &stopped, &AtomicU64::new(0)));
+        thread::spawn(move || echo::serve::<Stream>(&listener, &stopped, &AtomicU64::new(0)));
         Ok(Self::Bare(address, stop))
     }
 

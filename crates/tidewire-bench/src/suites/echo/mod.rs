@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{Context, Endpoint, Kind, Message};
+use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
 
 use super::codec;
@@ -22,7 +23,7 @@ use super::lane_client::{self, Task};
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::echo::{self, EchoLoad, EchoOutcome};
-use crate::probes::{AtEdge, Frame, Parse, datagram};
+use crate::probes::{AtEdge, Frame, Parse, TlsLink, datagram};
 use crate::stage::{OrFailed, Stage, Window, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
@@ -94,7 +95,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     rows
 }
 
-fn row(
+pub(super) fn row(
     quick: bool,
     transport: &str,
     codec: &str,
@@ -148,7 +149,11 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         _ => {
             let (listener, local) = super::listen(work)?;
             // It ends with the process: the runner's last word is the end of our input.
-            thread::spawn(move || echo::serve(&listener, &AtomicBool::new(false), &counted));
+            let serve = match work.transport.as_str() {
+                "tls" => echo::serve::<TlsLink>,
+                _ => echo::serve::<Stream>,
+            };
+            thread::spawn(move || serve(&listener, &AtomicBool::new(false), &counted));
             local
         }
     };
@@ -187,7 +192,10 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
             datagram::drive(address, load, at_edge)
         }),
         (Endpoint::Socket(address), _) => drive_echo(side, work, stage, |load, at_edge| {
-            echo::drive(&address, load, at_edge)
+            echo::drive::<Stream>(&address, load, at_edge)
+        }),
+        (Endpoint::Tls(address), _) => drive_echo(side, work, stage, |load, at_edge| {
+            echo::drive::<TlsLink>(&SocketAddress::Tcp(address), load, at_edge)
         }),
         (other, _) => Err(RoleError::Unsupported(format!("no echo over {other}"))),
     }

@@ -20,22 +20,23 @@ use tidewire_proto::codec::{Codec, Tw1};
 use crate::contract::{Account, Work};
 use crate::pace::Pace;
 use crate::plan::RoleError;
+use crate::probes::{Link, TlsLink};
 use crate::publication::Publication;
 use crate::stage::Stage;
 use crate::subscriber::TOPIC;
 
 /// A way to publish.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Loop {
+pub(in crate::suites) struct Loop {
     /// The frame: `tw1` as Tidewire writes it, or `length`, four bytes before each payload.
-    pub(super) codec: &'static str,
+    pub(in crate::suites) codec: &'static str,
     /// Milliseconds from one write to the next.
-    pub(super) interval_ms: u64,
+    pub(in crate::suites) interval_ms: u64,
 }
 
 /// A receiver, and how far it is in the log.
-struct Receiver {
-    stream: Stream,
+struct Receiver<L> {
+    stream: L,
     at: u64,
 }
 
@@ -46,10 +47,14 @@ struct Log {
     start: u64,
 }
 
-pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+pub(in crate::suites) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let (listener, local) = super::super::listen(work)?;
     let interval = interval(work)?;
     let published = Arc::new(AtomicU64::new(0));
+    let publish = match work.transport.as_str() {
+        "tls" => publish::<TlsLink>,
+        _ => publish::<Stream>,
+    };
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn({
         let (work, published) = (work.clone(), Arc::clone(&published));
@@ -62,7 +67,7 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 /// Publishes to so many connections until the last one has ended.
-fn publish(
+fn publish<L: Link>(
     listener: &Listener,
     work: &Work,
     interval: Duration,
@@ -71,10 +76,11 @@ fn publish(
     let mut receivers = Vec::with_capacity(work.subscribers);
     while receivers.len() < work.subscribers {
         match listener.accept() {
-            Ok(accepted) => receivers.push(Receiver {
-                stream: accepted.stream,
-                at: 0,
-            }),
+            Ok(accepted) => {
+                let mut stream = L::accept(accepted.stream)?;
+                stream.settle()?;
+                receivers.push(Receiver { stream, at: 0 });
+            }
             // There is nothing else to do until somebody comes.
             Err(_) => thread::sleep(RETRY),
         }
@@ -107,7 +113,7 @@ fn publish(
     Ok(())
 }
 
-impl Receiver {
+impl<L: Link> Receiver<L> {
     /// Writes what the socket takes of what is new.
     fn write(&mut self, log: &Log) -> io::Result<()> {
         let mut bytes = log.from(self.at);
@@ -147,12 +153,12 @@ impl Loop {
     }
 
     /// Name in the tables.
-    pub(super) fn name(self) -> String {
+    pub(in crate::suites) fn name(self) -> String {
         format!("{} frames, every {} ms", self.codec, self.interval_ms)
     }
 
     /// The same work, done like this.
-    pub(super) fn work(self, work: &Work) -> Work {
+    pub(in crate::suites) fn work(self, work: &Work) -> Work {
         Work {
             codec: self.codec.to_owned(),
             mode: format!("{}{INTERVAL_UNIT}", self.interval_ms),
@@ -183,7 +189,7 @@ fn interval(work: &Work) -> Result<Duration, RoleError> {
 }
 
 /// The loops of the limit. The first one writes what Tidewire writes, as rarely as Tidewire may.
-pub(super) const LOOPS: [Loop; 4] = [
+pub(in crate::suites) const LOOPS: [Loop; 4] = [
     Loop::every("tw1", 5),
     Loop::every(LENGTH, 5),
     Loop::every(LENGTH, 2),

@@ -4,19 +4,21 @@
 //! their clients. Beside these rows stand the two steps of the chat test that the project started from, driven by the
 //! agents of the load test.
 
-mod bare;
+pub(super) mod bare;
 mod chat;
 mod publisher;
 
 use std::time::Duration;
 
 use tidewire::Endpoint;
+use tidewire_io::socket::{SocketAddress, Stream};
 
 use crate::contract::{Measured, Work};
 use crate::hold::OFFERED;
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
+use crate::probes::{Link, TlsLink};
 use crate::stage::{OrFailed, Stage, Window};
-use crate::subscriber::{self, Listening};
+use crate::subscriber::{self, Listen, Listening};
 
 pub(super) const SUITE: Suite = Suite {
     name: "fanout",
@@ -30,7 +32,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     let mut rows: Vec<RowPlan> = chat::STEPS.map(|step| chat::row(step, quick)).into();
     let rates: &[f64] = if quick { &[2.0, 16.0] } else { &MILLIONS };
     for millions in rates {
-        let work = work(quick, millions * 1e6 / SUBSCRIBERS as f64);
+        let work = work(quick, "tcp", millions * 1e6 / SUBSCRIBERS as f64);
         let id = format!("{millions} M/s to {SUBSCRIBERS}");
         let limit = bare::LOOPS[0].work(&work);
         let row = RowPlan::new(id, work, Metric::DELIVERIES);
@@ -38,14 +40,14 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     }
     let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
     let id = format!("highest rate without loss to {SUBSCRIBERS}");
-    let work = work(quick, climb[0]);
+    let work = work(quick, "tcp", climb[0]);
     let limits = bare::LOOPS.map(|one| (one.name(), one.work(&work)));
     let row = RowPlan::new(id, work, Metric::DELIVERIES);
     rows.push(row.with_limits(limits).climbing(climb));
     rows
 }
 
-fn work(quick: bool, rate_per_sec: f64) -> Work {
+pub(super) fn work(quick: bool, transport: &str, rate_per_sec: f64) -> Work {
     let (warm_up_ms, measure_ms) = if quick { (200, 500) } else { (500, 2_000) };
     Work {
         message_bytes: PAYLOAD_BYTES,
@@ -54,7 +56,7 @@ fn work(quick: bool, rate_per_sec: f64) -> Work {
         rate_per_sec,
         warm_up_ms,
         measure_ms,
-        ..super::work(&SUITE, "tcp", "tw1")
+        ..super::work(&SUITE, transport, "tw1")
     }
 }
 
@@ -71,13 +73,13 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     if work.mode == chat::MODE {
         return chat::drive(endpoint, work, stage);
     }
-    let Endpoint::Socket(address) = endpoint else {
-        let text = format!("no raw subscriber over {}", work.transport);
-        return Err(RoleError::Unsupported(text));
-    };
-    let listen = match side {
-        Side::Tidewire => Some(subscriber::TW1),
-        Side::Bare => subscriber::dialect(&work.codec),
+    let (listen, address) = match endpoint {
+        Endpoint::Socket(address) => (listen::<Stream>(side, work), address),
+        Endpoint::Tls(address) => (listen::<TlsLink>(side, work), SocketAddress::Tcp(address)),
+        _ => {
+            let text = format!("no raw subscriber over {}", work.transport);
+            return Err(RoleError::Unsupported(text));
+        }
     };
     let unknown = || format!("the raw subscriber does not speak {}", work.codec);
     let listen = listen.ok_or_else(|| RoleError::Unsupported(unknown()))?;
@@ -102,17 +104,24 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     })
 }
 
+fn listen<L: Link>(side: Side, work: &Work) -> Option<Listen> {
+    match side {
+        Side::Tidewire => Some(subscriber::tw1::<L>()),
+        Side::Bare => subscriber::dialect::<L>(&work.codec),
+    }
+}
+
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
 const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];
 
 /// Rates to climb, in messages a second: from 1 to 128 million deliveries.
-static CLIMB: [f64; 21] = [
+pub(super) static CLIMB: [f64; 21] = [
     2_000.0, 4_000.0, 6_000.0, 8_000.0, 12_000.0, 16_000.0, 20_000.0, 24_000.0, 32_000.0, 40_000.0,
     48_000.0, 56_000.0, 64_000.0, 80_000.0, 96_000.0, 112_000.0, 128_000.0, 160_000.0, 192_000.0,
     224_000.0, 256_000.0,
 ];
 
-const SUBSCRIBERS: usize = 500;
+pub(super) const SUBSCRIBERS: usize = 500;
 
 const PAYLOAD_BYTES: usize = 32;
 

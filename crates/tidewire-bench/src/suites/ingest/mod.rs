@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Service};
+use tidewire_io::socket::{SocketAddress, Stream};
 
 use super::codec;
 use super::inproc::{self, ONE_LANE};
@@ -24,7 +25,7 @@ use super::numbers::Numbers;
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::ingest::{self, IngestLoad, Received, Sender};
-use crate::probes::{BLOCK_BYTES, Edge, Frame, Parse};
+use crate::probes::{BLOCK_BYTES, Edge, Frame, Link, Parse, TlsLink};
 use crate::stage::{OrFailed, Stage, Window, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
@@ -72,7 +73,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 
 /// Our client is given every message by itself, and so are the rivals', who batch as they see fit; the limit is blocks.
 fn coalesced(quick: bool, codec: &str, connections: usize) -> RowPlan {
-    let work = work(quick, codec, connections);
+    let work = work(quick, "tcp", codec, connections);
     let limits = limits(&work, &[BLOCK_BYTES, 16 << 10]);
     let id = format!("{codec}, {connections}, a send each, coalesced");
     RowPlan::new(id, work, Metric::MESSAGES).with_limits(limits)
@@ -82,7 +83,7 @@ fn coalesced(quick: bool, codec: &str, connections: usize) -> RowPlan {
 fn each(quick: bool, codec: &str, connections: usize) -> RowPlan {
     let work = Work {
         mode: FLUSH.to_owned(),
-        ..work(quick, codec, connections)
+        ..work(quick, "tcp", codec, connections)
     };
     let limit = in_blocks(&work, MESSAGE_BYTES);
     let id = format!("{codec}, {connections}, a write each");
@@ -92,7 +93,7 @@ fn each(quick: bool, codec: &str, connections: usize) -> RowPlan {
 
 /// The bare client sends blocks to every server, also of rivals who take frames that they did not make.
 fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> RowPlan {
-    let work = in_blocks(&work(quick, codec, connections), write_bytes);
+    let work = in_blocks(&work(quick, "tcp", codec, connections), write_bytes);
     let id = format!(
         "{codec}, {connections}, {} KiB batches",
         write_bytes / 1_024
@@ -109,7 +110,7 @@ fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> 
 
 /// Bare loops with writes of so many bytes, and reads of several sizes: large reads save system calls, small ones leave the
 /// bytes in the processor's nearest cache. Which is better depends on how many connections have something at a time.
-fn limits(work: &Work, writes: &[usize]) -> Vec<(String, Work)> {
+pub(super) fn limits(work: &Work, writes: &[usize]) -> Vec<(String, Work)> {
     let mut limits = Vec::new();
     for &write_bytes in writes {
         for read_bytes in READS {
@@ -148,22 +149,22 @@ fn within(quick: bool, mode: &str) -> RowPlan {
     let work = Work {
         transport: "inproc".to_owned(),
         mode: mode.to_owned(),
-        ..work(quick, "tw1", 1)
+        ..work(quick, "tcp", "tw1", 1)
     };
     let separator = if mode.is_empty() { "" } else { " " };
     let id = format!("tw1{separator}{mode}, within a process");
     RowPlan::new(id, work, Metric::MESSAGES)
 }
 
-fn work(quick: bool, codec: &str, connections: usize) -> Work {
+pub(super) fn work(quick: bool, transport: &str, codec: &str, connections: usize) -> Work {
     Work {
         connections,
         message_bytes: MESSAGE_BYTES,
-        ..super::timed(quick, &SUITE, "tcp", codec)
+        ..super::timed(quick, &SUITE, transport, codec)
     }
 }
 
-fn in_blocks(work: &Work, write_bytes: usize) -> Work {
+pub(super) fn in_blocks(work: &Work, write_bytes: usize) -> Work {
     Work {
         write_bytes,
         mode: String::new(),
@@ -185,10 +186,14 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let (parse, read_bytes) = (parse(work)?, read_bytes(work)?);
     let received = Arc::new(Received::default());
     let counted = Arc::clone(&received);
+    let serve = match work.transport.as_str() {
+        "tls" => ingest::serve::<TlsLink>,
+        _ => ingest::serve::<Stream>,
+    };
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn(move || {
         let stop = AtomicBool::new(false);
-        ingest::serve(&listener, parse, read_bytes, usize::MAX, &stop, &counted)
+        serve(&listener, parse, read_bytes, usize::MAX, &stop, &counted)
     });
     let message_bytes = (parse == Parse::Bytes).then_some(work.message_bytes as u64);
     serve_received(&local, &received, message_bytes, stage)
@@ -319,18 +324,30 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         };
         return drive_lane(&endpoint, work, task, stage);
     }
-    let address = match endpoint {
-        Endpoint::Socket(address) => address,
-        Endpoint::Udp(server) => return datagrams::drive_bare(server, work, stage),
-        other => return Err(RoleError::Unsupported(format!("no blocks over {other}"))),
-    };
+    match endpoint {
+        Endpoint::Socket(address) => drive_bare::<Stream>(side, &address, work, stage),
+        Endpoint::Tls(address) => {
+            drive_bare::<TlsLink>(side, &SocketAddress::Tcp(address), work, stage)
+        }
+        Endpoint::Udp(server) => datagrams::drive_bare(server, work, stage),
+        other => Err(RoleError::Unsupported(format!("no blocks over {other}"))),
+    }
+}
+
+/// Sends blocks.
+fn drive_bare<L: Link>(
+    side: Side,
+    address: &SocketAddress,
+    work: &Work,
+    stage: &mut Stage,
+) -> Result<(), RoleError> {
     let load = IngestLoad {
         connections: work.connections,
         write_bytes: work.write_bytes,
         frame: Frame::one_way(parse(work)?, work.message_bytes),
         greets: side == Side::Tidewire && work.codec == "tw1",
     };
-    let mut sender = Sender::connect(&address, &load).or_failed("send")?;
+    let mut sender = Sender::<L>::connect(address, &load).or_failed("send")?;
     let measured = send(work, stage, |duration| sender.write_for(duration))?;
     let sent = Some(sender.finish().or_failed("send")?);
     stage.measured(Measured { sent, ..measured })
@@ -376,7 +393,7 @@ fn parse(work: &Work) -> Result<Parse, RoleError> {
 }
 
 /// The mode of rivals in which the bare client sends them blocks.
-const BLOCKS: &str = "blocks";
+pub(super) const BLOCKS: &str = "blocks";
 
 /// Bytes of the bare receiver's reads.
 const READS: [usize; 2] = [256 << 10, 64 << 10];

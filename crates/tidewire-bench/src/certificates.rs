@@ -1,0 +1,263 @@
+//! Certificates that live as long as the process, and the settings of TLS that all contenders share.
+//!
+//! A server makes its own authority. Its drivers are bare clients that do not look at who signed: they are there to give a server
+//! work, and each of their microseconds is one in which it has none.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+#[cfg(feature = "aws-lc-rs")]
+use rustls::crypto::aws_lc_rs as chosen;
+#[cfg(not(feature = "aws-lc-rs"))]
+use rustls::crypto::ring as chosen;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    ServerConnection, SignatureScheme,
+};
+use tidewire::tls::{Pem, ServerTls};
+
+/// The certificates of a server and of its clients, and their keys, in PEM.
+#[derive(Debug)]
+pub struct Certificates {
+    /// The certificate of the authority.
+    pub authority: String,
+    /// The certificate of the server, for the host [`SERVER_NAME`].
+    pub server: KeyedCertificate,
+    /// The certificate of all clients.
+    pub client: KeyedCertificate,
+}
+
+/// A certificate with its key, in PEM.
+#[derive(Debug)]
+pub struct KeyedCertificate {
+    /// The certificate, without that of the authority.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+impl Certificates {
+    /// The certificates of this process, made when they are first asked for.
+    ///
+    /// # Errors
+    /// The system has no randomness for the keys.
+    pub fn get() -> io::Result<&'static Self> {
+        static MADE: OnceLock<Certificates> = OnceLock::new();
+        if let Some(made) = MADE.get() {
+            return Ok(made);
+        }
+        let made = Self::make().map_err(io::Error::other)?;
+        Ok(MADE.get_or_init(|| made))
+    }
+
+    fn make() -> Result<Self, rcgen::Error> {
+        let mut params = params("authority")?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = KeyPair::generate()?;
+        let authority = params.self_signed(&key)?.pem();
+        let issuer = Issuer::new(params, key);
+        let signed = |name, purpose| {
+            let mut params = self::params(name)?;
+            params.extended_key_usages = vec![purpose];
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            let key = KeyPair::generate()?;
+            Ok::<_, rcgen::Error>(KeyedCertificate {
+                certificate: params.signed_by(&key, &issuer)?.pem(),
+                key: key.serialize_pem(),
+            })
+        };
+        Ok(Self {
+            server: signed(SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth)?,
+            client: signed("client", ExtendedKeyUsagePurpose::ClientAuth)?,
+            authority,
+        })
+    }
+
+    /// The settings of a server of ours.
+    pub(crate) fn settings(&self, asks_clients: bool) -> ServerTls {
+        let pem = |text: &String| Pem::bytes(text.as_bytes());
+        let settings = ServerTls::new(pem(&self.server.certificate), pem(&self.server.key));
+        match asks_clients {
+            true => settings.require_clients_of(pem(&self.authority)),
+            false => settings,
+        }
+    }
+
+    /// The settings of a bare server, which are those of ours.
+    ///
+    /// # Errors
+    /// The library refuses the certificate.
+    pub fn server_config(&self, asks_clients: bool) -> io::Result<ServerConfig> {
+        self.bare_config(asks_clients).map_err(io::Error::other)
+    }
+
+    fn bare_config(&self, asks_clients: bool) -> Result<ServerConfig, Error> {
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(&[&TLS13])?;
+        let builder = if asks_clients {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(
+                CertificateDer::pem_slice_iter(self.authority.as_bytes()).flatten(),
+            );
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider());
+            let verifier = verifier
+                .build()
+                .map_err(|error| Error::General(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let (chain, key) = self.server.parsed()?;
+        let mut config = builder.with_single_cert(chain, key)?;
+        if asks_clients {
+            config.send_tls13_tickets = 0;
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        } else {
+            config.ticketer = chosen::Ticketer::new()?;
+        }
+        Ok(config)
+    }
+}
+
+impl KeyedCertificate {
+    fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
+        let unreadable = |error: rustls::pki_types::pem::Error| Error::General(error.to_string());
+        let chain: Result<_, _> =
+            CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
+        Ok((chain.map_err(unreadable)?, key.map_err(unreadable)?))
+    }
+
+    /// The settings of a client with this certificate.
+    pub(crate) fn client_config(&self) -> io::Result<ClientConfig> {
+        let parsed = self.parsed();
+        let config = parsed.and_then(|(chain, key)| trusting()?.with_client_auth_cert(chain, key));
+        config.map_err(io::Error::other)
+    }
+}
+
+/// The settings of a client that trusts every server and has no certificate. It keeps
+/// no tickets.
+///
+/// # Errors
+/// The library refuses its own settings.
+pub fn client_config() -> io::Result<ClientConfig> {
+    let mut config = trusting().map_err(io::Error::other)?.with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// The server's side of a connection with the certificate of this process.
+pub(crate) fn server() -> io::Result<ServerConnection> {
+    static CONFIG: OnceLock<Arc<ServerConfig>> = OnceLock::new();
+    let config = match CONFIG.get() {
+        Some(config) => config,
+        None => {
+            let config = Certificates::get()?.server_config(false)?;
+            CONFIG.get_or_init(|| Arc::new(config))
+        }
+    };
+    ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)
+}
+
+/// The client's side of a connection that trusts anybody.
+pub(crate) fn client() -> io::Result<ClientConnection> {
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    let config = match CONFIG.get() {
+        Some(config) => config,
+        None => {
+            let config = client_config()?;
+            CONFIG.get_or_init(|| Arc::new(config))
+        }
+    };
+    client_of(config)
+}
+
+/// The client's side with these settings.
+pub(crate) fn client_of(config: &Arc<ClientConfig>) -> io::Result<ClientConnection> {
+    let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
+    ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
+}
+
+fn trusting() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>, Error>
+{
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(&[&TLS13])?.dangerous();
+    Ok(builder.with_custom_certificate_verifier(Arc::new(Trusting(provider()))))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    Arc::clone(PROVIDER.get_or_init(|| Arc::new(chosen::default_provider())))
+}
+
+/// Accepts every server. There is nobody to be deceived by: the driver was told the address by the server itself.
+#[derive(Debug)]
+struct Trusting(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = self.0.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+fn params(name: &str) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new([name.to_owned()])?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "certificates are valid by the wall clock"
+    )]
+    let now = SystemTime::now();
+    params.not_before = (now - VALIDITY).into();
+    params.not_after = (now + VALIDITY).into();
+    Ok(params)
+}
+
+/// The name in the server's certificate.
+pub const SERVER_NAME: &str = "localhost";
+
+/// Before and after the benchmark.
+const VALIDITY: Duration = Duration::from_secs(24 * 3_600);

@@ -1,0 +1,143 @@
+//! Handshakes a second: connections that come, say one message, hear it back, and go.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::{ClientConfig, HandshakeKind};
+use tidewire_io::clock::now_ns;
+use tidewire_load::statistics::LatencyHistogram;
+
+use super::visitors::Visitors;
+use super::{FULL, MUTUAL, RESUMED};
+use crate::contract::{Measured, Work};
+use crate::plan::{Metric, RoleError, RowPlan};
+use crate::probes::Edge;
+use crate::probes::echo::DRAIN;
+use crate::stage::{OrFailed, Stage, Window};
+
+pub(super) fn row(quick: bool, mode: &str) -> RowPlan {
+    let id = match mode {
+        FULL => "full handshakes",
+        RESUMED => "resumed handshakes",
+        MUTUAL => "handshakes with client certificates",
+        other => other,
+    };
+    let row = RowPlan::new(id, super::work(quick, mode, AT_ONCE), HANDSHAKES);
+    row.with_peers(None)
+}
+
+/// The counts of the driver.
+struct Count {
+    visitors: Visitors,
+    /// Since the beginning, and within the window.
+    all: u64,
+    handshakes: u64,
+    lost: u64,
+    open: usize,
+    latency: LatencyHistogram,
+    expected: HandshakeKind,
+}
+
+pub(super) fn drive(
+    server: SocketAddr,
+    config: ClientConfig,
+    work: &Work,
+    stage: &mut Stage,
+) -> Result<(), RoleError> {
+    let what = "make handshakes";
+    // A client keeps few tickets, so each slot is a client of its own.
+    let own = |_| {
+        let mut config = config.clone();
+        if work.mode == RESUMED {
+            config.resumption = Resumption::in_memory_sessions(TICKETS);
+        }
+        Arc::new(config)
+    };
+    let configs = (0..work.connections).map(own).collect();
+    let visitors = Visitors::with_configs(server, configs, work.connections).or_failed(what)?;
+    let mut count = Count {
+        visitors,
+        all: 0,
+        handshakes: 0,
+        lost: 0,
+        open: work.connections,
+        latency: LatencyHistogram::new(),
+        expected: match work.mode.as_str() {
+            RESUMED => HandshakeKind::Resumed,
+            _ => HandshakeKind::Full,
+        },
+    };
+    for slot in 0..work.connections {
+        count.visitors.begin(slot).or_failed(what)?;
+    }
+    let mut run = |ms, is_counted| count.run_for(Duration::from_millis(ms), is_counted);
+    run(work.warm_up_ms, false).or_failed(what)?;
+    let mut window = Window::new(stage);
+    window.at(Edge::Start)?;
+    let from_ns = now_ns();
+    run(work.measure_ms, true).or_failed(what)?;
+    let seconds = (now_ns() - from_ns) as f64 / 1e9;
+    window.at(Edge::End)?;
+    count.drain().or_failed(what)?;
+    let lost = count.lost + count.open as u64;
+    let allocated_bytes = window.allocated_bytes();
+    let measured = Measured::verified(count.handshakes, seconds, lost);
+    stage.measured(Measured {
+        allocated_bytes,
+        ..measured.with_times(&count.latency)
+    })
+}
+
+impl Count {
+    fn run_for(&mut self, duration: Duration, is_counted: bool) -> std::io::Result<()> {
+        let until_ns = now_ns() + duration.as_nanos() as u64;
+        // The first ones have no tickets.
+        let enough = 2 * self.open as u64;
+        while now_ns() < until_ns || self.all < enough && self.lost == 0 {
+            self.turn(is_counted, true)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the last ones.
+    fn drain(&mut self) -> std::io::Result<()> {
+        let until_ns = now_ns() + DRAIN.as_nanos() as u64;
+        while self.open > 0 && now_ns() < until_ns {
+            self.turn(false, false)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, is_counted: bool, goes_on: bool) -> std::io::Result<()> {
+        let turn = self.visitors.turn()?;
+        let (answered, broken) = (turn.answered.clone(), turn.broken.clone());
+        for &(slot, ns) in &answered {
+            let kind = self.visitors.end(slot);
+            self.all += 1;
+            if is_counted {
+                self.handshakes += 1;
+                self.latency.record(ns);
+                self.lost += u64::from(kind != Some(self.expected));
+            }
+        }
+        self.lost += broken.len() as u64;
+        let free = answered.iter().map(|(slot, _)| *slot).chain(broken);
+        for slot in free {
+            match goes_on {
+                true => self.visitors.begin(slot)?,
+                false => self.open -= 1,
+            }
+        }
+        Ok(())
+    }
+}
+
+const HANDSHAKES: Metric = Metric::rate("handshakes_per_sec", "handshakes/s");
+
+/// Connections that are being made at the same time.
+const AT_ONCE: usize = 16;
+
+/// Servers whose tickets a client keeps.
+const TICKETS: usize = 1;

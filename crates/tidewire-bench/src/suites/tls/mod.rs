@@ -1,0 +1,335 @@
+//! TLS: the same work as in other suites, and what only TLS has: handshakes, and the memory of a session.
+//!
+//! Rows of echo, ingest and fan-out are those of the suites of these names over `tls://`. Their limit is the same bare loop with
+//! rustls by hand ([`TlsLink`]). In the other rows a bare server with the same settings is the limit, and one thread of bare
+//! clients drives both: it sends one message over each connection, so that a handshake counts only if it was worth something.
+
+mod handshakes;
+mod idle;
+mod reconnect;
+mod visitors;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use rustls::{ClientConfig, ServerConnection};
+use tempfile::TempPath;
+use tidewire::tls::ServerTls;
+use tidewire::{Context, Endpoint, HandlerResult, Message};
+use tidewire_io::socket::Stream;
+use tidewire_load::process::ProcessSample;
+
+use super::{codec, echo, fanout, ingest};
+use crate::certificates::{Certificates, KeyedCertificate, client_config};
+use crate::contract::{Account, Work};
+use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
+use crate::probes::{TlsLink, echo as bare_echo};
+use crate::stage::{OrFailed, Stage};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "tls",
+    about: "echo, ingest and fan-out over TLS, handshakes, and the memory of a session",
+    rows,
+    serve,
+    drive,
+};
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let mut rows = vec![echo_row(quick, 16, 128), echo_row(quick, 1, 1)];
+    let ingest = ingest_row(quick, "", Some(ingest::BLOCKS));
+    if quick {
+        rows.extend([ingest, fanout_row(quick, 2.0)]);
+    } else {
+        rows.push(echo_row(quick, 1, 128));
+        let mut each = echo_row(quick, 16, 128);
+        each.id += ", beside a write a message";
+        if let Some(peers) = &mut each.peers {
+            peers.mode = EACH.to_owned();
+        }
+        rows.push(each);
+        rows.push(ingest);
+        rows.push(ingest_row(quick, ", beside a send a message", Some("")));
+        rows.push(ingest_row(quick, ", beside a write a message", Some(EACH)));
+        rows.extend([16.0, 24.0].map(|millions| fanout_row(quick, millions)));
+        rows.push(highest(quick));
+    }
+    rows.extend([FULL, RESUMED, MUTUAL].map(|mode| handshakes::row(quick, mode)));
+    rows.push(reconnect::row(quick));
+    rows.extend(idle::rows(quick));
+    rows
+}
+
+fn echo_row(quick: bool, connections: usize, in_flight: usize) -> RowPlan {
+    let mut row = echo::row(quick, TLS, "tw1", "", connections, in_flight);
+    row.id = format!("echo, {connections} × {in_flight} in flight");
+    row
+}
+
+/// The bare client seals 128 messages together. Peers read its blocks, or their own drivers send message by message.
+fn ingest_row(quick: bool, beside: &str, mode: Option<&str>) -> RowPlan {
+    let work = ingest::in_blocks(&ingest::work(quick, TLS, "tw1", 16), BATCH_BYTES);
+    let limits = ingest::limits(&work, &[BATCH_BYTES]);
+    let peers = mode.map(|mode| Work {
+        mode: mode.to_owned(),
+        write_bytes: match mode {
+            ingest::BLOCKS => BATCH_BYTES,
+            _ => 0,
+        },
+        ..work.clone()
+    });
+    let row = RowPlan::new(format!("ingest, 16 × 128{beside}"), work, Metric::MESSAGES);
+    row.with_limits(limits).with_peers(peers)
+}
+
+fn fanout_row(quick: bool, millions: f64) -> RowPlan {
+    let subscribers = fanout::SUBSCRIBERS;
+    let work = fanout::work(quick, TLS, millions * 1e6 / subscribers as f64);
+    let limit = fanout::bare::LOOPS[0].work(&work);
+    let id = format!("fan-out, {millions} M/s to {subscribers}");
+    let row = RowPlan::new(id, work, Metric::DELIVERIES).with_limit(Some(limit));
+    row.with_peers(None)
+}
+
+/// The highest rate of the fan-out.
+fn highest(quick: bool) -> RowPlan {
+    let work = fanout::work(quick, TLS, fanout::CLIMB[0]);
+    let limits = fanout::bare::LOOPS.map(|one| (one.name(), one.work(&work)));
+    let id = format!(
+        "fan-out, highest rate without loss to {}",
+        fanout::SUBSCRIBERS
+    );
+    let row = RowPlan::new(id, work, Metric::DELIVERIES).with_limits(limits);
+    row.with_peers(None).climbing(&fanout::CLIMB)
+}
+
+/// The work of rows that only TLS has.
+fn work(quick: bool, mode: &str, connections: usize) -> Work {
+    Work {
+        mode: mode.to_owned(),
+        connections,
+        message_bytes: visitors::MESSAGE_BYTES,
+        ..super::timed(quick, &SUITE, TLS, "length-field")
+    }
+}
+
+/// Whether a program of this work must use small pages.
+pub(super) fn measures_memory(work: &Work) -> bool {
+    work.suite == SUITE.name && work.mode == IDLE
+}
+
+/// The certificate of a server of ours.
+pub(super) fn settings(work: &Work) -> Result<ServerTls, RoleError> {
+    let certificates = Certificates::get().or_failed("make certificates")?;
+    Ok(certificates.settings(work.mode == MUTUAL))
+}
+
+/// The suite that has the work of a row, if it is another one.
+fn other_suite(work: &Work) -> Option<Suite> {
+    let others = [echo::SUITE, ingest::SUITE, fanout::SUITE];
+    others.into_iter().find(|suite| suite.name == work.suite)
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    if let Some(suite) = other_suite(work) {
+        return (suite.serve)(side, work, stage);
+    }
+    super::need_descriptors(work)?;
+    match side {
+        Side::Bare => serve_bare(work, stage),
+        Side::Tidewire => {
+            let builder = super::builder(work)?.codec(codec(work)?);
+            let server = builder.start(|_| answer).or_failed("start the server")?;
+            let _client = hand_out_client(&server.to_string())?;
+            super::serve_ours(&server, stage)
+        }
+    }
+}
+
+fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let certificates = Certificates::get().or_failed("make certificates")?;
+    let config = certificates.server_config(work.mode == MUTUAL);
+    let config = Arc::new(config.or_failed("use the certificate")?);
+    let (listener, address) = super::listen(work)?;
+    let accept = move |stream: Stream| {
+        let tls = ServerConnection::new(Arc::clone(&config)).map_err(io::Error::other)?;
+        Ok(TlsLink::new(stream, tls))
+    };
+    let tell = |bytes: &mut [u8]| tell_memory(bytes.get_mut(visitors::HEADER_BYTES..));
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn(move || {
+        let never = AtomicBool::new(false);
+        bare_echo::serve_with(&listener, accept, tell, &never, &Default::default())
+    });
+    let _client = hand_out_client(&address)?;
+    stage.serve(&address, Account::default)
+}
+
+/// Sends back what comes, and tells its memory if it is asked.
+fn answer(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    if !message.payload.starts_with(&visitors::QUESTION) {
+        return cx.reply(message.payload);
+    }
+    let mut payload = message.payload.to_vec();
+    tell_memory(Some(&mut payload));
+    cx.reply(&payload)
+}
+
+/// Replaces a question by the resident memory of this process.
+fn tell_memory(payload: Option<&mut [u8]>) {
+    let asked = payload.and_then(|payload| payload.first_chunk_mut());
+    if let Some(asked) = asked.filter(|asked| **asked == visitors::QUESTION) {
+        let sample = ProcessSample::of_self().unwrap_or_default();
+        *asked = sample.rss_bytes.to_le_bytes();
+    }
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    if let Some(suite) = other_suite(work) {
+        return (suite.drive)(side, address, work, stage);
+    }
+    super::need_descriptors(work)?;
+    let address = super::full_address(work, address);
+    let Endpoint::Tls(server) = super::endpoint(&address)? else {
+        let text = format!("no TLS at {address}");
+        return Err(RoleError::Unsupported(text));
+    };
+    let config = driver_config(work, server).or_failed("make a client")?;
+    match work.mode.as_str() {
+        FULL | RESUMED | MUTUAL => handshakes::drive(server, config, work, stage),
+        RECONNECT => reconnect::drive(server, config, work, stage),
+        IDLE => idle::drive(server, config, work, stage),
+        other => Err(RoleError::Unsupported(format!(
+            "there is no mode `{other}`"
+        ))),
+    }
+}
+
+fn driver_config(work: &Work, server: SocketAddr) -> io::Result<ClientConfig> {
+    if work.mode == MUTUAL {
+        let text = std::fs::read_to_string(client_file(server))?;
+        let client = KeyedCertificate {
+            certificate: text.clone(),
+            key: text,
+        };
+        return client.client_config();
+    }
+    client_config()
+}
+
+/// Writes the certificate of clients and its key to a file that a driver finds by the server's address.
+fn hand_out_client(address: &str) -> Result<TempPath, RoleError> {
+    let what = "hand out the certificate of clients";
+    let Endpoint::Tls(address) = super::endpoint(address)? else {
+        return Err(RoleError::failed(what, "the server has no TLS"));
+    };
+    let client = &Certificates::get().or_failed(what)?.client;
+    let path = TempPath::try_from_path(client_file(address)).or_failed(what)?;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&path);
+    let text = format!("{}{}", client.certificate, client.key);
+    let written = file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
+    written.or_failed(what).map(|()| path)
+}
+
+fn client_file(server: SocketAddr) -> PathBuf {
+    let port = server.port();
+    std::env::temp_dir().join(format!("tidewire-bench-client-{port}.pem"))
+}
+
+/// The transport.
+const TLS: &str = "tls";
+
+/// Bytes of 128 messages.
+const BATCH_BYTES: usize = 128 * 32;
+
+/// The mode of peers that write every message by itself.
+const EACH: &str = "each";
+
+/// Handshakes with a certificate of the server, one after the other.
+const FULL: &str = "full";
+
+/// Handshakes with a ticket of the one before.
+const RESUMED: &str = "resumed";
+
+/// Handshakes in which the client shows a certificate, too.
+const MUTUAL: &str = "mutual";
+
+/// All clients come back at the same time.
+const RECONNECT: &str = "reconnect";
+
+/// Sessions at rest, whose memory is measured.
+const IDLE: &str = "idle";
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::{loses_nothing, play, play_until};
+    use super::*;
+
+    #[test]
+    fn every_row_loses_nothing() {
+        loses_nothing(&SUITE, |work| {
+            work.subscribers = work.subscribers.min(10);
+            work.connections = work.connections.min(20);
+            (work.warm_up_ms, work.measure_ms) = (20, work.measure_ms.min(50));
+        });
+    }
+
+    #[test]
+    fn the_long_rows_are_those_of_the_quick_ones_with_other_numbers() {
+        for mut row in rows(false) {
+            row.work.subscribers = row.work.subscribers.min(4);
+            row.work.connections = row.work.connections.min(4);
+            row.work.rate_per_sec = row.work.rate_per_sec.min(1_000.0);
+            (row.work.warm_up_ms, row.work.measure_ms) = (5, row.work.measure_ms.min(20));
+            play_until(&SUITE, Side::Tidewire, row.work, |measured| {
+                measured.messages > 0
+            });
+        }
+    }
+
+    #[test]
+    fn idle_sessions_cost_memory_on_both_sides() {
+        for side in Side::ALL {
+            let work = Work {
+                warm_up_ms: 1,
+                ..work(true, IDLE, 20)
+            };
+            let measured = play(&SUITE, side, &work).measured;
+            assert_eq!((measured.messages, measured.lost), (20, 0));
+            assert!(measured.figures.contains_key(idle::USER_BYTES));
+        }
+    }
+
+    #[test]
+    fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
+        let work = work(true, MUTUAL, 1);
+        let certificates = Certificates::get().unwrap();
+        let server = super::super::builder(&work).unwrap();
+        let server = server
+            .codec(codec(&work).unwrap())
+            .start(|_| answer)
+            .unwrap();
+        let Endpoint::Tls(address) = server.addresses()[0].clone() else {
+            panic!("it listens with TLS");
+        };
+        let without = client_config().unwrap();
+        let with = certificates.client.client_config().unwrap();
+        for (config, is_accepted) in [(without, false), (with, true)] {
+            let mut visitors = visitors::Visitors::new(address, config, 1).unwrap();
+            visitors.begin(0).unwrap();
+            let turn = loop {
+                let turn = visitors.turn().unwrap();
+                if !turn.answered.is_empty() || !turn.broken.is_empty() {
+                    break (turn.answered.len(), turn.broken.len());
+                }
+            };
+            let expected = if is_accepted { (1, 0) } else { (0, 1) };
+            assert_eq!(turn, expected);
+        }
+    }
+}

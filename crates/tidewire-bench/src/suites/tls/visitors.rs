@@ -1,0 +1,203 @@
+//! Bare clients on one thread: each makes a connection, says one message, and checks that it comes back.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustls::{ClientConfig, HandshakeKind};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{SocketAddress, Stream};
+
+use crate::certificates::client_of;
+use crate::probes::wait::{TIMEOUT, WaitSet};
+use crate::probes::{Link, TlsLink};
+
+/// The clients, by the numbers of their slots.
+pub(super) struct Visitors {
+    server: SocketAddress,
+    /// The settings of the slots, which share them in turn.
+    configs: Vec<Arc<ClientConfig>>,
+    set: WaitSet,
+    slots: Vec<Option<Visitor>>,
+    ready: Vec<usize>,
+    buffer: Vec<u8>,
+    turn: Turn,
+}
+
+/// One connection.
+struct Visitor {
+    link: TlsLink,
+    is_connected: bool,
+    /// When it began to connect, or spoke last.
+    began_ns: u64,
+    /// Bytes of the reply that have come.
+    reply: Vec<u8>,
+}
+
+/// The events of one turn, by slot.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Whose reply has come, whole and right, and how many nanoseconds after it began.
+    pub(super) answered: Vec<(usize, u64)>,
+    /// Whose connection failed, ended or had a wrong reply. Its slot is free.
+    pub(super) broken: Vec<usize>,
+}
+
+impl Visitors {
+    /// So many free slots, all with the same settings.
+    pub(super) fn new(server: SocketAddr, config: ClientConfig, slots: usize) -> io::Result<Self> {
+        Self::with_configs(server, vec![Arc::new(config)], slots)
+    }
+
+    /// So many free slots with settings of their own.
+    pub(super) fn with_configs(
+        server: SocketAddr,
+        configs: Vec<Arc<ClientConfig>>,
+        slots: usize,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            server: SocketAddress::Tcp(server),
+            configs,
+            set: WaitSet::new()?,
+            slots: (0..slots).map(|_| None).collect(),
+            ready: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES],
+            turn: Turn::default(),
+        })
+    }
+
+    /// Begins to connect. What is to be said is said as soon as the handshake is over.
+    pub(super) fn begin(&mut self, slot: usize) -> io::Result<()> {
+        let stream = Stream::connect(&self.server).map_err(io::Error::other)?;
+        let config = &self.configs[slot % self.configs.len()];
+        let link = TlsLink::new(stream, client_of(config)?);
+        self.set.add(link.as_fd(), slot)?;
+        self.set.watch_output(link.as_fd(), slot, true)?;
+        self.slots[slot] = Some(Visitor {
+            link,
+            is_connected: false,
+            began_ns: now_ns(),
+            reply: Vec::with_capacity(MESSAGE_BYTES),
+        });
+        Ok(())
+    }
+
+    /// Says the message once more.
+    pub(super) fn say(&mut self, slot: usize) -> io::Result<()> {
+        self.send(slot, &MESSAGE)
+    }
+
+    /// Asks the server for its resident memory, and waits for the answer.
+    pub(super) fn ask_memory(&mut self, slot: usize) -> io::Result<u64> {
+        let mut question = MESSAGE;
+        question[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&QUESTION);
+        self.send(slot, &question)?;
+        loop {
+            match &self.slots[slot] {
+                Some(visitor) if visitor.reply.len() >= MESSAGE_BYTES => {
+                    let told = visitor.reply[HEADER_BYTES..].first_chunk();
+                    return Ok(told.map_or(0, |bytes| u64::from_le_bytes(*bytes)));
+                }
+                Some(_) => {}
+                None => return Err(ErrorKind::ConnectionReset.into()),
+            }
+            self.wait()?;
+            for index in 0..self.ready.len() {
+                let ready = self.ready[index];
+                if self.step(ready).is_err() {
+                    self.slots[ready] = None;
+                }
+            }
+        }
+    }
+
+    /// Ends a connection at once, as if its client had lost power. Without a reset, tens of thousands of ports would be in
+    /// use for a minute. Returns what kind of handshake it had.
+    pub(super) fn end(&mut self, slot: usize) -> Option<HandshakeKind> {
+        let visitor = self.slots[slot].take()?;
+        // If it fails, the connection ends in the usual way.
+        let _ = visitor.link.stream().reset_on_close();
+        visitor.link.tls.handshake_kind()
+    }
+
+    /// Waits for events, at most a tenth of a second.
+    pub(super) fn turn(&mut self) -> io::Result<&Turn> {
+        self.turn.answered.clear();
+        self.turn.broken.clear();
+        self.wait()?;
+        for index in 0..self.ready.len() {
+            let slot = self.ready[index];
+            match self.step(slot) {
+                Ok(Some(ns)) => self.turn.answered.push((slot, ns)),
+                Ok(None) => {}
+                Err(_) => {
+                    self.slots[slot] = None;
+                    self.turn.broken.push(slot);
+                }
+            }
+        }
+        Ok(&self.turn)
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        self.set.wait_for(&mut self.ready, TIMEOUT)
+    }
+
+    fn send(&mut self, slot: usize, message: &[u8]) -> io::Result<()> {
+        let visitor = self.slots[slot].as_mut();
+        let visitor = visitor.ok_or(ErrorKind::NotConnected)?;
+        visitor.began_ns = now_ns();
+        visitor.reply.clear();
+        visitor.link.write(message).map(drop)
+    }
+
+    /// Goes on with a connection. Returns how long it took if its reply is there.
+    fn step(&mut self, slot: usize) -> io::Result<Option<u64>> {
+        let Some(visitor) = self.slots[slot].as_mut() else {
+            return Ok(None);
+        };
+        if !visitor.is_connected {
+            let finished = visitor.link.stream().finish_connect();
+            finished.map_err(io::Error::other)?;
+            visitor.is_connected = true;
+            self.set.watch_output(visitor.link.as_fd(), slot, false)?;
+            // It waits in rustls for the end of the handshake.
+            visitor.link.write(&MESSAGE)?;
+            return Ok(None);
+        }
+        match visitor.link.read(&mut self.buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => visitor.reply.extend_from_slice(&self.buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        match visitor.reply.len() {
+            0..MESSAGE_BYTES => Ok(None),
+            _ if visitor.reply == MESSAGE => Ok(Some(now_ns() - visitor.began_ns)),
+            // The answer to a question, which its asker looks at.
+            _ if visitor.reply.len() == MESSAGE_BYTES => Ok(None),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Bytes of a message with its length.
+pub(super) const MESSAGE_BYTES: usize = 32;
+
+/// Bytes of the length before the payload.
+pub(super) const HEADER_BYTES: usize = 2;
+
+/// The beginning of a payload that asks for the server's memory.
+pub(super) const QUESTION: [u8; 8] = *b"memory??";
+
+/// A message of the codec `length-field`.
+const MESSAGE: [u8; MESSAGE_BYTES] = {
+    let mut message = [b'.'; MESSAGE_BYTES];
+    message[0] = (MESSAGE_BYTES - HEADER_BYTES) as u8;
+    message[1] = 0;
+    message
+};
+
+/// More than a flight of the server, with room for a record before it.
+const BUFFER_BYTES: usize = 64 << 10;
