@@ -27,15 +27,17 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr().context("the port taken")?.port())
 }
 
-/// Returns the part behind `tcp://` or `ipc://`, and whether it is a path.
+/// Returns the part behind `tcp://`, `tls://` or `ipc://`, and whether it is a path.
 ///
 /// # Errors
 /// The address has another scheme.
 pub fn split(address: &str) -> Result<(&str, bool)> {
-    if let Some(rest) = address.strip_prefix("tcp://") {
+    let host = address.strip_prefix("tcp://");
+    if let Some(rest) = host.or_else(|| address.strip_prefix("tls://")) {
         return Ok((rest, false));
     }
     let path = address.strip_prefix("ipc://");
-    path.map(|path| (path, true))
-        .with_context(|| format!("'{address}' is no address; tcp://HOST:PORT and ipc://PATH are"))
+    path.map(|path| (path, true)).with_context(|| {
+        format!("'{address}' is no address; tcp://HOST:PORT, tls://HOST:PORT and ipc://PATH are")
+    })
 }

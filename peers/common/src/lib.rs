@@ -11,7 +11,7 @@
 //! - [`Source`], [`Intake`]: one-way messages with numbers, and the check of what arrived.
 //! - [`Publication`]: messages of a fan-out, at a rate.
 //! - [`pubsub`]: publishers and subscribers of a topic.
-//! - [`pipe`], [`stream`]: clients and servers on tokio.
+//! - [`pipe`], [`stream`], [`tls`]: clients and servers on tokio.
 //! - [`inproc`], [`pin`]: two threads of one process, with a library between them.
 //! - [`external`]: servers that are programs of other projects, such as redis-server.
 
@@ -28,6 +28,7 @@ pub mod pipe;
 mod publication;
 pub mod pubsub;
 pub mod stream;
+pub mod tls;
 mod window;
 
 use std::process::ExitCode;

@@ -46,11 +46,12 @@ impl Client {
             .await
             .context("writing")?;
         self.output.clear();
-        Ok(())
+        self.stream.flush().await.context("writing")
     }
 
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream.write_all(bytes).await.context("writing")
+        self.stream.write_all(bytes).await.context("writing")?;
+        self.stream.flush().await.context("writing")
     }
 
     /// Waits for a message and passes on all that are available: the reply subject, which may be empty, and the payload.

@@ -7,7 +7,8 @@
 mod client;
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
 
@@ -15,6 +16,7 @@ use anyhow::{Context, Result};
 use peer_common::external::{become_server, version_of};
 use peer_common::pipe::{self, Pipe, runtime};
 use peer_common::pubsub;
+use peer_common::tls::Files;
 use peer_common::{
     Console, Description, Driver, Exchange, Intake, Measured, Meter, Peer, Source, Window, Work,
     address, not_offered, now_ns, offer,
@@ -36,9 +38,9 @@ impl Peer for Nats {
             name: "nats".to_owned(),
             version: version_of(&server.to_string_lossy(), "--version")?,
             offers: vec![
-                offer("echo", &["tcp"], "", Driver::Own),
+                offer("echo", &["tcp", "tls"], "", Driver::Own),
                 offer("rpc", &["tcp"], "", Driver::Own),
-                offer("ingest", &["tcp"], "", Driver::Own),
+                offer("ingest", &["tcp", "tls"], "", Driver::Own),
                 offer("pubsub", &["tcp"], "", Driver::Own),
                 offer("fanout", &["tcp"], "", Driver::Nats),
             ],
@@ -46,16 +48,18 @@ impl Peer for Nats {
     }
 
     fn serve(&self, work: &Work, _console: &Console) -> Result<()> {
-        if work.transport != "tcp" {
-            return Err(not_offered(work));
-        }
         let (root, port) = (root()?, address::free_port()?);
+        let configuration = match work.transport.as_str() {
+            "tcp" => root.join(CONFIGURATION),
+            "tls" => with_tls(&root.join(CONFIGURATION), port)?,
+            _ => return Err(not_offered(work)),
+        };
         let mut server = Command::new(root.join(SERVER));
         server.args(["--addr", "127.0.0.1", "--port", &port.to_string()]);
-        server.arg("--config").arg(root.join(CONFIGURATION));
+        server.arg("--config").arg(configuration);
         // The server's log would go to standard error, which is for errors only.
         server.args(["--log", "/dev/null"]);
-        become_server(server, &format!("tcp://127.0.0.1:{port}"))?;
+        become_server(server, &format!("{}://127.0.0.1:{port}", work.transport))?;
         Ok(())
     }
 
@@ -68,6 +72,19 @@ impl Peer for Nats {
             _ => Err(not_offered(work)),
         }
     }
+}
+
+/// Writes the configuration with TLS. The handshake comes first: by default the server speaks before it, in plain text.
+fn with_tls(configuration: &Path, port: u16) -> Result<PathBuf> {
+    let files = Files::write(port)?;
+    let text = fs::read_to_string(configuration).context("the configuration")?;
+    let (certificate, key) = (files.certificate.display(), files.key.display());
+    let tls = format!(
+        "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", handshake_first: true }}"
+    );
+    let path = std::env::temp_dir().join(format!("tidewire-peer-{port}-nats.conf"));
+    fs::write(&path, format!("{text}\n{tls}\n")).context("writing the configuration")?;
+    Ok(path)
 }
 
 async fn ask(address: &str, work: &Work) -> Result<Measured> {

@@ -14,6 +14,7 @@ use peer_common::external::{become_server, version_of};
 use peer_common::pipe::{self, Pipe, runtime};
 use peer_common::pubsub;
 use peer_common::stream::Stream;
+use peer_common::tls::Files;
 use peer_common::{
     Console, Description, Driver, Measured, Peer, Work, address, not_offered, offer,
 };
@@ -31,7 +32,7 @@ impl Peer for Redis {
             name: "redis".to_owned(),
             version: version_of(SERVER, "--version")?,
             offers: vec![
-                offer("echo", &["tcp", "ipc"], "", Driver::Own),
+                offer("echo", &["tcp", "ipc", "tls"], "", Driver::Own),
                 offer("pubsub", &["tcp", "ipc"], "", Driver::Own),
                 offer("fanout", &["tcp", "ipc"], "", Driver::Redis),
             ],
@@ -48,6 +49,23 @@ impl Peer for Redis {
                 let port = address::free_port()?;
                 server.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
                 format!("tcp://127.0.0.1:{port}")
+            }
+            "tls" => {
+                let port = address::free_port()?;
+                let files = Files::write(port)?;
+                server.args([
+                    "--bind",
+                    "127.0.0.1",
+                    "--port",
+                    "0",
+                    "--tls-auth-clients",
+                    "no",
+                ]);
+                server.args(["--tls-port", &port.to_string()]);
+                server.arg("--tls-cert-file").arg(files.certificate);
+                server.arg("--tls-key-file").arg(files.key);
+                server.arg("--tls-ca-cert-file").arg(files.authority);
+                format!("tls://127.0.0.1:{port}")
             }
             "ipc" => {
                 let path = address::socket_path();
@@ -131,7 +149,7 @@ impl Pipe for Connection {
             .await
             .context("writing commands")?;
         self.output.clear();
-        Ok(())
+        self.stream.flush().await.context("writing commands")
     }
 
     async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()> {

@@ -27,6 +27,9 @@ use crate::frames::Frames;
 /// The mode in which the benchmark's client sends blocks.
 pub(crate) const BLOCKS: &str = "blocks";
 
+/// The mode in which every message is a write of its own.
+pub(crate) const EACH: &str = "each";
+
 /// Receives messages on every connection.
 pub(crate) async fn take_all(
     listener: &Listener,
@@ -70,6 +73,8 @@ pub(crate) async fn send_all(address: &str, work: &Work) -> Result<Measured> {
 struct Sender {
     socket: Stream,
     buffer: BytesMut,
+    /// The buffer is written when no further message fits within so many bytes.
+    write_bytes: usize,
     /// Bytes of the payload.
     length: u32,
     /// The bytes after the number in every payload.
@@ -88,6 +93,10 @@ impl Sender {
         Ok(Self {
             socket,
             buffer: BytesMut::with_capacity(BUFFER_BYTES),
+            write_bytes: match work.mode.as_str() {
+                EACH => LENGTH_BYTES + bytes,
+                _ => BUFFER_BYTES,
+            },
             length: bytes as u32,
             rest: vec![0x5a; bytes - NUMBER_BYTES],
             next: 0,
@@ -100,10 +109,10 @@ impl Sender {
         self.buffer.put_u64_le(self.next);
         self.buffer.put_slice(&self.rest);
         self.next += 1;
-        self.buffer.len() + LENGTH_BYTES + self.length as usize <= BUFFER_BYTES
+        self.buffer.len() + LENGTH_BYTES + self.length as usize <= self.write_bytes
     }
 
-    /// Returns the number of sent messages, at least one full buffer.
+    /// Returns the number of sent messages, at least one write.
     async fn send_until(mut self, window: Window) -> Result<u64> {
         loop {
             while self.append() {}
@@ -111,6 +120,7 @@ impl Sender {
             written.context("sending")?;
             self.buffer.clear();
             if window.is_over(now_ns()) {
+                self.socket.flush().await.context("sending")?;
                 return Ok(self.next);
             }
         }

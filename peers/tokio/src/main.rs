@@ -24,7 +24,7 @@ use peer_common::stream::{Listener, Stream};
 use peer_common::{
     Console, Description, Driver, Measured, Peer, Work, locked_version, not_offered, offer,
 };
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::task::{LocalSet, spawn_local};
 
 fn main() -> ExitCode {
@@ -36,13 +36,16 @@ struct ByHand;
 impl Peer for ByHand {
     fn describe(&self) -> Result<Description> {
         let streams = ["tcp", "ipc"];
+        let with_tls = ["tcp", "ipc", "tls"];
         Ok(Description {
             name: "tokio".to_owned(),
             version: locked_version("tokio")?,
             offers: vec![
-                offer("echo", &streams, "", Driver::Bare),
-                offer("ingest", &streams, "", Driver::Own),
-                offer("ingest", &streams, ingest::BLOCKS, Driver::Bare),
+                offer("echo", &with_tls, "", Driver::Bare),
+                offer("echo", &["tls"], ingest::EACH, Driver::Bare),
+                offer("ingest", &with_tls, "", Driver::Own),
+                offer("ingest", &["tls"], ingest::EACH, Driver::Own),
+                offer("ingest", &with_tls, ingest::BLOCKS, Driver::Bare),
                 offer("pubsub", &streams, "", Driver::Own),
                 offer("fanout", &streams, "", Driver::Length),
             ],
@@ -59,6 +62,16 @@ impl Peer for ByHand {
                     let buffer: SharedBuffer = Rc::new(RefCell::new(vec![0; ECHO_BUFFER_BYTES]));
                     loop {
                         let socket = listener.accept().await?;
+                        if work.transport == "tls" {
+                            let is_each = work.mode == ingest::EACH;
+                            let write_bytes = if is_each {
+                                work.message_bytes
+                            } else {
+                                usize::MAX
+                            };
+                            spawn_local(echo_sealed(socket, write_bytes));
+                            continue;
+                        }
                         spawn_local(echo(socket, Rc::clone(&buffer)));
                     }
                 }
@@ -76,7 +89,7 @@ impl Peer for ByHand {
     fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
         match (work.suite.as_str(), work.mode.as_str()) {
             ("pubsub", "") => runtime()?.block_on(pubsub::drive(address, work)),
-            ("ingest", "") => runtime()?.block_on(ingest::send_all(address, work)),
+            ("ingest", "" | ingest::EACH) => runtime()?.block_on(ingest::send_all(address, work)),
             _ => Err(not_offered(work)),
         }
     }
@@ -93,6 +106,25 @@ async fn echo(mut socket: Stream, buffer: SharedBuffer) -> io::Result<()> {
         // Rare: the socket took less than it was offered.
         socket.write_all(&rest).await?;
         rest.clear();
+    }
+}
+
+/// The same over TLS, in writes of so many bytes: all that one read brought, or each message in a record of its own.
+async fn echo_sealed(mut socket: Stream, write_bytes: usize) -> io::Result<()> {
+    let mut buffer = vec![0; ECHO_BUFFER_BYTES];
+    let mut kept = 0;
+    loop {
+        let filled = match socket.read(&mut buffer[kept..]).await? {
+            0 => return Ok(()),
+            count => kept + count,
+        };
+        let mut messages = buffer[..filled].chunks_exact(write_bytes.min(filled));
+        for message in &mut messages {
+            socket.write_all(message).await?;
+        }
+        socket.flush().await?;
+        kept = messages.remainder().len();
+        buffer.copy_within(filled - kept..filled, 0);
     }
 }
 

@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use peer_common::pipe::{self, Call, Pipe, runtime};
 use peer_common::stream::Listener;
+use peer_common::tls::{Files, SERVER_NAME};
 use peer_common::{
     Console, Description, Driver, Intake, Measured, Peer, Work, address, locked_version,
     not_offered, offer, terms,
@@ -19,7 +20,9 @@ use peer_common::{
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{
+    Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig,
+};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::generated::bench_client::BenchClient;
@@ -111,8 +114,8 @@ impl Peer for Tonic {
             name: "tonic".to_owned(),
             version: locked_version("tonic")?,
             offers: vec![
-                offer("echo", &["tcp", "ipc"], "", Driver::Own),
-                offer("ingest", &["tcp", "ipc"], "", Driver::Own),
+                offer("echo", &STREAMS, "", Driver::Own),
+                offer("ingest", &STREAMS, "", Driver::Own),
                 offer("rpc", &["tcp", "ipc"], "", Driver::Own),
             ],
         })
@@ -120,18 +123,30 @@ impl Peer for Tonic {
 
     fn serve(&self, work: &Work, console: &Console) -> Result<()> {
         runtime()?.block_on(async {
-            let (listener, address) = Listener::bind(&work.transport, console).await?;
+            // The library's own TLS listens on a plain socket.
+            let is_tls = work.transport == "tls";
+            let transport = if is_tls { "tcp" } else { &work.transport };
+            let (listener, mut address) = Listener::bind(transport, console).await?;
             let intake = Intake::new(work);
             console.count_by(intake.counts());
             let service = Service {
                 intake: Arc::new(Mutex::new(intake)),
             };
-            let server = Server::builder()
+            let mut server = Server::builder();
+            if is_tls {
+                address = address.replace("tcp://", "tls://");
+                let files = Files::write(port(&address)?)?;
+                let read = |path| std::fs::read(path).context("the certificate");
+                let identity = Identity::from_pem(read(files.certificate)?, read(files.key)?);
+                server = server.tls_config(ServerTlsConfig::new().identity(identity))?;
+            }
+            let server = server
                 .initial_stream_window_size(WINDOW_BYTES)
                 .initial_connection_window_size(WINDOW_BYTES)
                 .add_service(BenchServer::new(service));
             console.ready(&address)?;
             match listener {
+                Listener::Tls(..) => return Err(not_offered(work)),
                 Listener::Tcp(listener) => {
                     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                     server.serve_with_incoming(incoming).await?;
@@ -168,11 +183,20 @@ impl Peer for Tonic {
 }
 
 async fn connect(address: &str) -> Result<BenchClient<Channel>> {
+    let is_tls = address.starts_with("tls://");
     let place = match address::split(address)? {
         (path, true) => format!("unix:{path}"),
+        (host, false) if is_tls => format!("https://{host}"),
         (host, false) => format!("http://{host}"),
     };
-    let channel = Endpoint::from_shared(place)?
+    let mut endpoint = Endpoint::from_shared(place)?;
+    if is_tls {
+        let authority = std::fs::read(Files::of(port(address)?).authority);
+        let authority = Certificate::from_pem(authority.context("the authority")?);
+        let settings = ClientTlsConfig::new().ca_certificate(authority);
+        endpoint = endpoint.tls_config(settings.domain_name(SERVER_NAME))?;
+    }
+    let channel = endpoint
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -180,6 +204,15 @@ async fn connect(address: &str) -> Result<BenchClient<Channel>> {
         .await
         .with_context(|| format!("cannot connect to {address}"))?;
     Ok(BenchClient::new(channel))
+}
+
+/// The port of an address, by which the driver finds the files of the server.
+fn port(address: &str) -> Result<u16> {
+    let port = address
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok());
+    port.with_context(|| format!("{address} has no port"))
 }
 
 /// A stream in both directions.
@@ -235,6 +268,8 @@ impl Call for Adding {
         Ok(reply.sum == left.wrapping_add(right))
     }
 }
+
+const STREAMS: [&str; 3] = ["tcp", "ipc", "tls"];
 
 /// Flow-control windows with room for all messages in flight, so that HTTP/2 never waits for a window update.
 const WINDOW_BYTES: u32 = 1024 * 1024;
