@@ -195,6 +195,11 @@ impl Dialing {
         self.is_lazy && self.state == State::Idle
     }
 
+    /// Whether the results of a lookup are the next step.
+    pub(super) fn awaits_lookup(&self) -> bool {
+        self.state == State::Resolving || self.renewal.is_asked()
+    }
+
     /// Whether the server refused this client for good.
     pub(super) fn is_refused(&self) -> bool {
         self.state == State::Refused

@@ -181,6 +181,11 @@ impl Link {
         self.table.waker().wake();
     }
 
+    /// Whether a lookup has ended and its results are not taken.
+    pub(super) fn has_found(&self) -> bool {
+        self.lock_first().found.is_some()
+    }
+
     /// Takes the results of a lookup.
     pub(super) fn take_found(&self) -> Option<Found> {
         self.lock_first().found.take()

@@ -29,6 +29,13 @@ enum Step {
     Sent,
 }
 
+impl Renewal {
+    /// Whether the provider was asked and has not answered.
+    pub(super) fn is_asked(&self) -> bool {
+        self.step == Step::Asked
+    }
+}
+
 impl ClientService {
     /// Plans the renewal of credentials that the server has just confirmed, or whose expiry it has changed.
     pub(super) fn plan_renewal(&mut self, cx: &Context<'_>) {

@@ -370,6 +370,9 @@ impl Service for ClientService {
         if self.is_reading_paused && !self.link.holds_reading() {
             return true;
         }
+        if self.dialing.awaits_lookup() && self.link.has_found() {
+            return true;
+        }
         if self.is_backed_up {
             // Submissions that the lane has seen wait for the socket. New ones may have an earlier deadline.
             return self.link.table.has_news();

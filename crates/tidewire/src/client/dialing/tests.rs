@@ -3,11 +3,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tidewire_io::socket::StreamConnectError;
+use tidewire_proto::codec::RequestIds;
 
 use super::*;
 use crate::Message;
+use crate::client::event_queue::EventBounds;
+use crate::client::table::RequestTable;
 use crate::client::{Client, Connecting};
-use crate::service::Context;
+use crate::service::{Context, Service};
 
 /// Starts to connect to a host whose name resolves to these endpoints.
 fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
@@ -84,6 +87,26 @@ fn the_addresses_of_a_name_are_tried_in_order() {
         ),
         "{outcome:?}"
     );
+}
+
+/// Regression: a lookup that ended just before the lane slept did not wake it, and the client never connected.
+#[test]
+fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
+    let table = RequestTable::new(1 << 20, false);
+    let link = Arc::new(Link::new(table, EventBounds::default()));
+    let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
+    let dialing = Dialing::new(target, false, None, false, None);
+    let mut service = ClientService::new(Arc::clone(&link), dialing, RequestIds::Bits32, 1);
+    let found = || Found {
+        endpoints: None,
+        token: None,
+    };
+    service.dialing.state = State::Resolving;
+    assert!(!service.has_work());
+    link.set_found(found());
+    assert!(service.has_work());
+    service.dialing.state = State::Connecting;
+    assert!(!service.has_work(), "late results are not awaited");
 }
 
 /// Regression: a name was resolved only once, so a client never found a server that had moved.
