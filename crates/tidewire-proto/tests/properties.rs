@@ -10,6 +10,7 @@ use tidewire_proto::codec::{
     AnyCodec, ChatMessage, Codec, Decoded, Delimited, LengthField, LengthSize, Lines, PayloadKind,
     Presence, Raw, Srmp, SrmpRpc, Tw1, Uvrpc, contract,
 };
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX};
 use tidewire_proto::message::{FLAG_NAMED, Kind, MemberId, Message, PresenceEvent};
 
@@ -22,6 +23,29 @@ struct Owned {
     id: u32,
     name: String,
     payload: Vec<u8>,
+}
+
+/// A hello with any credentials, a message, or any bytes.
+fn any_frame_of_a_client() -> impl Strategy<Value = Vec<u8>> {
+    let hello = (vec(any::<u8>(), 0..40), any::<bool>()).prop_map(|(credentials, renews)| {
+        let mut frame = Vec::new();
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            features: u32::from(renews),
+            frame_bytes_max: 4_096,
+            credentials: &credentials,
+            agent: "any",
+        };
+        hello.encode_frame(&mut frame).expect("a short hello");
+        frame
+    });
+    let message = any_message().prop_map(|owned| {
+        let mut frame = Vec::new();
+        // Not every kind can have a name.
+        let _ = Tw1.encode(&owned.message(), &mut frame);
+        frame
+    });
+    prop_oneof![4 => hello, 2 => message, 1 => vec(any::<u8>(), 0..16)]
 }
 
 /// Appends one item with a codec. Returns whether the codec could.
@@ -228,6 +252,15 @@ const SHAPES: [&str; 15] = [
 ];
 
 proptest! {
+    #[test]
+    fn no_order_of_hellos_and_answers_breaks_a_handshake(
+        answers in vec(any::<u8>(), 0..8),
+        frames in vec(any_frame_of_a_client(), 0..12),
+    ) {
+        let count = u8::try_from(answers.len()).expect("few answers");
+        decoders::handshake(&[vec![count], answers, frames.concat()].concat());
+    }
+
     /// The contract compares the frames read by a template with the frames read by the codec.
     #[test]
     fn frames_like_the_last_ones_are_read_as_any_other(

@@ -6,8 +6,10 @@
 //! bytes.
 
 mod foreign;
+mod handshake;
 
 pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
+pub use handshake::handshake;
 
 use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
@@ -26,10 +28,11 @@ use tidewire_proto::text::is_hazardous;
 pub type Target = fn(&[u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("tw1", tw1),
     ("lines", lines),
     ("hello", hello),
+    ("handshake", handshake),
     ("bodies", bodies),
     ("srmp", srmp),
     ("srmp_rpc", srmp_rpc),
