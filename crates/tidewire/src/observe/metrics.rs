@@ -238,6 +238,10 @@ counters! {
     /// Connections refused because their address began too many handshakes of layers such as TLS. `sessions_refused` counts them
     /// too.
     handshakes_refused,
+    /// Times that the authenticator was asked about all sessions again.
+    auth_reloads,
+    /// Times that the users could not be replaced because the new ones could not be used.
+    auth_reloads_refused,
     /// Times that certificate and key were read again and new connections use them.
     tls_reloads,
     /// Times that certificate and key were read again and could not be used.
@@ -373,6 +377,11 @@ impl MetricsReader {
             lanes: lanes.into(),
             memory,
         }
+    }
+
+    /// The counters of the first lane, which are also those of the server.
+    pub(crate) fn first_lane(&self) -> &LaneCounters {
+        &self.lanes[0]
     }
 
     /// Reads the sum over all lanes at this moment.

@@ -1,9 +1,10 @@
 //! Setting up authentication: which authenticator a server asks, and when it asks again.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{Server, ServerBuilder};
-use crate::auth::{Authenticate, SharedAuthenticator};
+use crate::auth::{Authenticate, Replaceable, SharedAuthenticator};
 use crate::mailbox::LaneMessage;
 
 impl ServerBuilder {
@@ -28,10 +29,37 @@ impl ServerBuilder {
 }
 
 impl Server {
+    /// Lets `replaceable` use the next authenticator from now on, and asks it about every session. If the next one could not be
+    /// made, the former one stays, the log has the error, and
+    /// [`auth_reloads_refused`](crate::Metrics::auth_reloads_refused) counts it.
+    ///
+    /// # Errors
+    /// That of `next`.
+    pub fn replace_authenticator<E: fmt::Display>(
+        &self,
+        replaceable: &Replaceable,
+        next: Result<impl Authenticate, E>,
+    ) -> Result<(), E> {
+        match next {
+            Ok(next) => {
+                replaceable.replace(next);
+                self.reauthenticate();
+                tracing::info!("the users were read again");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "the new users cannot be used; the former users stay");
+                self.metrics.first_lane().auth_reloads_refused.add_shared(1);
+                Err(error)
+            }
+        }
+    }
+
     /// Asks the authenticator about every session again. Call it after its users or tokens have changed. Sessions get
     /// their new permissions and limits. A session whose identity is gone, or that has a room or subscription that is
     /// no longer permitted, ends with [`CloseReason::Unauthenticated`](crate::CloseReason::Unauthenticated).
     pub fn reauthenticate(&self) {
+        self.metrics.first_lane().auth_reloads.add_shared(1);
         for (lane, thread) in self.lanes.iter().zip(&self.threads) {
             if !thread.is_finished() {
                 lane.post_waiting(LaneMessage::Reauthenticate);

@@ -171,7 +171,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
         clippy::disallowed_methods,
         reason = "credentials expire by the wall clock"
     )]
-    let soon = SystemTime::now() + Duration::from_secs(2);
+    let soon = SystemTime::now() + Duration::from_secs(4);
     let soon = soon.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let expiring = format!("{} {}\n", line.trim_end(), soon.as_secs());
     std::fs::write(&tokens.path, expiring).unwrap();
