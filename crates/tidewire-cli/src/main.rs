@@ -15,6 +15,7 @@ mod connection;
 mod doctor;
 mod failure;
 mod generate;
+mod jwt;
 mod load;
 mod logging;
 mod output;

@@ -16,6 +16,7 @@ use tidewire::auth::{
 use tidewire::{RateLimit, RateLimitError, WhenExceeded};
 
 use crate::config::{ConfigError, check_text};
+use crate::jwt::{JwtFile, JwtFileError};
 
 /// Why users cannot be used.
 #[derive(Debug, Error)]
@@ -78,6 +79,9 @@ pub(crate) enum UsersError {
     /// The file of tokens cannot be used.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
+    /// The file of issuers cannot be used.
+    #[error(transparent)]
+    Jwt(#[from] JwtFileError),
 }
 
 /// The tables of the file that this module reads. The other keys are flags.
@@ -133,13 +137,14 @@ struct Lists {
     deny: Vec<String>,
 }
 
-/// Where the users and their tokens are.
+/// Where the users, their tokens, and the issuers of tokens are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sources {
     pub(crate) config: Option<PathBuf>,
     pub(crate) tokens: Option<PathBuf>,
     /// Whether the tables must be there, because they were.
     pub(crate) needs_tables: bool,
+    pub(crate) jwt: Option<PathBuf>,
 }
 
 /// The users of a file, with what proves who they are.
@@ -305,22 +310,43 @@ impl Sources {
     }
 
     fn make(&self, file: Option<UserFile>) -> Result<Option<Chain>, UsersError> {
-        let Some(tokens) = &self.tokens else {
-            return file.map(|file| file.chain(Chain::new())).transpose();
+        let users = match &file {
+            Some(file) => Arc::clone(&file.users),
+            None if self.tokens.is_none() && self.jwt.is_none() => return Ok(None),
+            None => Arc::new(self.all_powerful()?),
         };
-        let Some(file) = file else {
-            // Without tables everybody who has a token may do everything.
-            let mut users = Users::new(Permissions::everything());
-            for name in TokenFile::names(tokens)? {
-                users
-                    .add(&name, None, IdentityLimits::default())
-                    .map_err(|source| UsersError::Pattern { user: name, source })?;
-            }
-            let tokens = TokenFile::read(tokens, Arc::new(users))?;
-            return Ok(Some(Chain::new().then(tokens)));
-        };
-        let tokens = TokenFile::read(tokens, Arc::clone(&file.users))?;
-        file.chain(Chain::new().then(tokens)).map(Some)
+        let mut chain = Chain::new();
+        if let Some(tokens) = &self.tokens {
+            chain = chain.then(TokenFile::read(tokens, Arc::clone(&users))?);
+        }
+        if let Some(jwt) = &self.jwt {
+            chain = chain.then(JwtFile::read(jwt)?.keys(users)?);
+        }
+        match file {
+            Some(file) => file.chain(chain).map(Some),
+            None => Ok(Some(chain)),
+        }
+    }
+
+    /// The users of a server without tables: everybody who has a token may do everything.
+    fn all_powerful(&self) -> Result<Users, UsersError> {
+        let mut users = Users::new(Permissions::everything());
+        let names = self.tokens.as_deref().map(TokenFile::names).transpose()?;
+        for name in names.unwrap_or_default() {
+            users
+                .add(&name, None, IdentityLimits::default())
+                .map_err(|source| UsersError::Pattern { user: name, source })?;
+        }
+        Ok(users)
+    }
+
+    /// All files that decide who is let in. A file of issuers that cannot be read names no keys.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let own = [&self.config, &self.tokens, &self.jwt];
+        let jwt = self.jwt.as_deref().map(JwtFile::read);
+        let keys = jwt.and_then(Result::ok);
+        let keys = keys.iter().flat_map(JwtFile::key_files);
+        own.into_iter().flatten().cloned().chain(keys).collect()
     }
 }
 

@@ -12,6 +12,7 @@ pub mod descriptors;
 pub mod fault_server;
 pub mod fixtures;
 mod harness;
+pub mod jwt;
 mod layered_wire;
 pub mod logs;
 pub mod page;

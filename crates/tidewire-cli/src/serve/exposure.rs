@@ -33,7 +33,7 @@ pub(super) fn check(binds: &[String], protection: Protection) -> anyhow::Result<
             (true, _) => "users",
         };
         let what = format!("{bind} is reached by other machines, and this server has no {lacks}");
-        let remedy = "listen on tls:// with --tls-cert and --tls-key, and name users by --auth-tokens or [[users]]; or listen on \
+        let remedy = "listen on tls:// with --tls-cert and --tls-key, and name users by --auth-tokens, --auth-jwt or [[users]]; or listen on \
                       127.0.0.1, ::1 or ipc:// only; or say --insecure in a closed network";
         return Err(Failure::configuration(what, remedy).into());
     }

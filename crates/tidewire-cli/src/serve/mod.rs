@@ -41,7 +41,7 @@ use apps::App;
 use exposure::Protection;
 use limits::LimitArguments;
 use parse::{parse_milliseconds, parse_mode, parse_poller, sockets};
-use reload::{reload, sources};
+use reload::ServedUsers;
 
 /// Flags of `tidewire serve`.
 #[derive(Debug, Args)]
@@ -122,9 +122,14 @@ pub(crate) struct ServeArguments {
     limits: LimitArguments,
 
     /// The file with the tokens of users, as `tidewire token new` writes it. Only these users may connect, with the
-    /// permissions of [auth] and [[users]] in the --config; without those they may do everything. SIGHUP reads both again
+    /// permissions of [auth] and [[users]] in the --config; without those they may do everything. Both are read again when they change, and at SIGHUP
     #[arg(long, value_name = "FILE")]
     auth_tokens: Option<PathBuf>,
+
+    /// The file with the issuers of JSON Web Tokens and their keys; docs/security.md has its form. Whoever has a valid token may
+    /// connect, with the permissions of the user that it names, or else those of [auth.default_permissions]
+    #[arg(long, value_name = "FILE")]
+    auth_jwt: Option<PathBuf>,
 
     /// Serve addresses that other machines reach without encryption and users: for closed networks
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
@@ -175,21 +180,18 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let ending = Arc::new(Ending::default());
     // The handler is installed first, so that the system does not handle a signal during the start.
     watch_signals(arguments, sender.clone(), &ending)?;
-    let mut sources = sources(arguments);
+    let mut users = ServedUsers::read(arguments)?;
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
-    let authenticator = sources.authenticator()?.map(Replaceable::new);
-    let server = start(arguments, authenticator.clone())?;
+    let server = start(arguments, users.authenticator().cloned())?;
     // Only this line sets it.
     let _ = ending.metrics.set(server.metrics_reader());
     tls::follow_files(&server)?;
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
-    wait(&wakes, &server, || {
-        reload(&mut sources, authenticator.as_ref(), &server);
-    });
+    wait(&wakes, &server, &mut users);
 
     logging::hurry();
     tracing::info!(deadline = ?drain, "draining; another Ctrl-C stops at once");
@@ -383,11 +385,13 @@ fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
 }
 
 /// Returns when the server must drain, or has lost a lane.
-fn wait(wakes: &Receiver<Wake>, server: &Server, mut reload: impl FnMut()) {
+fn wait(wakes: &Receiver<Wake>, server: &Server, users: &mut ServedUsers) {
     loop {
         match wakes.recv_timeout(LANES_CHECK_INTERVAL) {
-            Ok(Wake::Reload) => reload(),
-            Err(RecvTimeoutError::Timeout) if server.is_running() => {}
+            Ok(Wake::Reload) => users.reload(server),
+            Err(RecvTimeoutError::Timeout) if server.is_running() => {
+                users.reload_if_changed(server);
+            }
             _ => return,
         }
     }
@@ -416,7 +420,8 @@ fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
 /// The additional time of a server to end after its drain: lanes wait for each other, and for a log that is not read.
 const OVERTIME: Duration = Duration::from_secs(15);
 
-/// The interval at which a server checks whether it lost a lane to a panic or a failing poller.
+/// The interval at which a server checks whether it lost a lane to a panic or a failing poller, and whether the files of its users
+/// have changed.
 const LANES_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -428,12 +433,13 @@ Examples:
   tidewire serve --bind tcp://127.0.0.1:8080 --bind ipc:///tmp/chat.sock
   tidewire serve --auth-tokens tokens     after: tidewire token new ann --file tokens
   tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-tokens tokens
+  tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-jwt jwt.toml
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
   tidewire serve --app rpc --codec uvrpc --bind tcp://127.0.0.1:5555 --bind 'ipc:///tmp/uvrpc.sock?framing=none'
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
 Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once. SIGHUP, which a terminal that is closed \
-sends, too, opens the --log-file again, for logs that are moved away, reads certificate, users and tokens again, and stops nothing.
+sends, too, opens the --log-file again, for logs that are moved away, reads certificate, users, tokens and keys again, and stops nothing.
 
 Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
 second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";

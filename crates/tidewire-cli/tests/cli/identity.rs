@@ -1,11 +1,14 @@
 //! Tokens, users and permissions on the command line.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::process::Signal;
+use serde_json::json;
 use tidewire::auth::Token;
 use tidewire::{Client, CloseReason, Event, GoAwayCode};
+use tidewire_testkit::jwt::{SigningKey, hs256, in_seconds};
 
 use crate::process::{DEADLINE, Ended, Process, command};
 
@@ -15,13 +18,23 @@ fn new_token(folder: &Path, name: &str) -> String {
     let ended =
         Process::start(&["token", "new", name, "--file", &file.display().to_string()]).wait();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    ended.text().trim().to_owned()
+    let token = ended.text().trim().to_owned();
+    // It is printed once, and only its hash is kept.
+    assert_eq!(token.len(), 64);
+    assert!(!fs::read_to_string(file).unwrap().contains(&token));
+    token
+}
+
+/// Writes a file that only its owner may open.
+fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) {
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
 }
 
 /// Calls `add` with a token in a file.
 fn call(folder: &Path, address: &str, token: &str) -> Ended {
     let file = folder.join("client-token");
-    fs::write(&file, format!("{token}\n")).unwrap();
+    write_secret(&file, format!("{token}\n"));
     let file = file.display().to_string();
     let all = [
         "call",
@@ -313,6 +326,91 @@ fn check_finds_an_address_that_no_server_takes() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
     assert!(
         ended.text().contains("\"10.0.0.0/33\" is not a range"),
+        "{}",
+        ended.text()
+    );
+}
+
+/// Files for `--auth-jwt`: an issuer with a public key and a secret.
+fn write_jwt(folder: &Path, key: &SigningKey) -> String {
+    let text = "[[issuers]]\nissuer = \"login\"\naudience = [\"gateway\"]\n\
+                [[issuers.keys]]\nkid = \"a\"\nalgorithm = \"ES256\"\nfile = \"a.pem\"\n\
+                [[issuers.keys]]\nkid = \"s\"\nalgorithm = \"HS256\"\nfile = \"secret\"\n";
+    fs::write(folder.join("a.pem"), key.public_pem()).unwrap();
+    write_secret(&folder.join("secret"), SECRET);
+    let path = folder.join("jwt.toml");
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+const SECRET: [u8; 32] = [b'x'; 32];
+
+#[test]
+fn a_server_with_keys_lets_in_who_has_a_jwt_and_follows_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (SigningKey::new(), SigningKey::new());
+    let jwt = write_jwt(folder.path(), &first);
+    let config = folder.path().join("tidewire.toml");
+    let users = "[auth.default_permissions]\ncall = { allow = [\"add\"] }\n\
+                 [[users]]\nname = \"eve\"\npermissions.call = { deny = [\">\"] }\n";
+    fs::write(&config, format!("auth_jwt = {jwt:?}\n{users}")).unwrap();
+    let config = config.display().to_string();
+    let (mut server, address) = Process::rpc_server(&["--config", &config]);
+    let claims = |name: &str, lifetime| {
+        let exp = in_seconds(lifetime);
+        json!({"iss": "login", "aud": "gateway", "sub": name, "exp": exp})
+    };
+    let code = |token: &str| call(folder.path(), &address, token).status.code();
+    let ann = first.token("a", &claims("ann", 600));
+    assert_eq!(code(&ann), Some(0));
+    let by_secret = json!({"alg": "HS256", "kid": "s"});
+    let by_secret =
+        tidewire_testkit::jwt::token(&by_secret, &claims("ann", 600), |text| hs256(&SECRET, text));
+    assert_eq!(code(&by_secret), Some(0));
+    let eve = call(
+        folder.path(),
+        &address,
+        &first.token("a", &claims("eve", 600)),
+    );
+    assert!(
+        eve.text().contains("you may not call add"),
+        "{}",
+        eve.text()
+    );
+    for wrong in [
+        first.token("a", &claims("ann", -600)),
+        first.token("b", &claims("ann", 600)),
+        second.token("a", &claims("ann", 600)),
+    ] {
+        assert_eq!(code(&wrong), Some(4));
+    }
+    // A change is seen without a signal. A broken file changes nothing.
+    fs::write(folder.path().join("a.pem"), "typo").unwrap();
+    server.expect("the former users stay");
+    assert_eq!(code(&ann), Some(0));
+    fs::write(folder.path().join("a.pem"), second.public_pem()).unwrap();
+    server.expect("the users were read again");
+    assert_eq!(code(&ann), Some(4));
+    assert_eq!(code(&second.token("a", &claims("ann", 600))), Some(0));
+    server.signal(Signal::HUP);
+    server.expect("the users were read again");
+}
+
+#[test]
+fn keys_that_cannot_be_used_stop_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let jwt = write_jwt(folder.path(), &SigningKey::new());
+    let secret = folder.path().join("secret");
+    let start = || Process::start(&["serve", "--auth-jwt", &jwt]).wait();
+    fs::set_permissions(&secret, Permissions::from_mode(0o644)).unwrap();
+    let ended = start();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains("chmod 600"), "{}", ended.text());
+    write_secret(&secret, "short");
+    let ended = start();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(
+        ended.text().contains("5 bytes is too short"),
         "{}",
         ended.text()
     );

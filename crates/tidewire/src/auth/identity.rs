@@ -38,6 +38,9 @@ pub struct Identity {
 pub(crate) enum Proof {
     /// A token, by the first bytes of its hash.
     Token([u8; 8]),
+    /// A JWT, by the key that it is signed by and what a token of this key must fit.
+    #[cfg(feature = "jwt")]
+    Jwt([u8; 8]),
     /// A name in a certificate.
     Certificate(Box<str>),
     /// A user id, over a Unix socket.
@@ -47,8 +50,7 @@ pub(crate) enum Proof {
 }
 
 /// The limits of an identity. `None` means that only the server's limits hold.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Identity`] has an example.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdentityLimits {
     /// Sessions of the identity on the whole server.

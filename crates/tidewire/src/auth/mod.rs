@@ -18,6 +18,8 @@
 mod authenticators;
 mod failures;
 mod identity;
+#[cfg(feature = "jwt")]
+mod jwt;
 mod permissions;
 mod token;
 mod token_file;
@@ -37,6 +39,8 @@ pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain,
 pub(crate) use failures::{Attempt, Failures};
 pub(crate) use identity::{Admitted, IdentitySessions, Proof};
 pub use identity::{Identity, IdentityLimits};
+#[cfg(feature = "jwt")]
+pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys};
 pub use permissions::{Access, Action, PatternListError, Permissions};
 pub use token::{Credentials, Token, TokenError};
 pub use token_file::{TokenFile, TokenFileError};
@@ -112,9 +116,7 @@ pub struct AuthRequest<'a> {
     pub(crate) later: &'a mut dyn FnMut() -> LateAnswer,
 }
 
-/// The outcome of [`Authenticate::authenticate`].
-///
-/// [`Authenticate`] has an example.
+/// The outcome of [`Authenticate::authenticate`]. [`Authenticate`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AuthOutcome {
@@ -219,9 +221,32 @@ impl fmt::Debug for LateAnswer {
 }
 
 /// An authenticator that can be replaced while the server runs. Call
-/// [`Server::reauthenticate`](crate::Server::reauthenticate) after [`Replaceable::replace`], so that open sessions follow.
+/// [`Server::replace_authenticator`](crate::Server::replace_authenticator), so that open sessions follow.
 ///
-/// [`TokenFile`] has an example.
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::auth::{Anonymous, IdentityLimits, PatternListError, Permissions, Replaceable, Users};
+/// use tidewire::{Client, PubSub, Server};
+///
+/// fn admit(permissions: &Permissions) -> Result<Anonymous, PatternListError> {
+///     let mut users = Users::default();
+///     users.add("anonymous", Some(permissions), IdentityLimits::default())?;
+///     Ok(Anonymous::new(Arc::new(users)))
+/// }
+///
+/// let authenticator = Replaceable::new(admit(&Permissions::everything())?);
+/// let server = Server::builder()
+///     .authenticate(authenticator.clone())
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| PubSub::new())?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// client.subscribe("news").wait()?;
+///
+/// // From now on nobody may do anything.
+/// server.replace_authenticator(&authenticator, admit(&Permissions::nothing()))?;
+/// assert!(client.subscribe("other.news").wait().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Replaceable(Arc<RwLock<Arc<dyn Authenticate>>>);
 

@@ -4,6 +4,8 @@
 
 mod admission;
 mod expiry;
+#[cfg(feature = "jwt")]
+mod jwt;
 mod late;
 mod permissions;
 mod reload;

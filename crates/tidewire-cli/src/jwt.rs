@@ -1,0 +1,286 @@
+//! The file of `serve --auth-jwt`: the issuers of JSON Web Tokens, with the keys that they sign them by.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use thiserror::Error;
+use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys, Users};
+
+/// Why a file of issuers cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum JwtFileError {
+    /// The file or that of a key cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The tables have another form.
+    #[error("{}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The error of the TOML reader, with the line.
+        message: String,
+    },
+    /// Nobody could come in.
+    #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
+    NoKeys {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Whoever reads a secret can sign tokens.
+    #[error("the secret {} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it", path.display())]
+    ExposedSecret {
+        /// The file of the secret.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A key cannot check tokens.
+    #[error("cannot use key {kid:?} of issuer {issuer:?} from {}: {source}", path.display())]
+    Key {
+        /// The file of the key.
+        path: PathBuf,
+        /// The id of the key.
+        kid: String,
+        /// The issuer.
+        issuer: String,
+        /// The key.
+        source: JwtKeyError,
+    },
+    /// An issuer has no audience, or two keys of one id.
+    #[error("{}: {source}", path.display())]
+    Issuer {
+        /// The file.
+        path: PathBuf,
+        /// The issuer.
+        source: JwtKeyError,
+    },
+}
+
+/// A file of issuers.
+#[derive(Debug)]
+pub(crate) struct JwtFile {
+    path: PathBuf,
+    tables: Tables,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tables {
+    leeway_seconds: Option<u64>,
+    #[serde(default)]
+    issuers: Vec<IssuerTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IssuerTable {
+    issuer: String,
+    audience: Vec<String>,
+    name_claim: Option<String>,
+    #[serde(default)]
+    keys: Vec<KeyTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyTable {
+    kid: String,
+    algorithm: String,
+    /// Relative to the folder of the file of issuers.
+    file: PathBuf,
+}
+
+impl JwtFile {
+    /// Reads the file, and none of its keys.
+    ///
+    /// # Errors
+    /// See [`JwtFileError`].
+    pub(crate) fn read(path: &Path) -> Result<Self, JwtFileError> {
+        let text = std::fs::read_to_string(path).map_err(|source| JwtFileError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let tables = toml::from_str(&text).map_err(|error| JwtFileError::Syntax {
+            path: path.to_owned(),
+            message: error.to_string().trim_end().replace('\n', " "),
+        })?;
+        let path = path.to_owned();
+        Ok(Self { path, tables })
+    }
+
+    /// The files of all keys.
+    pub(crate) fn key_files(&self) -> impl Iterator<Item = PathBuf> {
+        let issuers = self.tables.issuers.iter();
+        let keys = issuers.flat_map(|issuer| &issuer.keys);
+        keys.map(|key| self.beside(&key.file))
+    }
+
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// See [`JwtFileError`].
+    pub(crate) fn keys(&self, users: Arc<Users>) -> Result<JwtKeys, JwtFileError> {
+        let mut keys = JwtKeys::new(users);
+        if let Some(seconds) = self.tables.leeway_seconds {
+            keys = keys.leeway(Duration::from_secs(seconds));
+        }
+        if self.key_files().next().is_none() {
+            let path = self.path.clone();
+            return Err(JwtFileError::NoKeys { path });
+        }
+        for table in &self.tables.issuers {
+            let audience = table.audience.iter().map(String::as_str);
+            let mut issuer = JwtIssuer::new(&table.issuer, audience);
+            if let Some(claim) = &table.name_claim {
+                issuer = issuer.name_claim(claim);
+            }
+            for key in &table.keys {
+                issuer = self.add(issuer, &table.issuer, key)?;
+            }
+            keys = keys.issuer(issuer).map_err(|source| JwtFileError::Issuer {
+                path: self.path.clone(),
+                source,
+            })?;
+        }
+        Ok(keys)
+    }
+
+    fn add(
+        &self,
+        issuer: JwtIssuer,
+        name: &str,
+        table: &KeyTable,
+    ) -> Result<JwtIssuer, JwtFileError> {
+        let path = self.beside(&table.file);
+        let unusable = |source| JwtFileError::Key {
+            path: path.clone(),
+            kid: table.kid.clone(),
+            issuer: name.to_owned(),
+            source,
+        };
+        let algorithm: JwtAlgorithm = table.algorithm.parse().map_err(unusable)?;
+        let key = read_key(&path, algorithm.is_symmetric())?;
+        issuer.key(&table.kid, algorithm, &key).map_err(unusable)
+    }
+
+    fn beside(&self, file: &Path) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(file)
+    }
+}
+
+fn read_key(path: &Path, is_secret: bool) -> Result<Vec<u8>, JwtFileError> {
+    let unreadable = |source| JwtFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
+    if is_secret && mode & OTHER_USERS != 0 {
+        let path = path.to_owned();
+        return Err(JwtFileError::ExposedSecret { path, mode });
+    }
+    let mut key = Vec::new();
+    let read = file.take(KEY_BYTES_MAX).read_to_end(&mut key);
+    read.map_err(unreadable)?;
+    Ok(key)
+}
+
+/// The permission bits of users other than the owner and its group.
+const OTHER_USERS: u32 = 0o007;
+
+/// The longest key that is read. One of RSA with 8192 bits has 1.4 kB.
+const KEY_BYTES_MAX: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use tidewire_testkit::jwt::SigningKey;
+
+    use super::*;
+
+    fn keys(text: &str) -> Result<JwtKeys, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jwt.toml");
+        let write = |name: &str, bytes: &[u8], mode| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        };
+        write("jwt.toml", text.as_bytes(), 0o644);
+        write("a.pem", SigningKey::new().public_pem().as_bytes(), 0o644);
+        write("secret", &[b'x'; 32], 0o600);
+        write("open", &[b'x'; 32], 0o644);
+        let file = JwtFile::read(&path).map_err(|error| error.to_string())?;
+        file.keys(Arc::default()).map_err(|error| error.to_string())
+    }
+
+    fn issuer(keys: &str) -> String {
+        format!("[[issuers]]\nissuer = \"a\"\naudience = [\"x\"]\n{keys}")
+    }
+
+    fn key(kid: &str, algorithm: &str, file: &str) -> String {
+        format!(
+            "[[issuers.keys]]\nkid = \"{kid}\"\nalgorithm = \"{algorithm}\"\nfile = \"{file}\"\n"
+        )
+    }
+
+    #[test]
+    fn a_file_lists_issuers_and_their_keys() {
+        let both = issuer(&(key("1", "ES256", "a.pem") + &key("2", "HS256", "secret")));
+        keys(&format!("leeway_seconds = 5\n{both}")).unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let es256 = key("1", "ES256", "a.pem");
+        for (text, told) in [
+            (String::new(), "no [[issuers]] with keys"),
+            (issuer(""), "no [[issuers]] with keys"),
+            ("issuer = \"a\"".to_owned(), "unknown field `issuer`"),
+            (
+                "[[issuers]]\nissuer = \"a\"".to_owned(),
+                "missing field `audience`",
+            ),
+            (
+                issuer(&es256).replace("[\"x\"]", "[]"),
+                "issuer \"a\" has no audience",
+            ),
+            (issuer(&es256.repeat(2)), "two keys \"1\""),
+            (
+                issuer(&key("1", "none", "a.pem")),
+                "\"none\" is not an algorithm",
+            ),
+            (
+                issuer(&key("1", "RS256", "a.pem")),
+                "it is not a key of RS256",
+            ),
+            (
+                issuer(&key("1", "HS256", "a.pem")),
+                "is open to other users of this machine (mode 644)",
+            ),
+            (issuer(&key("1", "HS256", "open")), "run `chmod 600` on it"),
+            (
+                issuer(&key("1", "HS512", "secret")),
+                "32 bytes is too short",
+            ),
+            (
+                issuer(&key("1", "ES256", "missing")),
+                "missing: No such file",
+            ),
+        ] {
+            let error = keys(&text).unwrap_err();
+            assert!(error.contains(told), "{text:?}: {error}");
+        }
+    }
+}

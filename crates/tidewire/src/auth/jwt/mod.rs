@@ -1,0 +1,324 @@
+//! JSON Web Tokens: an issuer signs the name of a client, and the server has the keys of the issuer.
+//!
+//! A token says which key it is signed by, and a forger writes tokens, too. So a key is found by issuer and key id together,
+//! and it is used with the algorithm of the configuration only. Nothing else of the header is used: no key in it, no address
+//! of one. Nothing that a token claims counts before its signature is right.
+
+mod key;
+mod provider;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use jsonwebtoken::dangerous::insecure_decode_claims;
+use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::{DecodingKey, Validation, decode, decode_header};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tidewire_proto::limits::CREDENTIALS_BYTES_MAX;
+
+use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Users};
+pub use key::{JwtAlgorithm, JwtKeyError};
+
+/// Users who are known by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
+/// authenticator.
+///
+/// A token must have `exp`, an `aud` of the issuer and a name, and `nbf` must be past if it is there. The session expires at
+/// `exp`, with the leeway. A name that the users do not have gets the default permissions: the issuer decides who there is.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::auth::{Access, JwtIssuer, JwtKeyError, JwtKeys, Permissions, Users};
+///
+/// let default_permissions = Permissions {
+///     publish: Access::new(["dev.{name}.>"], [])?,
+///     ..Permissions::nothing()
+/// };
+/// let public_key = "-----BEGIN PUBLIC KEY-----\n\
+///     MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEVs/o5+uQbTjL3chynL4wXgUg2R9\n\
+///     q9UU8I5mEovUf86QZ7kOBIjJwqnzD1omageEHWwHdBO6B+dFabmdT9POxg==\n\
+///     -----END PUBLIC KEY-----\n";
+/// let issuer = JwtIssuer::new("https://login.example.org", ["gateway"])
+///     .key("2026-1", "ES256".parse()?, public_key.as_bytes())?;
+/// let keys = JwtKeys::new(Arc::new(Users::new(default_permissions))).issuer(issuer)?;
+/// let server = tidewire::Server::builder().authenticate(keys);
+/// assert!(matches!("none".parse::<tidewire::auth::JwtAlgorithm>(), Err(JwtKeyError::Algorithm(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct JwtKeys {
+    users: Arc<Users>,
+    issuers: Vec<JwtIssuer>,
+    leeway: Duration,
+}
+
+/// An issuer of tokens, with the keys that it signs them by.
+///
+/// [`JwtKeys`] has an example.
+#[derive(Clone, Debug)]
+pub struct JwtIssuer {
+    issuer: String,
+    audiences: HashSet<String>,
+    name_claim: String,
+    keys: Vec<Key>,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    kid: String,
+    algorithm: JwtAlgorithm,
+    key: DecodingKey,
+    /// The first bytes of a hash of everything that a token must fit. An identity stays while its key has the same.
+    id: [u8; 8],
+}
+
+/// The claim that finds the key, before the signature is checked.
+#[derive(Deserialize)]
+struct Unverified {
+    iss: String,
+}
+
+impl JwtIssuer {
+    /// An issuer by the text of its claim `iss`. Its tokens are accepted if one of their audiences is among these.
+    #[must_use]
+    pub fn new<'a>(issuer: &str, audiences: impl IntoIterator<Item = &'a str>) -> Self {
+        Self {
+            issuer: issuer.to_owned(),
+            audiences: audiences.into_iter().map(str::to_owned).collect(),
+            name_claim: "sub".to_owned(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// Sets the claim that has the name of the identity. Default: `sub`.
+    #[must_use]
+    pub fn name_claim(mut self, claim: &str) -> Self {
+        claim.clone_into(&mut self.name_claim);
+        self
+    }
+
+    /// Adds the key with the id `kid`: a public key in PEM, or the bytes of a secret, without the line end of its file.
+    ///
+    /// # Errors
+    /// See [`JwtKeyError`].
+    pub fn key(
+        mut self,
+        kid: &str,
+        algorithm: JwtAlgorithm,
+        key: &[u8],
+    ) -> Result<Self, JwtKeyError> {
+        let decoding_key = algorithm.key(key)?;
+        self.keys.push(Key {
+            kid: kid.to_owned(),
+            algorithm,
+            key: decoding_key,
+            id: self.id_of(kid, algorithm, key),
+        });
+        Ok(self)
+    }
+
+    fn id_of(&self, kid: &str, algorithm: JwtAlgorithm, key: &[u8]) -> [u8; 8] {
+        let algorithm = algorithm.to_string();
+        let mut audiences: Vec<&str> = self.audiences.iter().map(String::as_str).collect();
+        audiences.sort_unstable();
+        let parts = [&*self.issuer, &*self.name_claim, kid, &*algorithm];
+        let mut hash = Sha256::new();
+        let parts = parts.iter().chain(&audiences).map(|part| part.as_bytes());
+        for part in parts.chain([key]) {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let mut id = [0; 8];
+        id.copy_from_slice(&hash.finalize()[..8]);
+        id
+    }
+}
+
+impl JwtKeys {
+    /// Knows no issuer yet.
+    #[must_use]
+    pub fn new(users: Arc<Users>) -> Self {
+        provider::install();
+        Self {
+            users,
+            issuers: Vec::new(),
+            leeway: LEEWAY,
+        }
+    }
+
+    /// Adds an issuer.
+    ///
+    /// # Errors
+    /// It has no audience, or two keys with the same id.
+    pub fn issuer(mut self, issuer: JwtIssuer) -> Result<Self, JwtKeyError> {
+        let name = || issuer.issuer.clone();
+        if issuer.audiences.is_empty() {
+            return Err(JwtKeyError::NoAudience { issuer: name() });
+        }
+        for (index, key) in issuer.keys.iter().enumerate() {
+            let is_there = issuer.keys[..index].iter().any(|it| it.kid == key.kid);
+            if is_there || self.find(&issuer.issuer, &key.kid).is_some() {
+                let (issuer, kid) = (name(), key.kid.clone());
+                return Err(JwtKeyError::Twice { issuer, kid });
+            }
+        }
+        self.issuers.push(issuer);
+        Ok(self)
+    }
+
+    /// Sets how much the clock of an issuer may differ from that of this machine: 30 s by default, 10 min at most.
+    #[must_use]
+    pub fn leeway(mut self, leeway: Duration) -> Self {
+        self.leeway = leeway.min(LEEWAY_MAX);
+        self
+    }
+
+    fn find(&self, issuer: &str, kid: &str) -> Option<(&JwtIssuer, &Key)> {
+        let mut issuers = self.issuers.iter().filter(|it| it.issuer == issuer);
+        issuers.find_map(|it| Some((it, it.keys.iter().find(|key| key.kid == kid)?)))
+    }
+
+    /// The key that a token says it is signed by.
+    fn key_of(&self, token: &[u8]) -> Option<(&JwtIssuer, &Key)> {
+        if token.len() > CREDENTIALS_BYTES_MAX {
+            return None;
+        }
+        let header = decode_header(token).ok()?;
+        // Extensions that must be understood are not, and no token of this form is compressed or encrypted.
+        let is_plain = header.crit.is_none() && header.zip.is_none() && header.enc.is_none();
+        let kid = header.kid.filter(|_| is_plain)?;
+        let Unverified { iss } = insecure_decode_claims(token).ok()?;
+        self.find(&iss, &kid)
+    }
+
+    /// Checks a token by its key.
+    fn check(&self, token: &[u8], issuer: &JwtIssuer, key: &Key) -> Result<Identity, Fault> {
+        let mut rules = Validation::new(key.algorithm.0);
+        rules.leeway = self.leeway.as_secs();
+        rules.validate_nbf = true;
+        rules.aud = Some(issuer.audiences.clone());
+        rules.set_issuer(&[&issuer.issuer]);
+        rules.set_required_spec_claims(&["exp", "iss", "aud"]);
+        let claims: Map<String, Value> = decode(token, &key.key, &rules)?.claims;
+        let expires_at = claims.get("exp").and_then(time).ok_or(Fault::Time)?;
+        let expires_at = expires_at.checked_add(self.leeway).ok_or(Fault::Time)?;
+        let name = claims.get(&issuer.name_claim).and_then(Value::as_str);
+        let identity = self.identity(name.ok_or(Fault::Name)?).ok_or(Fault::Name)?;
+        Ok(identity
+            .expires_at(expires_at)
+            .proved_by(Proof::Jwt(key.id)))
+    }
+
+    /// The identity of a name, if an identity may have it: it must not be that of anonymous peers, nor look like a user's.
+    fn identity(&self, name: &str) -> Option<Identity> {
+        let is_plain =
+            |it: char| it.is_alphanumeric() || (it.is_ascii_graphic() && !"*>".contains(it));
+        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_plain);
+        if !is_name || name == Identity::ANONYMOUS {
+            return None;
+        }
+        match self.users.identity(name) {
+            None if self.users.is_reserved(name) => None,
+            _ => self.users.identity_or_default(name).ok(),
+        }
+    }
+}
+
+impl Authenticate for JwtKeys {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        let token = request.token();
+        let Some((issuer, key)) = self.key_of(token) else {
+            return AuthOutcome::Unknown;
+        };
+        match self.check(token, issuer, key) {
+            Ok(identity) => AuthOutcome::admit(identity),
+            Err(fault) => {
+                tracing::debug!(
+                    issuer = issuer.issuer,
+                    kid = key.kid,
+                    ?fault,
+                    "a JWT is refused"
+                );
+                AuthOutcome::Refused(fault.failure())
+            }
+        }
+    }
+
+    /// An identity stays admitted while its key, and what a token of it must fit, are as they were.
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        let Some(Proof::Jwt(id)) = identity.proof() else {
+            return None;
+        };
+        let mut keys = self.issuers.iter().flat_map(|issuer| &issuer.keys);
+        keys.find(|key| key.id == *id)?;
+        let now = self.identity(identity.name())?.proved_by(Proof::Jwt(*id));
+        Some(Arc::new(match identity.expiry() {
+            Some(at) => now.expires_at(at),
+            None => now,
+        }))
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.users.is_reserved(name)
+    }
+}
+
+/// Why a token whose key is known is refused. It has no text of the token, because it is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Signature,
+    Algorithm,
+    Expired,
+    NotYetValid,
+    Audience,
+    MissingClaim,
+    Malformed,
+    /// `exp` is no time.
+    Time,
+    /// The name is missing, or no identity may have it.
+    Name,
+}
+
+impl Fault {
+    fn failure(self) -> AuthFailure {
+        match self {
+            Self::Expired => AuthFailure::Expired,
+            Self::NotYetValid => AuthFailure::NotYetValid,
+            _ => AuthFailure::Wrong,
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::InvalidSignature => Self::Signature,
+            ErrorKind::InvalidAlgorithm => Self::Algorithm,
+            ErrorKind::ExpiredSignature => Self::Expired,
+            ErrorKind::ImmatureSignature => Self::NotYetValid,
+            ErrorKind::InvalidAudience => Self::Audience,
+            ErrorKind::MissingRequiredClaim(_) => Self::MissingClaim,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+/// The time of a claim, in seconds since 1970, perhaps with a fraction.
+fn time(claim: &Value) -> Option<SystemTime> {
+    let since = Duration::try_from_secs_f64(claim.as_f64()?).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+/// How much clocks may differ at most.
+const LEEWAY_MAX: Duration = Duration::from_secs(600);
+
+/// How much clocks may differ if nothing else is set.
+const LEEWAY: Duration = Duration::from_secs(30);
+
+/// The longest name of an identity.
+const NAME_BYTES_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests;

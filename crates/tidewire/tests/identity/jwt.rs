@@ -1,0 +1,106 @@
+//! JSON Web Tokens over the whole way: from the client's token to the identity in a handler.
+
+use serde_json::{Value, json};
+use tidewire::Event;
+use tidewire::auth::{JwtIssuer, JwtKeys, Replaceable};
+use tidewire_testkit::DEADLINE;
+use tidewire_testkit::jwt::{SigningKey, in_seconds};
+
+use super::*;
+
+const ISSUER: &str = "https://login.example";
+
+fn keys(key: &SigningKey, kid: &str) -> JwtKeys {
+    let issuer = JwtIssuer::new(ISSUER, ["gateway"]);
+    let pem = key.public_pem().as_bytes();
+    let issuer = issuer.key(kid, "ES256".parse().unwrap(), pem).unwrap();
+    let users = users(&[("ann", Permissions::everything())]);
+    JwtKeys::new(Arc::new(users)).issuer(issuer).unwrap()
+}
+
+fn claims(name: &str, lifetime: i64) -> Value {
+    let exp = in_seconds(lifetime);
+    json!({"iss": ISSUER, "aud": "gateway", "sub": name, "exp": exp})
+}
+
+fn token(key: &SigningKey, kid: &str, claims: &Value) -> Token {
+    Token::new(&key.token(kid, claims)).unwrap()
+}
+
+fn serve(authenticator: Replaceable) -> Server {
+    Server::builder()
+        .authenticate(authenticator)
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap()
+}
+
+#[test]
+fn a_jwt_tells_who_the_peer_is() {
+    let key = SigningKey::new();
+    let server = serve(Replaceable::new(keys(&key, "a")));
+    let client = connect(&server, Some(&token(&key, "a", &claims("ann", 600)))).unwrap();
+    assert_eq!(name_of(&client), "ann");
+    // One that only the issuer knows has the default permissions, which are none here.
+    let stranger = connect(&server, Some(&token(&key, "a", &claims("eve", 600)))).unwrap();
+    let outcome = stranger.request(b"").wait();
+    assert_eq!(code(outcome), ErrorCode::Forbidden);
+
+    let refused = |token: &Token| refusal(connect(&server, Some(token)));
+    let expired = refused(&token(&key, "a", &claims("ann", -600)));
+    assert!(expired.contains("have expired"), "{expired}");
+    let forged = refused(&token(&SigningKey::new(), "a", &claims("ann", 600)));
+    assert!(forged.contains("are wrong"), "{forged}");
+    let unknown = refused(&token(&key, "b", &claims("ann", 600)));
+    assert!(unknown.contains("are wrong"), "{unknown}");
+    let metrics = server.metrics();
+    assert_eq!((metrics.authenticated, metrics.auth_refused), (2, 3));
+}
+
+#[test]
+fn a_key_that_is_removed_ends_its_sessions_and_a_broken_file_none() {
+    let (old, new) = (SigningKey::new(), SigningKey::new());
+    let replaceable = Replaceable::new(keys(&old, "a"));
+    let server = serve(replaceable.clone());
+    let ann = token(&old, "a", &claims("ann", 600));
+    let client = connect(&server, Some(&ann)).unwrap();
+    let broken = Err::<JwtKeys, _>("a typo");
+    let error = server.replace_authenticator(&replaceable, broken);
+    assert_eq!(error, Err("a typo"));
+    assert_eq!(name_of(&client), "ann");
+    let next = Ok::<_, &str>(keys(&new, "a"));
+    server.replace_authenticator(&replaceable, next).unwrap();
+    let reason = loop {
+        if let Event::Closed { reason, .. } = client.next_event().wait_for(DEADLINE).unwrap() {
+            break reason;
+        }
+    };
+    assert_eq!(reason, CloseReason::GoAway(GoAwayCode::Unauthenticated));
+    assert!(refusal(connect(&server, Some(&ann))).contains("are wrong"));
+    let ann = token(&new, "a", &claims("ann", 600));
+    assert_eq!(name_of(&connect(&server, Some(&ann)).unwrap()), "ann");
+    let metrics = server.metrics();
+    assert_eq!((metrics.auth_reloads, metrics.auth_reloads_refused), (1, 1));
+}
+
+#[test]
+fn a_session_expires_with_its_token() {
+    let key = SigningKey::new();
+    // The leeway is 30 s, so this token is valid for 3 to 4 s more.
+    let server = serve(Replaceable::new(keys(&key, "a")));
+    let ann = token(&key, "a", &claims("ann", -26));
+    let client = connect(&server, Some(&ann)).unwrap();
+    let mut is_warned = false;
+    loop {
+        match client.next_event().wait_for(DEADLINE).unwrap() {
+            Event::CredentialsExpire { .. } => is_warned = true,
+            Event::Closed { .. } => break,
+            _ => {}
+        }
+    }
+    assert!(is_warned);
+    until("the end is counted", || {
+        server.metrics().closed_by("credentials_expired") == 1
+    });
+}
