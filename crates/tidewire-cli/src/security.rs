@@ -1,13 +1,13 @@
 //! The flags that say whom a client trusts and by what a server knows it: the same for every command that connects.
 
 use std::io::{self, BufRead, Read, StdinLock};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 use clap::Args;
 use tidewire::AnyCodec;
-use tidewire::auth::{Credentials, Token, TokenError};
+use tidewire::auth::{Credentials, Token};
 use tidewire::tls::ClientTls;
 use tidewire_load::credentials::TokenSource;
 use tidewire_load::scenario::Trust;
@@ -38,8 +38,8 @@ pub(crate) struct SecurityArguments {
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
 
-    /// The file with the token by which the server knows this client, which is read for each connection; - reads the first
-    /// line of standard input. For a load test, file or input may have many tokens, one in a line, which the agents take
+    /// The file with the token by which the server knows this client, which other users may not read. It is read for each
+    /// connection; - reads the first line of standard input. For a load test, file or input may have many tokens, one in a line, which the agents take
     /// in turn. Without the flag the token is that in TIDEWIRE_TOKEN, if there is one
     // A token itself is never an argument, because other users of the machine see those.
     #[arg(long, value_name = "FILE")]
@@ -139,9 +139,7 @@ impl SecurityArguments {
                 let line = read_input(|input, text| input.read_line(text))?;
                 Some(Token::new(&line).context(INPUT)?.into())
             }
-            Origin::File(file) => Some(Credentials::provider(move || {
-                Ok(read_tokens(&file, Token::new)?)
-            })),
+            Origin::File(file) => Some(Credentials::provider(move || Ok(Token::read(&file)?))),
         })
     }
 
@@ -152,14 +150,12 @@ impl SecurityArguments {
     pub(crate) fn tokens(&self, codec: &AnyCodec) -> anyhow::Result<Option<TokenSource>> {
         Ok(match self.origin(codec)? {
             Origin::None => None,
-            Origin::Variable(text) => Some(fixed(each_line(&text).context(TOKEN_VARIABLE)?)),
+            Origin::Variable(text) => Some(fixed(Token::list(&text).context(TOKEN_VARIABLE)?)),
             Origin::Input => {
                 let text = read_input(|input, text| input.read_to_string(text))?;
-                Some(fixed(each_line(&text).context(INPUT)?))
+                Some(fixed(Token::list(&text).context(INPUT)?))
             }
-            Origin::File(file) => {
-                Some(TokenSource::new(move || Ok(read_tokens(&file, each_line)?)))
-            }
+            Origin::File(file) => Some(TokenSource::new(move || Ok(Token::read_list(&file)?))),
         })
     }
 
@@ -192,26 +188,6 @@ enum Origin {
     Input,
     /// A file, which is read for each connection.
     File(PathBuf),
-}
-
-/// Reads tokens from a file. The error names the file and shows no token.
-fn read_tokens<T>(
-    file: &Path,
-    parse: impl FnOnce(&str) -> Result<T, TokenError>,
-) -> Result<T, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    parse(&text).map_err(|error| format!("{}: {error}", file.display()))
-}
-
-/// Returns the tokens of a text with one in each line.
-fn each_line(text: &str) -> Result<Vec<Token>, TokenError> {
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let tokens: Vec<Token> = lines.map(Token::new).collect::<Result<_, _>>()?;
-    match tokens.is_empty() {
-        true => Err(TokenError::Empty),
-        false => Ok(tokens),
-    }
 }
 
 /// A source that has always the same tokens.

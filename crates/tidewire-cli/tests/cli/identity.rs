@@ -331,6 +331,21 @@ fn check_finds_an_address_that_no_server_takes() {
     );
 }
 
+#[test]
+fn a_token_file_that_others_may_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    fs::write(&file, "secret\n").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    let file = file.display().to_string();
+    let ended = Process::start(&["call", "127.0.0.1:1", "add", "--token-file", &file]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    for part in ["is open to other users", "mode 644", "chmod 600"] {
+        assert!(ended.text().contains(part), "{part}: {}", ended.text());
+    }
+    assert!(!ended.text().contains("secret\n"));
+}
+
 /// Files for `--auth-jwt`: an issuer with a public key and a secret.
 fn write_jwt(folder: &Path, key: &SigningKey) -> String {
     let text = "[[issuers]]\nissuer = \"login\"\naudience = [\"gateway\"]\n\

@@ -42,7 +42,7 @@ pub use identity::{Identity, IdentityLimits};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys};
 pub use permissions::{Access, Action, PatternListError, Permissions};
-pub use token::{Credentials, Token, TokenError};
+pub use token::{Credentials, Token, TokenError, TokenReadError};
 pub use token_file::{TokenFile, TokenFileError};
 pub use users::Users;
 

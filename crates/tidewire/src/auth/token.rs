@@ -2,7 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -23,9 +27,7 @@ use crate::describe::describe;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Arc<str>);
 
-/// A text is not a token.
-///
-/// [`Authenticate`](crate::auth::Authenticate) has an example.
+/// A text is not a token. [`Token`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -43,10 +45,40 @@ pub enum TokenError {
     Character,
 }
 
-/// The credentials of a client: a token, or a function that gets one. For
-/// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
+/// A token cannot be read from a file.
 ///
-/// [`Authenticate`](crate::auth::Authenticate) has an example.
+/// [`Token::read`](crate::auth::Token::read) has an example.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TokenReadError {
+    /// The file cannot be read.
+    #[error("cannot read the token {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Other users of the machine may read or write the token.
+    #[error("the token {} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file has no token.
+    #[error("{}: {source}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Its text.
+        source: TokenError,
+    },
+}
+
+/// The credentials of a client: a token, or a function that gets one. For
+/// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). [`Credentials::provider`] has an example.
 #[derive(Clone)]
 pub struct Credentials(Source);
 
@@ -66,7 +98,7 @@ impl Credentials {
     /// ```
     /// use tidewire::auth::{Credentials, Token};
     ///
-    /// let credentials = Credentials::provider(|| Ok(Token::new(&std::fs::read_to_string("token")?)?));
+    /// let credentials = Credentials::provider(|| Ok(Token::read("token".as_ref())?));
     /// let client = tidewire::Client::builder().credentials(credentials);
     /// ```
     pub fn provider(
@@ -126,6 +158,49 @@ impl Token {
         }
     }
 
+    /// Reads a token from a file that other users may not open.
+    ///
+    /// ```
+    /// use tidewire::auth::{Token, TokenReadError};
+    ///
+    /// let error = Token::read("missing".as_ref()).unwrap_err();
+    /// assert!(matches!(error, TokenReadError::Io { .. }));
+    /// ```
+    ///
+    /// # Errors
+    /// See [`TokenReadError`]. The error does not show the token.
+    pub fn read(path: &Path) -> Result<Self, TokenReadError> {
+        read(path, Self::new)
+    }
+
+    /// Reads tokens from such a file with one in each line.
+    ///
+    /// # Errors
+    /// Those of [`Token::read`].
+    pub fn read_list(path: &Path) -> Result<Vec<Self>, TokenReadError> {
+        read(path, Self::list)
+    }
+
+    /// Checks the tokens of a text with one in each line. Empty lines are skipped.
+    ///
+    /// ```
+    /// use tidewire::auth::Token;
+    ///
+    /// assert_eq!(Token::list("first\n\nsecond\n").unwrap().len(), 2);
+    /// assert!(Token::list("\n").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// See [`TokenError`].
+    pub fn list(text: &str) -> Result<Vec<Self>, TokenError> {
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let tokens: Vec<Self> = lines.map(Self::new).collect::<Result<_, _>>()?;
+        match tokens.is_empty() {
+            true => Err(TokenError::Empty),
+            false => Ok(tokens),
+        }
+    }
+
     /// The token itself. Never log it.
     #[must_use]
     pub fn secret(&self) -> &str {
@@ -139,9 +214,65 @@ impl fmt::Debug for Token {
     }
 }
 
+/// Reads a file that other users may not open.
+fn read<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, TokenError>,
+) -> Result<T, TokenReadError> {
+    let unreadable = |source| TokenReadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    // A terminal or a pipe has no content that others could read.
+    if metadata.is_file() && mode & OTHER_USERS != 0 {
+        let path = path.to_owned();
+        return Err(TokenReadError::Exposed { path, mode });
+    }
+    let mut text = String::new();
+    let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(unreadable)?;
+    parse(&text).map_err(|source| TokenReadError::Token {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The permissions of users that are neither the owner nor in the group.
+const OTHER_USERS: u32 = 0o007;
+
+/// The most bytes that are read of a file with tokens, so that a wrong file does not fill the memory.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+
     use super::*;
+
+    #[test]
+    fn a_token_that_others_may_read_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let read = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            Token::read(&path)
+        };
+        for mode in [0o600, 0o400, 0o640] {
+            assert_eq!(read("secret\n", mode).unwrap().secret(), "secret");
+        }
+        for open in [0o644, 0o604, 0o602, 0o666] {
+            let error = read("secret\n", open).unwrap_err();
+            assert!(matches!(error, TokenReadError::Exposed { mode, .. } if mode == open));
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+        let error = read("two\nsecrets", 0o600).unwrap_err();
+        assert!(error.to_string().ends_with("use one token"), "{error}");
+        assert!(!error.to_string().contains("secrets"));
+    }
 
     #[test]
     fn what_is_no_token_is_refused_and_never_shown() {
