@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             .is_none_or(|wanted| wanted == name)
         {
             let proofs = proofs(&file, name, tokens.as_deref());
-            warnings += describe(&identity, &proofs, &mut text)?;
+            warnings += describe(&file, &identity, &proofs, &mut text)?;
         }
     }
     if let Some(wanted) = &arguments.user
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     }
     output::remember(io::stdout().lock().write_all(&text));
     if warnings > 0 {
-        let what = format!("patterns and tokens without effect: {warnings}");
+        let what = format!("entries without effect: {warnings}");
         return Err(Failure::judgement(what, "see the lines with `warning` above").into());
     }
     Ok(ExitCode::SUCCESS)
@@ -90,7 +90,7 @@ fn proofs(file: &UserFile, name: &str, tokens: Option<&[String]>) -> String {
     if is_anonymous(name) {
         return "whoever sends no credentials".to_owned();
     }
-    let mut proofs = file.proofs(name);
+    let mut proofs: Vec<String> = file.proofs(name).map(|proof| proof.to_string()).collect();
     if tokens.is_some_and(|names| names.iter().any(|it| it == name)) {
         proofs.insert(0, "tokens".to_owned());
     }
@@ -102,7 +102,13 @@ fn proofs(file: &UserFile, name: &str, tokens: Option<&[String]>) -> String {
 }
 
 /// Writes what one user may do. Returns the number of warnings.
-fn describe(identity: &Identity, proofs: &str, out: &mut Vec<u8>) -> io::Result<usize> {
+fn describe(
+    file: &UserFile,
+    identity: &Identity,
+    proofs: &str,
+    out: &mut Vec<u8>,
+) -> io::Result<usize> {
+    let name = identity.name();
     writeln!(
         out,
         "{} ({})",
@@ -110,6 +116,13 @@ fn describe(identity: &Identity, proofs: &str, out: &mut Vec<u8>) -> io::Result<
         escaped(proofs.as_bytes())
     )?;
     let mut warnings = 0;
+    for (index, proof) in file.proofs(name).enumerate() {
+        if let Some(other) = file.hides(name, index) {
+            warnings += 1;
+            let text = format!("{proof} is never asked for, because it is {other}'s before");
+            writeln!(out, "    warning: {}", escaped(text.as_bytes()))?;
+        }
+    }
     for (action, access) in identity.permissions().each() {
         writeln!(out, "  {action:<10} {}", escaped(list(access).as_bytes()))?;
         for (allowed, denied) in access.useless() {
@@ -147,4 +160,4 @@ Examples:
   tidewire check tidewire.toml
   tidewire check tidewire.toml --auth-tokens tokens --user sensor-7
 
-Exit codes: 0 everything has an effect, 2 a file is wrong, 99 a pattern or a token has no effect, or there are no users.";
+Exit codes: 0 everything has an effect, 2 a file is wrong, 99 an entry has no effect, or there are no users.";

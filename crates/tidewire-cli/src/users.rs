@@ -3,7 +3,9 @@
 //! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the line.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -224,18 +226,21 @@ impl UserFile {
         self.tables.users.iter().map(|user| &*user.name)
     }
 
-    /// How a user can prove who it is, for people, apart from tokens.
-    pub(crate) fn proofs(&self, name: &str) -> Vec<String> {
-        let Some(user) = self.tables.users.iter().find(|user| user.name == name) else {
-            return Vec::new();
-        };
-        let certificates = user
-            .certificates
-            .iter()
-            .map(|it| format!("certificate {it}"));
-        let unix_users = user.unix_users.iter().map(|it| format!("Unix user {it}"));
-        let addresses = user.addresses.iter().map(|it| format!("address {it}"));
-        certificates.chain(unix_users).chain(addresses).collect()
+    /// How a user can prove who it is, apart from tokens, in the order in which the server looks.
+    pub(crate) fn proofs(&self, name: &str) -> impl Iterator<Item = ProofEntry<'_>> {
+        let user = self.tables.users.iter().find(|user| user.name == name);
+        user.into_iter().flat_map(UserTable::proofs)
+    }
+
+    /// The user whose entry counts in place of this one, which is further down in the file and never counts.
+    pub(crate) fn hides(&self, name: &str, index: usize) -> Option<&str> {
+        let entry = self.proofs(name).nth(index)?;
+        let all = self.tables.users.iter();
+        let mut all =
+            all.flat_map(|user| user.proofs().enumerate().map(move |it| (&*user.name, it)));
+        let (first, _) = all
+            .find(|(user, (at, other))| other.covers(&entry) || (*user == name && *at == index))?;
+        (first != name).then_some(first)
     }
 
     /// Knows peers by certificate, Unix user and address, and then as anonymous.
@@ -264,7 +269,63 @@ impl UserFile {
     }
 }
 
+/// An entry by which a user is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProofEntry<'a> {
+    Certificate(&'a str),
+    UnixUser(u32),
+    Address(&'a str),
+}
+
+impl ProofEntry<'_> {
+    /// Whether every peer of the other entry is also one of this entry.
+    fn covers(&self, other: &Self) -> bool {
+        let (Self::Address(own), Self::Address(other)) = (self, other) else {
+            return self == other;
+        };
+        let (Some((own, own_bits)), Some((other, other_bits))) = (range(own), range(other)) else {
+            return false;
+        };
+        let differ = own.iter().zip(&other).map(|(own, other)| own ^ other);
+        let same_bits = match differ.clone().position(|byte| byte != 0) {
+            Some(at) => at * 8 + differ.clone().nth(at).unwrap_or(0).leading_zeros() as usize,
+            None => own.len() * 8,
+        };
+        own.len() == other.len() && own_bits <= other_bits && own_bits <= same_bits
+    }
+}
+
+/// The bytes of a range of addresses, and how many bits of them count.
+fn range(text: &str) -> Option<(Vec<u8>, usize)> {
+    let (address, bits) = text.split_once('/').unwrap_or((text, ""));
+    let bytes = match address.parse().ok()? {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let bits = bits.parse().unwrap_or(bytes.len() * 8);
+    Some((bytes, bits))
+}
+
+impl fmt::Display for ProofEntry<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certificate(name) => write!(formatter, "certificate {name}"),
+            Self::UnixUser(id) => write!(formatter, "Unix user {id}"),
+            Self::Address(range) => write!(formatter, "address {range}"),
+        }
+    }
+}
+
 impl UserTable {
+    fn proofs(&self) -> impl Iterator<Item = ProofEntry<'_>> {
+        let certificates = self.certificates.iter();
+        let certificates = certificates.map(|name| ProofEntry::Certificate(name));
+        let unix_users = self.unix_users.iter().copied().map(ProofEntry::UnixUser);
+        let addresses = self.addresses.iter();
+        let addresses = addresses.map(|range| ProofEntry::Address(range));
+        certificates.chain(unix_users).chain(addresses)
+    }
+
     fn limits(&self) -> Result<IdentityLimits, UsersError> {
         let rate =
             (self.messages_per_second.is_some() || self.bytes_per_second.is_some()).then(|| {
@@ -406,7 +467,8 @@ mod tests {
             ann.permissions()
                 .allows(Action::Publish("dev.ann.x"), false)
         );
-        assert_eq!(file.proofs("ann"), ["Unix user 7", "address 10.0.0.0/8"]);
+        let proofs: Vec<String> = file.proofs("ann").map(|it| it.to_string()).collect();
+        assert_eq!(proofs, ["Unix user 7", "address 10.0.0.0/8"]);
         let root = file.users.identity("root").unwrap();
         assert!(
             !root
@@ -433,6 +495,32 @@ mod tests {
         for key in keys {
             assert!(rows.contains(&format!("`{key}`")), "{key} has no row");
         }
+    }
+
+    #[test]
+    fn an_entry_behind_one_that_covers_it_never_counts() {
+        let file = read(
+            "[[users]]\nname = \"ann\"\nunix_users = [7]\ncertificates = [\"a\"]\n\
+             addresses = [\"10.1.0.0/16\", \"fd00::/8\", \"192.0.2.1\"]\n\
+             [[users]]\nname = \"bob\"\nunix_users = [7, 8]\ncertificates = [\"a\", \"b\"]\n\
+             addresses = [\"10.0.0.0/8\", \"10.1.2.0/24\", \"10.2.0.0/16\", \"fd12::1\", \"192.0.2.1/32\"]\n",
+        )
+        .unwrap();
+        let hidden: Vec<String> = file
+            .proofs("bob")
+            .enumerate()
+            .filter(|(index, _)| file.hides("bob", *index) == Some("ann"))
+            .map(|(_, proof)| proof.to_string())
+            .collect();
+        let expected = [
+            "certificate a",
+            "Unix user 7",
+            "address 10.1.2.0/24",
+            "address fd12::1",
+            "address 192.0.2.1/32",
+        ];
+        assert_eq!(hidden, expected);
+        assert!((0..5).all(|index| file.hides("ann", index).is_none()));
     }
 
     #[test]

@@ -277,7 +277,7 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
         Process::start(&[&["check", &*path], more].concat()).wait()
     };
     let users = "[auth.default_permissions]\npublish = { allow = [\"dev.{name}.>\"] }\n[[users]]\nname = \"ann\"\n\
-                 unix_users = [7]\n[[users]]\nname = \"anonymous\"\npermissions.say = { allow = [\"a\"], deny = [\"a\", \"b\"] }\n";
+                 unix_users = [7]\n[[users]]\nname = \"bob\"\nunix_users = [7]\n[[users]]\nname = \"anonymous\"\npermissions.say = { allow = [\"a\"], deny = [\"a\", \"b\"] }\n";
     let ended = check(users, &[]);
     assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
     for part in [
@@ -287,13 +287,14 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
         "anonymous (whoever sends no credentials)",
         "warning: a allows nothing, because a is denied",
         "warning: b denies nothing that is allowed",
+        "warning: Unix user 7 is never asked for, because it is ann's before",
     ] {
         assert!(ended.text().contains(part), "{part}: {}", ended.text());
     }
     let ended = check(users, &["--user", "ann"]);
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
     assert!(!ended.text().contains("anonymous"));
-    assert_eq!(check(users, &["--user", "bob"]).status.code(), Some(2));
+    assert_eq!(check(users, &["--user", "eve"]).status.code(), Some(2));
     for (wrong, told) in [
         ("[[users]]\nnam = 1\n", "unknown field `nam`"),
         ("[[user]]\nname = \"ann\"\n", "did you mean `users`?"),
