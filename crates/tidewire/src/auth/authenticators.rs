@@ -15,13 +15,45 @@ use crate::address::Endpoint;
 /// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default would
 /// keep identities that the others have withdrawn.
 ///
-/// [`Users`](crate::auth::Users) has an example.
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::auth::{
+///     Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, IdentityLimits, NetworkError, Permissions, Users,
+/// };
+/// use tidewire::{Client, Context, Message, Server};
+///
+/// let mut users = Users::new(Permissions::everything());
+/// for name in ["sensor-7", "root", "local", "anonymous"] {
+///     users.add(name, None, IdentityLimits::default())?;
+/// }
+/// let users = Arc::new(users);
+/// let chain = Chain::new()
+///     .then(ByCertificate::new(Arc::clone(&users)).with("sensor-7.example.org", "sensor-7"))
+///     .then(ByUnixUser::new(Arc::clone(&users)).with(0, "root"))
+///     .then(ByAddress::new(Arc::clone(&users)).with("127.0.0.0/8", "local")?)
+///     .then(Anonymous::new(Arc::clone(&users)));
+/// let server = Server::builder()
+///     .authenticate(chain)
+///     .listen("tcp://127.0.0.1:0")?
+///     .listen("inproc://chain-example")?
+///     .start(|_| |cx: &mut Context<'_>, _: Message<'_>| {
+///         let name = cx.identity().map_or(String::new(), |identity| identity.name().to_owned());
+///         cx.reply(name.as_bytes())
+///     })?;
+/// let by_address = Client::connect(&server.addresses()[0].to_string()).wait()?;
+/// assert_eq!(by_address.request(b"").wait()?.payload(), b"local");
+/// let unknown = Client::connect("inproc://chain-example").wait()?;
+/// assert_eq!(unknown.request(b"").wait()?.payload(), b"anonymous");
+///
+/// let typo: Result<ByAddress, NetworkError> = ByAddress::new(users).with("127.0.0.0/99", "local");
+/// assert!(typo.is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct Chain(Vec<Box<dyn Authenticate>>);
 
 /// Users who are known by a name in their certificate.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByCertificate {
     users: Arc<Users>,
@@ -29,8 +61,7 @@ pub struct ByCertificate {
 }
 
 /// Users who connect through a Unix socket and are known by their user id.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByUnixUser {
     users: Arc<Users>,
@@ -38,8 +69,7 @@ pub struct ByUnixUser {
 }
 
 /// Users who are known by their address. Addresses of UDP can be forged unless the codec validates them.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByAddress {
     users: Arc<Users>,
@@ -48,8 +78,7 @@ pub struct ByAddress {
 }
 
 /// Admits every peer that sent no credentials, as [`Identity::ANONYMOUS`]. Wrong credentials are refused.
-///
-/// [`Authenticate`](crate::auth::Authenticate) has an example.
+/// [`Chain`] has an example.
 #[derive(Debug)]
 pub struct Anonymous(Arc<Users>);
 
@@ -61,8 +90,7 @@ struct Network {
 }
 
 /// A text is no range of addresses.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Chain`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a range of addresses; use one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
 pub struct NetworkError(String);

@@ -6,8 +6,7 @@ use thiserror::Error;
 use tidewire_proto::topic::{Pattern, PatternBuf, TopicError};
 
 /// Something that a peer asks for, with the topic, pattern, room or method that it concerns.
-///
-/// [`Authenticate`](crate::auth::Authenticate) has an example.
+/// [`Permissions`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action<'a> {
@@ -26,8 +25,7 @@ pub enum Action<'a> {
 }
 
 /// Patterns of topics, rooms or methods. The [rules of patterns](tidewire_proto::topic) hold: `dev.7`, `dev.*` and `dev.>`.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Permissions`] has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     allow: Vec<PatternBuf>,
@@ -69,8 +67,7 @@ pub struct Permissions {
 }
 
 /// A text in a list of patterns is no pattern.
-///
-/// [`Users`](crate::auth::Users) has an example.
+/// [`Permissions`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{pattern:?} is not a pattern: {source}")]
 pub struct PatternListError {

@@ -18,7 +18,39 @@ use crate::service::{Context, HandlerError, HandlerResult};
 
 /// The kind of action that a message asks for; see [`Service::action`](crate::Service::action).
 ///
-/// [`Authenticate`](crate::auth::Authenticate) has an example.
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::auth::{Access, Anonymous, IdentityLimits, Permissions, Users};
+/// use tidewire::{ActionKind, Client, Context, HandlerResult, Kind, Message, Server, Service};
+///
+/// /// Its requests publish to the topic that is their name.
+/// struct Gateway;
+///
+/// impl Service for Gateway {
+///     fn on_message(&mut self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+///         cx.reply(b"published")
+///     }
+///
+///     fn action(&self, _: &Context<'_>, message: &Message<'_>) -> ActionKind {
+///         match message.kind {
+///             Kind::Request => ActionKind::Publish,
+///             kind => ActionKind::of(kind),
+///         }
+///     }
+/// }
+///
+/// let sensors = Permissions { publish: Access::new(["sensor.*"], [])?, ..Permissions::nothing() };
+/// let mut users = Users::new(sensors);
+/// users.add("anonymous", None, IdentityLimits::default())?;
+/// let server = Server::builder()
+///     .authenticate(Anonymous::new(Arc::new(users)))
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| Gateway)?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(client.request(b"21.5").method("sensor.7").wait()?.payload(), b"published");
+/// assert!(client.request(b"21.5").method("alarm").wait().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ActionKind {

@@ -30,7 +30,23 @@ pub(crate) struct Acceptor {
 ///
 /// New connections use the new pair; open sessions go on. If the new pair cannot be used, the server keeps the old one.
 ///
-/// [`ServerTls`](crate::tls::ServerTls) has an example.
+/// ```no_run
+/// use tidewire::tls::ServerTls;
+/// use tidewire::{PubSub, Server};
+///
+/// let server = Server::builder()
+///     .listen("tls://0.0.0.0:8443")?
+///     .tls(ServerTls::new("server.pem", "server.key"))
+///     .start(|_| PubSub::new())?;
+/// let reloader = server.tls_reloader().expect("the server has a certificate");
+/// std::thread::spawn(move || loop {
+///     std::thread::sleep(std::time::Duration::from_secs(1));
+///     if let Err(error) = reloader.reload_if_changed() {
+///         eprintln!("the old certificate stays: {error}");
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TlsReloader {
     acceptor: Arc<Acceptor>,

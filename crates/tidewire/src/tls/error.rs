@@ -7,7 +7,7 @@ use thiserror::Error;
 /// TLS settings cannot be used.
 ///
 /// ```
-/// use tidewire::tls::{ServerTls, TlsError};
+/// use tidewire::tls::{Pem, PemError, PemPart, ServerTls, TlsError};
 /// use tidewire::{Context, Message, ServeError, Server};
 ///
 /// let error = Server::builder()
@@ -15,7 +15,14 @@ use thiserror::Error;
 ///     .tls(ServerTls::new("/nowhere/server.pem", "/nowhere/server.key"))
 ///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
 ///     .unwrap_err();
-/// assert!(matches!(error, ServeError::Tls(TlsError::Pem(_))), "{error}");
+/// let part = PemPart::Chain;
+/// assert!(
+///     matches!(error, ServeError::Tls(TlsError::Pem(PemError::Unreadable { part: it, .. })) if it == part)
+/// );
+///
+/// let empty = ServerTls::new(Pem::bytes(*b"no certificate"), Pem::bytes(*b"no key"));
+/// let error = empty.layer("tw1").err();
+/// assert!(matches!(error, Some(TlsError::Pem(PemError::Empty { part: it, .. })) if it == part));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]
@@ -72,8 +79,7 @@ pub enum TlsError {
 }
 
 /// The part of the TLS settings that a PEM file is for.
-///
-/// [`ServerTls`](crate::tls::ServerTls) has an example.
+/// [`TlsError`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PemPart {
@@ -96,8 +102,7 @@ impl PemPart {
 }
 
 /// Certificates or a key cannot be read from PEM.
-///
-/// [`ServerTls`](crate::tls::ServerTls) has an example.
+/// [`TlsError`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PemError {

@@ -13,8 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::error::{PemError, PemPart};
 
 /// Certificates or a key in PEM. A path converts into it.
-///
-/// [`ServerTls`](crate::tls::ServerTls) has an example.
+/// [`TlsError`](crate::tls::TlsError) has an example.
 #[derive(Clone)]
 pub enum Pem {
     /// A file. A server can read it again.
