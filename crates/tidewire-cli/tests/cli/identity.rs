@@ -432,7 +432,7 @@ fn keys_that_cannot_be_used_stop_the_start() {
     );
 }
 
-/// The bug: every user was said to have tokens, also without a file of tokens.
+/// Regression: every user was said to have tokens, also without a file of tokens.
 #[test]
 fn check_names_tokens_as_a_proof_only_of_users_who_have_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -468,13 +468,13 @@ fn check_names_tokens_as_a_proof_only_of_users_who_have_one() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
 }
 
-/// The bug: the remedy for what a user may not do was to start another kind of server, or to choose another room.
+/// Regression: the remedy for what a user may not do was to start another kind of server, or to choose another room.
 #[test]
 fn who_may_not_do_something_is_told_to_ask_for_the_permission() {
     let folder = tempfile::tempdir().unwrap();
     let token = new_token(folder.path(), "ann");
     let file = folder.path().join("ann.token");
-    fs::write(&file, &token).unwrap();
+    write_secret(&file, &token);
     let file = file.display().to_string();
     let cases: [(&str, &[&str]); 4] = [
         ("pubsub", &["pub", "a", "x"]),
@@ -497,13 +497,13 @@ fn who_may_not_do_something_is_told_to_ask_for_the_permission() {
     }
 }
 
-/// The bug: a subscriber whose token was revoked tried again in silence.
+/// Regression: a subscriber whose token was revoked tried again in silence.
 #[test]
 fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
     let folder = tempfile::tempdir().unwrap();
     let token = new_token(folder.path(), "ann");
     let file = folder.path().join("ann.token");
-    fs::write(&file, &token).unwrap();
+    write_secret(&file, &token);
     let users = "[[users]]\nname = \"ann\"\npermissions.subscribe.allow = [\">\"]\n\
                  permissions.publish.allow = [\">\"]\n";
     let (mut server, address) = server_with_users(folder.path(), "pubsub", users);
@@ -511,10 +511,11 @@ fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
     let mut sub = Process::start(&["sub", &address, "a", "--token-file", &file]);
     let publisher = Client::builder().credentials(Token::new(&token).unwrap());
     let publisher = publisher.connect(&address).wait().unwrap();
-    while !sub.has_line("knock") {
+    tidewire_testkit::wait_until("the subscriber hears", || {
         publisher.publish("a", b"knock").unwrap();
         publisher.flush().wait().unwrap();
-    }
+        sub.has_line("knock").then_some(())
+    });
     reload(&mut server, folder.path(), "[auth]\n");
     sub.expect("2: ! a is interrupted: ");
     let line = sub.expect("2: ! still no connection: the server refused the connection: ");
@@ -526,7 +527,7 @@ fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
     assert_eq!(told.count(), 1, "one reason has one line");
 }
 
-/// The bug: `--retry` sent a token that was refused again and again, and each time was a failure of its address.
+/// Regression: `--retry` sent a token that was refused again and again, and each time was a failure of its address.
 #[test]
 fn a_retried_call_sends_refused_credentials_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -534,7 +535,7 @@ fn a_retried_call_sends_refused_credentials_once() {
     let (mut server, address) =
         server_with_users(folder.path(), "rpc", "[[users]]\nname = \"ann\"\n");
     let guessed = folder.path().join("guessed");
-    fs::write(&guessed, "guessed").unwrap();
+    write_secret(&guessed, "guessed");
     let guessed = guessed.display().to_string();
     let all = [
         "call",

@@ -72,6 +72,62 @@ fn a_peer_without_credentials_or_with_wrong_ones_is_refused_with_the_reason() {
     assert_eq!(metrics.closed_by("unauthenticated"), 4);
 }
 
+/// Credentials are any bytes. None of them opens a session or harms the server.
+#[test]
+fn odd_credentials_are_refused() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let known = users(&[("ann", Permissions::everything())]);
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let secret = ann.secret();
+    let odd = [
+        format!("{secret}\n").into_bytes(),
+        format!("\n{secret}").into_bytes(),
+        [secret.as_bytes(), b"\0"].concat(),
+        vec![0xff; 1_024],
+        b"\x1b[2J".to_vec(),
+    ];
+    for credentials in &odd {
+        drop(greet(&server, credentials));
+    }
+    until("all are refused", || {
+        server.metrics().closed_by("unauthenticated") == odd.len() as u64
+    });
+    // A hello that says one byte more than it may have is no hello.
+    let mut oversized = hello(&[b'x'; 1_024]);
+    let length = oversized.iter().position(|byte| *byte == b'x').unwrap() - 2;
+    oversized[length] += 1;
+    let mut stream = greet(&server, b"");
+    stream.write_all(&oversized).unwrap();
+    until("it is refused, too", || {
+        server.metrics().closed.iter().sum::<u64>() == odd.len() as u64 + 1
+    });
+    assert_eq!(server.metrics().authenticated, 0);
+    assert_eq!(name_of(&connect(&server, Some(&ann)).unwrap()), "ann");
+}
+
+#[test]
+fn a_token_that_has_expired_is_refused_with_the_reason() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let line = std::fs::read_to_string(&tokens.path).unwrap();
+    std::fs::write(&tokens.path, format!("{} 1\n", line.trim_end())).unwrap();
+    let known = users(&[("ann", Permissions::everything())]);
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| tell_name)
+        .unwrap();
+    let text = refusal(connect(&server, Some(&ann)));
+    assert!(text.contains("the credentials have expired"), "{text}");
+}
+
 /// Counts the checks of another authenticator.
 struct Counted<A> {
     inner: A,

@@ -239,6 +239,27 @@ fn limits_of_an_identity_hold_for_each_of_its_sessions() {
     assert_eq!(server.metrics().rate_refused, refused as u64);
 }
 
+#[test]
+fn a_limit_of_bytes_refuses_what_is_above_it() {
+    let rate = RateLimit::new(WhenExceeded::Refuse)
+        .bytes_per_second(1)
+        .burst(Duration::from_secs(4_000));
+    let limits = IdentityLimits {
+        rate: Some(rate),
+        ..IdentityLimits::default()
+    };
+    limits.check().unwrap();
+    let (server, token) = serve(Permissions::everything(), limits);
+    let client = connect(&server, Some(&token)).unwrap();
+    let payload = [0; 1_000];
+    let outcomes: Vec<_> = (0..10)
+        .map(|_| client.request(&payload).method("open.add").wait())
+        .collect();
+    let refused = outcomes.iter().filter(|it| it.is_err()).count();
+    assert!((6..10).contains(&refused), "{refused}");
+    assert_eq!(server.metrics().rate_refused, refused as u64);
+}
+
 /// Counts its messages, of whatever kind they are.
 struct Counting(Arc<AtomicUsize>);
 
