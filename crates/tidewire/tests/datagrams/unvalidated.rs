@@ -1,6 +1,8 @@
 //! Datagrams of peers without a session, and the limit on what an unvalidated address is sent.
 
-use tidewire::{CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server};
+use tidewire::{
+    AnyCodec, CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server,
+};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
 
@@ -130,6 +132,53 @@ fn replies_beyond_what_an_unproven_address_sent_are_dropped_and_counted() {
             assert!(metrics.datagrams_dropped_by(DatagramDrop::OverBudget) > 0);
         }
         server.stop();
+    }
+}
+
+/// The bytes of a datagram on the network, with the headers of IP and UDP.
+fn on_the_network(payload: usize) -> usize {
+    payload + 28
+}
+
+#[test]
+fn no_codec_sends_an_unproven_address_more_than_came_from_it() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let noise = |length: usize, random: &mut fastrand::Rng| -> Vec<u8> {
+        (0..length).map(|_| random.u8(..)).collect()
+    };
+    for name in AnyCodec::NAMES {
+        let codec = codec(name);
+        let server = TestServer::over_udp(Server::builder(), &codec, |_| amplify);
+        let socket = unknown_peer(port_of(&server));
+        let mut datagrams = vec![b"GET / HTTP/1.1\r\n\r\n".to_vec(), hello_frame()];
+        for kind in [Kind::Hello, Kind::Request, Kind::OneWay, Kind::Subscribe] {
+            let (mut frame, message) = (Vec::new(), Message::with_id(kind, 0, 1, b"small"));
+            if codec.encode(&message, &mut frame).is_ok() {
+                datagrams.push(frame);
+            }
+        }
+        datagrams.extend([1, 2, 3, 8, 40, 1_200].map(|length| noise(length, &mut random)));
+        let (mut sent, mut got, mut count) = (0, 0, 0);
+        let mut measure = || {
+            let replies = arrived(&socket);
+            got += replies
+                .iter()
+                .map(|it| on_the_network(it.len()))
+                .sum::<usize>();
+            got
+        };
+        for round in 0..20 {
+            for datagram in &datagrams {
+                sent += on_the_network(socket.send(datagram).unwrap());
+                count += 1;
+                server.wait_for("it was read", |metrics| metrics.datagrams_in == count);
+            }
+            let got = measure();
+            assert!(got <= sent, "{name}, round {round}: {got} bytes for {sent}");
+        }
+        server.stop();
+        let got = measure();
+        assert!(got <= sent, "{name}: {got} bytes for {sent}");
     }
 }
 
