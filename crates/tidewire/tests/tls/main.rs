@@ -1,10 +1,11 @@
-//! TLS beyond the conformance suite: records and cuts, certificates that must be refused, identities, reloads, foreign peers.
+//! TLS beyond the conformance suite: any bytes at all, records and cuts, certificates that must be refused, identities, reloads, foreign peers.
 
 #![expect(clippy::print_stdout, reason = "a check that is skipped says so")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod foreign;
 mod identity;
+mod intake;
 mod outgoing;
 mod records;
 mod refused;
