@@ -8,35 +8,13 @@ use fastrand::Rng;
 use tidewire_proto::layer::{
     Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack,
 };
-use tidewire_testkit::XorLayer;
+use tidewire_testkit::stacks::{carry, exchange_all, read_all, stack_of, write};
+use tidewire_testkit::{XorLayer, layers_of};
 
 /// Creates both sides of this many layers, not connected yet.
 fn sides(layers: u8) -> (Stack, Stack) {
-    let keys = (0..layers).map(|number| 0x5A + number);
-    let stack = |make: fn(u8) -> XorLayer| {
-        let layers = keys
-            .clone()
-            .map(|key| Box::new(make(key)) as Box<dyn Layer>);
-        let mut stack = Stack::new(layers.collect()).unwrap();
-        stack.start().unwrap();
-        stack
-    };
+    let stack = |make| stack_of(layers_of(layers, make));
     (stack(XorLayer::connecting), stack(XorLayer::accepting))
-}
-
-/// Moves all output of one side to the other, in pieces of at most `piece_bytes` bytes.
-fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> Result<bool, LayerError> {
-    let bytes = from.unsent().to_vec();
-    from.advance(bytes.len());
-    for piece in bytes.chunks(piece_bytes) {
-        to.receive(piece)?;
-    }
-    Ok(!bytes.is_empty())
-}
-
-/// Exchanges bytes until neither side has output.
-fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
-    while carry(one, other, piece_bytes).unwrap() | carry(other, one, piece_bytes).unwrap() {}
 }
 
 fn ready(layers: u8) -> (Stack, Stack) {
@@ -44,21 +22,6 @@ fn ready(layers: u8) -> (Stack, Stack) {
     exchange_all(&mut client, &mut server, usize::MAX);
     assert!(client.is_ready() && server.is_ready());
     (client, server)
-}
-
-fn write(stack: &mut Stack, plain: &[u8]) -> usize {
-    stack.write(&[IoSlice::new(plain)]).unwrap()
-}
-
-fn read_all(stack: &mut Stack) -> Vec<u8> {
-    let (mut all, mut buffer) = (Vec::new(), [0; 1000]);
-    loop {
-        let count = stack.read(&mut buffer).unwrap();
-        if count == 0 {
-            return all;
-        }
-        all.extend_from_slice(&buffer[..count]);
-    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub mod logs;
 pub mod page;
 mod peer;
 mod ring_wire;
+pub mod stacks;
 mod terminal;
 mod wait;
 mod wire;

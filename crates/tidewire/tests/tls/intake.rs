@@ -1,8 +1,9 @@
 //! Any bytes into a side of TLS, in any pieces and at any stage: it refuses them or waits, never panics, and stays bounded. The fuzz
 //! target `tls` calls the same function.
 
-use tidewire_proto::layer::{OUTPUT_BYTES_MAX, Stack};
+use tidewire_proto::layer::OUTPUT_BYTES_MAX;
 use tidewire_testkit::certificates::usual;
+use tidewire_testkit::stacks::{carry, stack_of};
 
 /// Feeds one side. The first byte chooses the side and the stage, the second one the size of the pieces, and the rest is what
 /// comes from the network.
@@ -18,15 +19,14 @@ pub fn intake(bytes: &[u8]) {
     let client = authority.client().layer("localhost", Some("tw1"));
     let asking = identity.server().accept_clients_of(authority.pem());
     let server = asking.layer("tw1");
-    let [mut client, mut server] = [client, server].map(|layer| Stack::from(layer.unwrap()));
-    client.start().unwrap();
-    server.start().unwrap();
+    let [mut client, mut server] = [client, server].map(|layer| stack_of(vec![layer.unwrap()]));
     // A flight of the client, that of the server, and so on.
     for stage in 0..usize::from(choice >> 1) % 5 {
-        match stage % 2 {
-            0 => carry(&mut client, &mut server),
-            _ => carry(&mut server, &mut client),
-        }
+        let carried = match stage % 2 {
+            0 => carry(&mut client, &mut server, usize::MAX),
+            _ => carry(&mut server, &mut client, usize::MAX),
+        };
+        carried.unwrap();
     }
     let side = if choice & 1 == 0 {
         &mut server
@@ -49,11 +49,6 @@ pub fn intake(bytes: &[u8]) {
     }
     // It is an end in order, or a cut.
     let _ = side.handle_network_end();
-}
-
-fn carry(from: &mut Stack, to: &mut Stack) {
-    to.receive(from.unsent()).unwrap();
-    from.advance(from.unsent().len());
 }
 
 /// The state of TLS with two messages of a handshake, and the buffers of a stack.

@@ -2,55 +2,24 @@
 
 use std::io::IoSlice;
 
-use tidewire::layer::{Layer, LayerError, OUTPUT_BYTES_MAX};
+use tidewire::layer::{LayerError, OUTPUT_BYTES_MAX};
 use tidewire::tls::TlsFault;
 use tidewire_proto::layer::Stack;
 use tidewire_testkit::certificates::usual;
-
-fn stack(layer: Box<dyn Layer>) -> Stack {
-    let mut stack = Stack::from(layer);
-    stack.start().unwrap();
-    stack
-}
+use tidewire_testkit::stacks::{carry, exchange_all, read_all, stack_of, write};
 
 fn sides() -> (Stack, Stack) {
     let (authority, server) = usual();
     let client = authority.client().layer("localhost", Some("tw1")).unwrap();
-    (stack(client), stack(server.server().layer("tw1").unwrap()))
-}
-
-/// Moves all output of one side to the other. Returns how many bytes.
-fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> usize {
-    let bytes = from.unsent().to_vec();
-    from.advance(bytes.len());
-    for piece in bytes.chunks(piece_bytes) {
-        to.receive(piece).unwrap();
-    }
-    bytes.len()
+    let server = server.server().layer("tw1").unwrap();
+    (stack_of(vec![client]), stack_of(vec![server]))
 }
 
 fn ready(piece_bytes: usize) -> (Stack, Stack) {
     let (mut client, mut server) = sides();
-    while carry(&mut client, &mut server, piece_bytes)
-        + carry(&mut server, &mut client, piece_bytes)
-        > 0
-    {}
+    exchange_all(&mut client, &mut server, piece_bytes);
     assert!(client.is_ready() && server.is_ready());
     (client, server)
-}
-
-fn write(stack: &mut Stack, plain: &[u8]) -> usize {
-    stack.write(&[IoSlice::new(plain)]).unwrap()
-}
-
-fn read_all(stack: &mut Stack) -> Vec<u8> {
-    let (mut all, mut buffer) = (Vec::new(), [0; 1000]);
-    loop {
-        match stack.read(&mut buffer).unwrap() {
-            0 => return all,
-            count => all.extend_from_slice(&buffer[..count]),
-        }
-    }
 }
 
 #[test]
@@ -59,11 +28,11 @@ fn plaintext_comes_whole_in_pieces_of_any_size() {
         let (mut client, mut server) = ready(piece_bytes);
         assert_eq!(write(&mut client, b"one"), 3);
         assert_eq!(write(&mut client, &[7; 20_000]), 20_000);
-        carry(&mut client, &mut server, piece_bytes);
+        carry(&mut client, &mut server, piece_bytes).unwrap();
         let received = read_all(&mut server);
         assert!(received[..3] == *b"one" && received[3..] == [7; 20_000]);
         assert_eq!(write(&mut server, b"answer"), 6);
-        carry(&mut server, &mut client, piece_bytes);
+        carry(&mut server, &mut client, piece_bytes).unwrap();
         assert_eq!(read_all(&mut client), b"answer");
     }
 }
@@ -76,7 +45,7 @@ fn what_waits_is_sealed_in_records_of_16_kib_wherever_slices_end() {
     assert_eq!(client.write(&slices).unwrap(), plain.len());
     // A record costs its header of 5 bytes, a byte for its type, and a tag of 16.
     assert_eq!(client.unsent().len(), plain.len() + 2 * 22);
-    carry(&mut client, &mut server, usize::MAX);
+    carry(&mut client, &mut server, usize::MAX).unwrap();
     assert!(read_all(&mut server) == plain);
 }
 
@@ -98,16 +67,16 @@ fn a_peer_that_takes_nothing_holds_a_bounded_ciphertext() {
 fn an_end_is_in_order_only_with_its_record() {
     let (mut client, mut server) = ready(usize::MAX);
     write(&mut client, b"last");
-    carry(&mut client, &mut server, usize::MAX);
+    carry(&mut client, &mut server, usize::MAX).unwrap();
     assert_eq!(server.handle_network_end(), Err(LayerError::Truncated));
     client.close().unwrap();
-    carry(&mut client, &mut server, 1);
+    carry(&mut client, &mut server, 1).unwrap();
     assert_eq!(read_all(&mut server), b"last");
     assert!(server.has_ended());
     assert_eq!(server.handle_network_end(), Ok(()));
     // The other direction goes on.
     assert_eq!(write(&mut server, b"answer"), 6);
-    carry(&mut server, &mut client, usize::MAX);
+    carry(&mut server, &mut client, usize::MAX).unwrap();
     assert_eq!(read_all(&mut client), b"answer");
 }
 
@@ -115,7 +84,7 @@ fn an_end_is_in_order_only_with_its_record() {
 #[test]
 fn a_peer_that_closes_during_the_handshake_is_cut_and_refuses_nothing() {
     let (mut client, mut server) = sides();
-    carry(&mut client, &mut server, usize::MAX);
+    carry(&mut client, &mut server, usize::MAX).unwrap();
     client.close().unwrap();
     let ended = server.receive(client.unsent());
     assert_eq!(ended, Err(LayerError::Truncated));
