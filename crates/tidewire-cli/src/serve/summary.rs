@@ -72,7 +72,7 @@ fn summary(metrics: &Metrics) -> String {
     text
 }
 
-/// What was refused for reasons of security.
+/// The counts of refusals for reasons of security.
 fn refusals(metrics: &Metrics) -> [u64; 4] {
     [
         metrics.handshakes_refused,

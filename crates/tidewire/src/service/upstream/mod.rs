@@ -234,6 +234,10 @@ impl Upstream {
     ///
     /// # Errors
     /// See [`TlsError`].
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "settings are passed as to a client"
+    )]
     pub fn tls(self, settings: ClientTls) -> Result<Self, TlsError> {
         let connector = connector(&self.0.address, &settings)?;
         Ok(self.with(|terms| terms.tls = connector))
