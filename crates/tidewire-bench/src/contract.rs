@@ -36,7 +36,7 @@ use tidewire_load::statistics::LatencyHistogram;
 pub struct Work {
     /// Name of the suite: `ingest`, `echo`, `rpc`, `pubsub`, `fanout` and so on.
     pub suite: String,
-    /// `tcp`, `udp`, `ipc` or `inproc`.
+    /// `tcp`, `tls`, `udp`, `ipc` or `inproc`.
     pub transport: String,
     /// Name of a codec where the work asks for the bytes of one; a rival with a format of its own ignores it.
     pub codec: String,

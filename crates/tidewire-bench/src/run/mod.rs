@@ -427,7 +427,7 @@ impl Driver {
 
 /// Whether the work has a server in a process of its own.
 pub(super) fn has_server(work: &Work) -> bool {
-    matches!(work.transport.as_str(), "tcp" | "udp" | "ipc")
+    matches!(work.transport.as_str(), "tcp" | "tls" | "udp" | "ipc")
 }
 
 fn as_argument(work: &Work) -> String {
