@@ -47,5 +47,24 @@ impl Buffer {
     }
 }
 
-/// Bytes of memory that an empty buffer keeps.
-const KEPT_BYTES: usize = 4 << 10;
+/// Bytes of memory that an empty buffer keeps: those of a record with a small message, and not those of a handshake.
+const KEPT_BYTES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_at_rest_gives_back_the_memory_of_a_handshake() {
+        let mut buffer = Buffer::default();
+        buffer.end().extend_from_slice(&[1; 54]);
+        buffer.consume(54);
+        let small = buffer.memory_bytes();
+        assert!((54..=KEPT_BYTES).contains(&small));
+        buffer.end().extend_from_slice(&[1; 1_200]);
+        buffer.consume(1_199);
+        assert_eq!(buffer.bytes(), [1]);
+        buffer.consume(1);
+        assert_eq!((buffer.memory_bytes(), buffer.len()), (0, 0));
+    }
+}
