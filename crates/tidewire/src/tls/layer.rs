@@ -97,9 +97,6 @@ impl Layer for TlsLayer {
         }
         let state = self.connection.process_new_packets().map_err(explain)?;
         if state.plaintext_bytes_to_read() > 0 {
-            // In the usual case all that was received is application data: without it, the vector would grow, and copy, with each
-            // doubling of its size.
-            plain.reserve(network.len());
             self.take_plain(plain);
         }
         self.has_ended |= state.peer_has_closed();

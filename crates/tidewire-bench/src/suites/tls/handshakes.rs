@@ -42,7 +42,7 @@ struct Count {
 
 pub(super) fn drive(
     server: SocketAddr,
-    config: ClientConfig,
+    config: &ClientConfig,
     work: &Work,
     stage: &mut Stage,
 ) -> Result<(), RoleError> {

@@ -200,7 +200,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     };
     let config = driver_config(work, server).or_failed("make a client")?;
     match work.mode.as_str() {
-        FULL | RESUMED | MUTUAL => handshakes::drive(server, config, work, stage),
+        FULL | RESUMED | MUTUAL => handshakes::drive(server, &config, work, stage),
         RECONNECT => reconnect::drive(server, config, work, stage),
         IDLE => idle::drive(server, config, work, stage),
         other => Err(RoleError::Unsupported(format!(
