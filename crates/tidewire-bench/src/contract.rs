@@ -195,6 +195,13 @@ pub struct Times {
     pub max_us: f64,
 }
 
+impl Work {
+    /// Whether the work has a server in a process of its own.
+    pub(crate) fn has_server(&self) -> bool {
+        matches!(self.transport.as_str(), "tcp" | "tls" | "udp" | "ipc")
+    }
+}
+
 impl Measured {
     /// So many messages, each of which was checked.
     pub(crate) fn verified(messages: u64, seconds: f64, lost: u64) -> Self {

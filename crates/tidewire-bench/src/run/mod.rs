@@ -299,7 +299,7 @@ pub(super) fn run_once(
     let mut server = None;
     let mut address = "-".to_owned();
     let mut driver_cores = &cores.both;
-    if has_server(&work) {
+    if work.has_server() {
         let argument = as_argument(&work);
         let mut player = Player::start(SERVER, cast.server, &[&argument], &place(&cores.server))?;
         if let Said::Ready(ready) = player.hear(&["ready"], timeouts.ready, stop)? {
@@ -423,11 +423,6 @@ impl Driver {
             Self::Length => Some("length"),
         }
     }
-}
-
-/// Whether the work has a server in a process of its own.
-pub(super) fn has_server(work: &Work) -> bool {
-    matches!(work.transport.as_str(), "tcp" | "tls" | "udp" | "ipc")
 }
 
 fn as_argument(work: &Work) -> String {

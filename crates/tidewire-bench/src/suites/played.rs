@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use crate::contract::{Account, Measured, Said, Work};
 use crate::plan::{RoleError, RowPlan, Side, Suite};
-use crate::run::has_server;
 use crate::stage::Stage;
 
 /// The result of a run of a row.
@@ -70,7 +69,7 @@ pub(super) fn play_long_rows(suite: &'static Suite, connections_max: usize) {
 pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     let mut server = None;
     let mut address = "-".to_owned();
-    if has_server(work) {
+    if work.has_server() {
         let serve = work.clone();
         let mut player = Player::start(move |stage| (suite.serve)(side, &serve, stage));
         let line = player.line();
