@@ -10,6 +10,7 @@
 //! - `publish`: messages of a topic with one subscriber, who has them all at the end of the round. TW1 only.
 //! - `send`, `send-to`: what one session asks for goes to another, message by message; by a sender that was found once, or
 //!   each by the session's number.
+//! - `publish-permitted`: the same as `publish`, by peers whose permissions are checked.
 //! - `client`: requests of the threaded client, by the main thread; the round ends with the last reply.
 //! - `inproc`: round trips over a ring between two sessions of the lane, BATCH in flight, ROUNDS times as many in all.
 //! - `datagrams`: messages over UDP from one session of the lane to another; the last of a batch is answered. TW1 only.
@@ -22,6 +23,7 @@
 //! keeps spans, or `fmt`, which also writes a line for every span that ends, to nowhere.
 
 mod datagrams;
+mod permitted;
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -38,6 +40,8 @@ use tidewire_proto::codec::{Codec, Decoded, FrameLayout};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
+use self::permitted::Permitted;
+
 type Failure = Box<dyn Error>;
 
 /// The parameters of every kind of work.
@@ -45,6 +49,8 @@ struct Plan {
     batch: u32,
     rounds: u32,
     codec: AnyCodec,
+    /// Whether the server checks permissions.
+    is_permitted: bool,
 }
 
 fn main() -> Result<(), Failure> {
@@ -59,8 +65,9 @@ fn main() -> Result<(), Failure> {
             "custom" => AnyCodec::custom(Own),
             name => AnyCodec::by_name(name)?,
         },
+        is_permitted: argument(0).ends_with(PERMITTED),
     };
-    match argument(0) {
+    match argument(0).trim_end_matches(PERMITTED) {
         "echo" => plan.echo(),
         "ingest" => plan.ingest(),
         "fanout" => plan.fan_out(),
@@ -236,10 +243,14 @@ impl Plan {
     }
 
     fn listen(&self, address: &str) -> Result<ServerBuilder, Failure> {
-        Ok(Server::builder()
+        let builder = Server::builder()
             .poller(PollerChoice::Only(PollerKind::Poll))
             .codec(self.codec.clone())
-            .listen(address)?)
+            .listen(address)?;
+        Ok(match self.is_permitted {
+            true => builder.authenticate(Permitted::new()?),
+            false => builder,
+        })
     }
 
     /// A connection that the server has welcomed, if its codec knows a welcome.
@@ -503,6 +514,9 @@ fn install(subscriber: &str) -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
+
+/// The end of the names of work with permissions.
+const PERMITTED: &str = "-permitted";
 
 /// Sessions in the room beside the one that speaks.
 const RECEIVERS: usize = 16;
