@@ -13,8 +13,7 @@ impl Permitted {
         let topics = Access::new(["news.>", "market.>"], ["market.secret"])?;
         Ok(Self(Permissions {
             publish: topics.clone(),
-            subscribe: topics.clone(),
-            call: topics,
+            subscribe: topics,
             ..Permissions::nothing()
         }))
     }
