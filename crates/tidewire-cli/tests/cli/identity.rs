@@ -497,16 +497,20 @@ fn who_may_not_do_something_is_told_to_ask_for_the_permission() {
     }
 }
 
-/// Regression: a subscriber whose token was revoked tried again in silence.
-#[test]
-fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
-    let folder = tempfile::tempdir().unwrap();
-    let token = new_token(folder.path(), "ann");
-    let file = folder.path().join("ann.token");
+/// Users of a server of topics: ann may publish everything, and subscribe to this.
+fn who_subscribes_to(pattern: &str) -> String {
+    format!(
+        "[[users]]\nname = \"ann\"\npermissions.publish.allow = [\">\"]\n\
+         permissions.subscribe.allow = [\"{pattern}\"]\n"
+    )
+}
+
+/// A server of topics, and ann's `tidewire sub` for topic `a` at it, which has had a message.
+fn subscribed(folder: &Path) -> (Process, Process) {
+    let token = new_token(folder, "ann");
+    let file = folder.join("ann.token");
     write_secret(&file, &token);
-    let users = "[[users]]\nname = \"ann\"\npermissions.subscribe.allow = [\">\"]\n\
-                 permissions.publish.allow = [\">\"]\n";
-    let (mut server, address) = server_with_users(folder.path(), "pubsub", users);
+    let (server, address) = server_with_users(folder, "pubsub", &who_subscribes_to("a"));
     let file = file.display().to_string();
     let mut sub = Process::start(&["sub", &address, "a", "--token-file", &file]);
     let publisher = Client::builder().credentials(Token::new(&token).unwrap());
@@ -516,15 +520,40 @@ fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
         publisher.flush().wait().unwrap();
         sub.has_line("knock").then_some(())
     });
+    (server, sub)
+}
+
+/// Regression: a subscriber whose token was revoked tried again in silence.
+#[test]
+fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, mut sub) = subscribed(folder.path());
     reload(&mut server, folder.path(), "[auth]\n");
     sub.expect("2: ! a is interrupted: ");
     let line = sub.expect("2: ! still no connection: the server refused the connection: ");
     assert!(line.contains("not authenticated"), "{line}");
-    reload(&mut server, folder.path(), users);
+    reload(&mut server, folder.path(), &who_subscribes_to("a"));
     sub.expect("2: ! a is resumed");
     let told = sub.transcript().iter();
     let told = told.filter(|line| line.contains("still no connection"));
     assert_eq!(told.count(), 1, "one reason has one line");
+}
+
+/// Regression: it ended as if there was no server, and the remedy was to look what the server is now.
+#[test]
+fn a_subscriber_whose_permission_is_withdrawn_is_told_to_ask_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, sub) = subscribed(folder.path());
+    reload(&mut server, folder.path(), &who_subscribes_to("b"));
+    let ended = sub.wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    let last = ended.transcript.iter().rev().take(2);
+    let last: Vec<&String> = last.collect();
+    assert!(last[0].contains("remedy: ask the operator"), "{last:?}");
+    assert!(
+        last[1].contains("the renewed subscription is refused"),
+        "{last:?}"
+    );
 }
 
 /// Regression: `--retry` sent a token that was refused again and again, and each time was a failure of its address.
