@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::payload::json_pretty;
 
 /// Checks that files can be written into the directory, and creates it if it does not exist: a directory that cannot be
 /// written must not waste a minute of measuring.
@@ -25,6 +26,6 @@ pub(crate) fn check_directory(directory: &Path) -> anyhow::Result<()> {
 
 /// Writes the record of a measurement.
 pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(record)? + "\n";
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(path, json_pretty(record)?)
+        .with_context(|| format!("cannot write {}", path.display()))
 }

@@ -11,6 +11,7 @@ mod compare;
 mod config;
 mod documents;
 mod generate;
+mod hostile;
 mod identity;
 mod levels;
 mod load;

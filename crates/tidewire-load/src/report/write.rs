@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use tidewire_proto::text::escape_json;
 
 use super::{Report, ValidateError};
 
@@ -30,7 +31,9 @@ impl Report {
     /// written; files written before stay.
     pub fn write_to(&self, directory: &Path) -> Result<WrittenReport, WriteError> {
         create_directory(directory)?;
-        let mut json = serde_json::to_vec_pretty(self).map_err(WriteError::Serialize)?;
+        let json = serde_json::to_string_pretty(self).map_err(WriteError::Serialize)?;
+        // Causes of failures may have texts of the server, and people look at the file with `cat`.
+        let mut json = escape_json(&json).into_owned().into_bytes();
         json.push(b'\n');
         let others = [
             ("report.csv", self.to_csv()),
