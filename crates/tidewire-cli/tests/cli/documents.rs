@@ -338,6 +338,7 @@ impl Reader {
             .current_dir(&self.directory)
             .env("PATH", path)
             .env_remove("RUST_LOG")
+            .env_remove("TIDEWIRE_TOKEN")
             .env_remove("TIDEWIRE_POLLER");
         command
     }
