@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -60,13 +61,15 @@ pub(crate) fn run(arguments: &CertArguments) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// A host has no form of a name, or the files cannot be written.
 pub(crate) fn make_files(directory: &Path, hosts: &[String]) -> Result<(), Failure> {
-    let files = make(hosts).map_err(|error| {
+    let refused = |error: &dyn std::fmt::Display| {
         let what = format!("cannot make certificates for {}: {error}", hosts.join(", "));
-        Failure::configuration(
-            what,
-            "give names of hosts or IP addresses, without tls:// and port",
-        )
-    })?;
+        let remedy = "give names of hosts or IP addresses, without tls:// and port";
+        Failure::configuration(what, remedy)
+    };
+    if let Some(host) = hosts.iter().find(|host| !is_host(host)) {
+        return Err(refused(&format_args!("{host:?} is no name of a host")));
+    }
+    let files = make(hosts).map_err(|error| refused(&error))?;
     write(directory, &files).map_err(|error| {
         let what = format!(
             "cannot write the certificates to {}: {error}",
@@ -74,6 +77,12 @@ pub(crate) fn make_files(directory: &Path, hosts: &[String]) -> Result<(), Failu
         );
         Failure::configuration(what, "name a directory without such files with --out")
     })
+}
+
+/// Whether a text is an IP address, or has the characters of a host name.
+fn is_host(text: &str) -> bool {
+    let is_named = |byte: u8| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte);
+    text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_named))
 }
 
 /// A file with its name.

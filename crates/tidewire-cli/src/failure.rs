@@ -164,6 +164,16 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         if let Some(EncodeError::PayloadTooLarge { .. }) = encode {
             return Some((CONFIGURATION, TOO_LARGE));
         }
+        let of_users = match cause.downcast_ref() {
+            Some(UsersError::Tokens(error)) => Some(error),
+            _ => cause.downcast_ref::<TokenFileError>(),
+        };
+        if let Some(TokenFileError::Io { .. }) = of_users {
+            return Some((CONFIGURATION, TOKEN_FILE));
+        }
+        if let Some(AddressError::Unresolved { .. }) = cause.downcast_ref() {
+            return Some((CONFIGURATION, UNRESOLVED));
+        }
         if cause.is::<AddressError>()
             || cause.is::<PollerVariableError>()
             || cause.is::<LogError>()
@@ -268,6 +278,11 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
     }
 }
 
+const UNRESOLVED: &str = "check the host's name, or write its IP address";
+
+const TOKEN_FILE: &str =
+    "check the path of the file; `tidewire token new NAME --file FILE` makes it";
+
 const CREDENTIALS: &str = "give a valid token with --token-file FILE or in TIDEWIRE_TOKEN; the operator of the server makes them";
 
 /// The remedy for what the identity of this client may not do.
@@ -276,10 +291,7 @@ pub(crate) const FORBIDDEN: &str =
 
 fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
     match error {
-        ConnectError::Address(AddressError::Unresolved { .. }) => (
-            UNREACHABLE,
-            "check the host's name, or write its IP address",
-        ),
+        ConnectError::Address(AddressError::Unresolved { .. }) => (UNREACHABLE, UNRESOLVED),
         ConnectError::Address(_) => (CONFIGURATION, ""),
         ConnectError::Credentials { .. } => (CONFIGURATION, CREDENTIALS),
         ConnectError::Failed(ConnectFailure::Refused {

@@ -50,13 +50,17 @@ fn is_beyond_this_machine(address: &Address) -> anyhow::Result<bool> {
     if address.host().is_none() {
         return Ok(false);
     }
-    let endpoints = address.resolve_all()?;
-    Ok(endpoints.iter().any(|endpoint| match endpoint {
+    Ok(address.resolve_all()?.iter().any(is_beyond))
+}
+
+/// Whether other machines may reach an endpoint. A host may have several.
+fn is_beyond(endpoint: &Endpoint) -> bool {
+    match endpoint {
         Endpoint::Socket(SocketAddress::Tcp(address))
         | Endpoint::Tls(address)
         | Endpoint::Udp(address) => !address.ip().to_canonical().is_loopback(),
         _ => false,
-    }))
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +83,9 @@ mod tests {
             "tcp://127.0.0.1:0",
             "tcp://[::1]:0",
             "udp://127.0.0.2:0",
+            "tls://127.0.0.1:0",
+            "tcp://[::ffff:127.0.0.1]:0",
+            "tcp://localhost:0",
             "ipc:///tmp/x",
         ] {
             assert_eq!(refusal(bind, false), None, "{bind}");
@@ -88,6 +95,7 @@ mod tests {
             "tcp://[::]:0",
             "udp://192.0.2.1:0",
             "tcp://*:0",
+            "udp://[::]:0",
         ] {
             let both = refusal(bind, false).expect(bind);
             assert!(both.contains("encryption and users"), "{both}");
@@ -99,5 +107,31 @@ mod tests {
             };
             assert!(check(&[bind.to_owned()], waived).is_ok());
         }
+    }
+
+    #[test]
+    fn encryption_without_users_is_not_enough_beyond_this_machine() {
+        for bind in ["tls://0.0.0.0:0", "tls://[::]:0", "tls://192.0.2.1:0"] {
+            let text = refusal(bind, false).expect(bind);
+            assert!(text.ends_with("has no users"), "{text}");
+            assert_eq!(refusal(bind, true), None, "{bind}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_addresses_is_enough_for_a_refusal() {
+        let binds = ["ipc:///tmp/x", "tls://0.0.0.0:0", "tcp://0.0.0.0:0"];
+        let protection = Protection {
+            authenticates: true,
+            is_waived: false,
+        };
+        let binds: Vec<String> = binds.map(str::to_owned).into();
+        let error = check(&binds, protection).unwrap_err().to_string();
+        assert!(error.starts_with("tcp://0.0.0.0:0 is reached"), "{error}");
+        check(&binds[..2], protection).unwrap();
+        // A name may stand for this machine and for its address in the network.
+        let of_one_host = ["tcp://127.0.0.1:0", "tcp://192.0.2.1:0"];
+        let endpoints = of_one_host.map(|it| it.parse::<Address>().unwrap().resolve().unwrap());
+        assert_eq!(endpoints.map(|it| is_beyond(&it)), [false, true]);
     }
 }

@@ -302,6 +302,13 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         .trust_datagram_peers(arguments.trust_datagram_peers);
     if let Some(tls) = arguments.tls.settings()? {
         builder = builder.tls(tls);
+        if !arguments
+            .binds
+            .iter()
+            .any(|bind| bind.starts_with("tls://"))
+        {
+            tracing::warn!("nothing is encrypted: no address to listen on begins with tls://");
+        }
     }
     if let Some(sockets) = sockets(&arguments.unix_mode) {
         builder = builder.socket_options(sockets);

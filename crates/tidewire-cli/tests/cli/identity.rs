@@ -132,6 +132,15 @@ fn users_of_the_file_may_do_what_it_says_and_a_reload_changes_it() {
         "{}",
         ended.text()
     );
+    let topic = ["pub", &*address, "a.b", "x", "--token-file"];
+    let file = folder.path().join("client-token").display().to_string();
+    let ended = Process::start(&[&topic[..], &[&file]].concat()).wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    assert!(
+        ended.text().contains("ask the operator"),
+        "{}",
+        ended.text()
+    );
     write("\"add\" \"typo\"");
     server.signal(Signal::HUP);
     server.expect("the former users stay");

@@ -120,7 +120,7 @@ fn levels_come_from_the_flag_then_the_variable_then_the_command() {
     );
 }
 
-/// The bug: the signal ended the server without a drain, and the server wrote to a moved file for ever.
+/// Regression: the signal ended the server without a drain, and the server wrote to a moved file for ever.
 #[test]
 fn a_hangup_opens_the_log_file_again_and_ends_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn a_hangup_opens_the_log_file_again_and_ends_nothing() {
     assert!(!old.contains("draining"), "{old}");
 }
 
-/// The bug: without a log file the log said that the signal was ignored, although users and certificates were read again.
+/// Regression: without a log file the log said that the signal was ignored, although users and certificates were read again.
 #[test]
 fn a_hangup_without_a_log_file_says_only_that_there_is_none() {
     let (mut server, _) = Process::server(&[]);
@@ -157,7 +157,7 @@ fn a_hangup_without_a_log_file_says_only_that_there_is_none() {
     assert!(!ended.text().contains("ignored"), "{}", ended.text());
 }
 
-/// The bug: the line had the reason in words only, and the table of docs/operating.md is sorted by names.
+/// Regression: the line had the reason in words only, and the table of docs/operating.md is sorted by names.
 #[test]
 fn the_end_of_a_session_is_logged_with_the_name_of_its_reason() {
     let (mut server, address) = Process::server(&["--log-level", "info,tidewire::engine=debug"]);

@@ -112,7 +112,35 @@ fn each_mistake_is_told_with_its_remedy() {
     let stderr = String::from_utf8_lossy(&plain.stderr).into_owned();
     assert!(stderr.contains("the peer speaks TLS"), "{stderr}");
 
-    let incomplete: [(&[&str], &str); 3] = [
+    let odd = command(&["cert", "dev", "--out", "/nowhere/x", "tls://gateway:8443"]).output();
+    let stderr = String::from_utf8(odd.unwrap().stderr).unwrap();
+    assert!(stderr.contains("without tls:// and port"), "{stderr}");
+
+    let [cert, key] = ["server.pem", "server.key"].map(|name| path(&directory, name));
+    let mut plain = Process::start(&[
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:0",
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+    ]);
+    plain.expect("nothing is encrypted");
+
+    let incomplete: [(&[&str], &str); 5] = [
+        (
+            &[
+                "--tls-cert",
+                &key,
+                "--tls-key",
+                &cert,
+                "--bind",
+                "tls://127.0.0.1:0",
+            ],
+            "BEGIN CERTIFICATE",
+        ),
+        (&["--auth-tokens", "/nowhere/tokens"], "tidewire token new"),
         (&["--bind", "tls://127.0.0.1:0"], "without a certificate"),
         (&["--tls-cert", &ca], "--tls-key FILE"),
         (&["--tls-client-ca", &ca], "--tls-cert FILE"),
@@ -141,4 +169,63 @@ fn a_hangup_reads_the_certificate_again_and_keeps_the_old_one_if_it_is_broken() 
     server.expect("the certificate that was read again");
     let refused = call(&address, &flags);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+}
+
+/// Each key is read: what it forbids is refused, and what it allows is served.
+#[test]
+fn the_keys_of_tls_and_users_are_those_of_the_flags() {
+    let (directory, _) = certificates();
+    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|name| path(&directory, name));
+    let tokens = path(&directory, "tokens");
+    let made = command(&["token", "new", "ann", "--file", &tokens])
+        .output()
+        .unwrap();
+    let token = String::from_utf8(made.stdout).unwrap();
+    let config = path(&directory, "tidewire.toml");
+    let start = |keys: &str| {
+        fs::write(&config, format!("app = \"rpc\"\n{keys}")).unwrap();
+        Process::server_at("tls://127.0.0.1:0", &["--config", &config])
+    };
+    let pair = format!("tls_cert = \"{cert}\"\ntls_key = \"{key}\"\n");
+    let with_clients = format!("{pair}tls_client_ca = \"{ca}\"\n");
+    let identity = client(&directory);
+    let identity = identity.each_ref().map(String::as_str);
+    let bare = ["--ca", &*ca];
+    let code = |address: &str, flags: &[&str]| call(address, flags).status.code();
+
+    let (_server, address) = start(&pair);
+    assert_eq!(code(&address, &bare), Some(0));
+    let (_server, address) = start(&with_clients);
+    assert_eq!(
+        (code(&address, &bare), code(&address, &identity)),
+        (Some(3), Some(0))
+    );
+    let (_server, address) = start(&format!("{with_clients}tls_client_auth = \"optional\"\n"));
+    assert_eq!(
+        (code(&address, &bare), code(&address, &identity)),
+        (Some(0), Some(0))
+    );
+    let (_server, address) = start(&format!(
+        "{pair}tls_1_2 = true\nauth_tokens = \"{tokens}\"\n"
+    ));
+    assert_eq!(code(&address, &bare), Some(4));
+    let known = command(&["call", &address, "add", "2 40", "--ca", &ca])
+        .env("TIDEWIRE_TOKEN", token.trim())
+        .output()
+        .unwrap();
+    assert_eq!(known.stdout, b"42\n", "{known:?}");
+    fs::write(&config, format!("{pair}insecure = true\n")).unwrap();
+    let _open = Process::server_at("tls://0.0.0.0:0", &["--config", &config]);
+
+    for (keys, told) in [
+        ("tls_certificate = \"a\"\n", "tls_certificate"),
+        ("tls_1_2 = 7\n", "tls_1_2"),
+        ("tls_client_auth = \"perhaps\"\n", "perhaps"),
+        ("insecure = \"yes\"\n", "insecure"),
+    ] {
+        fs::write(&config, keys).unwrap();
+        let ended = Process::start(&["serve", "--config", &config]).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(told), "{}", ended.text());
+    }
 }
