@@ -194,7 +194,10 @@ impl DevelopmentCertificate {
             directory,
             host: host.to_owned(),
         };
-        make_files(&certificate.directory, &[certificate.host.clone()])?;
+        make_files(
+            &certificate.directory,
+            std::slice::from_ref(&certificate.host),
+        )?;
         Ok(Some(certificate))
     }
 
