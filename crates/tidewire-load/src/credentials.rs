@@ -117,7 +117,7 @@ pub(crate) struct LaneTokens {
     surveys: u64,
 }
 
-/// What a lane has to do about its credentials.
+/// The task of a lane about its credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenTask {
     /// Send newer ones.

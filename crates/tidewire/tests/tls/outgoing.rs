@@ -30,7 +30,7 @@ impl Authenticate for Expiring {
     }
 }
 
-/// What a handler sees of a connection that it makes.
+/// The events of a connection that a handler makes.
 #[derive(Debug)]
 enum Seen {
     /// How it is encrypted, when its credentials expire, and whether the server takes newer ones.
