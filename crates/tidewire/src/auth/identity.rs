@@ -29,11 +29,11 @@ pub struct Identity {
     limits: IdentityLimits,
     expires_at: Option<SystemTime>,
     is_anonymous: bool,
-    /// What proved it, if a ready-made authenticator admitted it.
+    /// The proof, if a ready-made authenticator admitted it.
     proof: Option<Proof>,
 }
 
-/// What proved an identity. After a reload its authenticator finds by it whether the identity is still proved.
+/// The proof of an identity. After a reload its authenticator finds by it whether the identity is still proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
     /// A token, by the first bytes of its hash.
