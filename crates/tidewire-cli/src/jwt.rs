@@ -30,7 +30,7 @@ pub(crate) enum JwtFileError {
         /// The error of the TOML reader, with the line.
         message: String,
     },
-    /// Nobody could come in.
+    /// No key is there, so no peer could come in.
     #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
     NoKeys {
         /// The file.
