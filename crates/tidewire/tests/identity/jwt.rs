@@ -104,3 +104,30 @@ fn a_session_expires_with_its_token() {
         server.metrics().closed_by("credentials_expired") == 1
     });
 }
+
+/// OpenSSL signed these tokens, which are valid until 2100. Their private keys are deleted.
+#[test]
+fn tokens_that_another_program_signed_are_accepted() {
+    let pem = |name: &str| match name {
+        "rsa.pem" => include_str!("openssl/rsa.pem"),
+        "ed.pem" => include_str!("openssl/ed.pem"),
+        _ => include_str!("openssl/p384.pem"),
+    };
+    let tokens: Vec<Vec<&str>> = include_str!("openssl/tokens")
+        .lines()
+        .map(|line| line.split(' ').collect())
+        .collect();
+    let mut issuer = JwtIssuer::new(ISSUER, ["gateway"]);
+    for line in &tokens {
+        let (algorithm, key) = (line[0].parse().unwrap(), pem(line[1]).as_bytes());
+        issuer = issuer.key(line[0], algorithm, key).unwrap();
+    }
+    let users = users(&[("ann", Permissions::everything())]);
+    let keys = JwtKeys::new(Arc::new(users)).issuer(issuer).unwrap();
+    let server = serve(Replaceable::new(keys));
+    for line in &tokens {
+        let token = Token::new(line[2]).unwrap();
+        assert_eq!(name_of(&connect(&server, Some(&token)).unwrap()), "ann");
+    }
+    assert_eq!(server.metrics().authenticated, 8);
+}
