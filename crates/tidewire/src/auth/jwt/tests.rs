@@ -70,7 +70,7 @@ fn refused(keys: &JwtKeys, token: &str) -> Option<AuthFailure> {
 }
 
 /// Good claims of the first issuer, with these in their place. Null removes one.
-fn claims(other: Value) -> Value {
+fn claims(other: &Value) -> Value {
     let mut claims = json!({"iss": ISSUER, "aud": "gateway", "sub": "ann", "exp": in_seconds(600)});
     for (name, value) in other.as_object().unwrap() {
         match value.is_null() {
@@ -91,26 +91,26 @@ fn a_signed_name_is_admitted_until_the_token_expires() {
     let exp = in_seconds(600);
     let ann = admitted(
         &keys,
-        &issuers.first.token("a", &claims(json!({"exp": exp}))),
+        &issuers.first.token("a", &claims(&json!({"exp": exp}))),
     );
     assert_eq!(ann.name(), "ann");
     assert_eq!(*ann.permissions(), Permissions::everything());
     let expiry = ann.expiry().unwrap().duration_since(SystemTime::UNIX_EPOCH);
     assert_eq!(expiry.unwrap().as_secs().cast_signed(), exp + 30);
     // Somebody whom only the issuer knows.
-    let token = issuers.first.token("a", &claims(json!({"sub": "dev-7"})));
+    let token = issuers.first.token("a", &claims(&json!({"sub": "dev-7"})));
     let permissions = admitted(&keys, &token).permissions().clone();
     assert_eq!(permissions.publish.allowed().next(), Some("dev.dev-7.>"));
     let by_secret = |text: &[u8]| hs256(SECRET, text);
     let header = json!({"alg": "HS256", "kid": "s"});
-    let token = token_of(&header, json!({"aud": ["x", "other"]}), by_secret);
+    let token = token_of(&header, &json!({"aud": ["x", "other"]}), by_secret);
     assert_eq!(admitted(&keys, &token).name(), "ann");
     let second = json!({"iss": "second", "user": "root", "sub": "ann"});
-    let token = issuers.second.token("a", &claims(second));
+    let token = issuers.second.token("a", &claims(&second));
     assert_eq!(admitted(&keys, &token).name(), "root");
 }
 
-fn token_of(header: &Value, other: Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+fn token_of(header: &Value, other: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
     token(header, &claims(other), sign)
 }
 
@@ -118,7 +118,7 @@ fn token_of(header: &Value, other: Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -
 fn clocks_may_differ_by_the_leeway_and_no_more() {
     let issuers = Issuers::new();
     let keys = issuers.keys();
-    let outcome = |other| refused_or(&keys, &issuers.first.token("a", &claims(other)));
+    let outcome = |other: Value| refused_or(&keys, &issuers.first.token("a", &claims(&other)));
     for good in [
         json!({"exp": in_seconds(-10)}),
         json!({"nbf": in_seconds(10)}),
@@ -159,10 +159,10 @@ fn a_token_for_another_server_or_of_another_issuer_is_refused() {
         Value::Null,
         json!(7),
     ] {
-        let token = issuers.first.token("a", &claims(json!({"aud": aud})));
+        let token = issuers.first.token("a", &claims(&json!({"aud": aud})));
         assert_eq!(refused(&keys, &token), Some(AuthFailure::Wrong), "{token}");
     }
-    let token = |kid: &str, iss: &Value| issuers.first.token(kid, &claims(json!({"iss": iss})));
+    let token = |kid: &str, iss: &Value| issuers.first.token(kid, &claims(&json!({"iss": iss})));
     for (kid, iss, expected) in [
         // The key "a" of the second issuer is another one, and the first has no key "b".
         ("a", json!("second"), Some(AuthFailure::Wrong)),
@@ -212,10 +212,10 @@ fn the_algorithm_is_that_of_the_key() {
         ),
     ] {
         for token in [
-            token_of(&header, json!({}), |_| Vec::new()),
-            token_of(&header, json!({}), by_public_key),
-            token_of(&header, json!({}), by_public_text),
-            token_of(&header, json!({}), |text| issuers.first.sign(text)),
+            token_of(&header, &json!({}), |_| Vec::new()),
+            token_of(&header, &json!({}), by_public_key),
+            token_of(&header, &json!({}), by_public_text),
+            token_of(&header, &json!({}), |text| issuers.first.sign(text)),
         ] {
             assert_eq!(refused(&keys, &token), expected, "{header}");
         }
@@ -226,12 +226,12 @@ fn the_algorithm_is_that_of_the_key() {
         json!({"alg": "ES256", "kid": "a", "zip": "DEF"}),
         json!({"alg": "ES256"}),
     ] {
-        assert_eq!(refused(&keys, &token_of(&header, json!({}), good)), None);
+        assert_eq!(refused(&keys, &token_of(&header, &json!({}), good)), None);
     }
     // A key within the token is not used.
     let header = json!({"alg": "HS256", "kid": "a", "jku": "https://evil.example",
         "jwk": {"kty": "oct", "k": "AAAA"}});
-    let forged = token_of(&header, json!({}), |text| hs256(&[0; 3], text));
+    let forged = token_of(&header, &json!({}), |text| hs256(&[0; 3], text));
     assert_eq!(refused(&keys, &forged), Some(AuthFailure::Wrong));
 }
 
@@ -239,9 +239,9 @@ fn the_algorithm_is_that_of_the_key() {
 fn a_changed_token_is_wrong_and_garbage_is_of_no_key() {
     let issuers = Issuers::new();
     let keys = issuers.keys();
-    let good = issuers.first.token("a", &claims(json!({})));
+    let good = issuers.first.token("a", &claims(&json!({})));
     let (text, signature) = good.rsplit_once('.').unwrap();
-    let other = issuers.first.token("a", &claims(json!({"sub": "root"})));
+    let other = issuers.first.token("a", &claims(&json!({"sub": "root"})));
     let (others, _) = other.rsplit_once('.').unwrap();
     for forged in [
         format!("{text}."),
@@ -260,7 +260,7 @@ fn a_changed_token_is_wrong_and_garbage_is_of_no_key() {
         AuthOutcome::Unknown
     ));
     let padding = "x".repeat(CREDENTIALS_BYTES_MAX);
-    let long = issuers.first.token("a", &claims(json!({"pad": padding})));
+    let long = issuers.first.token("a", &claims(&json!({"pad": padding})));
     assert_eq!(refused(&keys, &long), None);
     for end in 0..good.len() {
         assert!(!matches!(
@@ -277,7 +277,7 @@ fn a_name_that_no_identity_may_have_is_refused() {
     let outcome = |sub: Value| {
         refused_or(
             &keys,
-            &issuers.first.token("a", &claims(json!({"sub": sub}))),
+            &issuers.first.token("a", &claims(&json!({"sub": sub}))),
         )
     };
     for name in ["dev-7", "jürgen", "auth0|5f7c8ec7c33c6c004bbafe82"] {
@@ -313,7 +313,7 @@ fn an_identity_stays_while_its_key_does() {
     let issuers = Issuers::new();
     let ann = admitted(
         &issuers.keys(),
-        &issuers.first.token("a", &claims(json!({}))),
+        &issuers.first.token("a", &claims(&json!({}))),
     );
     let same = issuers.keys().current(&ann).unwrap();
     assert_eq!((same.name(), same.expiry()), ("ann", ann.expiry()));
