@@ -29,6 +29,10 @@ pub(crate) struct ConnectionArguments {
     #[command(flatten)]
     security: SecurityArguments,
 
+    /// Send the token to another machine without tls://, where others may read it: for closed networks
+    #[arg(long)]
+    insecure: bool,
+
     /// How long the server may take to accept the connection, and then for each answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
@@ -70,9 +74,13 @@ impl ConnectionArguments {
             .poller(PollerChoice::from_env()?.unwrap_or_default())
             .limits(limits)
             .request_timeout(self.timeout);
-        Ok(match self.security.credentials(&self.codec.codec)? {
+        let builder = match self.security.credentials(&self.codec.codec)? {
             Some(credentials) => builder.credentials(credentials),
             None => builder,
+        };
+        Ok(match self.insecure {
+            true => builder.allow_plaintext_credentials(),
+            false => builder,
         })
     }
 

@@ -294,6 +294,11 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         ConnectError::Address(AddressError::Unresolved { .. }) => (UNREACHABLE, UNRESOLVED),
         ConnectError::Address(_) => (CONFIGURATION, ""),
         ConnectError::Credentials { .. } => (CONFIGURATION, CREDENTIALS),
+        ConnectError::Failed(ConnectFailure::PlaintextCredentials { .. }) => (
+            CONFIGURATION,
+            "connect to tls://HOST:PORT; without a token leave --token-file and TIDEWIRE_TOKEN out; in a closed network say \
+             --insecure",
+        ),
         ConnectError::Failed(ConnectFailure::Refused {
             reason: CloseReason::GoAway(GoAwayCode::Unauthenticated),
             ..

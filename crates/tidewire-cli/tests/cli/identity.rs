@@ -110,6 +110,28 @@ fn what_is_no_token_is_refused_before_anything_is_sent() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
 }
 
+/// A token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of other machines.
+#[test]
+fn a_token_is_not_sent_to_another_machine_in_plain_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = new_token(folder.path(), "ann");
+    let tokens = folder.path().join("tokens").display().to_string();
+    let (_server, address) = Process::rpc_server(&["--auth-tokens", &tokens]);
+    let remote = address.replace("127.0.0.1", "0.0.0.0");
+    assert_ne!(remote, address);
+    let call = |more: &[&str]| {
+        let all = [&["call", &remote, "add", "1 2"], more].concat();
+        Process::spawn(command(&all).env("TIDEWIRE_TOKEN", &token)).wait()
+    };
+    let ended = call(&[]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    for part in ["others could read them", "tls://", "--insecure"] {
+        assert!(ended.text().contains(part), "{part}: {}", ended.text());
+    }
+    let ended = call(&["--insecure"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+}
+
 #[test]
 fn users_of_the_file_may_do_what_it_says_and_a_reload_changes_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -20,8 +20,10 @@ impl Agents {
             match cx.connect(&self.plan.address, place as u64) {
                 Ok(session) => {
                     self.agents[place].session = session;
-                    if let Some(token) = self.tokens.token(self.agents[place].index) {
-                        cx.set_credentials(session, token.clone());
+                    let token = self.tokens.token(self.agents[place].index);
+                    let set = token.map(|token| cx.set_credentials(session, token.clone()));
+                    if let Some(Err(failure)) = set {
+                        self.fail_login(place, &explain(&failure));
                     }
                 }
                 Err(failure) => self.fail_login(place, &explain(&failure)),
@@ -35,7 +37,8 @@ impl Agents {
             for agent in self.agents.iter().filter(|agent| agent.alive) {
                 match (task, self.tokens.token(agent.index)) {
                     (TokenTask::Send, Some(token)) => {
-                        cx.set_credentials(agent.session, token.clone());
+                        // The address was checked when the connection was made.
+                        let _ = cx.set_credentials(agent.session, token.clone());
                     }
                     _ => {
                         let expires_ns = cx.credentials_expire_ns(agent.session);

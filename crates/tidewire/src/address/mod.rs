@@ -291,6 +291,19 @@ impl From<Endpoint> for Address {
     }
 }
 
+impl Endpoint {
+    /// Whether only this machine is at the other end: a loopback address, a Unix socket or an in-process name.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Socket(SocketAddress::Tcp(address)) | Self::Tls(address) | Self::Udp(address) => {
+                address.ip().to_canonical().is_loopback()
+            }
+            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => true,
+        }
+    }
+}
+
 impl From<SocketAddress> for Address {
     fn from(address: SocketAddress) -> Self {
         Endpoint::Socket(address).into()

@@ -60,6 +60,7 @@ pub struct ClientBuilder {
     layers: Option<LayerFactory>,
     tls: ClientTls,
     credentials: Option<Credentials>,
+    allow_plaintext_credentials: bool,
 }
 
 impl Default for ClientBuilder {
@@ -80,6 +81,7 @@ impl Default for ClientBuilder {
             layers: None,
             tls: ClientTls::default(),
             credentials: None,
+            allow_plaintext_credentials: false,
         }
     }
 }
@@ -94,10 +96,19 @@ impl ClientBuilder {
 
     /// Sets the credentials by which a server knows this client: a [`Token`](crate::auth::Token), or a
     /// [provider](Credentials::provider) of tokens. They are sent in the hello of `tw1`; other codecs have no place for them.
-    /// They are never logged.
+    /// They are never logged, and never sent to another machine without TLS: connecting fails with
+    /// [`ConnectFailure::PlaintextCredentials`](crate::ConnectFailure::PlaintextCredentials).
     #[must_use]
     pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
         self.credentials = Some(credentials.into());
+        self
+    }
+
+    /// Sends the credentials also to another machine without `tls://`, where others may read and use them. For a closed network,
+    /// or for [layers](Self::layers) that encrypt.
+    #[must_use]
+    pub fn allow_plaintext_credentials(mut self) -> Self {
+        self.allow_plaintext_credentials = true;
         self
     }
 
@@ -323,6 +334,7 @@ impl ClientBuilder {
             .socket_options(self.sockets)
             .spin_as(self.spin_us)
             .outgoing_layers(layers)
+            .plaintext_credentials(self.allow_plaintext_credentials)
             .agent(agent)
             .start_one(|| service.take())?;
         link.set_waker(&lane.waker(0));

@@ -297,6 +297,12 @@ impl ClientService {
         let dialing = &mut self.dialing;
         dialing.state = State::Connecting;
         let endpoint = &dialing.target.endpoints[dialing.endpoint];
+        // No connection begins that could not have the credentials.
+        if dialing.token.is_some()
+            && let Err(failure) = cx.check_credentials(endpoint)
+        {
+            return self.handle_failure(cx, failure);
+        }
         let session = if dialing.wait_for_server {
             cx.connect_when_bound(endpoint, 0)
         } else {
@@ -306,7 +312,8 @@ impl ClientService {
             Ok(session) => {
                 self.session = Some(session);
                 if let Some(token) = &self.dialing.token {
-                    cx.set_credentials(session, token.clone());
+                    // The address was checked above.
+                    let _ = cx.set_credentials(session, token.clone());
                 }
             }
             Err(failure) => self.handle_failure(cx, failure),

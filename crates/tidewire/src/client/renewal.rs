@@ -78,7 +78,7 @@ impl ClientService {
             }
             Step::Asked => match self.link.take_found()?.token? {
                 Ok(token) => {
-                    let is_sent = cx.set_credentials(session, token);
+                    let is_sent = matches!(cx.set_credentials(session, token), Ok(true));
                     self.dialing.renewal.step = if is_sent { Step::Sent } else { Step::None };
                     None
                 }

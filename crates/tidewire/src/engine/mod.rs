@@ -30,6 +30,7 @@ pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 pub(crate) use replies::{Origin, Replies};
 
+use crate::address::Endpoint;
 use crate::auth::Guard;
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
@@ -38,7 +39,7 @@ use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
 use crate::tls::OutgoingTls;
-use crate::transport::Layers;
+use crate::transport::{ConnectFailure, Layers};
 
 /// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ pub(crate) struct Outgoing {
     pub(crate) layers: Option<Layers>,
     /// TLS for all `tls://` addresses.
     pub(crate) tls: Option<OutgoingTls>,
+    /// Whether credentials may go to other machines without TLS.
+    pub(crate) allow_plaintext_credentials: bool,
 }
 
 impl Outgoing {
@@ -79,6 +82,17 @@ impl Outgoing {
             (None, Some(tls)) => Some(Stack::from(tls.layer(address))),
             (None, None) => None,
         }
+    }
+
+    /// Refuses to send credentials that others could read on the way. Layers of a user count as plain text, because nothing says
+    /// that they encrypt.
+    pub(crate) fn check_credentials(&self, endpoint: &Endpoint) -> Result<(), ConnectFailure> {
+        let is_tls = matches!(endpoint, Endpoint::Tls(_));
+        if is_tls || endpoint.is_local() || self.allow_plaintext_credentials {
+            return Ok(());
+        }
+        let endpoint = endpoint.clone();
+        Err(ConnectFailure::PlaintextCredentials { endpoint })
     }
 }
 

@@ -94,6 +94,7 @@ pub struct ServerBuilder {
     outgoing_layers: Option<Layers>,
     tls: Option<ServerTls>,
     outgoing_tls: Option<ClientTls>,
+    allow_plaintext_credentials: bool,
     authenticator: Option<SharedAuthenticator>,
 }
 
@@ -336,6 +337,7 @@ impl Default for ServerBuilder {
             layers: None,
             outgoing_layers: None,
             outgoing_tls: None,
+            allow_plaintext_credentials: false,
             tls: None,
             authenticator: None,
         }

@@ -34,6 +34,18 @@ impl ServerBuilder {
         self
     }
 
+    /// Lets handlers send [credentials](crate::Context::set_credentials) also to another machine without `tls://`, where others may
+    /// read and use them. For a closed network.
+    #[must_use]
+    pub fn allow_plaintext_credentials(self) -> Self {
+        self.plaintext_credentials(true)
+    }
+
+    pub(crate) fn plaintext_credentials(mut self, allow: bool) -> Self {
+        self.allow_plaintext_credentials = allow;
+        self
+    }
+
     /// Reads what the settings of connections that the lanes make name.
     pub(super) fn outgoing(&self) -> Result<Outgoing, ServeError> {
         let settings = self.outgoing_tls.as_ref();
@@ -41,6 +53,7 @@ impl ServerBuilder {
         Ok(Outgoing {
             layers: self.outgoing_layers.clone(),
             tls: tls.transpose()?,
+            allow_plaintext_credentials: self.allow_plaintext_credentials,
         })
     }
 

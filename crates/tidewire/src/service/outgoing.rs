@@ -3,7 +3,7 @@
 use super::Context;
 use crate::address::Endpoint;
 use crate::auth::Token;
-use crate::session::SessionId;
+use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectFailure;
 
 impl Context<'_> {
@@ -33,17 +33,31 @@ impl Context<'_> {
     /// Sets the credentials of a connection that this lane makes. Right after [`Context::connect`] they are those of its hello.
     /// On an open session they are newer ones, before the present ones [expire](Context::credentials_expire_ns). Returns whether
     /// newer ones were sent now: only a server that has an authenticator takes them. A session that it then refuses ends.
-    pub fn set_credentials(&mut self, id: SessionId, token: Token) -> bool {
+    ///
+    /// # Errors
+    /// [`ConnectFailure::PlaintextCredentials`]: nothing is sent, and the session ends.
+    pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectFailure> {
         let Some(slot) = self.core.sessions.slot_of(id) else {
-            return false;
+            return Ok(false);
         };
         let session = &mut self.core.sessions[slot];
+        if let Some(endpoint) = &session.profile.peer
+            && let Err(failure) = self.core.shared.outgoing.check_credentials(endpoint)
+        {
+            self.core.sessions.close(slot, CloseReason::Service);
+            return Err(failure);
+        }
         session.profile.attach().credentials = Some(token);
         let renews = session.connection.renew();
         if renews {
             self.core.sessions.transmit(slot);
         }
-        renews
+        Ok(renews)
+    }
+
+    /// Refuses an address to which [`Context::set_credentials`] would not send.
+    pub(crate) fn check_credentials(&self, endpoint: &Endpoint) -> Result<(), ConnectFailure> {
+        self.core.shared.outgoing.check_credentials(endpoint)
     }
 
     /// Whether the server of a session that this lane made finds out who its clients are.

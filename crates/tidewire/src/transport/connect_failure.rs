@@ -7,6 +7,7 @@ use tidewire_proto::connection::CloseReason;
 use tidewire_proto::text::escaped;
 
 use super::inproc::InprocConnectError;
+use crate::address::Endpoint;
 
 /// An outgoing connection failed before it was open. A cause of [`ConnectError`](crate::ConnectError), and the argument of
 /// [`Service::on_connect_failed`](crate::Service::on_connect_failed).
@@ -53,6 +54,17 @@ pub enum ConnectFailure {
          outgoing_tls, or use an Upstream or a client"
     )]
     NoTls,
+    /// The credentials are not sent, because others could read them on the way: the address is that of another machine, and
+    /// the connection is not `tls://`. For a closed network there are
+    /// [`ClientBuilder::allow_plaintext_credentials`](crate::ClientBuilder::allow_plaintext_credentials) and
+    /// [`ServerBuilder::allow_plaintext_credentials`](crate::ServerBuilder::allow_plaintext_credentials).
+    #[error(
+        "cannot send credentials to {endpoint}: others could read them on the way to another machine; use tls://"
+    )]
+    PlaintextCredentials {
+        /// The address.
+        endpoint: Endpoint,
+    },
     /// The connection was made, but the session ended before it was open.
     #[error("the connection ended before it was open: {0}")]
     Closed(CloseReason),

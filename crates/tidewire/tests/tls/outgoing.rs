@@ -1,11 +1,14 @@
 //! Connections that handlers make over TLS, with credentials.
 
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
 use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions, Token};
 use tidewire::tls::{ClientTls, Encryption, TlsFault};
-use tidewire::{CloseReason, ConnectFailure, Context, Endpoint, Server, Service, SessionId};
+use tidewire::{
+    CloseReason, ConnectFailure, Context, Endpoint, Server, ServerBuilder, Service, SessionId,
+    SocketAddress,
+};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::echo;
@@ -51,7 +54,11 @@ impl Service for Dialer {
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         let Some(session) = self.session else {
             let session = cx.connect(&self.to, 0).unwrap();
-            assert!(!cx.set_credentials(session, Token::new("3600").unwrap()));
+            let set = cx.set_credentials(session, Token::new("3600").unwrap());
+            match set {
+                Ok(renews) => assert!(!renews),
+                Err(failure) => self.seen.send(Seen::Failed(failure)).unwrap(),
+            }
             self.session = Some(session);
             return None;
         };
@@ -67,7 +74,8 @@ impl Service for Dialer {
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.expires_ns = cx.credentials_expire_ns(cx.session());
-        let renews = cx.set_credentials(cx.session(), Token::new("7200").unwrap());
+        let token = Token::new("7200").unwrap();
+        let renews = cx.set_credentials(cx.session(), token).unwrap();
         assert_eq!(renews, cx.takes_credentials(cx.session()));
         let seen = Seen::Open(cx.encryption(), self.expires_ns, renews);
         self.seen.send(seen).unwrap();
@@ -82,10 +90,14 @@ fn server() -> TestServer {
     serve_as(Server::builder().authenticate(Expiring), usual().1.server())
 }
 
-fn dial(server: &TestServer, tls: ClientTls) -> (Server, std::sync::mpsc::Receiver<Seen>) {
+fn dial(server: &TestServer, tls: ClientTls) -> (Server, Receiver<Seen>) {
+    let builder = Server::builder().outgoing_tls(tls);
+    dial_to(server.address().clone(), builder)
+}
+
+fn dial_to(to: Endpoint, builder: ServerBuilder) -> (Server, Receiver<Seen>) {
     let (sender, seen) = channel();
-    let to = server.address().clone();
-    let dialer = Server::builder().outgoing_tls(tls).start(|_| Dialer {
+    let dialer = builder.start(|_| Dialer {
         to: to.clone(),
         session: None,
         expires_ns: None,
@@ -134,6 +146,42 @@ fn settings_of_tls_leave_plain_connections_alone() {
     );
     let (_dialer, seen) = dial(&plain, usual().0.client());
     // The server has no authenticator, so it takes no newer credentials.
+    let opened = seen.recv_timeout(DEADLINE).unwrap();
+    assert!(
+        matches!(opened, Seen::Open(None, None, false)),
+        "{opened:?}"
+    );
+}
+
+/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of
+/// other machines.
+#[test]
+fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
+    let server = TestServer::over_tcp(
+        Server::builder(),
+        &tidewire_testkit::fixtures::tw1(),
+        |_| echo,
+    );
+    let Endpoint::Socket(SocketAddress::Tcp(local)) = server.address() else {
+        panic!("it listens on TCP");
+    };
+    let remote = Endpoint::from(std::net::SocketAddr::from(([0, 0, 0, 0], local.port())));
+    let (_dialer, seen) = dial_to(remote.clone(), Server::builder());
+    let failed = seen.recv_timeout(DEADLINE).unwrap();
+    assert!(
+        matches!(&failed, Seen::Failed(ConnectFailure::PlaintextCredentials { endpoint }) if *endpoint == remote),
+        "{failed:?}"
+    );
+    let ended = seen.recv_timeout(DEADLINE).unwrap();
+    assert!(
+        matches!(
+            ended,
+            Seen::Failed(ConnectFailure::Closed(CloseReason::Service))
+        ),
+        "{ended:?}"
+    );
+    let allowed = Server::builder().allow_plaintext_credentials();
+    let (_dialer, seen) = dial_to(remote, allowed);
     let opened = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
         matches!(opened, Seen::Open(None, None, false)),

@@ -1,15 +1,15 @@
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tidewire_io::socket::StreamConnectError;
+use tidewire_io::socket::{SocketAddress, StreamConnectError};
 use tidewire_proto::codec::RequestIds;
 
 use super::*;
 use crate::Message;
 use crate::client::event_queue::EventBounds;
 use crate::client::table::RequestTable;
-use crate::client::{Client, Connecting};
+use crate::client::{Client, ClientBuilder, Connecting};
 use crate::service::{Context, Service};
 
 /// Starts to connect to a host whose name resolves to these endpoints.
@@ -31,7 +31,7 @@ fn dead_end() -> (TcpListener, Endpoint) {
         std::net::Ipv4Addr::new(127, 0, 0, 99),
         holder.local_addr().unwrap().port(),
     );
-    (holder, std::net::SocketAddr::from(address).into())
+    (holder, SocketAddr::from(address).into())
 }
 
 /// Regression: the kernel reports a closed UDP port as refused, and the client stopped there instead of trying the next
@@ -107,6 +107,54 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     assert!(service.has_work());
     service.dialing.state = State::Connecting;
     assert!(!service.has_work(), "late results are not awaited");
+}
+
+/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of
+/// other machines.
+#[test]
+fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
+    let server = crate::serve(
+        "tcp://127.0.0.1:0",
+        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+    )
+    .unwrap();
+    let Endpoint::Socket(SocketAddress::Tcp(local)) = server.addresses()[0] else {
+        panic!("it listens on TCP");
+    };
+    let remote = Endpoint::from(SocketAddr::from(([0, 0, 0, 0], local.port())));
+    let (_held, dead) = dead_end();
+    let token = || Client::builder().credentials(Token::new("secret").unwrap());
+    let connect = |builder: ClientBuilder, endpoints: Vec<Endpoint>, resolver| {
+        let address = "tcp://server.example:7000".parse().unwrap();
+        let target = Target {
+            address,
+            resolver,
+            endpoints,
+        };
+        Connecting::new(builder.start_to(target, false)).wait()
+    };
+    let refused = |outcome: Result<Client, ConnectError>, by: &Endpoint| match outcome {
+        Err(ConnectError::Failed(ConnectFailure::PlaintextCredentials { endpoint })) => {
+            assert_eq!(endpoint, *by);
+        }
+        other => panic!("{other:?}"),
+    };
+    // The second address of a name is checked, too, and so are addresses that a look-up has found.
+    refused(connect(token(), vec![dead, remote.clone()], None), &remote);
+    let look_up = |_: &Address| Ok(vec![Endpoint::Udp(([0, 0, 0, 0], 9).into())]);
+    let found = Endpoint::Udp(([0, 0, 0, 0], 9).into());
+    refused(connect(token(), Vec::new(), Some(look_up)), &found);
+    let provider = Credentials::provider(|| Ok(Token::new("secret")?));
+    let provider = Client::builder().credentials(provider);
+    refused(connect(provider, vec![remote.clone()], None), &remote);
+    assert_eq!(server.metrics().sessions_opened, 0, "nothing was dialled");
+
+    for allowed in [Client::builder(), token().allow_plaintext_credentials()] {
+        let client = connect(allowed, vec![remote.clone()], None).unwrap();
+        assert_eq!(client.request(b"here").wait().unwrap().payload(), b"here");
+    }
+    let client = connect(token(), vec![local.into()], None).unwrap();
+    assert_eq!(client.request(b"here").wait().unwrap().payload(), b"here");
 }
 
 /// Regression: a name was resolved only once, so a client never found a server that had moved.
