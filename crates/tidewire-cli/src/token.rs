@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use tidewire::auth::TokenFile;
 
-use crate::connection::parse_seconds;
 use crate::output;
 
 /// Flags of `tidewire token`.
@@ -30,9 +29,10 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         file: PathBuf,
 
-        /// How long the token is valid, in seconds; for ever if it is left out
-        #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
-        valid_for: Option<std::time::Duration>,
+        /// How long the token is valid: seconds, or a number with a unit, as in 90m, 12h, 30d, 8w or 1y, which is 365 days; for
+        /// ever if it is left out
+        #[arg(long, value_name = "TIME", value_parser = parse_validity, allow_negative_numbers = true)]
+        valid_for: Option<Duration>,
     },
 }
 
@@ -53,8 +53,87 @@ pub(crate) fn run(arguments: &TokenArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Parses how long a token is valid. It is a parser of its own, because a timeout of a year is a mistake and a token of a year is
+/// none.
+fn parse_validity(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.split_at_checked(text.len().saturating_sub(1)) {
+        Some((number, unit)) if !unit.starts_with(|it: char| it.is_ascii_digit()) => (number, unit),
+        _ => (text, "s"),
+    };
+    let unit = UNITS.iter().find(|(name, _)| *name == unit);
+    let (Ok(number), Some((_, seconds))) = (number.parse::<u64>(), unit) else {
+        return Err(format!(
+            "{text:?} is not a time; write a whole number of seconds, or one with a unit, as in 90m, 12h, 30d, 8w or 1y"
+        ));
+    };
+    match number.checked_mul(*seconds) {
+        Some(seconds @ 1..=VALIDITY_SECONDS_MAX) => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!(
+            "{text} is not between a second and 100 years; leave it out for a token that is valid for ever"
+        )),
+    }
+}
+
+/// The units of a time, in seconds.
+const UNITS: [(&str, u64); 6] = [
+    ("s", 1),
+    ("m", 60),
+    ("h", 3_600),
+    ("d", DAY),
+    ("w", 7 * DAY),
+    ("y", 365 * DAY),
+];
+
+const DAY: u64 = 86_400;
+
+/// The longest validity: it is far from the end of the clock.
+const VALIDITY_SECONDS_MAX: u64 = 100 * 365 * DAY;
+
 const EXAMPLES: &str = "\
 Examples:
   tidewire token new sensor-7 --file tokens > sensor-7.token
+  tidewire token new sensor-8 --file tokens --valid-for 30d > sensor-8.token
   tidewire serve --app pubsub --auth-tokens tokens
   tidewire pub 127.0.0.1:8080 sensor.7 21.5 --token-file sensor-7.token";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parser of timeouts took a day at most.
+    #[test]
+    fn a_token_may_be_valid_for_more_than_a_day() {
+        for (text, seconds) in [
+            ("90", 90),
+            ("90s", 90),
+            ("90m", 5_400),
+            ("12h", 43_200),
+            ("30d", 30 * DAY),
+            ("8w", 56 * DAY),
+            ("1y", 365 * DAY),
+            ("100y", VALIDITY_SECONDS_MAX),
+        ] {
+            assert_eq!(
+                parse_validity(text),
+                Ok(Duration::from_secs(seconds)),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "s",
+            "0",
+            "0d",
+            "-1",
+            "1.5h",
+            "101y",
+            "3 d",
+            "7é",
+            "1D",
+            "1dd",
+            "18446744073709551615y",
+        ] {
+            assert!(parse_validity(text).is_err(), "{text}");
+        }
+    }
+}
