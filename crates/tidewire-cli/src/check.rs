@@ -1,11 +1,13 @@
-//! `tidewire check`: what the users of a configuration may do, and what in it has no effect.
+//! `tidewire check`: what the users of a configuration may do, and what in it is a mistake.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use tidewire::auth::{Access, Chain, Identity};
+use tidewire_proto::body::name_skeleton;
 use tidewire_proto::text::escaped;
 
 use crate::failure::Failure;
@@ -46,6 +48,10 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         return Err(Failure::judgement(what, NO_USERS).into());
     }
     let (mut text, mut warnings) = (Vec::new(), 0);
+    let mut alike: HashMap<String, Vec<&str>> = HashMap::new();
+    for name in file.names() {
+        alike.entry(name_skeleton(name)).or_default().push(name);
+    }
     for name in file.names() {
         let Some(identity) = file.users.identity(name) else {
             continue;
@@ -57,6 +63,15 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         {
             let proofs = proofs(&file, name, tokens.as_deref());
             warnings += describe(&file, &identity, &proofs, &mut text)?;
+            let others = alike.get(&name_skeleton(name)).into_iter().flatten();
+            for other in others.filter(|other| **other != name) {
+                warnings += 1;
+                let other = escaped(other.as_bytes());
+                writeln!(
+                    text,
+                    "  warning: {other} looks like this name; rename one of them"
+                )?;
+            }
         }
     }
     if let Some(wanted) = &arguments.user
@@ -79,7 +94,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     }
     output::remember(io::stdout().lock().write_all(&text));
     if warnings > 0 {
-        let what = format!("entries without effect: {warnings}");
+        let what = format!("warnings: {warnings}");
         return Err(Failure::judgement(what, "see the lines with `warning` above").into());
     }
     Ok(ExitCode::SUCCESS)
@@ -160,4 +175,4 @@ Examples:
   tidewire check tidewire.toml
   tidewire check tidewire.toml --auth-tokens tokens --user sensor-7
 
-Exit codes: 0 everything has an effect, 2 a file is wrong, 99 an entry has no effect, or there are no users.";
+Exit codes: 0 nothing to warn of, 2 a file is wrong, 99 an entry has no effect, two names look alike, or there are no users.";

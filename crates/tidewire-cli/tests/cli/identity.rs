@@ -344,6 +344,28 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
     );
 }
 
+/// People would take one of two such users for the other.
+#[test]
+fn check_warns_of_users_that_look_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidewire.toml");
+    let users =
+        "[[users]]\nname = \"pump-1\"\n[[users]]\nname = \"pump-l\"\n[[users]]\nname = \"ann\"\n";
+    fs::write(&path, users).unwrap();
+    let path = path.display().to_string();
+    let ended = Process::start(&["check", &path]).wait();
+    assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
+    assert!(
+        ended
+            .text()
+            .contains("warning: pump-l looks like this name"),
+        "{}",
+        ended.text()
+    );
+    let ended = Process::start(&["check", &path, "--user", "ann"]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+}
+
 /// Ranges of addresses were read by servers only.
 #[test]
 fn check_finds_an_address_that_no_server_takes() {
