@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,6 +50,15 @@ pub(crate) enum UsersError {
         path.display()
     )]
     NoTables {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its mode lets every user of this machine write it, and so change what users may do.
+    #[error(
+        "cannot use the users of {}: every user of this machine may write the file; run chmod o-w on it, and check its users",
+        path.display()
+    )]
+    Writable {
         /// The file.
         path: PathBuf,
     },
@@ -156,6 +167,9 @@ pub(crate) struct UserFile {
     tables: Tables,
 }
 
+/// The bit of a mode that lets every user write. A group may write: it is often that of the operators.
+const WRITABLE_BY_ALL: u32 = 0o002;
+
 /// The keys of a configuration file that are tables of this module.
 pub(crate) const TABLES: [&str; 2] = ["auth", "users"];
 
@@ -165,16 +179,28 @@ impl UserFile {
     /// # Errors
     /// See [`UsersError`].
     pub(crate) fn read(path: &Path) -> Result<Self, UsersError> {
-        let text = fs::read_to_string(path).map_err(|source| UsersError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let read = |mut file: File| {
+            let mut text = String::new();
+            file.read_to_string(&mut text)?;
+            Ok((file.metadata()?.permissions().mode(), text))
+        };
+        let (mode, text) = File::open(path)
+            .and_then(read)
+            .map_err(|source| UsersError::Read {
+                path: path.to_owned(),
+                source,
+            })?;
         check_text(&text, path)?;
         let tables: Tables = toml::from_str(&text).map_err(|error| UsersError::Syntax {
             path: path.to_owned(),
             message: error.to_string().trim_end().replace('\n', " "),
         })?;
-        Self::of(tables)
+        let file = Self::of(tables)?;
+        if file.has_users() && mode & WRITABLE_BY_ALL != 0 {
+            let path = path.to_owned();
+            return Err(UsersError::Writable { path });
+        }
+        Ok(file)
     }
 
     fn of(tables: Tables) -> Result<Self, UsersError> {
@@ -440,6 +466,8 @@ fn permissions(user: &str, lists: &BTreeMap<ActionName, Lists>) -> Result<Permis
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use tidewire::auth::Action;
 
     use super::*;
@@ -521,6 +549,27 @@ mod tests {
         ];
         assert_eq!(hidden, expected);
         assert!((0..5).all(|index| file.hides("ann", index).is_none()));
+    }
+
+    /// Whoever may write the file could give itself all permissions.
+    #[test]
+    fn a_file_with_users_that_others_may_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tidewire.toml");
+        let read_with = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            UserFile::read(&path)
+        };
+        for mode in [0o602, 0o646, 0o666] {
+            let refused = read_with("[auth]\n", mode).unwrap_err();
+            assert!(
+                matches!(refused, UsersError::Writable { .. }),
+                "{mode:o}: {refused}"
+            );
+            assert!(read_with("lanes = 1\n", mode).is_ok(), "{mode:o}");
+        }
+        assert!(read_with("[auth]\n", 0o664).is_ok());
     }
 
     #[test]

@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -66,6 +66,15 @@ pub enum TokenFileError {
         path: PathBuf,
         /// The system's error.
         source: io::Error,
+    },
+    /// Its mode lets other users of this machine write it, and so add tokens of their own.
+    #[error(
+        "cannot use the token file {}: other users of this machine may write it; run chmod go-w on it, and check its lines",
+        path.display()
+    )]
+    Writable {
+        /// The file.
+        path: PathBuf,
     },
     /// A line has another form.
     #[error(
@@ -155,10 +164,7 @@ impl TokenFile {
             let _ = write!(line, " {}", since.as_secs());
         }
         line.push('\n');
-        let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).mode(0o600).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(failed)?;
+        append_line(path, &line).map_err(failed)?;
         Ok(token)
     }
 
@@ -260,10 +266,17 @@ impl WithoutUser {
 /// Reads the lines of a file, with their numbers from 1.
 fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
     let path = || path.to_owned();
-    let text = fs::read_to_string(path()).map_err(|source| TokenFileError::Io {
+    let failed = |source| TokenFileError::Io {
         path: path(),
         source,
-    })?;
+    };
+    let mut file = File::open(path()).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode();
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(TokenFileError::Writable { path: path() });
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
     let lines = text
         .lines()
         .enumerate()
@@ -276,6 +289,23 @@ fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
         })
         .collect()
 }
+
+/// Appends a line, and first the line end that an editor may have left out.
+fn append_line(path: &Path, line: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).append(true).create(true).mode(0o600);
+    let mut file = options.open(path)?;
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    let before = if last == *b"\n" { "" } else { "\n" };
+    file.write_all(format!("{before}{line}").as_bytes())
+}
+
+/// The bits of a mode that let the group and others write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 fn hash_of(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
@@ -304,7 +334,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs;
 
     use super::*;
     use crate::auth::{IdentityLimits, LateAnswer, Permissions};
@@ -396,6 +426,42 @@ mod tests {
             ask(&without, bob.secret().as_bytes()),
             AuthOutcome::Admitted(_)
         ));
+    }
+
+    /// The line of the new token was joined to the last one.
+    #[test]
+    fn a_token_is_appended_after_a_line_without_an_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        TokenFile::append(&path, "ann", None).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.trim_end()).unwrap();
+        TokenFile::append(&path, "bob", None).unwrap();
+        TokenFile::append(&path, "eve", None).unwrap();
+        assert_eq!(TokenFile::names(&path).unwrap(), ["ann", "bob", "eve"]);
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3);
+    }
+
+    /// Whoever may write the file could add a token for any user.
+    #[test]
+    fn a_file_that_others_may_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        TokenFile::append(&path, "ann", None).unwrap();
+        let read_with = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            TokenFile::read(&path, users(&["ann"]))
+        };
+        for mode in [0o602, 0o620, 0o666] {
+            let refused = read_with(mode).unwrap_err();
+            assert!(
+                matches!(refused, TokenFileError::Writable { .. }),
+                "{mode:o}: {refused}"
+            );
+        }
+        for mode in [0o600, 0o400, 0o644] {
+            assert!(read_with(mode).is_ok(), "{mode:o}");
+        }
     }
 
     #[test]
