@@ -1,5 +1,7 @@
 //! Refuses to serve a network without protection, unless that is said.
 
+use std::os::unix::ffi::OsStrExt;
+
 use tidewire::{Address, Endpoint, SocketAddress};
 
 use crate::failure::Failure;
@@ -13,55 +15,56 @@ pub(super) struct Protection {
     pub(super) is_waived: bool,
 }
 
-/// Refuses an address that other machines reach, unless peers are known and the connection is encrypted.
+/// Refuses an address that others reach, unless peers are known, and the connection is encrypted or stays on this machine.
 ///
 /// # Errors
-/// The first such address, with both remedies.
+/// The first such address, with the remedies.
 pub(super) fn check(binds: &[String], protection: Protection) -> anyhow::Result<()> {
-    if protection.is_waived {
-        return Ok(());
-    }
     for bind in binds {
-        let address: Address = bind.parse()?;
-        let is_encrypted = is_encrypted(bind);
-        if !is_beyond_this_machine(&address)? || (is_encrypted && protection.authenticates) {
-            continue;
+        let endpoints = bind.parse::<Address>()?.resolve_all()?;
+        for endpoint in &endpoints {
+            check_endpoint(bind, endpoint, protection)?;
         }
-        let lacks = match (is_encrypted, protection.authenticates) {
-            (false, false) => "encryption and users",
-            (false, true) => "encryption",
-            (true, _) => "users",
-        };
-        let what = format!("{bind} is reached by other machines, and this server has no {lacks}");
-        let remedy = "listen on tls:// with --tls-cert and --tls-key, and name users by --auth-tokens, --auth-jwt or [[users]]; or listen on \
-                      127.0.0.1, ::1 or ipc:// only; or say --insecure in a closed network";
-        return Err(Failure::configuration(what, remedy).into());
     }
     Ok(())
 }
 
-/// Whether connections to an address are encrypted.
-fn is_encrypted(bind: &str) -> bool {
-    bind.starts_with("tls://")
+/// As [`check`], for the endpoints that a server listens on.
+pub(super) fn check_endpoints(
+    endpoints: &[Endpoint],
+    protection: Protection,
+) -> Result<(), Failure> {
+    let mut endpoints = endpoints.iter();
+    endpoints.try_for_each(|it| check_endpoint(&it.to_string(), it, protection))
 }
 
-/// Whether other machines may reach an address.
-fn is_beyond_this_machine(address: &Address) -> anyhow::Result<bool> {
-    if address.host().is_none() {
-        return Ok(false);
+fn check_endpoint(bind: &str, endpoint: &Endpoint, protection: Protection) -> Result<(), Failure> {
+    if protection.is_waived {
+        return Ok(());
     }
-    Ok(address.resolve_all()?.iter().any(is_beyond))
+    let is_encrypted = matches!(endpoint, Endpoint::Tls(_));
+    let (reached_by, lacks, remedy) = match (is_encrypted, protection.authenticates) {
+        (_, false) if is_abstract(endpoint) => ("every user of this machine", "users", LOCAL),
+        _ if endpoint.is_local() => return Ok(()),
+        (true, true) => return Ok(()),
+        (false, false) => ("other machines", "encryption and users", REMOTE),
+        (false, true) => ("other machines", "encryption", REMOTE),
+        (true, false) => ("other machines", "users", REMOTE),
+    };
+    let what = format!("{bind} is reached by {reached_by}, and this server has no {lacks}");
+    Err(Failure::configuration(what, remedy))
 }
 
-/// Whether other machines may reach an endpoint. A host may have several.
-fn is_beyond(endpoint: &Endpoint) -> bool {
-    match endpoint {
-        Endpoint::Socket(SocketAddress::Tcp(address))
-        | Endpoint::Tls(address)
-        | Endpoint::Udp(address) => !address.ip().to_canonical().is_loopback(),
-        _ => false,
-    }
+/// Whether it is a name of Linux's abstract namespace, which has no file and so no mode.
+fn is_abstract(endpoint: &Endpoint) -> bool {
+    matches!(endpoint, Endpoint::Socket(SocketAddress::Unix(path)) if path.as_os_str().as_bytes().starts_with(b"@"))
 }
+
+const REMOTE: &str = "listen on tls:// with --tls-cert and --tls-key, and name users by --auth-tokens, --auth-jwt or [[users]]; or listen on \
+                      127.0.0.1, ::1 or ipc:// only; or say --insecure in a closed network";
+
+const LOCAL: &str = "listen on ipc://PATH, whose file only your own user may use; or name users by --auth-tokens, --auth-jwt or [[users]]; or \
+                     say --insecure";
 
 #[cfg(test)]
 mod tests {
@@ -118,20 +121,43 @@ mod tests {
         }
     }
 
+    /// An abstract name has no file, so every local user could connect to a server without users.
+    #[test]
+    fn an_abstract_name_is_served_to_known_users_only() {
+        let refused = refusal("ipc://@chat", false).unwrap();
+        assert!(
+            refused.contains("every user of this machine") && refused.ends_with("has no users"),
+            "{refused}"
+        );
+        assert_eq!(refusal("ipc://@chat", true), None);
+    }
+
     #[test]
     fn one_of_several_addresses_is_enough_for_a_refusal() {
-        let binds = ["ipc:///tmp/x", "tls://0.0.0.0:0", "tcp://0.0.0.0:0"];
+        let binds = ["ipc:///tmp/x", "tls://0.0.0.0:0", "tcp://0.0.0.0:0"].map(str::to_owned);
         let protection = Protection {
             authenticates: true,
             is_waived: false,
         };
-        let binds: Vec<String> = binds.map(str::to_owned).into();
         let error = check(&binds, protection).unwrap_err().to_string();
         assert!(error.starts_with("tcp://0.0.0.0:0 is reached"), "{error}");
         check(&binds[..2], protection).unwrap();
-        // A name may stand for this machine and for its address in the network.
-        let of_one_host = ["tcp://127.0.0.1:0", "tcp://192.0.2.1:0"];
-        let endpoints = of_one_host.map(|it| it.parse::<Address>().unwrap().resolve().unwrap());
-        assert_eq!(endpoints.map(|it| is_beyond(&it)), [false, true]);
+    }
+
+    /// Names were resolved for the check and again for the listener, which took the second answer.
+    #[test]
+    fn the_endpoints_that_a_server_listens_on_are_checked_too() {
+        let protection = Protection {
+            authenticates: true,
+            is_waived: false,
+        };
+        let listening = |bind: &str| [bind.parse::<Address>().unwrap().resolve().unwrap()];
+        for bind in ["tcp://127.0.0.1:1", "tls://192.0.2.1:1"] {
+            assert!(check_endpoints(&listening(bind), protection).is_ok());
+        }
+        for bind in ["tcp://192.0.2.1:1", "udp://[::]:1"] {
+            let refused = check_endpoints(&listening(bind), protection).unwrap_err();
+            assert!(refused.to_string().starts_with(bind), "{refused}");
+        }
     }
 }

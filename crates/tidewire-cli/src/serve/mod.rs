@@ -131,7 +131,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     auth_jwt: Option<PathBuf>,
 
-    /// Serve addresses that other machines reach without encryption and users: for closed networks
+    /// Serve addresses that other machines reach without encryption and users, and ipc://@NAME, which all users of this machine
+    /// reach, without users: for closed networks
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
         default_value = "false",
@@ -140,10 +141,10 @@ pub(crate) struct ServeArguments {
     )]
     insecure: bool,
 
-    /// The permission bits of the files of ipc:// sockets, in octal. The default lets only your own user connect; 660 lets your
-    /// group connect, too
-    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
-    unix_mode: String,
+    /// The permission bits of the files of ipc:// sockets, in octal. The default, 600, lets only your own user connect; 660 lets
+    /// your group connect, too
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    unix_mode: Option<u32>,
 
     /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
@@ -310,8 +311,8 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
             tracing::warn!("nothing is encrypted: no address to listen on begins with tls://");
         }
     }
-    if let Some(sockets) = sockets(&arguments.unix_mode) {
-        builder = builder.socket_options(sockets);
+    if let Some(mode) = arguments.unix_mode {
+        builder = builder.socket_options(sockets(mode));
     }
     if let Some(authenticator) = authenticator {
         builder = builder.authenticate(authenticator);
@@ -332,6 +333,8 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
     };
     arguments.app.check(&spoken)?;
     let server = arguments.app.start(builder, arguments.slow_subscriber)?;
+    // A name may have another address now than at the first check.
+    exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);
     let ready = Ready {
         addresses: addresses(arguments, &server)?,

@@ -26,9 +26,9 @@ pub(super) fn parse_memory_bytes(text: &str) -> Result<usize, String> {
 }
 
 /// Checks permission bits.
-pub(super) fn parse_mode(text: &str) -> Result<String, String> {
+pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
-        Ok(0..=0o777) => Ok(text.to_owned()),
+        Ok(mode @ 0..=0o777) => Ok(mode),
         _ => Err(format!(
             "{text:?} is not a mode in octal; use one such as 660"
         )),
@@ -50,20 +50,15 @@ pub(super) fn parse_milliseconds(text: &str) -> Result<Duration, String> {
 /// The minimum of the memory limit: a lane's spare buffers and a handful of connections.
 const MEMORY_BYTES_MAX_MIN: usize = 16 << 20;
 
-/// The mode of socket files for which none is given.
-const UNIX_MODE_DEFAULT: u32 = 0o600;
-
 /// Maximum of an hour: a longer wait is a mistake.
 const MILLISECONDS_MAX: f64 = 3_600_000.0;
 
-/// Returns the options of sockets if the mode of their files is not the default.
-pub(super) fn sockets(mode: &str) -> Option<SocketOptions> {
-    let unix_mode = u32::from_str_radix(mode, 8).ok();
-    let unix_mode = unix_mode.filter(|mode| *mode != UNIX_MODE_DEFAULT);
-    unix_mode.map(|mode| SocketOptions {
+/// Returns the options of sockets whose files have this mode. An abstract socket has no file and refuses any mode.
+pub(super) fn sockets(mode: u32) -> SocketOptions {
+    SocketOptions {
         unix_mode: Some(mode),
         ..SocketOptions::default()
-    })
+    }
 }
 
 #[cfg(test)]
