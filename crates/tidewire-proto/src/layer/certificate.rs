@@ -19,6 +19,8 @@ pub struct CertificateNames {
     pub uris: Vec<String>,
     /// The last common name of the subject.
     pub common_name: Option<String>,
+    /// Whether there are subject alternative names, also of kinds that are not read.
+    has_alternatives: bool,
 }
 
 impl CertificateNames {
@@ -57,16 +59,18 @@ impl CertificateNames {
         Some(names)
     }
 
-    /// The best name: the first URI, mail address or DNS name, else the common name.
+    /// The best name: the first URI, mail address or DNS name. It is the common name of a certificate without subject
+    /// alternative names.
     #[must_use]
     pub fn preferred(&self) -> Option<&str> {
         self.iter().next()
     }
 
-    /// All URIs, mail addresses and DNS names, or the common name if there are none.
+    /// All URIs, mail addresses and DNS names, or the common name of a certificate without subject alternative names. A
+    /// certificate that has only others of them, such as IP addresses, has no name here.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let alternatives = self.uris.iter().chain(&self.emails).chain(&self.dns);
-        let has_none = alternatives.clone().next().is_none();
+        let has_none = !self.has_alternatives;
         let common = self.common_name.iter().filter(move |_| has_none);
         alternatives.chain(common).map(String::as_str)
     }
@@ -94,6 +98,7 @@ impl CertificateNames {
             if extension.expect(OBJECT_ID)? != SUBJECT_ALTERNATIVE_NAME {
                 continue;
             }
+            self.has_alternatives = true;
             let (mut tag, mut value) = extension.next()?;
             if tag == BOOLEAN {
                 (tag, value) = extension.next()?;
@@ -186,24 +191,30 @@ mod tests {
     }
 
     fn certificate() -> Vec<u8> {
-        let sequence = |parts: &[&[u8]]| value(SEQUENCE, parts);
-        let attribute = |name: &[u8]| {
-            let pair = sequence(&[&value(OBJECT_ID, &[COMMON_NAME]), &value(0x0C, &[name])]);
-            value(0x31, &[&pair])
-        };
-        let names = sequence(&[
+        certificate_with(Some(&[
             &value(DNS, &[b"a.example"]),
             &value(EMAIL, &[b"ann@example"]),
             &value(0x87, &[&[127, 0, 0, 1]]),
             &value(URI, &[b"spiffe://example/ann"]),
             &value(DNS, &[b"\xFF"]),
             &value(DNS, &[b"b.example"]),
-        ]);
-        let extension = sequence(&[
-            &value(OBJECT_ID, &[SUBJECT_ALTERNATIVE_NAME]),
-            &value(BOOLEAN, &[&[0xFF]]),
-            &value(OCTET_STRING, &[&names]),
-        ]);
+        ]))
+    }
+
+    /// A certificate for `Änn` with these subject alternative names, or without the extension.
+    fn certificate_with(names: Option<&[&[u8]]>) -> Vec<u8> {
+        let sequence = |parts: &[&[u8]]| value(SEQUENCE, parts);
+        let attribute = |name: &[u8]| {
+            let pair = sequence(&[&value(OBJECT_ID, &[COMMON_NAME]), &value(0x0C, &[name])]);
+            value(0x31, &[&pair])
+        };
+        let extension = names.map_or_else(Vec::new, |names| {
+            sequence(&[
+                &value(OBJECT_ID, &[SUBJECT_ALTERNATIVE_NAME]),
+                &value(BOOLEAN, &[&[0xFF]]),
+                &value(OCTET_STRING, &[&sequence(names)]),
+            ])
+        });
         let empty = sequence(&[]);
         let signed = sequence(&[
             &value(VERSION, &[&value(INTEGER, &[&[2]])]),
@@ -226,6 +237,22 @@ mod tests {
         assert_eq!(names.uris, ["spiffe://example/ann"]);
         assert_eq!(names.common_name.as_deref(), Some("Änn"));
         assert_eq!(names.preferred(), Some("spiffe://example/ann"));
+    }
+
+    /// A certificate for an IP address or another kind of name was taken for its common name.
+    #[test]
+    fn a_common_name_counts_only_without_subject_alternative_names() {
+        let preferred = |names: Option<&[&[u8]]>| {
+            let names = CertificateNames::of_der(&certificate_with(names)).unwrap();
+            assert_eq!(names.common_name.as_deref(), Some("Änn"));
+            names.preferred().map(str::to_owned)
+        };
+        assert_eq!(preferred(None).as_deref(), Some("Änn"));
+        let address = value(0x87, &[&[127, 0, 0, 1]]);
+        let other = value(0xA0, &[b"x"]);
+        for names in [&[][..], &[&*address], &[&*other], &[&*address, &*other]] {
+            assert_eq!(preferred(Some(names)), None);
+        }
     }
 
     #[test]
