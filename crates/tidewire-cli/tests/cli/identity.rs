@@ -298,6 +298,23 @@ fn an_address_that_others_reach_needs_protection_or_a_word() {
     let (_server, _address) = Process::server_at("tcp://0.0.0.0:0", &["--insecure"]);
 }
 
+/// An abstract name was open to every local user without a word, and a mode for it was dropped.
+#[test]
+fn an_abstract_name_needs_users_or_a_word_and_has_no_mode() {
+    let bind = format!("ipc://@tidewire-cli-{}", std::process::id());
+    let refused = |more: &[&str], told: &str| {
+        let ended = Process::start(&[&["serve", "--bind", &bind], more].concat()).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(told), "{told}: {}", ended.text());
+    };
+    refused(&[], "every user of this machine");
+    refused(
+        &["--insecure", "--unix-mode", "600"],
+        "no file and so no unix_mode",
+    );
+    let (_server, _address) = Process::server_at(&bind, &["--insecure"]);
+}
+
 #[test]
 fn check_says_what_users_may_do_and_what_has_no_effect() {
     let folder = tempfile::tempdir().unwrap();
