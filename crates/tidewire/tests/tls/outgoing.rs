@@ -92,10 +92,10 @@ fn server() -> TestServer {
 
 fn dial(server: &TestServer, tls: ClientTls) -> (Server, Receiver<Seen>) {
     let builder = Server::builder().outgoing_tls(tls);
-    dial_to(server.address().clone(), builder)
+    dial_to(server.address(), builder)
 }
 
-fn dial_to(to: Endpoint, builder: ServerBuilder) -> (Server, Receiver<Seen>) {
+fn dial_to(to: &Endpoint, builder: ServerBuilder) -> (Server, Receiver<Seen>) {
     let (sender, seen) = channel();
     let dialer = builder.start(|_| Dialer {
         to: to.clone(),
@@ -166,7 +166,7 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
         panic!("it listens on TCP");
     };
     let remote = Endpoint::from(std::net::SocketAddr::from(([0, 0, 0, 0], local.port())));
-    let (_dialer, seen) = dial_to(remote.clone(), Server::builder());
+    let (_dialer, seen) = dial_to(&remote, Server::builder());
     let failed = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
         matches!(&failed, Seen::Failed(ConnectFailure::PlaintextCredentials { endpoint }) if *endpoint == remote),
@@ -181,7 +181,7 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
         "{ended:?}"
     );
     let allowed = Server::builder().allow_plaintext_credentials();
-    let (_dialer, seen) = dial_to(remote, allowed);
+    let (_dialer, seen) = dial_to(&remote, allowed);
     let opened = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
         matches!(opened, Seen::Open(None, None, false)),

@@ -149,3 +149,23 @@ fn settings_that_cannot_be_used_are_refused_where_the_upstream_is_made() {
     let missing = ClientTls::new().only_ca("/nowhere/ca.pem");
     assert!(plain.tls(missing).is_ok(), "there is no TLS at tcp://");
 }
+
+/// 0.0.0.0 leads to this machine, but is no loopback address, as those of other machines.
+#[test]
+fn an_upstream_on_another_machine_gets_no_token_in_plain_text() {
+    let backend = serve(&tw1(), |_| tell_names);
+    let remote = backend.url().replace("127.0.0.1", "0.0.0.0");
+    let upstream = Upstream::new(&remote).unwrap();
+    let upstream = upstream.credentials(Token::new("secret").unwrap());
+    let allowing = Server::builder().allow_plaintext_credentials();
+    for (builder, is_asked) in [(Server::builder(), false), (allowing, true)] {
+        let server = TestServer::over_tcp(builder, &tw1(), |_| gateway(&upstream));
+        let client = client(&tw1(), &server);
+        assert_eq!(ask(&client).is_ok(), is_asked);
+        drop(client);
+        let metrics = server.stop();
+        assert_eq!(metrics.upstream_answered, u64::from(is_asked));
+        assert_conserved(&metrics);
+    }
+    assert_eq!(backend.stop().sessions_opened, 1);
+}

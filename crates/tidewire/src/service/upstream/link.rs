@@ -270,7 +270,12 @@ impl Link {
             let endpoints = &self.upstream.0.endpoints;
             let endpoint = &endpoints[self.attempts as usize % endpoints.len()];
             let tls = self.tls.as_ref().map(Connector::layer);
-            match core.connect_encrypted(endpoint, 0, false, tls) {
+            let may_send = match self.token {
+                Some(_) => core.shared.outgoing.check_credentials(endpoint),
+                None => Ok(()),
+            };
+            let connected = may_send.and_then(|()| core.connect_encrypted(endpoint, 0, false, tls));
+            match connected {
                 Ok(id) => {
                     if let Some(session) = core.sessions.find_mut(id) {
                         let attached = session.profile.attach();

@@ -246,7 +246,8 @@ impl Upstream {
     /// Sets the credentials by which the upstream knows this server: a [`Token`](crate::auth::Token), or a
     /// [provider](Credentials::provider) of tokens. A provider is asked for each connection, on a thread of its own. When the
     /// credentials of a connection expire, the upstream ends it, and the next request makes another one. Only `tw1` has a place
-    /// for them.
+    /// for them. They go to another machine only over `tls://`, unless the server has
+    /// [`allow_plaintext_credentials`](crate::ServerBuilder::allow_plaintext_credentials).
     #[must_use]
     pub fn credentials(self, credentials: impl Into<Credentials>) -> Self {
         self.with(|terms| terms.credentials = Some(credentials.into()))
