@@ -12,6 +12,7 @@ use tidewire_proto::text::escaped;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::serve::ServeArguments;
 use crate::users::{UserFile, is_anonymous};
 
 /// Flags of `tidewire check`.
@@ -36,7 +37,7 @@ pub(crate) struct CheckArguments {
 /// # Errors
 /// The file cannot be used, there is no such user, or something in it has no effect.
 pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
-    let file = UserFile::read(&arguments.file)?;
+    let file = UserFile::read(&arguments.file, &ServeArguments::command())?;
     let tokens = file.token_names(arguments.auth_tokens.as_deref())?;
     // This reads the proofs of the users, as a server does.
     file.chain(Chain::new())?;

@@ -13,14 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::OsStr;
-use clap::{Arg, ArgAction, Args, Command};
+use clap::{Arg, ArgAction, Command};
 use thiserror::Error;
 use tidewire_load::scenario::nearest_key;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-
-use crate::serve::ServeArguments;
-use crate::users::TABLES;
 
 /// Why a configuration file cannot be used.
 #[derive(Debug, Error)]
@@ -52,13 +49,15 @@ pub(crate) fn with_defaults_of(command: Command, path: &Path) -> Result<Command,
     reader.apply(command)
 }
 
-/// Refuses the text of a file with which no server would start: unknown keys and wrong values.
-pub(crate) fn check_text(text: &str, path: &Path) -> Result<(), ConfigError> {
+/// Refuses the text of a file with which no server would start: unknown keys and wrong values. `serve` has the flags of a server.
+pub(crate) fn check_text(serve: &Command, text: &str, path: &Path) -> Result<(), ConfigError> {
     let file = path.display().to_string();
     let reader = Reader { text, file };
-    let command = ServeArguments::augment_args(Command::new("serve"));
-    reader.apply(command).map(drop)
+    reader.apply(serve.clone()).map(drop)
 }
+
+/// The keys of a configuration file that are tables, which [`users`](crate::users) reads.
+pub(crate) const TABLES: [&str; 2] = ["auth", "users"];
 
 /// The keys that a file may hold, in the order of the flags.
 pub(crate) fn keys(command: &Command) -> Vec<String> {
@@ -224,6 +223,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::serve::ServeArguments;
 
     /// A command with only the flags of serve.
     #[derive(Debug, Parser)]
@@ -232,13 +232,9 @@ mod tests {
         serve: ServeArguments,
     }
 
-    fn command() -> Command {
-        ServeArguments::augment_args(Command::new("serve"))
-    }
-
     fn apply(text: &str) -> Result<Command, ConfigError> {
         let file = "t.toml".to_owned();
-        Reader { text, file }.apply(command())
+        Reader { text, file }.apply(ServeArguments::command())
     }
 
     fn parse(text: &str, arguments: &[&str]) -> String {
@@ -273,7 +269,7 @@ mod tests {
             .keys()
             .map(|key| key.get_ref().to_string())
             .collect();
-        let mut known = keys(&command());
+        let mut known = keys(&ServeArguments::command());
         known.sort();
         listed.sort();
         assert_eq!(listed, known);

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Command;
 use serde::Deserialize;
 use thiserror::Error;
 use tidewire::auth::{
@@ -155,6 +156,8 @@ struct Lists {
 pub(crate) struct Sources {
     pub(crate) config: Option<PathBuf>,
     pub(crate) tokens: Option<PathBuf>,
+    /// The command `serve`, whose flags are the keys of the configuration.
+    pub(crate) serve: Command,
     /// Whether the tables must be there, because they were.
     pub(crate) needs_tables: bool,
     pub(crate) jwt: Option<PathBuf>,
@@ -170,15 +173,12 @@ pub(crate) struct UserFile {
 /// The bit of a mode that lets every user write. A group may write: it is often that of the operators.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// The keys of a configuration file that are tables of this module.
-pub(crate) const TABLES: [&str; 2] = ["auth", "users"];
-
 impl UserFile {
-    /// Reads the users of a configuration file.
+    /// Reads the users of a configuration file. `serve` has the flags of a server, whose other keys the file may have.
     ///
     /// # Errors
     /// See [`UsersError`].
-    pub(crate) fn read(path: &Path) -> Result<Self, UsersError> {
+    pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self, UsersError> {
         let read = |mut file: File| {
             let mut text = String::new();
             file.read_to_string(&mut text)?;
@@ -190,7 +190,7 @@ impl UserFile {
                 path: path.to_owned(),
                 source,
             })?;
-        check_text(&text, path)?;
+        check_text(serve, &text, path)?;
         let tables: Tables = toml::from_str(&text).map_err(|error| UsersError::Syntax {
             path: path.to_owned(),
             message: error.to_string().trim_end().replace('\n', " "),
@@ -385,7 +385,9 @@ impl Sources {
     /// # Errors
     /// See [`UsersError`].
     pub(crate) fn authenticator(&mut self) -> Result<Option<Chain>, UsersError> {
-        let file = self.config.as_deref().map(UserFile::read).transpose()?;
+        let file = self.config.as_deref();
+        let file = file.map(|path| UserFile::read(path, &self.serve));
+        let file = file.transpose()?;
         let file = file.filter(UserFile::has_users);
         let has_tables = file.is_some();
         if let (true, false, Some(path)) = (self.needs_tables, has_tables, &self.config) {
@@ -471,12 +473,13 @@ mod tests {
     use tidewire::auth::Action;
 
     use super::*;
+    use crate::serve::ServeArguments;
 
     fn read(text: &str) -> Result<UserFile, UsersError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tidewire.toml");
         fs::write(&path, text).unwrap();
-        let file = UserFile::read(&path)?;
+        let file = UserFile::read(&path, &ServeArguments::command())?;
         file.chain(Chain::new())?;
         Ok(file)
     }
@@ -559,7 +562,7 @@ mod tests {
         let read_with = |text: &str, mode| {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            UserFile::read(&path)
+            UserFile::read(&path, &ServeArguments::command())
         };
         for mode in [0o602, 0o646, 0o666] {
             let refused = read_with("[auth]\n", mode).unwrap_err();

@@ -20,7 +20,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, Command};
 use serde_json::json;
 use tidewire::auth::Replaceable;
 use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, Stopped};
@@ -173,6 +173,13 @@ enum Wake {
     Reload,
     StdinEnded,
     Drained(Box<Stopped>),
+}
+
+impl ServeArguments {
+    /// The command `serve` with its flags, which are the keys of a configuration.
+    pub(crate) fn command() -> Command {
+        Self::augment_args(Command::new("serve"))
+    }
 }
 
 /// Serves until stopped. A drain that was cut short is a failure, because its sessions got no go-away.

@@ -31,6 +31,7 @@ impl ServedUsers {
             config: arguments.config.clone(),
             tokens: arguments.auth_tokens.clone(),
             jwt: arguments.auth_jwt.clone(),
+            serve: ServeArguments::command(),
             needs_tables: false,
         };
         let seen = states(&sources);

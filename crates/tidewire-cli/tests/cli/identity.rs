@@ -26,8 +26,8 @@ fn new_token(folder: &Path, name: &str) -> String {
 }
 
 /// Writes a file that only its owner may open.
-fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) {
-    fs::write(path, bytes).unwrap();
+pub(crate) fn write_secret(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    fs::write(&path, bytes).unwrap();
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
 }
 
@@ -423,7 +423,7 @@ fn write_jwt(folder: &Path, key: &SigningKey) -> String {
                 [[issuers.keys]]\nkid = \"a\"\nalgorithm = \"ES256\"\nfile = \"a.pem\"\n\
                 [[issuers.keys]]\nkid = \"s\"\nalgorithm = \"HS256\"\nfile = \"secret\"\n";
     fs::write(folder.join("a.pem"), key.public_pem()).unwrap();
-    write_secret(&folder.join("secret"), SECRET);
+    write_secret(folder.join("secret"), SECRET);
     let path = folder.join("jwt.toml");
     fs::write(&path, text).unwrap();
     path.display().to_string()

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::identity::write_secret;
 use crate::process::{Process, command};
 
 /// A directory with certificates, the tokens of three agents, and a server that knows them.
@@ -30,7 +31,7 @@ impl Secured {
             let made = run(command(&["token", "new", name, "--file", &at("hashes")]));
             tokens += &String::from_utf8(made.stdout).unwrap();
         }
-        fs::write(at("tokens"), tokens).unwrap();
+        write_secret(at("tokens"), tokens);
         let flags = [
             "--app",
             "pubsub",
@@ -182,9 +183,9 @@ fn each_mistake_ends_the_run_with_its_code_and_remedy() {
     let secured = Secured::start();
     let (ca, tokens) = (secured.path("c/ca.pem"), secured.path("tokens"));
     let wrong = secured.path("wrong");
-    fs::write(&wrong, "guessed\n").unwrap();
+    write_secret(&wrong, "guessed\n");
     let broken = secured.path("broken");
-    fs::write(&broken, "two words\n").unwrap();
+    write_secret(&broken, "two words\n");
     let plain = secured.address.replace("tls://", "tcp://");
     let mistakes: [(&[&str], i32, &str); 9] = [
         (&["--token-file", &tokens], 3, "--ca FILE"),

@@ -242,9 +242,10 @@ impl fmt::Debug for LateAnswer {
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// client.subscribe("news").wait()?;
 ///
-/// // From now on nobody may do anything.
+/// // From now on peers may do nothing, and the session of the client ends.
 /// server.replace_authenticator(&authenticator, admit(&Permissions::nothing()))?;
-/// assert!(client.subscribe("other.news").wait().is_err());
+/// let newcomer = Client::connect(&server.to_string()).wait()?;
+/// assert!(newcomer.subscribe("news").wait().is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

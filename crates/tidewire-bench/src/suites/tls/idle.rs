@@ -39,7 +39,7 @@ pub(super) fn drive(
     connect(&mut visitors, 0..first)?;
     let before = visitors.ask_memory(0).or_failed(what)?;
     connect(&mut visitors, first..work.connections)?;
-    // What a server does behind a handshake is over.
+    // The work of a server behind a handshake is over.
     thread::sleep(Duration::from_millis(work.warm_up_ms));
     let after = visitors.ask_memory(0).or_failed(what)?;
     stage.stopped()?;

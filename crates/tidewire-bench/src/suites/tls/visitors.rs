@@ -38,9 +38,9 @@ struct Visitor {
 /// The events of one turn, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Whose reply has come, whole and right, and how many nanoseconds after it began.
+    /// The slots whose reply has come, whole and right, and how many nanoseconds after it began.
     pub(super) answered: Vec<(usize, u64)>,
-    /// Whose connection failed, ended or had a wrong reply. Its slot is free.
+    /// The slots whose connection failed, ended or had a wrong reply. They are free.
     pub(super) broken: Vec<usize>,
 }
 
