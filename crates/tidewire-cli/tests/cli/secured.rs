@@ -199,7 +199,7 @@ fn each_mistake_ends_the_run_with_its_code_and_remedy() {
         (
             &["--ca", &ca, "--token-file", "/nowhere"],
             2,
-            "cannot read /nowhere",
+            "cannot read the token /nowhere",
         ),
         (
             &["--ca", "/nowhere", "--token-file", &tokens],
