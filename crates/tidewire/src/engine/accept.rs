@@ -193,8 +193,9 @@ impl Core {
     fn note_refusal(&mut self, refusal: Refusal, peer: Option<&Endpoint>) -> Refusal {
         self.counters.sessions_refused.add(1);
         if let Some(unlogged) = self.acceptor.refusal_log.may_log(self.sessions.now_ns()) {
+            let peer = peer.map(tracing::field::display);
             tracing::warn!(
-                ?peer,
+                peer,
                 unlogged,
                 "refusing a peer: {}; {}; further refusals are not logged for 10 s",
                 refusal.text(),

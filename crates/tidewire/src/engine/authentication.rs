@@ -138,10 +138,11 @@ impl Core {
         };
         if let Some(unlogged) = self.acceptor.authentication_log.may_log(now_ns) {
             let session = &self.sessions[slot];
-            let (peer, id) = (&session.profile.peer, session.id);
+            let peer = session.profile.peer.as_ref().map(tracing::field::display);
+            let id = session.id;
             tracing::warn!(
                 session = %id,
-                ?peer,
+                peer,
                 unlogged,
                 "a peer is not let in: {failure}; further refusals are not logged for 10 s"
             );

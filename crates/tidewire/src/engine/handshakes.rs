@@ -23,8 +23,9 @@ impl Core {
         }
         let now_ns = self.sessions.now_ns();
         if let Some(unlogged) = self.acceptor.refusal_log.may_log(now_ns) {
+            let peer = session.profile.peer.as_ref().map(tracing::field::display);
             tracing::warn!(
-                peer = ?session.profile.peer,
+                peer,
                 unlogged,
                 "closing a handshake: the unfinished ones of its address hold too much memory; raise \
                  `handshake_bytes_per_address_max` unless this is an attack; further refusals are not logged for 10 s"
