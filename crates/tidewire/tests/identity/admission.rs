@@ -49,12 +49,7 @@ fn a_peer_without_credentials_or_with_wrong_ones_is_refused_with_the_reason() {
     let tokens = Tokens::new();
     let ann = tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
-    let server = Server::builder()
-        .authenticate(tokens.chain(known))
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(tokens.chain(known), |_| tell_name);
     let missing = refusal(connect(&server, None));
     assert!(
         missing.contains("the server needs credentials"),
@@ -78,12 +73,7 @@ fn odd_credentials_are_refused() {
     let tokens = Tokens::new();
     let ann = tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
-    let server = Server::builder()
-        .authenticate(tokens.chain(known))
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(tokens.chain(known), |_| tell_name);
     let secret = ann.secret();
     let odd = [
         format!("{secret}\n").into_bytes(),
@@ -118,12 +108,7 @@ fn a_token_that_has_expired_is_refused_with_the_reason() {
     let line = std::fs::read_to_string(&tokens.path).unwrap();
     std::fs::write(&tokens.path, format!("{} 1\n", line.trim_end())).unwrap();
     let known = users(&[("ann", Permissions::everything())]);
-    let server = Server::builder()
-        .authenticate(tokens.chain(known))
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(tokens.chain(known), |_| tell_name);
     let text = refusal(connect(&server, Some(&ann)));
     assert!(text.contains("the credentials have expired"), "{text}");
 }
@@ -189,12 +174,7 @@ fn an_address_that_fails_too_often_is_told_so() {
     let tokens = Tokens::new();
     tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
-    let server = Server::builder()
-        .authenticate(tokens.chain(known))
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(tokens.chain(known), |_| tell_name);
     let texts: Vec<String> = std::thread::scope(|scope| {
         let guess = |number| {
             let wrong = Token::new(&format!("wrong-{number}")).unwrap();
@@ -258,12 +238,7 @@ fn an_identity_has_no_more_sessions_than_it_may_have() {
         ..IdentityLimits::default()
     };
     known.add("ann", None, limits).unwrap();
-    let server = Server::builder()
-        .authenticate(tokens.chain(known))
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| Chat::new())
-        .unwrap();
+    let server = serve_with(tokens.chain(known), |_| Chat::new());
     let first = connect(&server, Some(&ann)).unwrap();
     let text = refusal(connect(&server, Some(&ann)));
     assert!(text.contains("as many sessions as it may have"), "{text}");

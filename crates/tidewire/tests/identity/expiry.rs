@@ -26,9 +26,7 @@ impl Authenticate for Short {
 }
 
 fn server() -> Server {
-    let builder = Server::builder().authenticate(Short);
-    let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
-    builder.start(|_| tell_name).unwrap()
+    serve_with(Short, |_| tell_name)
 }
 
 fn next(client: &Client) -> Event {

@@ -27,19 +27,10 @@ fn token(key: &SigningKey, kid: &str, claims: &Value) -> Token {
     Token::new(&key.token(kid, claims)).unwrap()
 }
 
-fn serve(authenticator: Replaceable) -> Server {
-    Server::builder()
-        .authenticate(authenticator)
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap()
-}
-
 #[test]
 fn a_jwt_tells_who_the_peer_is() {
     let key = SigningKey::new();
-    let server = serve(Replaceable::new(keys(&key, "a")));
+    let server = serve_with(keys(&key, "a"), |_| tell_name);
     let client = connect(&server, Some(&token(&key, "a", &claims("ann", 600)))).unwrap();
     assert_eq!(name_of(&client), "ann");
     // One that only the issuer knows has the default permissions, which are none here.
@@ -62,7 +53,7 @@ fn a_jwt_tells_who_the_peer_is() {
 fn a_key_that_is_removed_ends_its_sessions_and_a_broken_file_none() {
     let (old, new) = (SigningKey::new(), SigningKey::new());
     let replaceable = Replaceable::new(keys(&old, "a"));
-    let server = serve(replaceable.clone());
+    let server = serve_with(replaceable.clone(), |_| tell_name);
     let ann = token(&old, "a", &claims("ann", 600));
     let client = connect(&server, Some(&ann)).unwrap();
     let broken = Err::<JwtKeys, _>("a typo");
@@ -88,7 +79,7 @@ fn a_key_that_is_removed_ends_its_sessions_and_a_broken_file_none() {
 fn a_session_expires_with_its_token() {
     let key = SigningKey::new();
     // The leeway is 30 s, so this token is valid for 3 to 4 s more.
-    let server = serve(Replaceable::new(keys(&key, "a")));
+    let server = serve_with(keys(&key, "a"), |_| tell_name);
     let ann = token(&key, "a", &claims("ann", -26));
     let client = connect(&server, Some(&ann)).unwrap();
     let mut is_warned = false;
@@ -124,7 +115,7 @@ fn tokens_that_another_program_signed_are_accepted() {
     }
     let users = users(&[("ann", Permissions::everything())]);
     let keys = JwtKeys::new(Arc::new(users)).issuer(issuer).unwrap();
-    let server = serve(Replaceable::new(keys));
+    let server = serve_with(keys, |_| tell_name);
     for line in &tokens {
         let token = Token::new(line[2]).unwrap();
         assert_eq!(name_of(&connect(&server, Some(&token)).unwrap()), "ann");

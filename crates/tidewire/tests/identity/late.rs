@@ -167,9 +167,7 @@ fn only_the_first_answer_counts() {
             AuthOutcome::admit(everything("ann"))
         }
     }
-    let builder = Server::builder().authenticate(Hasty);
-    let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
-    let server = builder.start(|_| tell_name).unwrap();
+    let server = serve_with(Hasty, |_| tell_name);
     let client = connect(&server, None).unwrap();
     assert_eq!(name_of(&client), "ann");
     assert_eq!(server.metrics().auth_refused, 0);
@@ -190,9 +188,7 @@ fn the_late_answer_of_the_authenticator_that_decides_counts() {
     }
     let slow = Slow::default();
     let chain = Chain::new().then(Undecided).then(slow.clone());
-    let builder = Server::builder().authenticate(chain);
-    let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
-    let server = builder.start(|_| tell_name).unwrap();
+    let server = serve_with(chain, |_| tell_name);
     let client = thread::scope(|scope| {
         let client = scope.spawn(|| connect(&server, None));
         slow.take().send(AuthOutcome::admit(everything("ann")));

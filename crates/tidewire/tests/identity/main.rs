@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidewire::auth::{
-    Anonymous, Chain, Identity, IdentityLimits, Permissions, Token, TokenFile, Users,
+    Anonymous, Authenticate, Chain, Identity, IdentityLimits, Permissions, Token, TokenFile, Users,
 };
 use tidewire::{
     AnyCodec, Client, CloseReason, ConnectError, ConnectFailure, Context, ErrorCode, GoAwayCode,
-    HandlerResult, Message, RequestError, Server,
+    HandlerResult, Message, RequestError, Server, Service,
 };
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
@@ -63,6 +63,16 @@ fn users(list: &[(&str, Permissions)]) -> Users {
             .unwrap();
     }
     users
+}
+
+/// A server on loopback with this authenticator and service.
+fn serve_with<S: Service>(
+    authenticator: impl Authenticate,
+    make: impl FnMut(usize) -> S,
+) -> Server {
+    let builder = Server::builder().authenticate(authenticator);
+    let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+    builder.start(make).unwrap()
 }
 
 /// Answers with the name of the peer.

@@ -146,12 +146,7 @@ fn nobody_takes_the_name_of_an_identity() {
     let ann = tokens.add("ann1");
     let everything = Permissions::everything();
     let known = users(&[("ann1", everything.clone()), ("anonymous", everything)]);
-    let server = Server::builder()
-        .authenticate(tokens.chain(known))
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| Chat::new())
-        .unwrap();
+    let server = serve_with(tokens.chain(known), |_| Chat::new());
     let eve = connect(&server, None).unwrap();
     for name in ["ann1", "annl"] {
         assert_eq!(

@@ -76,12 +76,7 @@ fn a_revoked_token_ends_its_sessions() {
     let ann = tokens.add("ann");
     let known = || users(&[("ann", Permissions::everything())]);
     let replaceable = Replaceable::new(tokens.chain(known()));
-    let server = Server::builder()
-        .authenticate(replaceable.clone())
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(replaceable.clone(), |_| tell_name);
     let client = connect(&server, Some(&ann)).unwrap();
     server.reauthenticate();
     assert_eq!(name_of(&client), "ann", "nothing has changed");
@@ -159,12 +154,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
     let ann = tokens.add("ann");
     let known = || users(&[("ann", Permissions::everything())]);
     let replaceable = Replaceable::new(tokens.chain(known()));
-    let server = Server::builder()
-        .authenticate(replaceable.clone())
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(replaceable.clone(), |_| tell_name);
     let client = connect(&server, Some(&ann)).unwrap();
     let line = std::fs::read_to_string(&tokens.path).unwrap();
     #[expect(
@@ -207,12 +197,7 @@ fn sessions_above_a_new_limit_end() {
         users
     };
     let replaceable = Replaceable::new(tokens.chain(known(5)));
-    let server = Server::builder()
-        .authenticate(replaceable.clone())
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(replaceable.clone(), |_| tell_name);
     let clients: Vec<Client> = (0..5)
         .map(|_| connect(&server, Some(&ann)).unwrap())
         .collect();
@@ -250,12 +235,7 @@ impl Authenticate for Scoped {
 /// Regression: newer credentials with fewer permissions left the subscriptions that only the former ones allowed.
 #[test]
 fn newer_credentials_with_fewer_permissions_end_a_session_that_has_more() {
-    let server = Server::builder()
-        .authenticate(Scoped)
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| PubSub::new())
-        .unwrap();
+    let server = serve_with(Scoped, |_| PubSub::new());
     let asked = AtomicUsize::new(0);
     let credentials = Credentials::provider(move || {
         let first = asked.fetch_add(1, Ordering::SeqCst) == 0;
@@ -286,12 +266,7 @@ impl Authenticate for Broken {
 /// Regression: after a panic of the authenticator at a reload, the sessions stayed, also those of users who were removed.
 #[test]
 fn a_panic_at_a_reload_ends_the_sessions_that_it_is_about() {
-    let server = Server::builder()
-        .authenticate(Broken)
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(Broken, |_| tell_name);
     let client = connect(&server, None).unwrap();
     server.reauthenticate();
     assert_eq!(
@@ -315,12 +290,7 @@ fn an_anonymous_member_loses_the_name_of_a_new_user() {
     };
     let before = users(&[(Identity::ANONYMOUS, Permissions::everything())]);
     let replaceable = Replaceable::new(anonymous_of(before));
-    let server = Server::builder()
-        .authenticate(replaceable.clone())
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tidewire::Chat::new())
-        .unwrap();
+    let server = serve_with(replaceable.clone(), |_| tidewire::Chat::new());
     let [squatter, other] = [(); 2].map(|()| connect(&server, None).unwrap());
     squatter.join("lobby", "ann").wait().unwrap();
     other.join("lobby", "bob").wait().unwrap();
@@ -346,12 +316,7 @@ fn the_pauses_grow_when_the_server_refuses_the_credentials() {
     let ann = tokens.add("ann");
     let known = |names: &[(&str, Permissions)]| tokens.chain(users(names));
     let replaceable = Replaceable::new(known(&[("ann", Permissions::everything())]));
-    let server = Server::builder()
-        .authenticate(replaceable.clone())
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| tell_name)
-        .unwrap();
+    let server = serve_with(replaceable.clone(), |_| tell_name);
     let quick = Duration::from_millis(1);
     let backoff = Backoff {
         first: quick,
