@@ -350,3 +350,16 @@ impl fmt::Debug for Guard {
         formatter.debug_struct("Guard").finish_non_exhaustive()
     }
 }
+
+/// Asks an authenticator about a peer of which only the token is known.
+#[cfg(test)]
+fn ask_about(authenticator: &impl Authenticate, token: &[u8]) -> AuthOutcome {
+    authenticator.authenticate(&mut AuthRequest {
+        token,
+        peer: None,
+        unix: None,
+        certificate_names: None,
+        is_address_proven: true,
+        later: &mut || LateAnswer::new(|_| {}),
+    })
+}

@@ -337,7 +337,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::auth::{IdentityLimits, LateAnswer, Permissions};
+    use crate::auth::{IdentityLimits, Permissions, ask_about};
 
     fn users(names: &[&str]) -> Arc<Users> {
         let mut users = Users::new(Permissions::everything());
@@ -345,17 +345,6 @@ mod tests {
             users.add(name, None, IdentityLimits::default()).unwrap();
         }
         Arc::new(users)
-    }
-
-    fn ask(tokens: &TokenFile, token: &[u8]) -> AuthOutcome {
-        tokens.authenticate(&mut AuthRequest {
-            token,
-            peer: None,
-            unix: None,
-            certificate_names: None,
-            is_address_proven: true,
-            later: &mut || LateAnswer::new(|_| {}),
-        })
     }
 
     #[test]
@@ -374,7 +363,7 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let tokens = TokenFile::read(&path, users(&["ann", "bob"])).unwrap();
-        let name = |token: &Token| match ask(&tokens, token.secret().as_bytes()) {
+        let name = |token: &Token| match ask_about(&tokens, token.secret().as_bytes()) {
             AuthOutcome::Admitted(identity) => (identity.name().to_owned(), identity.expiry()),
             other => panic!("{other:?}"),
         };
@@ -387,11 +376,11 @@ mod tests {
             &hexadecimal(&hash_of(first.secret().as_bytes())),
         ] {
             assert!(matches!(
-                ask(&tokens, token.as_bytes()),
+                ask_about(&tokens, token.as_bytes()),
                 AuthOutcome::Unknown
             ));
         }
-        let AuthOutcome::Admitted(ann) = ask(&tokens, first.secret().as_bytes()) else {
+        let AuthOutcome::Admitted(ann) = ask_about(&tokens, first.secret().as_bytes()) else {
             panic!("not admitted");
         };
         assert!(tokens.current(&ann).is_some() && tokens.is_reserved("ann"));
@@ -413,17 +402,17 @@ mod tests {
         let path = folder.path().join("tokens");
         let [ann, bob] = ["ann", "bob"].map(|name| TokenFile::append(&path, name, None).unwrap());
         let both = TokenFile::read(&path, users(&["ann", "bob"])).unwrap();
-        let AuthOutcome::Admitted(former) = ask(&both, ann.secret().as_bytes()) else {
+        let AuthOutcome::Admitted(former) = ask_about(&both, ann.secret().as_bytes()) else {
             panic!("not admitted");
         };
         let without = TokenFile::read(&path, users(&["bob"])).unwrap();
         assert!(matches!(
-            ask(&without, ann.secret().as_bytes()),
+            ask_about(&without, ann.secret().as_bytes()),
             AuthOutcome::Refused(AuthFailure::Revoked)
         ));
         assert!(without.current(&former).is_none());
         assert!(matches!(
-            ask(&without, bob.secret().as_bytes()),
+            ask_about(&without, bob.secret().as_bytes()),
             AuthOutcome::Admitted(_)
         ));
     }

@@ -2,7 +2,7 @@ use serde_json::json;
 use tidewire_testkit::jwt::{SigningKey, hs256, in_seconds, token};
 
 use super::*;
-use crate::auth::{Access, IdentityLimits, LateAnswer, Permissions};
+use crate::auth::{Access, IdentityLimits, Permissions, ask_about};
 
 const ISSUER: &str = "https://login.example";
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
@@ -43,19 +43,8 @@ impl Issuers {
     }
 }
 
-fn ask(keys: &JwtKeys, token: &[u8]) -> AuthOutcome {
-    keys.authenticate(&mut AuthRequest {
-        token,
-        peer: None,
-        unix: None,
-        certificate_names: None,
-        is_address_proven: true,
-        later: &mut || LateAnswer::new(|_| {}),
-    })
-}
-
 fn admitted(keys: &JwtKeys, token: &str) -> Arc<Identity> {
-    match ask(keys, token.as_bytes()) {
+    match ask_about(keys, token.as_bytes()) {
         AuthOutcome::Admitted(identity) => identity,
         other => panic!("{other:?}"),
     }
@@ -63,7 +52,7 @@ fn admitted(keys: &JwtKeys, token: &str) -> Arc<Identity> {
 
 /// `None` if no key is the token's.
 fn refused(keys: &JwtKeys, token: &str) -> Option<AuthFailure> {
-    match ask(keys, token.as_bytes()) {
+    match ask_about(keys, token.as_bytes()) {
         AuthOutcome::Refused(failure) => Some(failure),
         AuthOutcome::Unknown => None,
         other => panic!("{other:?}"),
@@ -143,7 +132,7 @@ fn clocks_may_differ_by_the_leeway_and_no_more() {
 }
 
 fn refused_or(keys: &JwtKeys, token: &str) -> Result<(), Option<AuthFailure>> {
-    match ask(keys, token.as_bytes()) {
+    match ask_about(keys, token.as_bytes()) {
         AuthOutcome::Admitted(_) => Ok(()),
         _ => Err(refused(keys, token)),
     }
@@ -257,7 +246,7 @@ fn a_changed_token_is_wrong_and_garbage_is_of_no_key() {
         assert_eq!(refused(&keys, garbage), None, "{garbage}");
     }
     assert!(matches!(
-        ask(&keys, b"\xff\xfe.\0.\n"),
+        ask_about(&keys, b"\xff\xfe.\0.\n"),
         AuthOutcome::Unknown
     ));
     let padding = "x".repeat(CREDENTIALS_BYTES_MAX);
@@ -265,7 +254,7 @@ fn a_changed_token_is_wrong_and_garbage_is_of_no_key() {
     assert_eq!(refused(&keys, &long), None);
     for end in 0..good.len() {
         assert!(!matches!(
-            ask(&keys, &good.as_bytes()[..end]),
+            ask_about(&keys, &good.as_bytes()[..end]),
             AuthOutcome::Admitted(_)
         ));
     }
