@@ -55,11 +55,7 @@ impl Certificates {
     /// The system has no randomness for the keys.
     pub fn get() -> io::Result<&'static Self> {
         static MADE: OnceLock<Certificates> = OnceLock::new();
-        if let Some(made) = MADE.get() {
-            return Ok(made);
-        }
-        let made = Self::make().map_err(io::Error::other)?;
-        Ok(MADE.get_or_init(|| made))
+        made_once(&MADE, || Self::make().map_err(io::Error::other))
     }
 
     fn make() -> Result<Self, rcgen::Error> {
@@ -163,33 +159,34 @@ pub fn client_config() -> io::Result<ClientConfig> {
 /// The server's side of a connection with the certificate of this process.
 pub(crate) fn server() -> io::Result<ServerConnection> {
     static CONFIG: OnceLock<Arc<ServerConfig>> = OnceLock::new();
-    let config = match CONFIG.get() {
-        Some(config) => config,
-        None => {
-            let config = Certificates::get()?.server_config(false)?;
-            CONFIG.get_or_init(|| Arc::new(config))
-        }
-    };
+    let config = made_once(&CONFIG, || {
+        Certificates::get()?.server_config(false).map(Arc::new)
+    })?;
     ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)
 }
 
 /// The client's side of a connection that trusts anybody.
 pub(crate) fn client() -> io::Result<ClientConnection> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
-    let config = match CONFIG.get() {
-        Some(config) => config,
-        None => {
-            let config = client_config()?;
-            CONFIG.get_or_init(|| Arc::new(config))
-        }
-    };
-    client_of(config)
+    client_of(made_once(&CONFIG, || client_config().map(Arc::new))?)
 }
 
 /// The client's side with these settings.
 pub(crate) fn client_of(config: &Arc<ClientConfig>) -> io::Result<ClientConnection> {
     let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
+}
+
+/// Returns the value, which is made when it is first asked for.
+fn made_once<T>(
+    cell: &'static OnceLock<T>,
+    make: impl FnOnce() -> io::Result<T>,
+) -> io::Result<&'static T> {
+    if let Some(made) = cell.get() {
+        return Ok(made);
+    }
+    let made = make()?;
+    Ok(cell.get_or_init(|| made))
 }
 
 fn trusting() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>, Error>
