@@ -114,7 +114,7 @@ impl ChildServer {
         &self.address
     }
 
-    /// Whom its clients trust: nobody else, and nothing if it has no TLS.
+    /// The settings of TLS for its clients: they trust its own certificate only. Without TLS they have no settings.
     pub(crate) fn tls(&self) -> ClientTls {
         let certificate = self.certificate.as_ref();
         certificate.map_or_else(ClientTls::new, DevelopmentCertificate::client)

@@ -49,7 +49,7 @@ use crate::segment::Segment;
 pub struct RunOptions {
     /// The server.
     pub address: Endpoint,
-    /// Whom the agents trust at a `tls://` address, and which certificate they show.
+    /// The authorities that the agents trust at a `tls://` address, and the certificate that they show.
     pub tls: ClientTls,
     /// Where the agents get their tokens, if a server knows them by tokens.
     pub tokens: Option<TokenSource>,

@@ -49,7 +49,7 @@ pub struct Scenario {
     pub version: u8,
     /// Address of the server. Where nothing says it, the scenario is run against a server of our own.
     pub target: Option<String>,
-    /// Whom the agents trust there, and by what the server knows them.
+    /// Settings of TLS and the tokens of the agents, at this server.
     pub trust: Trust,
     /// At least one and at most [`STEPS_MAX`] steps.
     pub steps: Vec<Step>,
@@ -61,7 +61,8 @@ pub struct Scenario {
     pub guard: Guard,
 }
 
-/// Whom agents trust, and by what a server knows them. Paths are as the file has them, from the present directory.
+/// The authorities that agents trust, and the proofs by which a server knows the agents. Paths are as the file has them, from
+/// the present directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// File with the certificates of the authorities to trust at a `tls://` address.

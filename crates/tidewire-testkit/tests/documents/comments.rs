@@ -6,7 +6,7 @@ use std::{fs, iter};
 use crate::repository;
 
 /// A comment that begins with one of these is a riddle: its reader does not know yet which thing it is about.
-const RIDDLES: [&str; 4] = ["What", "Who", "Whose", "Nobody"];
+const RIDDLES: [&str; 5] = ["What", "Who", "Whom", "Whose", "Nobody"];
 
 #[test]
 fn no_comment_begins_with_a_riddle() {
