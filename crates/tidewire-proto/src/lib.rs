@@ -16,6 +16,7 @@ pub mod message;
 pub mod room;
 pub mod text;
 pub mod topic;
+pub mod websocket;
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

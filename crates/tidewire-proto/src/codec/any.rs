@@ -194,6 +194,10 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.is_typed())
     }
 
+    fn is_text(&self) -> bool {
+        each!(self, codec => codec.is_text())
+    }
+
     fn has_binary_arguments(&self) -> bool {
         each!(self, codec => codec.has_binary_arguments())
     }
@@ -376,6 +380,7 @@ mod tests {
             ("proves", codec.proves_addresses()),
             ("rooms", codec.has_room_frames()),
             ("typed", codec.is_typed()),
+            ("text", codec.is_text()),
             ("binary", codec.has_binary_arguments()),
             ("registers", codec.registers_subscribers()),
             ("fills", codec.fills_datagrams()),
@@ -396,7 +401,7 @@ mod tests {
         let found: Vec<_> = codecs.iter().chain([&over_udp]).map(answers).collect();
         let table = [
             (RequestIds::Bits32, "hello pings go-away proves rooms"),
-            (RequestIds::None, "typed"),
+            (RequestIds::None, "typed text"),
             (RequestIds::Bits8, ""),
             (RequestIds::Bits8, "repeats"),
             (RequestIds::None, ""),

@@ -33,6 +33,10 @@ impl Codec for Lines {
         false
     }
 
+    fn is_text(&self) -> bool {
+        true
+    }
+
     fn is_typed(&self) -> bool {
         true
     }

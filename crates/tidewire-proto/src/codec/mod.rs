@@ -256,6 +256,11 @@ pub trait Codec: Send + Sync + 'static {
         false
     }
 
+    /// Whether frames are UTF-8 text that ends in a line feed. WebSocket then sends text messages of whole lines.
+    fn is_text(&self) -> bool {
+        false
+    }
+
     /// Whether the programs that use this format pass numbers as little-endian bytes and not as text. A service for
     /// such programs and for people calls it.
     fn has_binary_arguments(&self) -> bool {

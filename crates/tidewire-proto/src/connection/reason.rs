@@ -207,6 +207,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Evicted => formatter.write_str("the session made room for another UDP address"),
             Self::Layer(LayerError::Tls(fault)) => write!(formatter, "TLS failed: {fault}"),
+            Self::Layer(LayerError::WebSocket(fault)) => {
+                write!(formatter, "WebSocket failed: {fault}")
+            }
             Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
             Self::Unauthenticated(failure) => write!(formatter, "not authenticated: {failure}"),
             Self::CredentialsExpired => formatter.write_str("the credentials have expired"),

@@ -33,6 +33,7 @@ mod certificate;
 mod failed;
 mod stack;
 mod tls_fault;
+mod websocket_fault;
 
 use std::fmt;
 use std::io::IoSlice;
@@ -43,6 +44,7 @@ pub use certificate::CertificateNames;
 pub use failed::FailedLayer;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
 pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
+pub use websocket_fault::WebSocketFault;
 
 /// One layer of one connection. See the [module](self) for the contract.
 pub trait Layer: fmt::Debug + Send {
@@ -60,6 +62,13 @@ pub trait Layer: fmt::Debug + Send {
     /// # Errors
     /// The connection cannot go on.
     fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError>;
+
+    /// The bytes in front of this many bytes of plaintext, if the layer sends them as they are behind a header and keeps
+    /// nothing of them. The plaintext then goes on from where it lies, without [`Self::send`] and without a copy.
+    fn header(&self, plain_bytes: usize) -> Option<RecordHeader> {
+        let _ = plain_bytes;
+        None
+    }
 
     /// Appends the layer's own records. It is called at the beginning and after each call of [`Self::receive`].
     fn transmit(&mut self, network: &mut Vec<u8>);
@@ -110,6 +119,30 @@ impl Encryption {
     }
 }
 
+/// The bytes in front of a record, at most 14.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordHeader {
+    bytes: [u8; 14],
+    count: usize,
+}
+
+impl RecordHeader {
+    /// Appends bytes.
+    ///
+    /// # Panics
+    /// There is no room for them.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.count..][..bytes.len()].copy_from_slice(bytes);
+        self.count += bytes.len();
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
 /// The error of a layer that cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -132,4 +165,7 @@ pub enum LayerError {
     /// TLS failed.
     #[error(transparent)]
     Tls(#[from] TlsFault),
+    /// WebSocket failed.
+    #[error(transparent)]
+    WebSocket(#[from] WebSocketFault),
 }

@@ -1,6 +1,6 @@
 //! A stack of layers, with the bytes that wait between them.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 
 use super::buffer::Buffer;
 use super::{CertificateNames, Encryption, Layer, LayerError};
@@ -134,21 +134,76 @@ impl Stack {
             return Ok(0);
         }
         let room = WRITE_BYTES_MAX.saturating_sub(self.held_output());
-        let (mut slices, mut count, mut bytes) = ([IoSlice::new(&[]); SLICES_MAX], 0, 0);
-        for slice in plain.iter().take(SLICES_MAX) {
-            let part = &slice[..slice.len().min(room - bytes)];
-            slices[count] = IoSlice::new(part);
-            (count, bytes) = (count + 1, bytes + part.len());
-        }
-        if bytes == 0 {
+        let mut slices = Slices::default();
+        // The first slice is for a header.
+        slices.push(&[], room);
+        slices.extend(plain, room);
+        if slices.bytes == 0 {
             return Ok(0);
         }
-        let Some(Level { layer, output, .. }) = self.levels.last_mut() else {
-            return Ok(0);
-        };
-        let accepted = layer.send(&slices[..count], output.end())?;
+        let accepted = self.seal(&mut slices)?;
         self.pass_down()?;
         Ok(accepted)
+    }
+
+    /// Writes plaintext from where it lies, if the stack is one layer that only puts a [header](Layer::header) in front:
+    /// `write` writes to the socket. What the socket does not take is kept, so all plaintext is accepted, or none if the
+    /// socket takes nothing. Returns `None` if the plaintext must go by [`Self::write`].
+    ///
+    /// # Errors
+    /// Those of `write`. Nothing is accepted then.
+    pub fn write_through(
+        &mut self,
+        plain: &[IoSlice<'_>],
+        write: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
+        let [level] = &mut self.levels[..] else {
+            return None;
+        };
+        if self.is_closed || !level.output.is_empty() {
+            return None;
+        }
+        let bytes = plain.iter().take(SLICES_MAX).map(|slice| slice.len());
+        let bytes = bytes.sum::<usize>().min(WRITE_BYTES_MAX);
+        let header = level.layer.header(bytes).filter(|_| bytes > 0)?;
+        let mut slices = Slices::default();
+        slices.push(header.bytes(), WRITE_BYTES_MAX);
+        slices.extend(plain, WRITE_BYTES_MAX + header.bytes().len());
+        let written = match write(slices.as_slice()) {
+            Ok(0) => return Some(Err(io::ErrorKind::WouldBlock.into())),
+            Ok(written) => written,
+            Err(error) => return Some(Err(error)),
+        };
+        if written < slices.bytes {
+            slices.copy_behind(written, level.output.end());
+        }
+        Some(Ok(bytes))
+    }
+
+    /// Passes plaintext to the top layer. If that one only puts a header in front, both go to the layer beneath it. The
+    /// first slice is empty.
+    fn seal<'a>(&mut self, slices: &mut Slices<'a>) -> Result<usize, LayerError> {
+        let plain_bytes = slices.bytes;
+        if let [.., beneath, top] = &mut self.levels[..]
+            && top.output.is_empty()
+            && let Some(header) = top.layer.header(plain_bytes)
+        {
+            let mut framed = Slices::default();
+            framed.push(header.bytes(), usize::MAX);
+            framed.extend(&slices.as_slice()[1..], usize::MAX);
+            let accepted = beneath
+                .layer
+                .send(framed.as_slice(), beneath.output.end())?;
+            // A layer that is ready accepts all. Anything else would tear the record.
+            return match accepted == framed.bytes {
+                true => Ok(plain_bytes),
+                false => Err(LayerError::Malformed),
+            };
+        }
+        match self.levels.last_mut() {
+            Some(Level { layer, output, .. }) => layer.send(&slices.as_slice()[1..], output.end()),
+            None => Ok(0),
+        }
     }
 
     /// The bytes for the socket.
@@ -283,6 +338,54 @@ impl Stack {
             above.output.consume(accepted);
         }
         Ok(())
+    }
+}
+
+/// The slices of one write, without an allocation.
+struct Slices<'a> {
+    slices: [IoSlice<'a>; SLICES_MAX + 1],
+    count: usize,
+    bytes: usize,
+}
+
+impl Default for Slices<'_> {
+    fn default() -> Self {
+        Self {
+            slices: [IoSlice::new(&[]); SLICES_MAX + 1],
+            count: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl<'a> Slices<'a> {
+    /// Adds a slice, as far as all together are not longer than `room`.
+    fn push(&mut self, slice: &'a [u8], room: usize) {
+        if let Some(free) = self.slices.get_mut(self.count) {
+            let part = &slice[..slice.len().min(room - self.bytes)];
+            *free = IoSlice::new(part);
+            self.bytes += part.len();
+            self.count += 1;
+        }
+    }
+
+    fn extend(&mut self, slices: &'a [IoSlice<'a>], room: usize) {
+        for slice in slices {
+            self.push(slice, room);
+        }
+    }
+
+    fn as_slice(&self) -> &[IoSlice<'a>] {
+        &self.slices[..self.count]
+    }
+
+    /// Copies all but the first `skipped` bytes.
+    fn copy_behind(&self, mut skipped: usize, out: &mut Vec<u8>) {
+        for slice in self.as_slice() {
+            let part = slice.get(skipped..).unwrap_or_default();
+            skipped = skipped.saturating_sub(slice.len());
+            out.extend_from_slice(part);
+        }
     }
 }
 

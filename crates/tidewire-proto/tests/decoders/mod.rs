@@ -7,9 +7,11 @@
 
 mod foreign;
 mod handshake;
+mod websocket;
 
 pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
 pub use handshake::handshake;
+pub use websocket::websocket;
 
 use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
@@ -40,6 +42,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("delimited", delimited),
     ("raw", raw),
     ("uvrpc", uvrpc),
+    ("websocket", websocket),
 ];
 
 /// TW1 frames.

@@ -1,0 +1,162 @@
+//! The server's side of the handshake.
+
+use super::http::{HEADERS_MAX, Headers, accept_key, is_key};
+use super::{MESSAGE_BYTES_MAX, MessageKind, Origins};
+use crate::layer::WebSocketFault;
+
+/// What a server expects of a handshake.
+#[derive(Clone, Debug)]
+pub struct ServerTerms {
+    pub(super) path: String,
+    pub(super) protocol: &'static str,
+    pub(super) origins: Origins,
+    pub(super) kind: MessageKind,
+    pub(super) message_bytes_max: u64,
+}
+
+impl ServerTerms {
+    /// A server at this path, such as `/` or `/chat`. `protocol` is the name of its codec, which is the subprotocol, and
+    /// `kind` that of the messages it sends.
+    #[must_use]
+    pub fn new(path: impl Into<String>, protocol: &'static str, kind: MessageKind) -> Self {
+        Self {
+            path: path.into(),
+            protocol,
+            origins: Origins::default(),
+            kind,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+        }
+    }
+
+    /// Sets the origins whose pages may connect. Default: those of the host itself, see [`Origins::allow`].
+    #[must_use]
+    pub fn origins(mut self, origins: Origins) -> Self {
+        self.origins = origins;
+        self
+    }
+
+    /// Sets the longest message that a client may send, in bytes. Default [`MESSAGE_BYTES_MAX`].
+    #[must_use]
+    pub fn message_bytes_max(mut self, bytes: u64) -> Self {
+        self.message_bytes_max = bytes;
+        self
+    }
+
+    /// Judges the head of a request, with its empty line. Returns the answer, which accepts it.
+    ///
+    /// # Errors
+    /// The request is refused, with the [status](WebSocketFault::http_status) of the fault.
+    pub fn answer(&self, head: &[u8]) -> Result<Vec<u8>, WebSocketFault> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(head) {
+            Ok(status) if status.is_complete() => {}
+            Err(httparse::Error::TooManyHeaders) => return Err(WebSocketFault::HeadersTooLong),
+            Ok(_) | Err(_) => return Err(WebSocketFault::BadRequest),
+        }
+        let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
+        let is_http_1_1 = request.version == Some(1);
+        let headers = Headers::new(request.headers);
+        let key = check_upgrade(&headers, method, is_http_1_1)?;
+        // The path has one spelling, so there is nothing to resolve and nothing to traverse.
+        let path = target.split_once('?').map_or(target, |(path, _)| path);
+        if path != self.path {
+            return Err(WebSocketFault::OtherPath);
+        }
+        let host = headers.single("host")?.ok_or(WebSocketFault::BadRequest)?;
+        if let Some(origin) = headers.single("origin")?
+            && !self.origins.allow(origin, host)
+        {
+            return Err(WebSocketFault::ForeignOrigin);
+        }
+        let mut answer = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {}\r\n",
+            accept_key(key)
+        );
+        if headers.has("sec-websocket-protocol") {
+            if !headers
+                .tokens("sec-websocket-protocol")
+                .any(|it| it == self.protocol)
+            {
+                return Err(WebSocketFault::OtherCodec);
+            }
+            answer.push_str("Sec-WebSocket-Protocol: ");
+            answer.push_str(self.protocol);
+            answer.push_str("\r\n");
+        }
+        answer.push_str("\r\n");
+        Ok(answer.into_bytes())
+    }
+}
+
+/// Checks that a request asks for WebSocket. Returns its key.
+fn check_upgrade<'a>(
+    headers: &Headers<'a>,
+    method: &str,
+    is_http_1_1: bool,
+) -> Result<&'a str, WebSocketFault> {
+    let asks =
+        headers.has_token("upgrade", "websocket") && headers.has_token("connection", "upgrade");
+    if !asks {
+        return Err(WebSocketFault::NotWebSocket);
+    }
+    if method != "GET" {
+        return Err(WebSocketFault::BadMethod);
+    }
+    // A proxy and this server could disagree where a request with a body ends.
+    let has_body = headers.has("transfer-encoding")
+        || headers
+            .single("content-length")?
+            .is_some_and(|bytes| bytes != "0");
+    if !is_http_1_1 || has_body {
+        return Err(WebSocketFault::BadRequest);
+    }
+    if headers.single("sec-websocket-version")? != Some("13") {
+        return Err(WebSocketFault::WrongVersion);
+    }
+    let key = headers.single("sec-websocket-key")?;
+    key.filter(|key| is_key(key)).ok_or(WebSocketFault::BadKey)
+}
+
+/// The answer to a request that is refused. Nothing of the request is in it.
+pub(super) fn refusal(fault: WebSocketFault) -> Vec<u8> {
+    let status = fault.http_status().unwrap_or(400);
+    let reason = match status {
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        426 => "Upgrade Required",
+        431 => "Request Header Fields Too Large",
+        _ => "Bad Request",
+    };
+    let more = match fault {
+        WebSocketFault::BadMethod => "Allow: GET\r\n",
+        WebSocketFault::NotWebSocket | WebSocketFault::WrongVersion => {
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        }
+        _ => "",
+    };
+    let connection = if status == 426 {
+        "Upgrade, close"
+    } else {
+        "close"
+    };
+    let body = match fault {
+        WebSocketFault::NotWebSocket => {
+            "This is a WebSocket server of Tidewire: connect to ws:// or wss:// with this host, port and path, for example by \
+             `tidewire chat ws://HOST:PORT/PATH` or `new WebSocket(url, \"tw1\")`.\n"
+                .to_owned()
+        }
+        fault => format!("{fault}\n"),
+    };
+    let bytes = body.len();
+    format!(
+        "HTTP/1.1 {status} {reason}\r\n{more}Connection: {connection}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         X-Content-Type-Options: nosniff\r\nContent-Length: {bytes}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+#[path = "accept_tests.rs"]
+mod tests;

@@ -1,0 +1,157 @@
+//! Handshakes that are accepted, and those that are refused with their reason.
+
+use super::*;
+
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+
+/// A good request: each line may be replaced.
+const LINES: [&str; 6] = [
+    "GET /chat HTTP/1.1",
+    "Host: 127.0.0.1:8080",
+    "Upgrade: websocket",
+    "Connection: keep-alive, Upgrade",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+];
+
+fn head(lines: &[&str]) -> Vec<u8> {
+    format!("{}\r\n\r\n", lines.join("\r\n")).into_bytes()
+}
+
+/// The request with a line in place of another one, and one more line.
+fn changed(index: usize, line: &str, more: &str) -> Vec<u8> {
+    let mut lines = LINES.to_vec();
+    lines[index] = line;
+    lines.push(more);
+    lines.retain(|line| !line.is_empty());
+    head(&lines)
+}
+
+fn with(more: &str) -> Vec<u8> {
+    changed(0, LINES[0], more)
+}
+
+fn answer(head: &[u8]) -> Result<String, WebSocketFault> {
+    let terms = ServerTerms::new("/chat", "tw1", MessageKind::Binary)
+        .origins(Origins::new(["https://app.example"]));
+    terms
+        .answer(head)
+        .map(|answer| String::from_utf8(answer).unwrap())
+}
+
+#[test]
+fn a_good_request_is_accepted() {
+    let text = answer(&head(&LINES)).unwrap();
+    assert!(text.starts_with("HTTP/1.1 101 "), "{text}");
+    assert!(text.contains(&format!("Sec-WebSocket-Accept: {}\r\n", accept_key(KEY))));
+    assert!(
+        !text.contains("Protocol:") && !text.contains("Extensions"),
+        "{text}"
+    );
+    for more in [
+        "Origin: http://127.0.0.1:8080",
+        "Origin: https://app.example",
+        "Content-Length: 0",
+        "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",
+    ] {
+        let text = answer(&with(more)).unwrap();
+        assert!(
+            !text.contains("Extensions"),
+            "compression is refused: {text}"
+        );
+    }
+    let query = changed(0, "GET /chat?user=ann HTTP/1.1", "");
+    assert!(answer(&query).is_ok());
+    for offer in ["tw1", "lines, tw1", "lines\r\nSec-WebSocket-Protocol: tw1"] {
+        let text = answer(&with(&format!("Sec-WebSocket-Protocol: {offer}"))).unwrap();
+        assert!(text.contains("Sec-WebSocket-Protocol: tw1\r\n"), "{text}");
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_with_their_reason() {
+    use WebSocketFault as Fault;
+    let many: Vec<String> = (0..100).map(|number| format!("X-{number}: a")).collect();
+    for (head, fault) in [
+        (changed(0, "GET / HTTP/1.1", ""), Fault::OtherPath),
+        (
+            changed(0, "GET /chat/../chat HTTP/1.1", ""),
+            Fault::OtherPath,
+        ),
+        (changed(0, "GET /%63hat HTTP/1.1", ""), Fault::OtherPath),
+        (changed(0, "GET //chat HTTP/1.1", ""), Fault::OtherPath),
+        (changed(0, "POST /chat HTTP/1.1", ""), Fault::BadMethod),
+        (changed(0, "GET /chat HTTP/1.0", ""), Fault::BadRequest),
+        (changed(0, "GET", ""), Fault::BadRequest),
+        (changed(1, "", ""), Fault::BadRequest),
+        (with("Host: other"), Fault::BadRequest),
+        (changed(2, "", ""), Fault::NotWebSocket),
+        (changed(2, "Upgrade: h2c", ""), Fault::NotWebSocket),
+        (
+            changed(3, "Connection: keep-alive", ""),
+            Fault::NotWebSocket,
+        ),
+        (changed(4, "", ""), Fault::BadKey),
+        (changed(4, "Sec-WebSocket-Key: short", ""), Fault::BadKey),
+        (with(LINES[4]), Fault::BadRequest),
+        (changed(5, "", ""), Fault::WrongVersion),
+        (
+            changed(5, "Sec-WebSocket-Version: 8", ""),
+            Fault::WrongVersion,
+        ),
+        (with("Origin: https://evil.example"), Fault::ForeignOrigin),
+        (with("Origin: null"), Fault::ForeignOrigin),
+        (
+            with("Sec-WebSocket-Protocol: chat, lines"),
+            Fault::OtherCodec,
+        ),
+        // A proxy and this server could disagree about where these requests end.
+        (with("Transfer-Encoding: chunked"), Fault::BadRequest),
+        (with("Content-Length: 5"), Fault::BadRequest),
+        (
+            with("Content-Length: 0\r\nContent-Length: 5"),
+            Fault::BadRequest,
+        ),
+        (with("Bad Name: x"), Fault::BadRequest),
+        (with("X: a\0b"), Fault::BadRequest),
+        (with(" folded"), Fault::BadRequest),
+        (with(&many.join("\r\n")), Fault::HeadersTooLong),
+    ] {
+        assert_eq!(
+            answer(&head),
+            Err(fault),
+            "{}",
+            String::from_utf8_lossy(&head)
+        );
+        let refusal = String::from_utf8(refusal(fault)).unwrap();
+        let status = format!("HTTP/1.1 {} ", fault.http_status().unwrap());
+        assert!(refusal.starts_with(&status), "{refusal}");
+        let (head, body) = refusal.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.contains(&format!("Content-Length: {}", body.len())),
+            "{refusal}"
+        );
+    }
+}
+
+/// A line end in a value would add a header to the answer.
+#[test]
+fn header_injection_finds_nothing_that_is_repeated() {
+    let head = with("Sec-WebSocket-Protocol: tw1, x\r\n y: 1");
+    assert!(answer(&head).is_err());
+    let text = answer(&with("Sec-WebSocket-Protocol: tw1, \"a;b\", Set-Cookie: x")).unwrap();
+    assert!(!text.contains("Cookie"), "{text}");
+}
+
+#[test]
+fn a_page_request_gets_a_helpful_answer() {
+    let text = String::from_utf8(refusal(WebSocketFault::NotWebSocket)).unwrap();
+    assert!(
+        text.starts_with("HTTP/1.1 426 Upgrade Required\r\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Sec-WebSocket-Version: 13") && text.contains("ws://"),
+        "{text}"
+    );
+}

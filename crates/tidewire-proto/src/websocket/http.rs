@@ -1,0 +1,152 @@
+//! The HTTP of the handshake: where its head ends, and its headers.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha1::{Digest, Sha1};
+
+use super::HANDSHAKE_BYTES_MAX;
+use crate::layer::WebSocketFault;
+
+/// The headers of a request or an answer.
+#[derive(Debug)]
+pub(super) struct Headers<'a>(&'a [httparse::Header<'a>]);
+
+impl<'a> Headers<'a> {
+    pub(super) fn new(headers: &'a [httparse::Header<'a>]) -> Self {
+        Self(headers)
+    }
+
+    /// The value of a header that may be there once.
+    ///
+    /// # Errors
+    /// It is there twice, or is no ASCII.
+    pub(super) fn single(&self, name: &str) -> Result<Option<&'a str>, WebSocketFault> {
+        let mut values = self.values(name);
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => std::str::from_utf8(value)
+                .map(|text| Some(text.trim()))
+                .map_err(|_| WebSocketFault::BadRequest),
+            (Some(_), Some(_)) => Err(WebSocketFault::BadRequest),
+        }
+    }
+
+    /// Whether a list of tokens, which may be spread over several headers, has this one.
+    pub(super) fn has_token(&self, name: &str, token: &str) -> bool {
+        self.tokens(name).any(|it| it.eq_ignore_ascii_case(token))
+    }
+
+    /// The tokens of a list.
+    pub(super) fn tokens(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.values(name)
+            .filter_map(|value| std::str::from_utf8(value).ok())
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .filter(|token| !token.is_empty())
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.values(name).next().is_some()
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        self.0
+            .iter()
+            .filter(move |header| header.name.eq_ignore_ascii_case(name))
+            .map(|header| header.value)
+    }
+}
+
+/// Looks for the end of a head that comes in pieces. The same bytes are offered again with those that follow.
+#[derive(Debug, Default)]
+pub(super) struct HeadEnd {
+    searched: usize,
+}
+
+impl HeadEnd {
+    /// The length of the head with its empty line. `None` if it is not whole.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub(super) fn find(&mut self, input: &[u8]) -> Result<Option<usize>, WebSocketFault> {
+        let input = &input[..input.len().min(HANDSHAKE_BYTES_MAX)];
+        let start = self.searched.saturating_sub(END.len() - 1);
+        let end = input[start..].windows(END.len()).position(|it| it == END);
+        self.searched = input.len();
+        match end {
+            Some(end) => Ok(Some(start + end + END.len())),
+            None if input.len() == HANDSHAKE_BYTES_MAX => Err(WebSocketFault::HeadersTooLong),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The answer to a key, which shows that the server speaks WebSocket.
+pub(super) fn accept_key(key: &str) -> String {
+    let mut hash = Sha1::new();
+    hash.update(key.as_bytes());
+    hash.update(GUID);
+    STANDARD.encode(hash.finalize())
+}
+
+/// Whether this is the base64 of 16 bytes.
+pub(super) fn is_key(key: &str) -> bool {
+    STANDARD
+        .decode(key)
+        .is_ok_and(|bytes| bytes.len() == KEY_BYTES)
+}
+
+/// The key of 16 bytes as text.
+pub(super) fn key_text(bytes: [u8; KEY_BYTES]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// The empty line behind the headers.
+const END: &[u8] = b"\r\n\r\n";
+
+/// RFC 6455, section 1.3.
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+pub(super) const KEY_BYTES: usize = 16;
+
+/// The number of headers that a handshake may have.
+pub(super) const HEADERS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 6455, section 1.3.
+    #[test]
+    fn the_key_of_the_rfc_has_its_answer() {
+        let key = "dGhlIHNhbXBsZSBub25jZQ==";
+        assert!(is_key(key));
+        assert_eq!(accept_key(key), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        for bad in [
+            "",
+            "dGhlIHNhbXBsZSBub25j",
+            "dGhlIHNhbXBsZSBub25jZQ",
+            "????",
+            "AAAA AAAAAAAAAAAAAAAAAA==",
+        ] {
+            assert!(!is_key(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_found_wherever_it_is_cut() {
+        let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
+        for cut in 0..head.len() {
+            let mut end = HeadEnd::default();
+            let first = end.find(&head[..cut]).unwrap();
+            assert_eq!(first, (cut >= 27).then_some(27), "{cut}");
+            if first.is_none() {
+                assert_eq!(end.find(head).unwrap(), Some(27));
+            }
+        }
+        let long = vec![b'a'; HANDSHAKE_BYTES_MAX];
+        let mut end = HeadEnd::default();
+        assert_eq!(end.find(&long[1..]), Ok(None));
+        assert_eq!(end.find(&long), Err(WebSocketFault::HeadersTooLong));
+    }
+}

@@ -1,0 +1,315 @@
+//! WebSocket as a layer: the handshake, then frames.
+//!
+//! A server's binary messages need no copy: [`Layer::header`] makes their header, and the plaintext follows from where it
+//! lies. A client masks what it sends, and text is checked, so these are copied once.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::accept::{ServerTerms, refusal};
+use super::connect::ClientTerms;
+use super::frame::{NO_CODE, Opcode, close_frame, header};
+use super::http::HeadEnd;
+use super::reader::{Frames, Side};
+use super::text::{TextWriter, is_text, repaired};
+use super::{Mask, Masks, MessageKind, frame_header};
+use crate::layer::{Layer, LayerError, RecordHeader, WebSocketFault};
+
+/// One side of a WebSocket connection.
+#[derive(Debug)]
+pub struct WebSocketLayer {
+    phase: Phase,
+    frames: Frames,
+    /// The kind of the messages that this side sends.
+    kind: MessageKind,
+    text: TextWriter,
+    /// The last byte of the message that is being received was a line end.
+    ends_line: bool,
+    /// Present on a client.
+    masks: Option<Masks>,
+    /// Bytes of the handshake, or the close frame after a fault, that are not sent yet.
+    own: Vec<u8>,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The server waits for a request.
+    Accepting(Arc<ServerTerms>, HeadEnd),
+    /// The client waits for the answer, in which this key must be.
+    Connecting(Arc<ClientTerms>, HeadEnd, String),
+    Open,
+    Failed(WebSocketFault),
+}
+
+impl WebSocketLayer {
+    /// The layer of a connection that a server accepted.
+    #[must_use]
+    pub fn accepting(terms: Arc<ServerTerms>) -> Self {
+        let frames = Frames::new(Side::Server, terms.message_bytes_max);
+        let kind = terms.kind;
+        Self::new(
+            Phase::Accepting(terms, HeadEnd::default()),
+            frames,
+            kind,
+            None,
+        )
+    }
+
+    /// The layer of a connection that a client opened. `masks` make the key, too.
+    #[must_use]
+    pub fn connecting(terms: Arc<ClientTerms>, mut masks: Masks) -> Self {
+        let frames = Frames::new(Side::Client, terms.message_bytes_max);
+        let kind = terms.kind;
+        let (request, key) = terms.request(&mut masks);
+        let phase = Phase::Connecting(terms, HeadEnd::default(), key);
+        let mut layer = Self::new(phase, frames, kind, Some(masks));
+        layer.own = request;
+        layer
+    }
+
+    fn new(phase: Phase, frames: Frames, kind: MessageKind, masks: Option<Masks>) -> Self {
+        Self {
+            phase,
+            frames,
+            kind,
+            text: TextWriter::default(),
+            ends_line: false,
+            masks,
+            own: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    fn next_mask(&mut self) -> Option<Mask> {
+        self.masks.as_mut().map(Masks::next_mask)
+    }
+
+    /// Takes the peer's part of the handshake. Returns how many bytes it used.
+    fn shake_hands(&mut self, network: &[u8]) -> Result<usize, WebSocketFault> {
+        match &mut self.phase {
+            Phase::Accepting(terms, end) => {
+                check_first(network, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")?;
+                let Some(bytes) = end.find(network)? else {
+                    return Ok(0);
+                };
+                self.own = terms.answer(&network[..bytes])?;
+                self.phase = Phase::Open;
+                Ok(bytes)
+            }
+            Phase::Connecting(terms, end, key) => {
+                check_first(network, b"H")?;
+                let Some(bytes) = end.find(network)? else {
+                    return Ok(0);
+                };
+                terms.check(&network[..bytes], key)?;
+                self.phase = Phase::Open;
+                Ok(bytes)
+            }
+            Phase::Open => Ok(0),
+            Phase::Failed(fault) => Err(*fault),
+        }
+    }
+
+    /// Takes frames until no whole part of one is left.
+    fn take_frames(
+        &mut self,
+        network: &[u8],
+        plain: &mut Vec<u8>,
+    ) -> Result<usize, WebSocketFault> {
+        let (mut used, mut controls) = (0, 0);
+        loop {
+            let before = plain.len();
+            let received = self.frames.receive(&network[used..], plain)?;
+            used += received.used;
+            controls += self.frames.take_controls();
+            if controls > CONTROLS_AT_ONCE_MAX {
+                return Err(WebSocketFault::ControlFlood);
+            }
+            if received
+                .message
+                .or(self.frames.message())
+                .is_some_and(is_text)
+                && !is_text(self.kind)
+            {
+                return Err(WebSocketFault::UnexpectedText);
+            }
+            if is_text(self.kind) {
+                self.end_line(before, received.message.is_some(), plain);
+            }
+            if received.used == 0 || used == network.len() {
+                return Ok(used);
+            }
+        }
+    }
+
+    /// Ends a message with a line end, because pages and people send a line without one.
+    fn end_line(&mut self, before: usize, has_ended: bool, plain: &mut Vec<u8>) {
+        if plain.len() > before {
+            self.ends_line = plain.last() == Some(&b'\n');
+        }
+        if has_ended && !std::mem::take(&mut self.ends_line) {
+            plain.push(b'\n');
+        }
+    }
+
+    /// Keeps what the peer must hear of a fault: an HTTP answer, or a close frame.
+    fn fail(&mut self, fault: WebSocketFault) -> LayerError {
+        self.own = match (&self.phase, fault) {
+            (Phase::Accepting(..), fault) => refusal(fault),
+            (Phase::Open, fault) => {
+                let mut frame = Vec::new();
+                let mask = self.next_mask();
+                close_frame(Some(fault.close_code()), mask, &mut frame);
+                self.is_closed = true;
+                frame
+            }
+            _ => Vec::new(),
+        };
+        self.phase = Phase::Failed(fault);
+        fault.into()
+    }
+
+    fn send_binary(&mut self, plain: &[IoSlice<'_>], bytes: usize, network: &mut Vec<u8>) {
+        let mask = self.next_mask();
+        let header = frame_header(MessageKind::Binary, bytes, mask);
+        network.reserve(header.bytes().len() + bytes);
+        network.extend_from_slice(header.bytes());
+        let start = network.len();
+        for slice in plain {
+            network.extend_from_slice(slice);
+        }
+        if let Some(mut mask) = mask {
+            mask.apply(&mut network[start..]);
+        }
+    }
+
+    /// Sends lines as a text message, or as the next fragment of one if the last line is cut. Bytes that are no UTF-8
+    /// become replacement characters: a peer must close a connection on which they come.
+    fn send_text(&mut self, plain: &[IoSlice<'_>], bytes: usize, network: &mut Vec<u8>) {
+        let is_end = plain.iter().rev().find_map(|slice| slice.last()) == Some(&b'\n');
+        let opcode = match self.text.is_mid_message {
+            true => Opcode::Continuation,
+            false => Opcode::Text,
+        };
+        let mask = self.next_mask();
+        let cut = std::mem::take(&mut self.text.cut);
+        let start = network.len();
+        let length = cut.bytes().len() + bytes;
+        let first = header(opcode, is_end, length, mask);
+        network.extend_from_slice(first.bytes());
+        let mut text = network.len();
+        network.extend_from_slice(cut.bytes());
+        for slice in plain {
+            network.extend_from_slice(slice);
+        }
+        if std::str::from_utf8(&network[text..]).is_err() {
+            let bytes = network.split_off(text);
+            network.truncate(start);
+            let (whole, cut) = repaired(&bytes, is_end);
+            self.text.cut.keep(cut);
+            if whole.is_empty() && !is_end {
+                return;
+            }
+            network.extend_from_slice(header(opcode, is_end, whole.len(), mask).bytes());
+            text = network.len();
+            network.extend_from_slice(whole.as_bytes());
+        }
+        if let Some(mut mask) = mask {
+            mask.apply(&mut network[text..]);
+        }
+        self.text.is_mid_message = !is_end;
+    }
+}
+
+impl Layer for WebSocketLayer {
+    fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError> {
+        let taken = match self.phase {
+            Phase::Open => self.take_frames(network, plain),
+            _ => self.shake_hands(network),
+        };
+        if let (Ok(_), Some(code)) = (taken, self.frames.close_code())
+            && !matches!(code, 1000 | 1001 | NO_CODE)
+        {
+            return Err(self.fail(WebSocketFault::Closed(code)));
+        }
+        taken.map_err(|fault| self.fail(fault))
+    }
+
+    fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError> {
+        if !self.is_ready() || self.is_closed {
+            return Ok(0);
+        }
+        self.transmit(network);
+        let bytes = plain.iter().map(|slice| slice.len()).sum();
+        match self.kind {
+            MessageKind::Binary => self.send_binary(plain, bytes, network),
+            MessageKind::Text => self.send_text(plain, bytes, network),
+        }
+        Ok(bytes)
+    }
+
+    fn header(&self, plain_bytes: usize) -> Option<RecordHeader> {
+        let is_plain = matches!(self.phase, Phase::Open)
+            && !self.is_closed
+            && self.masks.is_none()
+            && self.kind == MessageKind::Binary
+            && self.own.is_empty();
+        is_plain.then(|| frame_header(MessageKind::Binary, plain_bytes, None))
+    }
+
+    fn transmit(&mut self, network: &mut Vec<u8>) {
+        if !self.own.is_empty() {
+            network.append(&mut std::mem::take(&mut self.own));
+        }
+        if self.frames.has_pong() && !self.is_closed {
+            let Self { frames, masks, .. } = self;
+            frames.append_pong(|| masks.as_mut().map(Masks::next_mask), network);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        // A fault ends the connection, but a layer that was ready stays it.
+        matches!(self.phase, Phase::Open) || self.is_closed
+    }
+
+    fn has_ended(&self) -> bool {
+        self.frames.close_code().is_some()
+    }
+
+    fn close(&mut self, network: &mut Vec<u8>) {
+        if !self.is_ready() || self.is_closed {
+            return;
+        }
+        self.transmit(network);
+        self.is_closed = true;
+        // The answer to a close frame repeats its code.
+        let code = self.frames.close_code().filter(|code| *code != NO_CODE);
+        let mask = self.next_mask();
+        close_frame(code.or(Some(NORMAL)), mask, network);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.own.capacity()
+    }
+}
+
+/// Refuses a peer at its first byte if it cannot be HTTP. Without it, a peer that sends less than a head would wait until
+/// the handshake times out.
+fn check_first(network: &[u8], allowed: &[u8]) -> Result<(), WebSocketFault> {
+    match network.first() {
+        Some(first) if !allowed.contains(first) => Err(WebSocketFault::NotHttp),
+        _ => Ok(()),
+    }
+}
+
+/// Control frames that may come with one read of the socket, at most 64 KiB. A peer that pings every second and a lane that
+/// stalls for minutes stay below it.
+const CONTROLS_AT_ONCE_MAX: u32 = 256;
+
+/// The code of an end in order.
+const NORMAL: u16 = 1000;
+
+#[cfg(test)]
+#[path = "layer_tests.rs"]
+mod tests;

@@ -1,0 +1,48 @@
+//! WebSocket (RFC 6455) as a [layer](crate::layer), for servers and clients.
+//!
+//! Problem: browsers open no TCP connections, and a room's log must still hold one encoding for all its members. Approach:
+//! each write becomes one message: a header, then the bytes as they are. So messages carry the codec's byte stream, and
+//! the boundaries of messages mean nothing to it, for binary codecs. Text codecs, whose frames are lines, send text
+//! messages, which hold whole lines.
+//!
+//! ```text
+//!   write     header │ output │ room log ...        one binary message
+//!   text      header │ line LF line LF ...          one text message; a cut line goes on in a fragment
+//! ```
+//!
+//! - [`WebSocketLayer`] is the layer: the handshake, then frames.
+//! - [`Frames`] reads and checks the frames of a peer, and [`Masks`] and [`frame_header`] write them. A program that
+//!   needs messages as they came, such as an echo server of a test suite, uses these directly.
+//! - [`ServerTerms`] and [`ClientTerms`] say what a side expects of a handshake.
+//!
+//! Compression (permessage-deflate) is not offered and not accepted. Each receiver would need a compressed form of its
+//! own, so a room's log could not be shared; a connection would hold a window of 32 KiB; and a secret that is compressed
+//! beside bytes of an attacker shows in the length.
+//!
+//! Rejected: a message for each frame of the codec, because a write of a thousand frames would have a thousand headers
+//! between the pieces of a shared log.
+
+mod accept;
+mod connect;
+mod frame;
+mod http;
+mod layer;
+mod mask;
+mod origin;
+mod reader;
+mod text;
+
+pub use accept::ServerTerms;
+pub use connect::ClientTerms;
+pub use frame::{MessageKind, close_frame, frame_header};
+pub use layer::WebSocketLayer;
+pub use mask::{Mask, Masks};
+pub use origin::Origins;
+pub use reader::{Frames, Received, Side};
+
+/// The longest headers of a handshake, in bytes. Browsers send cookies, and servers commonly accept 8 KiB.
+pub const HANDSHAKE_BYTES_MAX: usize = 8 << 10;
+
+/// The default of the longest message, in bytes. Its bytes are not kept until it is whole, so a long message costs no
+/// memory; a sender that never ends one is a mistake.
+pub const MESSAGE_BYTES_MAX: u64 = 64 << 20;

@@ -1,0 +1,149 @@
+//! UTF-8 of text messages, which may be cut anywhere.
+
+use super::MessageKind;
+use crate::layer::WebSocketFault;
+
+/// The beginning of a character whose rest has not come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CutCharacter {
+    bytes: [u8; 4],
+    count: usize,
+}
+
+impl CutCharacter {
+    /// Whether there is one.
+    pub(super) fn is_empty(self) -> bool {
+        self.count == 0
+    }
+
+    /// The bytes so far.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+
+    /// Checks the next bytes of a text.
+    ///
+    /// # Errors
+    /// They cannot be a part of a text, whatever follows.
+    pub(super) fn check(&mut self, mut text: &[u8]) -> Result<(), WebSocketFault> {
+        while self.count > 0 {
+            let Some((&next, rest)) = text.split_first() else {
+                return Ok(());
+            };
+            self.bytes[self.count] = next;
+            self.count += 1;
+            text = rest;
+            match end_of(self.bytes())? {
+                0 => self.count = 0,
+                _ => continue,
+            }
+        }
+        let cut = end_of(text)?;
+        self.keep(&text[text.len() - cut..]);
+        Ok(())
+    }
+
+    /// Keeps the beginning of a character, which is shorter than four bytes.
+    pub(super) fn keep(&mut self, bytes: &[u8]) {
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        self.count = bytes.len();
+    }
+}
+
+/// The number of bytes at the end that begin a character.
+fn end_of(text: &[u8]) -> Result<usize, WebSocketFault> {
+    match std::str::from_utf8(text) {
+        Ok(_) => Ok(0),
+        Err(error) if error.error_len().is_none() => Ok(text.len() - error.valid_up_to()),
+        Err(_) => Err(WebSocketFault::BadText),
+    }
+}
+
+/// The text messages of a codec whose frames are lines: what to put around them.
+#[derive(Debug, Default)]
+pub(super) struct TextWriter {
+    /// A fragment was sent, and its message goes on.
+    pub(super) is_mid_message: bool,
+    /// The bytes of a character that was cut by the end of a write.
+    pub(super) cut: CutCharacter,
+}
+
+/// What the plaintext of a write becomes when it is no valid text: replacement characters in place of foreign bytes.
+pub(super) fn repaired(bytes: &[u8], is_end: bool) -> (String, &[u8]) {
+    let cut = match std::str::from_utf8(bytes) {
+        _ if is_end => 0,
+        _ => {
+            // Only the last piece of lossy text may be the beginning of a character.
+            let chunks = bytes.utf8_chunks();
+            let last = chunks.last().map_or(&[][..], |chunk| chunk.invalid());
+            match std::str::from_utf8(last) {
+                Err(error) if error.error_len().is_none() => last.len(),
+                _ => 0,
+            }
+        }
+    };
+    let (whole, cut) = bytes.split_at(bytes.len() - cut);
+    (String::from_utf8_lossy(whole).into_owned(), cut)
+}
+
+/// Whether a message of this kind is text.
+pub(super) fn is_text(kind: MessageKind) -> bool {
+    kind == MessageKind::Text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_may_be_cut_anywhere_and_a_bad_one_is_found_at_its_byte() {
+        let text = "aß水𝄞\u{10FFFF}z".as_bytes();
+        for first in 0..=text.len() {
+            for second in first..=text.len() {
+                let mut cut = CutCharacter::default();
+                for piece in [&text[..first], &text[first..second], &text[second..]] {
+                    cut.check(piece).unwrap();
+                }
+                assert!(cut.is_empty());
+            }
+        }
+        // Surrogates, overlong forms and numbers above the last character fail at their second byte.
+        for bad in [
+            &b"\xED\xA0"[..],
+            b"\xC0",
+            b"\xF4\x90",
+            b"\xFF",
+            b"\xE0\x80",
+            b"\x80",
+        ] {
+            let mut cut = CutCharacter::default();
+            let outcomes: Vec<_> = bad.iter().map(|byte| cut.check(&[*byte])).collect();
+            assert_eq!(
+                *outcomes.last().unwrap(),
+                Err(WebSocketFault::BadText),
+                "{bad:x?}"
+            );
+            assert!(
+                outcomes[..bad.len() - 1].iter().all(Result::is_ok),
+                "{bad:x?}"
+            );
+        }
+    }
+
+    #[test]
+    fn foreign_bytes_become_replacement_characters_and_a_cut_one_waits() {
+        assert_eq!(
+            repaired(b"a\xFFb\n", true),
+            ("a\u{FFFD}b\n".to_owned(), &[][..])
+        );
+        assert_eq!(
+            repaired(b"a\xFF\xE6\xB0", false),
+            ("a\u{FFFD}".to_owned(), &[0xE6, 0xB0][..])
+        );
+        assert_eq!(
+            repaired(b"a\xE6\n", true),
+            ("a\u{FFFD}\n".to_owned(), &[][..])
+        );
+        assert_eq!(repaired(b"", false), (String::new(), &[][..]));
+    }
+}

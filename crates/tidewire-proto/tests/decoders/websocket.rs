@@ -1,0 +1,83 @@
+//! WebSocket: handshakes and frames of both sides.
+
+use std::sync::Arc;
+
+use tidewire_proto::layer::{Layer, LayerError, Stack};
+use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
+
+/// A handshake that may fail, and frames behind one that did not.
+pub fn websocket(bytes: &[u8]) {
+    let Some((&choice, stream)) = bytes.split_first() else {
+        return;
+    };
+    let kind = match choice & 1 {
+        0 => MessageKind::Binary,
+        _ => MessageKind::Text,
+    };
+    let piece = usize::from(choice >> 4) + 1;
+    for prefix in prefixes(choice) {
+        let network = [&prefix[..], stream].concat();
+        let whole = read(choice, kind, &network, network.len());
+        let pieces = read(choice, kind, &network, piece);
+        // Many pings at once are a flood, and the same in pieces are none.
+        match (&whole, &pieces) {
+            (Ok(one), Ok(other)) => assert_eq!(one, other, "cuts change the plaintext"),
+            (Err(LayerError::WebSocket(_)), _) => {}
+            (one, other) => panic!("{one:?} and {other:?}"),
+        }
+    }
+}
+
+/// Nothing, and the peer's good part of the handshake.
+fn prefixes(choice: u8) -> [Vec<u8>; 2] {
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: \
+        dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    let good = match is_server(choice) {
+        true => request.to_vec(),
+        false => {
+            let (request, _) = client_terms(MessageKind::Binary).request(&mut Masks::new(SEED));
+            let terms = ServerTerms::new("/", "tw1", MessageKind::Binary);
+            terms.answer(&request).expect("the request is good")
+        }
+    };
+    [Vec::new(), good]
+}
+
+fn is_server(choice: u8) -> bool {
+    choice & 2 == 0
+}
+
+fn client_terms(kind: MessageKind) -> ClientTerms {
+    ClientTerms::new("a", "/", "tw1", kind).expect("a plain host and path")
+}
+
+/// The plaintext of these bytes, which come in pieces.
+fn read(
+    choice: u8,
+    kind: MessageKind,
+    network: &[u8],
+    piece: usize,
+) -> Result<Vec<u8>, LayerError> {
+    let layer = match is_server(choice) {
+        true => WebSocketLayer::accepting(Arc::new(ServerTerms::new("/", "tw1", kind))),
+        false => WebSocketLayer::connecting(Arc::new(client_terms(kind)), Masks::new(SEED)),
+    };
+    let mut stack = Stack::from(Box::new(layer) as Box<dyn Layer>);
+    stack.start()?;
+    let (mut plain, mut buffer) = (Vec::new(), [0; 1 << 10]);
+    for bytes in network.chunks(piece.max(1)) {
+        stack.receive(bytes)?;
+        loop {
+            match stack.read(&mut buffer)? {
+                0 => break,
+                count => plain.extend_from_slice(&buffer[..count]),
+            }
+        }
+        let unsent = stack.unsent().len();
+        stack.advance(unsent);
+    }
+    assert!(plain.len() <= network.len(), "bytes from nowhere");
+    Ok(plain)
+}
+
+const SEED: [u64; 2] = [1, 2];
