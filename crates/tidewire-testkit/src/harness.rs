@@ -52,6 +52,24 @@ impl TestServer {
         Self::start(builder, codec, "tls://127.0.0.1:0", None, make)
     }
 
+    /// Starts on a free loopback port with WebSocket.
+    pub fn over_websocket<S: Service>(
+        builder: ServerBuilder,
+        codec: &AnyCodec,
+        make: impl FnMut(usize) -> S,
+    ) -> Self {
+        Self::start(builder, codec, "ws://127.0.0.1:0/test", None, make)
+    }
+
+    /// Starts on a free loopback port with WebSocket over TLS. The builder has the certificate.
+    pub fn over_secure_websocket<S: Service>(
+        builder: ServerBuilder,
+        codec: &AnyCodec,
+        make: impl FnMut(usize) -> S,
+    ) -> Self {
+        Self::start(builder, codec, "wss://127.0.0.1:0/test", None, make)
+    }
+
     /// Starts on a Unix socket in a directory of its own.
     pub fn over_ipc<S: Service>(
         builder: ServerBuilder,
@@ -130,7 +148,7 @@ impl TestServer {
     /// Opens a connection without sending anything.
     #[must_use]
     pub fn wire(&self) -> Wire {
-        let wire = Wire::connect(self.address()).expect("the server accepts");
+        let wire = Wire::connect_as(self.address(), &self.codec).expect("the server accepts");
         wire.layered(self.layers).expect("the layers agree")
     }
 
@@ -143,7 +161,8 @@ impl TestServer {
     /// Opens a raw peer with a small receive buffer.
     #[must_use]
     pub fn narrow_peer(&self) -> Peer {
-        let wire = Wire::connect_narrow(self.address(), NARROW_BYTES).expect("the server accepts");
+        let wire = Wire::connect_narrow(self.address(), &self.codec, NARROW_BYTES);
+        let wire = wire.expect("the server accepts");
         let wire = wire.layered(self.layers).expect("the layers agree");
         Peer::greet(wire, &self.codec)
     }

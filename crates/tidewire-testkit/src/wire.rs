@@ -5,9 +5,14 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use std::sync::Arc;
+
 use rustix::net::{self, AddressFamily, SocketType};
-use tidewire::Endpoint;
+use tidewire::{Endpoint, WebSocketEndpoint};
 use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::layer::Layer;
+use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, WebSocketLayer};
 
 use crate::certificates;
 use crate::datagram_wire::DatagramWire;
@@ -31,10 +36,24 @@ pub enum Wire {
 }
 
 impl Wire {
+    /// Connects as a peer of this codec, which WebSocket names in its handshake.
+    ///
+    /// # Errors
+    /// The errors of the system and of the handshakes.
+    pub fn connect_as(endpoint: &Endpoint, codec: &AnyCodec) -> io::Result<Self> {
+        match endpoint {
+            Endpoint::WebSocket(at) => {
+                let beneath = SocketAddress::Tcp(at.address()).into();
+                Self::connect(&beneath)?.upgraded(at, codec)
+            }
+            endpoint => Self::connect(endpoint),
+        }
+    }
+
     /// Connects.
     ///
     /// # Errors
-    /// The errors of the system.
+    /// The errors of the system. WebSocket is unsupported here.
     pub fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let wire = match endpoint {
             Endpoint::Socket(SocketAddress::Tcp(address)) => {
@@ -66,12 +85,20 @@ impl Wire {
     ///
     /// # Errors
     /// The errors of the system.
-    pub fn connect_narrow(endpoint: &Endpoint, receive_bytes: usize) -> io::Result<Self> {
+    pub fn connect_narrow(
+        endpoint: &Endpoint,
+        codec: &AnyCodec,
+        receive_bytes: usize,
+    ) -> io::Result<Self> {
         let address = match endpoint {
             Endpoint::Socket(address) => address,
             Endpoint::Tls(address) => {
                 let beneath = SocketAddress::Tcp(*address).into();
-                return Self::connect_narrow(&beneath, receive_bytes)?.sealed();
+                return Self::connect_narrow(&beneath, codec, receive_bytes)?.sealed();
+            }
+            Endpoint::WebSocket(at) => {
+                let beneath = SocketAddress::Tcp(at.address()).into();
+                return Self::connect_narrow(&beneath, codec, receive_bytes)?.upgraded(at, codec);
             }
             Endpoint::Inproc(_) | Endpoint::Udp(_) => return Self::connect(endpoint),
             other => return Err(unknown(other)),
@@ -104,9 +131,25 @@ impl Wire {
 
     /// Puts TLS over a new connection, which trusts the [usual](certificates::usual) authority.
     fn sealed(self) -> io::Result<Self> {
-        let (authority, _) = certificates::usual();
-        let tls = authority.client().layer("localhost", None);
-        let layers = vec![tls.map_err(io::Error::other)?];
+        let layers = vec![tls()?];
+        Ok(Self::Layered(Box::new(LayeredWire::begin(self, layers)?)))
+    }
+
+    /// Puts WebSocket over a new connection, and TLS beneath it if the address has it.
+    fn upgraded(self, at: &WebSocketEndpoint, codec: &AnyCodec) -> io::Result<Self> {
+        let kind = match codec.is_text() {
+            true => MessageKind::Text,
+            false => MessageKind::Binary,
+        };
+        let host = at.address().to_string();
+        let terms = ClientTerms::new(host, at.path(), codec.name(), kind);
+        let terms = Arc::new(terms.ok_or(io::ErrorKind::InvalidInput)?);
+        let masks = Masks::new([fastrand::u64(..), fastrand::u64(..)]);
+        let mut layers = Vec::new();
+        if at.is_tls() {
+            layers.push(tls()?);
+        }
+        layers.push(Box::new(WebSocketLayer::connecting(terms, masks)));
         Ok(Self::Layered(Box::new(LayeredWire::begin(self, layers)?)))
     }
 
@@ -215,6 +258,12 @@ impl Write for Wire {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn tls() -> io::Result<Box<dyn Layer>> {
+    let (authority, _) = certificates::usual();
+    let tls = authority.client().layer("localhost", None);
+    tls.map_err(io::Error::other)
 }
 
 fn unknown(endpoint: &Endpoint) -> io::Error {

@@ -15,10 +15,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The address picks the transport: `tcp://HOST:PORT`, `tls://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`,
-//! or `inproc://NAME` for a server of the same process. A send that returns `Ok` makes a promise: the message reaches the peer's service in order,
-//! unless the connection fails or the receiver's policy drops it. Over UDP it is smaller: the system gets the message
-//! once. A lost request then fails at its deadline, and counters ([`Metrics`]) report missing messages.
+//! The address picks the transport: `tcp://HOST:PORT`, `ws://HOST:PORT/PATH`, `udp://HOST:PORT`, `ipc://PATH`, or
+//! `inproc://NAME` for a server of the same process. `tls://` and `wss://` are `tcp://` and `ws://` with [`tls`]. A send
+//! that returns `Ok` makes a promise: the message reaches the peer's service in order, unless the connection fails or the
+//! receiver's policy drops it. Over UDP it is smaller: the system gets the message once. A lost request then fails at its
+//! deadline, and counters ([`Metrics`]) report missing messages.
 //!
 //! A closure is the smallest service. Implement [`Service`] for more. Use a [`Router`] for methods by name, and the
 //! attribute `#[tidewire::service]` on a trait for typed methods (feature `typed`, on by default). Use
@@ -89,9 +90,10 @@ pub mod tls;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;
+pub mod websocket;
 mod workers;
 
-pub use address::{Address, AddressError, Endpoint, InprocName};
+pub use address::{Address, AddressError, Endpoint, InprocName, WebSocketEndpoint};
 pub use client::{
     Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, ConnectError, Connecting,
     Disconnected, Event, Events, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError,

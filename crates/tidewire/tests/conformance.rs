@@ -8,6 +8,8 @@ use tidewire_testkit::conformance_suite;
 conformance_suite! {
     tcp: Tcp, 0;
     tls: Tls, 0;
+    ws: Ws, 0;
+    wss: Wss, 0;
     ipc: Ipc, 0;
     inproc: Inproc, 0;
     udp: Udp, 0;
@@ -149,6 +151,8 @@ fn the_matrix_is_complete_and_says_why_a_cell_is_empty() {
     let transports = [
         tcp::epoll::tw1::TESTS,
         tls::epoll::tw1::TESTS,
+        ws::epoll::tw1::TESTS,
+        wss::epoll::tw1::TESTS,
         ipc::poll::raw::TESTS,
         inproc::uring::srmp::TESTS,
         udp::select::uvrpc::TESTS,

@@ -42,8 +42,7 @@ fn check_endpoint(bind: &str, endpoint: &Endpoint, protection: Protection) -> Re
     if protection.is_waived {
         return Ok(());
     }
-    let is_encrypted = matches!(endpoint, Endpoint::Tls(_));
-    let (reached_by, lacks, remedy) = match (is_encrypted, protection.authenticates) {
+    let (reached_by, lacks, remedy) = match (endpoint.is_tls(), protection.authenticates) {
         (_, false) if is_abstract(endpoint) => ("every user of this machine", "users", LOCAL),
         _ if endpoint.is_local() => return Ok(()),
         (true, true) => return Ok(()),

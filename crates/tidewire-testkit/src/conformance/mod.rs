@@ -48,6 +48,10 @@ pub enum Transport {
     Tcp,
     /// TLS over TCP.
     Tls,
+    /// WebSocket over TCP.
+    Ws,
+    /// WebSocket over TLS.
+    Wss,
     /// A Unix socket.
     Ipc,
     /// Byte rings within the process.
@@ -97,7 +101,7 @@ impl Setup {
     #[must_use]
     pub fn builder(&self) -> ServerBuilder {
         let mut builder = Server::builder().poller(PollerChoice::Only(self.poller));
-        if self.transport == Transport::Tls {
+        if self.transport.is_tls() {
             builder = builder.tls(certificates::usual().1.server());
         }
         if let layers @ 1.. = self.layers {
@@ -113,9 +117,9 @@ impl Setup {
         let builder = tidewire::Client::builder()
             .poller(PollerChoice::Only(self.poller))
             .codec(self.codec());
-        let builder = match self.transport {
-            Transport::Tls => builder.tls(certificates::usual().0.client()),
-            _ => builder,
+        let builder = match self.transport.is_tls() {
+            true => builder.tls(certificates::usual().0.client()),
+            false => builder,
         };
         match self.layers {
             0 => builder,
@@ -137,6 +141,8 @@ impl Setup {
         let server = match self.transport {
             Transport::Tcp => TestServer::over_tcp(builder, &self.codec(), make),
             Transport::Tls => TestServer::over_tls(builder, &self.codec(), make),
+            Transport::Ws => TestServer::over_websocket(builder, &self.codec(), make),
+            Transport::Wss => TestServer::over_secure_websocket(builder, &self.codec(), make),
             Transport::Ipc => TestServer::over_ipc(builder, &self.codec(), make),
             Transport::Inproc => TestServer::over_inproc(builder, &self.codec(), make),
             Transport::Udp => TestServer::over_udp(builder, &self.codec(), make),
@@ -178,12 +184,28 @@ impl fmt::Display for Setup {
 
 impl Transport {
     /// All transports.
-    pub const ALL: [Self; 5] = [Self::Tcp, Self::Tls, Self::Ipc, Self::Inproc, Self::Udp];
+    pub const ALL: [Self; 7] = [
+        Self::Tcp,
+        Self::Tls,
+        Self::Ws,
+        Self::Wss,
+        Self::Ipc,
+        Self::Inproc,
+        Self::Udp,
+    ];
+
+    /// Whether connections are encrypted, so that a server needs a certificate.
+    #[must_use]
+    pub const fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Wss)
+    }
 
     const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Tls => "tls",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
             Self::Ipc => "ipc",
             Self::Inproc => "inproc",
             Self::Udp => "udp",

@@ -10,12 +10,16 @@ use tidewire_io::socket::SocketAddress;
 use tidewire_proto::codec::StreamFraming;
 
 mod inproc_name;
+mod websocket;
 
 pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
+pub use websocket::WebSocketEndpoint;
+use websocket::{WebPath, parse_path};
 
-/// Where to listen or connect: `tcp://HOST:PORT`, `tls://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`.
-/// `HOST:PORT` alone means TCP, and `tls://` means TLS over TCP.
+/// Where to listen or connect: `tcp://HOST:PORT`, `tls://HOST:PORT`, `ws://HOST:PORT/PATH`, `wss://HOST:PORT/PATH`,
+/// `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means TCP. `tls://` means TLS over TCP, `ws://`
+/// WebSocket over TCP, and `wss://` WebSocket over TLS. A WebSocket without a path has the path `/`.
 ///
 /// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too. Port 0 asks the system for a free
 /// port. A host name may have several addresses: a server takes the first that this machine has, and a client tries one
@@ -45,9 +49,24 @@ pub struct Address {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AddressKind {
-    Tcp { host: String, port: u16 },
-    Tls { host: String, port: u16 },
-    Udp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Tls {
+        host: String,
+        port: u16,
+    },
+    WebSocket {
+        host: String,
+        port: u16,
+        path: WebPath,
+        is_tls: bool,
+    },
+    Udp {
+        host: String,
+        port: u16,
+    },
     Ipc(PathBuf),
     Inproc(InprocName),
 }
@@ -61,6 +80,8 @@ pub enum Endpoint {
     Socket(SocketAddress),
     /// A TCP port with TLS.
     Tls(SocketAddr),
+    /// A TCP port with WebSocket, and maybe TLS beneath it.
+    WebSocket(WebSocketEndpoint),
     /// A UDP port.
     Udp(SocketAddr),
     /// A name within this process.
@@ -73,8 +94,8 @@ pub enum Endpoint {
 pub enum AddressError {
     /// The part before `://` is not a transport.
     #[error(
-        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT, ipc://PATH or \
-         inproc://NAME"
+        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, \
+         wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH or inproc://NAME"
     )]
     UnknownTransport {
         /// The part before `://`.
@@ -84,7 +105,8 @@ pub enum AddressError {
     },
     /// The port is missing, or is not a number up to 65535.
     #[error(
-        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT or udp://HOST:PORT, for example tcp://127.0.0.1:8080"
+        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH or udp://HOST:PORT, for \
+         example tcp://127.0.0.1:8080"
     )]
     BadPort {
         /// The whole text.
@@ -111,6 +133,15 @@ pub enum AddressError {
         "no in-process name in {text:?}; write inproc:// and 1 to {NAME_BYTES_MAX} ASCII letters, digits or -._/"
     )]
     BadName {
+        /// The whole text.
+        text: String,
+    },
+    /// The path of a WebSocket has characters that a URL does not have, a query, or the parts `.` and `..`.
+    #[error(
+        "no WebSocket path in {text:?}; write ws://HOST:PORT/PATH with a path of letters, digits and -._~!$&'()*+,;=:@%/, \
+         without ?, # and .."
+    )]
+    BadPath {
         /// The whole text.
         text: String,
     },
@@ -161,6 +192,15 @@ impl Address {
             AddressKind::Ipc(path) => SocketAddress::Unix(path.clone()).into(),
             AddressKind::Tcp { host, port } => return resolve_host(host, *port, Endpoint::from),
             AddressKind::Tls { host, port } => return resolve_host(host, *port, Endpoint::Tls),
+            AddressKind::WebSocket {
+                host,
+                port,
+                path,
+                is_tls,
+            } => {
+                let at = |address| WebSocketEndpoint::new(address, path, *is_tls).into();
+                return resolve_host(host, *port, at);
+            }
             AddressKind::Udp { host, port } => return resolve_host(host, *port, Endpoint::Udp),
         }])
     }
@@ -174,6 +214,7 @@ impl Address {
         match &self.kind {
             AddressKind::Tcp { host, .. }
             | AddressKind::Tls { host, .. }
+            | AddressKind::WebSocket { host, .. }
             | AddressKind::Udp { host, .. } => Some(host),
             AddressKind::Ipc(_) | AddressKind::Inproc(_) => None,
         }
@@ -196,13 +237,51 @@ impl Address {
     pub(crate) fn is_stream_socket(&self) -> bool {
         matches!(
             self.kind,
-            AddressKind::Tcp { .. } | AddressKind::Tls { .. } | AddressKind::Ipc(_)
+            AddressKind::Tcp { .. }
+                | AddressKind::Tls { .. }
+                | AddressKind::WebSocket { .. }
+                | AddressKind::Ipc(_)
         )
     }
 
-    /// Whether the stream is encrypted by TLS.
-    pub(crate) fn is_tls(&self) -> bool {
-        matches!(self.kind, AddressKind::Tls { .. })
+    /// Whether the connection is encrypted by TLS: at `tls://` and `wss://`.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(
+            self.kind,
+            AddressKind::Tls { .. } | AddressKind::WebSocket { is_tls: true, .. }
+        )
+    }
+
+    /// The path of a WebSocket address. `None` for other transports.
+    #[must_use]
+    pub fn websocket_path(&self) -> Option<&str> {
+        match &self.kind {
+            AddressKind::WebSocket { path, .. } => Some(path.as_str()),
+            _ => None,
+        }
+    }
+
+    /// Host and port as a request over HTTP names them. `None` if this is no WebSocket address.
+    pub(crate) fn websocket_host(&self) -> Option<String> {
+        match &self.kind {
+            AddressKind::WebSocket { host, port, .. } if host.contains(':') => {
+                Some(format!("[{host}]:{port}"))
+            }
+            AddressKind::WebSocket { host, port, .. } => Some(format!("{host}:{port}")),
+            _ => None,
+        }
+    }
+
+    /// The endpoint of a listener of this address, which is bound to `local`.
+    pub(crate) fn bound(&self, local: SocketAddress) -> Endpoint {
+        match (&self.kind, local) {
+            (AddressKind::Tls { .. }, SocketAddress::Tcp(at)) => Endpoint::Tls(at),
+            (AddressKind::WebSocket { path, is_tls, .. }, SocketAddress::Tcp(at)) => {
+                WebSocketEndpoint::new(at, path, *is_tls).into()
+            }
+            (_, local) => local.into(),
+        }
     }
 
     /// Whether messages travel as datagrams.
@@ -234,6 +313,17 @@ impl FromStr for Address {
                 let (host, port) = parse_host(text, rest)?;
                 AddressKind::Tls { host, port }
             }
+            "ws" | "wss" => {
+                let (place, path) = parse_path(text, rest)?;
+                let (host, port) = parse_host(text, place)?;
+                let is_tls = transport == "wss";
+                AddressKind::WebSocket {
+                    host,
+                    port,
+                    path,
+                    is_tls,
+                }
+            }
             "udp" => {
                 let (host, port) = parse_host(text, rest)?;
                 AddressKind::Udp { host, port }
@@ -256,6 +346,16 @@ impl fmt::Display for Address {
         match &self.kind {
             AddressKind::Tcp { host, port } => write_host(formatter, "tcp", host, *port)?,
             AddressKind::Tls { host, port } => write_host(formatter, "tls", host, *port)?,
+            AddressKind::WebSocket {
+                host,
+                port,
+                path,
+                is_tls,
+            } => {
+                let transport = if *is_tls { "wss" } else { "ws" };
+                write_host(formatter, transport, host, *port)?;
+                path.fmt(formatter)?;
+            }
             AddressKind::Udp { host, port } => write_host(formatter, "udp", host, *port)?,
             AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display())?,
             AddressKind::Inproc(name) => name.fmt(formatter)?,
@@ -264,6 +364,37 @@ impl fmt::Display for Address {
             Some(StreamFraming::None) => formatter.write_str("?framing=none"),
             Some(StreamFraming::Length) => formatter.write_str("?framing=length"),
             None => Ok(()),
+        }
+    }
+}
+
+impl Endpoint {
+    /// The address of the socket over TCP or UDP. `None` for a Unix socket and a name within this process.
+    #[must_use]
+    pub fn socket_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Socket(SocketAddress::Tcp(address)) | Self::Tls(address) | Self::Udp(address) => {
+                Some(*address)
+            }
+            Self::WebSocket(at) => Some(at.address()),
+            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => None,
+        }
+    }
+
+    /// Whether only this machine is at the other end: a loopback address, a Unix socket or an in-process name.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let address = self.socket_address();
+        address.is_none_or(|it| it.ip().to_canonical().is_loopback())
+    }
+
+    /// Whether connections are encrypted by TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            Self::WebSocket(at) => at.is_tls(),
+            _ => false,
         }
     }
 }
@@ -279,6 +410,12 @@ impl From<Endpoint> for Address {
                 host: address.ip().to_string(),
                 port: address.port(),
             },
+            Endpoint::WebSocket(at) => AddressKind::WebSocket {
+                host: at.address().ip().to_string(),
+                port: at.address().port(),
+                path: at.web_path().clone(),
+                is_tls: at.is_tls(),
+            },
             Endpoint::Udp(address) => AddressKind::Udp {
                 host: address.ip().to_string(),
                 port: address.port(),
@@ -288,19 +425,6 @@ impl From<Endpoint> for Address {
         };
         let framing = None;
         Self { kind, framing }
-    }
-}
-
-impl Endpoint {
-    /// Whether only this machine is at the other end: a loopback address, a Unix socket or an in-process name.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        match self {
-            Self::Socket(SocketAddress::Tcp(address)) | Self::Tls(address) | Self::Udp(address) => {
-                address.ip().to_canonical().is_loopback()
-            }
-            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => true,
-        }
     }
 }
 
@@ -322,6 +446,12 @@ impl From<SocketAddr> for Endpoint {
     }
 }
 
+impl From<WebSocketEndpoint> for Endpoint {
+    fn from(endpoint: WebSocketEndpoint) -> Self {
+        Self::WebSocket(endpoint)
+    }
+}
+
 impl From<PathBuf> for Endpoint {
     fn from(path: PathBuf) -> Self {
         Self::Socket(path.into())
@@ -339,6 +469,7 @@ impl fmt::Display for Endpoint {
         match self {
             Self::Socket(address) => address.fmt(formatter),
             Self::Tls(address) => write!(formatter, "tls://{address}"),
+            Self::WebSocket(at) => at.fmt(formatter),
             Self::Udp(address) => write!(formatter, "udp://{address}"),
             Self::Inproc(name) => name.fmt(formatter),
         }
@@ -349,7 +480,7 @@ impl fmt::Display for Endpoint {
 fn resolve_host(
     host: &str,
     port: u16,
-    endpoint_of: fn(SocketAddr) -> Endpoint,
+    endpoint_of: impl Fn(SocketAddr) -> Endpoint,
 ) -> Result<Vec<Endpoint>, AddressError> {
     if host == "*" {
         let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -363,7 +494,7 @@ fn resolve_host(
         .to_socket_addrs()
         .map_err(|error| unresolved(error.to_string()))?;
     let mut found: Vec<Endpoint> = Vec::new();
-    for endpoint in addresses.map(endpoint_of) {
+    for endpoint in addresses.map(&endpoint_of) {
         // A resolver may list an address more than once.
         if !found.contains(&endpoint) {
             found.push(endpoint);
@@ -454,124 +585,4 @@ fn parse_inproc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_print_as_they_parse() {
-        for text in [
-            "tcp://127.0.0.1:8080",
-            "tcp://[::1]:0",
-            "tcp://localhost:1",
-            "tls://127.0.0.1:8443",
-            "tls://[::1]:0",
-            "udp://127.0.0.1:8080",
-            "udp://[::1]:0",
-            "ipc:///tmp/x.sock",
-            "ipc://@abstract",
-            "inproc://orders/eu-1",
-        ] {
-            let address = text.parse::<Address>().unwrap();
-            assert_eq!(address.framing(), None);
-            assert_eq!(address.to_string(), text);
-            if !text.contains("localhost") {
-                let endpoint = address.resolve().unwrap();
-                assert_eq!(endpoint.to_string(), text);
-                assert_eq!(Address::from(endpoint), address);
-            }
-        }
-        assert_eq!(
-            "127.0.0.1:80".parse::<Address>().unwrap().to_string(),
-            "tcp://127.0.0.1:80"
-        );
-    }
-
-    #[test]
-    fn framing_stands_behind_a_question_mark() {
-        for (text, framing) in [
-            ("ipc:///tmp/x.sock?framing=none", StreamFraming::None),
-            ("tcp://127.0.0.1:80?framing=length", StreamFraming::Length),
-        ] {
-            let address = text.parse::<Address>().unwrap();
-            assert_eq!(address.framing(), Some(framing));
-            assert_eq!(address.to_string(), text);
-            let place = text.split('?').next().unwrap();
-            assert_eq!(address.resolve().unwrap().to_string(), place);
-        }
-        for text in ["ipc:///a?b", "ipc:///a?framing=some", "tcp://h:1?x=1"] {
-            let error = text.parse::<Address>().unwrap_err();
-            assert!(
-                matches!(error, AddressError::BadParameter { .. }),
-                "{error}"
-            );
-        }
-    }
-
-    /// `no valid port in` was the answer.
-    #[test]
-    fn framing_where_there_is_no_stream_is_refused_as_such() {
-        for text in [
-            "udp://127.0.0.1:1?framing=none",
-            "inproc://a?framing=length",
-        ] {
-            let error = text.parse::<Address>().unwrap_err();
-            assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
-            assert!(
-                error
-                    .to_string()
-                    .contains("for tcp://, tls:// and ipc:// only"),
-                "{error}"
-            );
-        }
-        for text in ["udp://127.0.0.1:1?x=1", "inproc://a?b"] {
-            let error = text.parse::<Address>().unwrap_err();
-            assert!(
-                matches!(error, AddressError::BadParameter { .. }),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn wildcard_and_names_resolve() {
-        let any = "tcp://*:9".parse::<Address>().unwrap().resolve().unwrap();
-        assert_eq!(any.to_string(), "tcp://0.0.0.0:9");
-        let any = "udp://*:9".parse::<Address>().unwrap().resolve().unwrap();
-        assert_eq!(any.to_string(), "udp://0.0.0.0:9");
-        assert!(
-            "tcp://localhost:9"
-                .parse::<Address>()
-                .unwrap()
-                .resolve()
-                .is_ok()
-        );
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        let error = |text: &str| text.parse::<Address>().unwrap_err();
-        assert!(matches!(
-            error("http://x:1"),
-            AddressError::UnknownTransport { .. }
-        ));
-        assert!(matches!(error("tcp://host"), AddressError::BadPort { .. }));
-        assert!(matches!(error("udp://host"), AddressError::BadPort { .. }));
-        assert!(matches!(
-            error("tcp://host:70000"),
-            AddressError::BadPort { .. }
-        ));
-        assert!(matches!(error("tcp://:1"), AddressError::Empty { .. }));
-        assert!(matches!(error("ipc://"), AddressError::Empty { .. }));
-        assert!(matches!(error("ipc://@"), AddressError::Empty { .. }));
-        for text in ["inproc://", "inproc://two words"] {
-            let error = error(text);
-            assert!(matches!(error, AddressError::BadName { .. }));
-            assert!(
-                error.to_string().contains("1 to 100 ASCII letters"),
-                "{error}"
-            );
-        }
-        let long = format!("ipc:///{}", "x".repeat(200));
-        assert!(matches!(error(&long), AddressError::PathTooLong { .. }));
-    }
-}
+mod tests;

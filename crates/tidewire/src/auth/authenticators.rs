@@ -6,10 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tidewire_io::socket::SocketAddress;
 
 use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Users};
-use crate::address::Endpoint;
 
 /// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
 /// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default would
@@ -227,13 +225,7 @@ impl Prove for ByAddress {
         if !request.is_address_proven() && !self.accepts_unproven {
             return None;
         }
-        let (Endpoint::Socket(SocketAddress::Tcp(address))
-        | Endpoint::Tls(address)
-        | Endpoint::Udp(address)) = request.peer()?
-        else {
-            return None;
-        };
-        Some(Proof::Address(address.ip()))
+        Some(Proof::Address(request.peer()?.socket_address()?.ip()))
     }
 
     fn user_of(&self, proof: &Proof) -> Option<&str> {
@@ -374,11 +366,12 @@ impl FromStr for Network {
 
 #[cfg(test)]
 mod tests {
-    use tidewire_io::socket::PeerCredentials;
+    use tidewire_io::socket::{PeerCredentials, SocketAddress};
 
     use super::*;
     use tidewire_proto::layer::CertificateNames;
 
+    use crate::address::Endpoint;
     use crate::auth::{IdentityLimits, LateAnswer, Permissions};
 
     fn users() -> Arc<Users> {

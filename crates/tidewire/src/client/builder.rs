@@ -24,6 +24,7 @@ use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::tls::{ClientTls, Connector};
 use crate::transport::LayerFactory;
+use crate::websocket::WebSocketConnector;
 
 /// The settings of a client before it connects. Made by [`Client::builder`].
 ///
@@ -222,7 +223,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whom the client trusts at a `tls://` address, and which certificate it shows. Default: it trusts the authorities of
+    /// Sets whom the client trusts at a `tls://` or `wss://` address, and which certificate it shows. Default: it trusts the authorities of
     /// the system, and shows none.
     #[must_use]
     pub fn tls(mut self, settings: ClientTls) -> Self {
@@ -285,16 +286,21 @@ impl ClientBuilder {
         self.start_to(Target::of(address)?, is_lazy)
     }
 
-    /// Makes the layers, with TLS beneath them if the address asks for it.
+    /// Makes the layers, with WebSocket and TLS beneath them if the address asks for it.
     fn secured(&mut self, address: &Address) -> Result<Option<LayerFactory>, ConnectError> {
-        let layers = self.layers.take();
+        let mut layers = self.layers.take();
+        if let Some(connector) = WebSocketConnector::new(address, &self.codec) {
+            layers = Some(LayerFactory::beneath(layers, move |_| {
+                Some(connector.layer())
+            }));
+        }
         let Some(host) = address.host().filter(|_| address.is_tls()) else {
             return Ok(layers);
         };
         let connector = Connector::load(&self.tls, host, Some(self.codec.name()));
         let connector = connector.map_err(ServeError::from)?;
-        let secure = move || connector.layer();
-        Ok(Some(LayerFactory::with_tls(secure, layers)))
+        let secure = move |_: &Address| Some(connector.layer());
+        Ok(Some(LayerFactory::beneath(layers, secure)))
     }
 
     /// Starts a client of this server.

@@ -14,7 +14,7 @@ use tidewire_io::socket::{AcceptError, Accepted};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Connection, Phase};
-use tidewire_proto::layer::TlsFault;
+use tidewire_proto::layer::{LayerError, WebSocketFault};
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
@@ -36,8 +36,8 @@ pub(crate) struct Acceptor {
     pub(super) refusal_log: QuietLog,
     /// Limits the log lines about peers that are not let in.
     pub(super) authentication_log: QuietLog,
-    /// Limits the log lines about peers that TLS refuses, or that refuse this side.
-    tls_log: QuietLog,
+    /// Limits the log lines about peers that TLS or WebSocket refuses, or that refuse this side.
+    layer_log: QuietLog,
     /// Memory of the unfinished handshakes of layers, by slot, as it counts for their addresses.
     pub(super) unfinished: HashMap<usize, usize>,
 }
@@ -205,16 +205,34 @@ impl Core {
         refusal
     }
 
-    /// Logs why TLS with a peer failed, at a limited rate.
+    /// Counts and logs why TLS or WebSocket with a peer failed. It logs at a limited rate.
     #[cold]
-    pub(super) fn warn_of_tls(&mut self, fault: TlsFault, peer: Option<&Endpoint>) {
-        if let Some(unlogged) = self.acceptor.tls_log.may_log(self.sessions.now_ns()) {
+    pub(super) fn note_layer_error(&mut self, error: LayerError, peer: Option<&Endpoint>) {
+        let layer = match error {
+            LayerError::Tls(_) => "TLS",
+            LayerError::WebSocket(fault) => {
+                self.count_websocket_fault(fault);
+                "WebSocket"
+            }
+            _ => return,
+        };
+        if let Some(unlogged) = self.acceptor.layer_log.may_log(self.sessions.now_ns()) {
             let peer = peer.map(tracing::field::display);
             tracing::warn!(
                 peer,
                 unlogged,
-                "TLS failed: {fault}; further failures are not logged for 10 s"
+                "{layer} failed: {error}; further failures are not logged for 10 s"
             );
+        }
+    }
+
+    fn count_websocket_fault(&self, fault: WebSocketFault) {
+        let counters = &self.counters;
+        match fault {
+            WebSocketFault::ForeignOrigin => counters.websocket_origins_refused.add(1),
+            fault if fault.is_of_handshake() => counters.websocket_handshakes_refused.add(1),
+            WebSocketFault::Closed(_) => {}
+            _ => counters.websocket_frames_refused.add(1),
         }
     }
 

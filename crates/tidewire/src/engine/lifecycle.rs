@@ -9,7 +9,7 @@ use tidewire_io::poller::Token;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Connection;
-use tidewire_proto::layer::{Layer, LayerError, Stack};
+use tidewire_proto::layer::{Layer, Stack};
 
 use super::Core;
 use crate::address::Endpoint;
@@ -42,7 +42,9 @@ impl Core {
         tls: Option<Box<dyn Layer>>,
     ) -> Result<SessionId, ConnectFailure> {
         let (stream, peer) = match endpoint {
-            Endpoint::Socket(_) | Endpoint::Tls(_) | Endpoint::Udp(_) if wait_for_server => {
+            Endpoint::Socket(_) | Endpoint::Tls(_) | Endpoint::WebSocket(_) | Endpoint::Udp(_)
+                if wait_for_server =>
+            {
                 return Err(InprocConnectError::CannotWait.into());
             }
             Endpoint::Socket(address) => {
@@ -58,9 +60,12 @@ impl Core {
                 let stack = tls.map(Stack::from);
                 let stack = stack.or_else(|| self.shared.outgoing.stack(address.ip()));
                 let stack = stack.ok_or(ConnectFailure::NoTls)?;
-                let address = SocketAddress::Tcp(*address);
-                let stream = Stream::connect_with(&address, &self.config.socket_options)?;
-                (Carrier::layered(stream, stack), Some(endpoint.clone()))
+                (self.connect_layered(*address, stack)?, Some(endpoint.clone()))
+            }
+            Endpoint::WebSocket(at) => {
+                let layers = self.shared.outgoing.layers.as_ref();
+                let stack = layers.ok_or(ConnectFailure::NoWebSocket)?.stack();
+                (self.connect_layered(at.address(), stack)?, Some(endpoint.clone()))
             }
             Endpoint::Udp(address) => {
                 self.check_framing()?;
@@ -82,6 +87,17 @@ impl Core {
         let slot = slot.map_err(ConnectFailure::Closed)?;
         self.sessions[slot].profile.tag = tag;
         Ok(self.sessions[slot].id)
+    }
+
+    /// Connects a socket, with these layers above it.
+    fn connect_layered(
+        &self,
+        address: SocketAddr,
+        stack: Stack,
+    ) -> Result<Carrier, ConnectFailure> {
+        let address = SocketAddress::Tcp(address);
+        let stream = Stream::connect_with(&address, &self.config.socket_options)?;
+        Ok(Carrier::layered(stream, stack))
     }
 
     /// Checks that the lane's codec frames datagrams.
@@ -201,10 +217,10 @@ impl Core {
         drop(session.profile.attached.take());
         self.counters.closed[reason.index()].add(1);
         tracing::debug!(session = %session.id, reason = %reason.name(), "session closed: {reason}");
-        if let CloseReason::Layer(LayerError::Tls(fault)) = reason
+        if let CloseReason::Layer(error) = reason
             && !session.connection.is_outgoing()
         {
-            self.warn_of_tls(fault, session.profile.peer.as_deref());
+            self.note_layer_error(error, session.profile.peer.as_deref());
         }
     }
 

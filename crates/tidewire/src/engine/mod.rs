@@ -87,8 +87,7 @@ impl Outgoing {
     /// Refuses to send credentials that others could read on the way. Layers of a user count as plain text, because nothing says
     /// that they encrypt.
     pub(crate) fn check_credentials(&self, endpoint: &Endpoint) -> Result<(), ConnectFailure> {
-        let is_tls = matches!(endpoint, Endpoint::Tls(_));
-        if is_tls || endpoint.is_local() || self.allow_plaintext_credentials {
+        if endpoint.is_tls() || endpoint.is_local() || self.allow_plaintext_credentials {
             return Ok(());
         }
         let endpoint = endpoint.clone();

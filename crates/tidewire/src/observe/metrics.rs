@@ -246,6 +246,12 @@ counters! {
     tls_reloads,
     /// Times that certificate and key were read again and could not be used.
     tls_reloads_refused,
+    /// Handshakes of WebSocket that were refused, other than for their origin.
+    websocket_handshakes_refused,
+    /// Handshakes of WebSocket that were refused because a page of an unknown origin asked.
+    websocket_origins_refused,
+    /// WebSocket sessions that ended because a frame broke the rules.
+    websocket_frames_refused,
     /// Messages for rooms and topics that were refused at the memory limit, and messages of other lanes that were dropped there.
     memory_refused_messages,
     /// Messages that a service refused with a typed error.

@@ -62,6 +62,10 @@ impl Bound {
                 Endpoint::Tls(at) => {
                     self.bind_listener(&at.into(), address, codec, sockets, layers.clone())
                 }
+                Endpoint::WebSocket(at) => {
+                    let at = at.address().into();
+                    self.bind_listener(&at, address, codec, sockets, layers.clone())
+                }
                 _ if layers.is_some() => Err(ServeError::Layers {
                     address: address.clone(),
                 }),
@@ -99,10 +103,7 @@ impl Bound {
             return Err(ServeError::Layers { address });
         }
         let socket = Listener::bind(at, options)?;
-        let local = match socket.local_address().clone() {
-            SocketAddress::Tcp(at) if address.is_tls() => Endpoint::Tls(at),
-            local => local.into(),
-        };
+        let local = address.bound(socket.local_address().clone());
         let own = framing.and_then(|framing| codec.with_stream_framing(framing));
         let terms = ListenerTerms::new(
             local.to_string(),

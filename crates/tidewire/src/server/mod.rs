@@ -5,6 +5,7 @@ mod authentication;
 mod bind;
 mod tls;
 mod wait;
+mod websocket;
 
 use std::fmt;
 use std::time::Duration;
@@ -36,6 +37,7 @@ use crate::service::{Service, SharedService};
 use crate::tls::{ClientTls, ServerTls, TlsError, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
+use crate::websocket::Origins;
 use bind::{Bound, default_datagram_options};
 pub(crate) use bind::{adapt, frame};
 
@@ -95,6 +97,8 @@ pub struct ServerBuilder {
     tls: Option<ServerTls>,
     outgoing_tls: Option<ClientTls>,
     allow_plaintext_credentials: bool,
+    /// The pages that may open a WebSocket.
+    origins: Origins,
     authenticator: Option<SharedAuthenticator>,
 }
 
@@ -339,6 +343,7 @@ impl Default for ServerBuilder {
             outgoing_tls: None,
             allow_plaintext_credentials: false,
             tls: None,
+            origins: Origins::default(),
             authenticator: None,
         }
     }
@@ -523,6 +528,7 @@ impl ServerBuilder {
         self.codec = frame(&mut self.addresses, self.codec)?;
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         self.check_policy()?;
+        self.accept_websockets();
         let acceptor = self.secure()?;
         let outgoing = self.outgoing()?;
         let bound = Bound::bind(

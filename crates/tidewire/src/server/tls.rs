@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidewire_proto::codec::Codec;
 
 use super::{ServeError, Server, ServerBuilder};
+use crate::address::Address;
 use crate::engine::Outgoing;
 use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsReloader};
 use crate::transport::LayerFactory;
@@ -70,7 +71,8 @@ impl ServerBuilder {
         let acceptor = Arc::new(Acceptor::load(settings, self.codec.name())?);
         let layers = Arc::clone(&acceptor);
         let upper = self.layers.take();
-        self.layers = Some(LayerFactory::with_tls(move || layers.layer(), upper));
+        let make = move |address: &Address| address.is_tls().then(|| layers.layer());
+        self.layers = Some(LayerFactory::beneath(upper, make));
         Ok(Some(acceptor))
     }
 }

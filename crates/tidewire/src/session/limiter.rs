@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidewire_io::socket::SocketAddress;
-
 use crate::address::Endpoint;
 use crate::limits::{Bucket, Limits, Rate, RateLimit, WhenExceeded};
 
@@ -211,12 +209,7 @@ fn handshake_rate(limits: &Limits) -> Option<Rate> {
 /// The address that a peer counts for: its IPv4 address, also if mapped to IPv6, or the first 64 bits of its IPv6 address.
 /// One IPv6 host can use all addresses that share these bits.
 pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
-    let (Endpoint::Socket(SocketAddress::Tcp(address))
-    | Endpoint::Tls(address)
-    | Endpoint::Udp(address)) = peer
-    else {
-        return None;
-    };
+    let address = peer.socket_address()?;
     Some(match address.ip().to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS).into(),
         ip => ip,
@@ -234,6 +227,8 @@ const NETWORK_BITS: u128 = !(u64::MAX as u128);
 
 #[cfg(test)]
 mod tests {
+    use tidewire_io::socket::SocketAddress;
+
     use super::*;
 
     fn peer(text: &str) -> Option<Endpoint> {

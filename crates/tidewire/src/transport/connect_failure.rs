@@ -65,6 +65,11 @@ pub enum ConnectFailure {
         /// The address.
         endpoint: Endpoint,
     },
+    /// The connection was to be a WebSocket. Only clients connect to one so far.
+    #[error(
+        "cannot connect by ws:// or wss:// here: connections that handlers make have no WebSocket; use a client"
+    )]
+    NoWebSocket,
     /// The connection was made, but the session ended before it was open.
     #[error("the connection ended before it was open: {0}")]
     Closed(CloseReason),

@@ -30,15 +30,15 @@ impl LayerFactory {
         Self(Arc::new(make))
     }
 
-    /// Puts the layers of `secure` beneath those of `upper`, at addresses of TLS.
-    pub(crate) fn with_tls(
-        secure: impl Fn() -> Box<dyn Layer> + Send + Sync + 'static,
+    /// Puts a layer beneath those of `upper`, at addresses for which `make` returns one.
+    pub(crate) fn beneath(
         upper: Option<Self>,
+        make: impl Fn(&Address) -> Option<Box<dyn Layer>> + Send + Sync + 'static,
     ) -> Self {
         Self::new(move |address| {
-            let tls = address.is_tls().then(&secure);
             let upper = upper.as_ref().map(|factory| (factory.0)(address));
-            tls.into_iter().chain(upper.unwrap_or_default()).collect()
+            let layers = make(address).into_iter();
+            layers.chain(upper.unwrap_or_default()).collect()
         })
     }
 

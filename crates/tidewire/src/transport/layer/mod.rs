@@ -83,8 +83,13 @@ impl LayeredStream {
         self.stack.has_plain() || (self.stack.has_ended() && !self.is_end_told)
     }
 
-    /// Passes plaintext to the layers. The socket must have accepted all sealed bytes before.
+    /// Passes plaintext to the layers. The socket must have accepted all sealed bytes before. A layer that only puts a header in
+    /// front is no detour: both go to the socket in one gathered write.
     fn seal(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Self { stream, stack, .. } = self;
+        if let Some(written) = stack.write_through(plain, |slices| stream.write_vectored(slices)) {
+            return written;
+        }
         match self.stack.write(plain).map_err(failure)? {
             0 if self.stack.is_closed() => Err(ErrorKind::BrokenPipe.into()),
             0 => Err(ErrorKind::WouldBlock.into()),
@@ -131,7 +136,10 @@ impl Transport for LayeredStream {
             if rest.iter().all(|slice| slice.is_empty()) {
                 return Ok(accepted);
             }
-            let count = self.seal(rest)?;
+            let count = match self.seal(rest) {
+                Err(error) if is_blocked(&error) && accepted > 0 => return Ok(accepted),
+                sealed => sealed?,
+            };
             IoSlice::advance_slices(&mut rest, count);
             accepted += count;
         }

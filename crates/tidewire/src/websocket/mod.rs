@@ -1,0 +1,100 @@
+//! WebSocket for `ws://` and `wss://` addresses, so that browsers reach a server.
+//!
+//! The subprotocol is the codec's name: a page opens `new WebSocket("ws://HOST:PORT/PATH", "tw1")`. A peer that names no
+//! subprotocol is accepted; one that names others only is refused. The bytes of binary messages are those of a connection
+//! over `tcp://`, wherever messages begin and end. Codecs of text ([`Codec::is_text`](crate::codec::Codec::is_text)) send
+//! text messages of whole lines, and a received message without a line end gets one.
+//!
+//! A server has one path for each address, and answers everything else with an HTTP status. Pages of other origins are
+//! refused, unless [`ServerBuilder::websocket_origins`](crate::ServerBuilder::websocket_origins) names them.
+//!
+//! ```
+//! use tidewire::{Client, Context, Message, Server};
+//!
+//! let server = Server::builder()
+//!     .listen("ws://127.0.0.1:0/echo")?
+//!     .websocket_origins(["https://app.example"])
+//!     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+//!
+//! let client = Client::connect(&server.addresses()[0].to_string()).wait()?;
+//! assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `wss://` is this over TLS, with the settings of [`tls`](crate::tls). The module
+//! [`tidewire_proto::websocket`] has the layer itself.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::layer::Layer;
+use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
+
+pub use tidewire_proto::layer::WebSocketFault;
+pub use tidewire_proto::websocket::Origins;
+
+use crate::address::Address;
+
+/// Makes the layers of the WebSockets that a server accepts.
+#[derive(Debug)]
+pub(crate) struct WebSocketAcceptor {
+    /// What each address expects of a handshake.
+    terms: Vec<(Address, Arc<ServerTerms>)>,
+}
+
+impl WebSocketAcceptor {
+    /// Returns `None` if no address is one of WebSocket.
+    pub(crate) fn new(addresses: &[Address], codec: &AnyCodec, origins: &Origins) -> Option<Self> {
+        let terms = addresses.iter().filter_map(|address| {
+            let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec));
+            Some((address.clone(), Arc::new(terms.origins(origins.clone()))))
+        });
+        let terms: Vec<_> = terms.collect();
+        (!terms.is_empty()).then_some(Self { terms })
+    }
+
+    /// Makes the layer of an accepted connection, if its address has one.
+    pub(crate) fn layer(&self, address: &Address) -> Option<Box<dyn Layer>> {
+        let (_, terms) = self.terms.iter().find(|(known, _)| known == address)?;
+        Some(Box::new(WebSocketLayer::accepting(Arc::clone(terms))))
+    }
+}
+
+/// Makes the layers of a client's connections to one server.
+#[derive(Debug)]
+pub(crate) struct WebSocketConnector {
+    terms: Arc<ClientTerms>,
+    /// Its keys come from the system. Each connection has masks of its own.
+    random: RandomState,
+}
+
+impl WebSocketConnector {
+    /// Returns `None` if the address is not one of WebSocket.
+    pub(crate) fn new(address: &Address, codec: &AnyCodec) -> Option<Self> {
+        let (host, path) = (address.websocket_host()?, address.websocket_path()?);
+        let terms = ClientTerms::new(host, path, codec.name(), kind_of(codec))?;
+        Some(Self {
+            terms: Arc::new(terms),
+            random: RandomState::new(),
+        })
+    }
+
+    /// Makes the layer of a new connection.
+    pub(crate) fn layer(&self) -> Box<dyn Layer> {
+        let connection = RandomState::new();
+        let seed = [
+            self.random.hash_one(connection.hash_one(0)),
+            connection.hash_one(1),
+        ];
+        let terms = Arc::clone(&self.terms);
+        Box::new(WebSocketLayer::connecting(terms, Masks::new(seed)))
+    }
+}
+
+fn kind_of(codec: &AnyCodec) -> MessageKind {
+    match codec.is_text() {
+        true => MessageKind::Text,
+        false => MessageKind::Binary,
+    }
+}
