@@ -120,7 +120,7 @@ impl Echo {
             self.input.drain(..received.used);
             let mut out = Vec::new();
             let Self { frames, masks, .. } = self;
-            frames.append_pong(|| masks.as_mut().map(Masks::next_mask), &mut out);
+            frames.append_pongs(|| masks.as_mut().map(Masks::next_mask), &mut out);
             self.stream.write_all(&out)?;
             if let Some(kind) = received.message {
                 let message = std::mem::take(&mut payload);

@@ -4,7 +4,7 @@ use super::http::{HEADERS_MAX, Headers, accept_key, is_key};
 use super::{MESSAGE_BYTES_MAX, MessageKind, Origins};
 use crate::layer::WebSocketFault;
 
-/// What a server expects of a handshake.
+/// A server's side of a handshake: its path, its codec, and the pages that may connect.
 #[derive(Clone, Debug)]
 pub struct ServerTerms {
     pub(super) path: String,

@@ -4,7 +4,7 @@ use super::http::{HEADERS_MAX, Headers, KEY_BYTES, accept_key, key_text};
 use super::{MESSAGE_BYTES_MAX, Masks, MessageKind};
 use crate::layer::WebSocketFault;
 
-/// What a client asks for in a handshake.
+/// A client's side of a handshake: the host, the path, and the codec.
 #[derive(Clone, Debug)]
 pub struct ClientTerms {
     pub(super) host: String,

@@ -262,9 +262,9 @@ impl Layer for WebSocketLayer {
         if !self.own.is_empty() {
             network.append(&mut std::mem::take(&mut self.own));
         }
-        if self.frames.has_pong() && !self.is_closed {
+        if self.frames.has_pongs() && !self.is_closed {
             let Self { frames, masks, .. } = self;
-            frames.append_pong(|| masks.as_mut().map(Masks::next_mask), network);
+            frames.append_pongs(|| masks.as_mut().map(Masks::next_mask), network);
         }
     }
 

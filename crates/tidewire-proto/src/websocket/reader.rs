@@ -1,5 +1,7 @@
 //! The frames of a peer: what is allowed, and what must be answered.
 
+use std::collections::VecDeque;
+
 use super::frame::{FrameHeader, NO_CODE, Opcode, append_control};
 use super::text::{CutCharacter, is_text};
 use super::{Mask, MessageKind};
@@ -35,8 +37,8 @@ pub struct Frames {
     /// The kind of the message that has begun, and its bytes so far.
     message: Option<(MessageKind, u64)>,
     cut: CutCharacter,
-    /// The content of the last ping, until its answer is sent.
-    pong: Option<Vec<u8>>,
+    /// The contents of the last pings, until their answers are sent.
+    pongs: VecDeque<Vec<u8>>,
     /// The number of control frames since they were last counted.
     controls: u32,
     /// The code of the peer's close frame. 1005 stands for none.
@@ -52,7 +54,7 @@ struct Payload {
     is_final: bool,
 }
 
-/// What one call of [`Frames::receive`] did.
+/// The outcome of one call of [`Frames::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The number of bytes that it used. With 0, more must come first.
@@ -71,7 +73,7 @@ impl Frames {
             payload: Payload::default(),
             message: None,
             cut: CutCharacter::default(),
-            pong: None,
+            pongs: VecDeque::new(),
             controls: 0,
             closed: None,
         }
@@ -123,17 +125,17 @@ impl Frames {
         self.closed
     }
 
-    /// Appends the answer to the last ping, if it has none yet.
-    pub fn append_pong(&mut self, mask: impl FnOnce() -> Option<Mask>, out: &mut Vec<u8>) {
-        if let Some(pong) = self.pong.take() {
+    /// Appends the answers to pings that have none yet. Of many pings at once, only the last 16 are answered.
+    pub fn append_pongs(&mut self, mut mask: impl FnMut() -> Option<Mask>, out: &mut Vec<u8>) {
+        for pong in self.pongs.drain(..) {
             append_control(Opcode::Pong, &pong, mask(), out);
         }
     }
 
     /// Whether a ping has no answer yet.
     #[must_use]
-    pub fn has_pong(&self) -> bool {
-        self.pong.is_some()
+    pub fn has_pongs(&self) -> bool {
+        !self.pongs.is_empty()
     }
 
     /// The number of control frames since the last call.
@@ -219,7 +221,12 @@ impl Frames {
             mask.apply(&mut payload);
         }
         match header.opcode {
-            Opcode::Ping => self.pong = Some(payload),
+            Opcode::Ping => {
+                if self.pongs.len() == PONGS_MAX {
+                    self.pongs.pop_front();
+                }
+                self.pongs.push_back(payload);
+            }
             Opcode::Close => self.closed = Some(read_close(&payload)?),
             _ => {}
         }
@@ -244,6 +251,9 @@ fn read_close(payload: &[u8]) -> Result<u16, WebSocketFault> {
         Err(_) => Err(WebSocketFault::BadText),
     }
 }
+
+/// Pings of one read that are answered. The RFC allows to answer the last one only, but some peers count.
+const PONGS_MAX: usize = 16;
 
 #[cfg(test)]
 #[path = "reader_tests.rs"]

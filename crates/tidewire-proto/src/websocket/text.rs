@@ -68,19 +68,15 @@ pub(super) struct TextWriter {
     pub(super) cut: CutCharacter,
 }
 
-/// What the plaintext of a write becomes when it is no valid text: replacement characters in place of foreign bytes.
+/// Puts replacement characters in place of bytes that are no text. Returns the text, and the beginning of a character that a
+/// later write may complete.
 pub(super) fn repaired(bytes: &[u8], is_end: bool) -> (String, &[u8]) {
-    let cut = match std::str::from_utf8(bytes) {
-        _ if is_end => 0,
-        _ => {
-            // Only the last piece of lossy text may be the beginning of a character.
-            let chunks = bytes.utf8_chunks();
-            let last = chunks.last().map_or(&[][..], |chunk| chunk.invalid());
-            match std::str::from_utf8(last) {
-                Err(error) if error.error_len().is_none() => last.len(),
-                _ => 0,
-            }
-        }
+    // Only the last foreign bytes may be the beginning of a character.
+    let last = bytes.utf8_chunks().last();
+    let last = last.map_or(&[][..], |chunk| chunk.invalid());
+    let cut = match std::str::from_utf8(last) {
+        Err(error) if error.error_len().is_none() && !is_end => last.len(),
+        _ => 0,
     };
     let (whole, cut) = bytes.split_at(bytes.len() - cut);
     (String::from_utf8_lossy(whole).into_owned(), cut)

@@ -39,7 +39,7 @@ use crate::address::Address;
 /// Makes the layers of the WebSockets that a server accepts.
 #[derive(Debug)]
 pub(crate) struct WebSocketAcceptor {
-    /// What each address expects of a handshake.
+    /// The terms of each address.
     terms: Vec<(Address, Arc<ServerTerms>)>,
 }
 

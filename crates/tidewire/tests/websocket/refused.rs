@@ -247,7 +247,7 @@ fn clients_hear_why_a_server_refuses() {
     server.stop();
 }
 
-/// What a server answers by hand.
+/// The fault of a client whose server answers these bytes.
 fn answer_of(reply: &'static [u8]) -> WebSocketFault {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
