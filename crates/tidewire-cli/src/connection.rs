@@ -19,7 +19,8 @@ use crate::security::SecurityArguments;
 /// The flags of a connection.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionArguments {
-    /// Address of the server, HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT or ipc://PATH
+    /// Address of the server, HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH,
+    /// udp://HOST:PORT or ipc://PATH
     #[arg(value_name = "ADDR")]
     pub(crate) address: String,
 

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 // This is no doc comment, because it would become the help of the whole command.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SecurityArguments {
-    /// Certificates of authorities to trust at a tls:// address beside those of the system, in PEM
+    /// Certificates of authorities to trust at a tls:// or wss:// address beside those of the system, in PEM
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
@@ -72,10 +72,11 @@ impl SecurityArguments {
     /// # Errors
     /// A flag of TLS is given, and the address has none.
     pub(crate) fn tls(&self, address: &str, host: Option<&str>) -> Result<ClientTls, Failure> {
-        if !address.starts_with(TLS) {
+        let is_tls = address.starts_with("tls://") || address.starts_with("wss://");
+        if !is_tls {
             if let Some(flag) = self.tls_flag() {
                 let what = format!(
-                    "{flag} is for tls:// addresses, and {address} is none: nothing would be encrypted"
+                    "{flag} is for tls:// and wss:// addresses, and {address} is none: nothing would be encrypted"
                 );
                 let remedy = format!("write tls://HOST:PORT, or leave {flag} out");
                 return Err(Failure::configuration(what, remedy));
@@ -214,5 +215,3 @@ const INPUT: &str = "standard input";
 
 /// The variable of the environment that holds a token.
 const TOKEN_VARIABLE: &str = "TIDEWIRE_TOKEN";
-
-const TLS: &str = "tls://";

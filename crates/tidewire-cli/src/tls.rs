@@ -15,7 +15,7 @@ use crate::threads;
 /// The flags of a server's certificate.
 #[derive(Debug, Args)]
 pub(crate) struct ServerTlsArguments {
-    /// Certificate chain of tls:// addresses, in PEM. It is read again when it changes, and at SIGHUP
+    /// Certificate chain of tls:// and wss:// addresses, in PEM. It is read again when it changes, and at SIGHUP
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 

@@ -59,7 +59,7 @@ fn is_abstract(endpoint: &Endpoint) -> bool {
     matches!(endpoint, Endpoint::Socket(SocketAddress::Unix(path)) if path.as_os_str().as_bytes().starts_with(b"@"))
 }
 
-const REMOTE: &str = "listen on tls:// with --tls-cert and --tls-key, and name users by --auth-tokens, --auth-jwt or [[users]]; or listen on \
+const REMOTE: &str = "listen on tls:// or wss:// with --tls-cert and --tls-key, and name users by --auth-tokens, --auth-jwt or [[users]]; or listen on \
                       127.0.0.1, ::1 or ipc:// only; or say --insecure in a closed network";
 
 const LOCAL: &str = "listen on ipc://PATH, whose file only your own user may use; or name users by --auth-tokens, --auth-jwt or [[users]]; or \
@@ -80,6 +80,15 @@ mod tests {
     }
 
     #[test]
+    fn encrypted_addresses_need_users_only() {
+        for bind in ["tls://0.0.0.0:0", "wss://0.0.0.0:0/chat"] {
+            let one = refusal(bind, false).expect(bind);
+            assert!(one.ends_with("has no users"), "{one}");
+            assert_eq!(refusal(bind, true), None, "{bind}");
+        }
+    }
+
+    #[test]
     fn only_addresses_of_this_machine_are_served_without_protection() {
         for bind in [
             "tcp://127.0.0.1:0",
@@ -88,6 +97,7 @@ mod tests {
             "tls://127.0.0.1:0",
             "tcp://[::ffff:127.0.0.1]:0",
             "tcp://localhost:0",
+            "ws://127.0.0.1:0/chat",
             "ipc:///tmp/x",
         ] {
             assert_eq!(refusal(bind, false), None, "{bind}");
@@ -98,6 +108,7 @@ mod tests {
             "udp://192.0.2.1:0",
             "tcp://*:0",
             "udp://[::]:0",
+            "ws://0.0.0.0:0/chat",
         ] {
             let both = refusal(bind, false).expect(bind);
             assert!(both.contains("encryption and users"), "{both}");

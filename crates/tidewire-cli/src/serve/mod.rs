@@ -51,7 +51,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
-    /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one.
+    /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT or
+    /// ipc://PATH; may be repeated. Port 0 takes a free one.
     /// With --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
     #[arg(
         long = "bind",
@@ -158,6 +159,11 @@ pub(crate) struct ServeArguments {
     /// Read flags from this file; every flag is a key with underscores, and the command line overrides it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// Origin whose pages may open the ws:// and wss:// addresses, such as https://example.com; may be repeated, and *
+    /// allows all [default: pages of the server's own host, if that is an IP address or localhost]
+    #[arg(long = "ws-origin", value_name = "ORIGIN")]
+    ws_origin: Vec<String>,
 
     #[command(flatten)]
     tls: ServerTlsArguments,
@@ -310,16 +316,16 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         .trust_datagram_peers(arguments.trust_datagram_peers);
     if let Some(tls) = arguments.tls.settings()? {
         builder = builder.tls(tls);
-        if !arguments
-            .binds
-            .iter()
-            .any(|bind| bind.starts_with("tls://"))
-        {
-            tracing::warn!("nothing is encrypted: no address to listen on begins with tls://");
+        let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");
+        if !arguments.binds.iter().any(is_encrypted) {
+            tracing::warn!("nothing is encrypted: no address to listen on begins with tls:// or wss://");
         }
     }
     if let Some(mode) = arguments.unix_mode {
         builder = builder.socket_options(sockets(mode));
+    }
+    if !arguments.ws_origin.is_empty() {
+        builder = builder.websocket_origins(&arguments.ws_origin);
     }
     if let Some(authenticator) = authenticator {
         builder = builder.authenticate(authenticator);
@@ -451,6 +457,7 @@ Examples:
   tidewire serve --auth-tokens tokens     after: tidewire token new ann --file tokens
   tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-tokens tokens
   tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-jwt jwt.toml
+  tidewire serve --bind ws://127.0.0.1:8080/chat     for pages in browsers, and then: tidewire chat ws://127.0.0.1:8080/chat
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
   tidewire serve --app rpc --codec uvrpc --bind tcp://127.0.0.1:5555 --bind 'ipc:///tmp/uvrpc.sock?framing=none'
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082

@@ -25,3 +25,4 @@ mod tls;
 mod topics;
 mod udp;
 mod usage;
+mod websocket;

@@ -1,0 +1,51 @@
+//! `serve --bind ws://` and the commands that connect to it.
+
+use tempfile::TempDir;
+
+use crate::process::{Process, command};
+
+#[test]
+fn commands_take_websocket_addresses() {
+    let (_server, address) = Process::server_at("ws://127.0.0.1:0/rpc", &["--app", "rpc"]);
+    assert!(address.starts_with("ws://127.0.0.1:"), "{address}");
+    assert!(address.ends_with("/rpc"), "{address}");
+    let called = command(&["call", &address, "add", "2 40"])
+        .output()
+        .unwrap();
+    assert!(called.status.success(), "{called:?}");
+    assert_eq!(called.stdout, b"42\n");
+    let other = address.replace("/rpc", "/other");
+    let refused = command(&["call", &other, "add", "2 40"]).output().unwrap();
+    assert!(!refused.status.success());
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("HTTP status 404"), "{text}");
+}
+
+#[test]
+fn wss_takes_the_certificates_of_tls() {
+    let directory = TempDir::new().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let made = command(&["cert", "dev", "--out", out]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let path = |name: &str| format!("{out}/{name}");
+    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(path);
+    let flags = ["--app", "rpc", "--tls-cert", &cert, "--tls-key", &key];
+    let (_server, address) = Process::server_at("wss://127.0.0.1:0/", &flags);
+    assert!(address.starts_with("wss://127.0.0.1:"), "{address}");
+    let call = ["call", &address, "add", "2 40", "--ca", &ca];
+    let called = command(&call).output().unwrap();
+    assert!(called.status.success(), "{called:?}");
+}
+
+/// The rule of `serve` holds: other machines reach it only with encryption and users.
+#[test]
+fn an_open_websocket_needs_protection() {
+    let serve = ["serve", "--bind", "ws://0.0.0.0:0/chat"];
+    let refused = command(&serve).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        text.contains("no encryption and users") && text.contains("wss://"),
+        "{text}"
+    );
+}
