@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use tidewire_proto::layer::{Layer, OUTPUT_BYTES_MAX};
+use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
 use tidewire_testkit::XorLayer;
 
 use super::*;
@@ -56,9 +59,33 @@ fn nothing_is_written_before_the_layers_are_ready() {
     assert_eq!(read_all(&mut far), b"now");
 }
 
+/// Both ends of a WebSocket: a server, and a client.
+fn websocket() -> (LayeredStream, LayeredStream) {
+    let (near, far) = Stream::pair().unwrap();
+    near.set_send_buffer_bytes(4_096).unwrap();
+    let server = ServerTerms::new("/", "raw", MessageKind::Binary);
+    let client = ClientTerms::new("localhost:1", "/", "raw", MessageKind::Binary).unwrap();
+    let server = WebSocketLayer::accepting(Arc::new(server));
+    let client = WebSocketLayer::connecting(Arc::new(client), Masks::new([1, 2]));
+    let over =
+        |stream, layer| LayeredStream::new(stream, Stack::from(Box::new(layer) as Box<dyn Layer>));
+    let (mut near, mut far) = (over(near, server), over(far, client));
+    while !(near.secure().unwrap() & far.secure().unwrap()) {}
+    (near, far)
+}
+
 #[test]
 fn a_socket_that_takes_little_holds_a_bounded_output_and_loses_nothing() {
-    let (mut near, mut far) = secured();
+    assert_bounded_and_whole(secured());
+}
+
+/// The header and the plaintext go to the socket in one write, which may take any part of both.
+#[test]
+fn a_websocket_over_a_full_socket_holds_a_bounded_output_and_loses_nothing() {
+    assert_bounded_and_whole(websocket());
+}
+
+fn assert_bounded_and_whole((mut near, mut far): (LayeredStream, LayeredStream)) {
     let plain: Vec<u8> = (0..1_000_000_u32)
         .map(|number| (number >> 4) as u8)
         .collect();
