@@ -30,7 +30,7 @@ use tidewire_proto::text::is_hazardous;
 pub type Target = fn(&[u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("tw1", tw1),
     ("lines", lines),
     ("hello", hello),
