@@ -6,4 +6,8 @@
 
 pub use tidewire_proto::layer::{
     FailedLayer, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
+    RecordHeader,
+};
+pub use tidewire_proto::websocket::{
+    ClientTerms, Mask, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,
 };

@@ -318,7 +318,9 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         builder = builder.tls(tls);
         let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");
         if !arguments.binds.iter().any(is_encrypted) {
-            tracing::warn!("nothing is encrypted: no address to listen on begins with tls:// or wss://");
+            tracing::warn!(
+                "nothing is encrypted: no address to listen on begins with tls:// or wss://"
+            );
         }
     }
     if let Some(mode) = arguments.unix_mode {

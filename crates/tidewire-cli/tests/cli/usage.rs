@@ -57,7 +57,7 @@ fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
         (&["serve", "--lanes", "0"], "use 1 to 64"),
         (
             &["serve", "--bind", "http://localhost:1"],
-            "tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME",
+            "tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH or inproc://NAME",
         ),
         (
             &["serve", "--bind", "inproc://chat"],

@@ -60,12 +60,18 @@ impl Core {
                 let stack = tls.map(Stack::from);
                 let stack = stack.or_else(|| self.shared.outgoing.stack(address.ip()));
                 let stack = stack.ok_or(ConnectFailure::NoTls)?;
-                (self.connect_layered(*address, stack)?, Some(endpoint.clone()))
+                (
+                    self.connect_layered(*address, stack)?,
+                    Some(endpoint.clone()),
+                )
             }
             Endpoint::WebSocket(at) => {
                 let layers = self.shared.outgoing.layers.as_ref();
                 let stack = layers.ok_or(ConnectFailure::NoWebSocket)?.stack();
-                (self.connect_layered(at.address(), stack)?, Some(endpoint.clone()))
+                (
+                    self.connect_layered(at.address(), stack)?,
+                    Some(endpoint.clone()),
+                )
             }
             Endpoint::Udp(address) => {
                 self.check_framing()?;
