@@ -1,0 +1,123 @@
+// The client in Chromium, against real servers.
+import assert from "node:assert/strict"
+import { mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { after, before, test } from "node:test"
+import { serve, token } from "../server.mjs"
+import { launch, servePage } from "./chromium.mjs"
+
+let browser, pages
+before(async () => {
+  browser = await launch()
+  pages = await servePage()
+})
+after(async () => {
+  await browser.close()
+  pages.close()
+})
+
+/** A page with the client, whose console errors fail the test. */
+async function open() {
+  const page = await browser.newPage()
+  await page.goto(pages.origin)
+  await page.evaluate(async () => {
+    globalThis.tidewire = await import("/tidewire.js")
+    globalThis.text = (bytes) => new TextDecoder().decode(bytes)
+    globalThis.until = async (source, type) => {
+      for (;;) {
+        const event = await source.nextEvent()
+        if (event.type === type) return event
+        if (event.type === "ended") throw new Error(`no ${type} came before the end`)
+      }
+    }
+  })
+  return page
+}
+
+test("a page of a foreign origin is refused, and one that is allowed is not", async () => {
+  const closed = await serve("--app", "rpc", "--bind", "ws://127.0.0.1:0/")
+  const page = await open()
+  const connect = (url) => page.evaluate((url) => tidewire.Client.connect(url).then((client) => client.close(), (error) => error.reason.name), url)
+  assert.equal(await connect(closed.url), "cut")
+  await closed.stop()
+  const open_ = await serve("--app", "rpc", "--bind", "ws://127.0.0.1:0/", "--ws-origin", pages.origin)
+  assert.equal(await connect(open_.url), undefined)
+  await page.close()
+  await open_.stop()
+})
+
+test("100,000 messages one by one in a tab: offered = delivered + told as lost", async () => {
+  const server = await serve("--app", "pubsub", "--slow-subscriber", "drop_oldest", "--bind", "ws://127.0.0.1:0/", "--ws-origin", "*")
+  const page = await open()
+  const seen = await page.evaluate(async (url) => {
+    const [publisher, reader] = [await tidewire.Client.connect(url), await tidewire.Client.connect(url)]
+    const seen = { delivered: 0, lost: 0, last: -1, outOfOrder: 0 }
+    const onEvent = (event) => {
+      if (event.type === "gap") seen.lost += event.lost
+      if (event.type !== "message") return
+      const number = +text(event.payload)
+      if (number <= seen.last) seen.outOfOrder++
+      seen.last = number
+      seen.delivered++
+    }
+    await reader.subscribe("n", { onEvent })
+    for (let number = 0; number < 100_000; number++) {
+      if (number % 1_000 === 0) await publisher.drained()
+      publisher.publish("n", String(number))
+    }
+    await publisher.flush()
+    await reader.flush()
+    await Promise.all([publisher.close(), reader.close()])
+    return seen
+  }, server.url)
+  assert.equal(seen.delivered + seen.lost, 100_000)
+  assert.deepEqual([seen.outOfOrder, seen.last], [0, 99_999])
+  await page.close()
+  await server.stop()
+})
+
+test("a tab goes on after its server restarted", async () => {
+  const first = await serve("--app", "chat", "--bind", "ws://127.0.0.1:0/", "--ws-origin", "*")
+  const page = await open()
+  await page.evaluate(async (url) => {
+    globalThis.client = await tidewire.Client.connect(url, { reconnect: { first: 20, max: 100 } })
+    globalThis.room = await client.join("lobby", "ann")
+  }, first.url)
+  await first.kill()
+  assert.equal(await page.evaluate(async () => (await until(room, "interrupted")).reason.name), "cut")
+  const second = await serve("--app", "chat", "--bind", `ws://127.0.0.1:${new URL(first.url).port}/`, "--ws-origin", "*")
+  const members = await page.evaluate(async () => {
+    await until(room, "resumed")
+    const members = await room.list()
+    await client.close()
+    return members.map((it) => it.name)
+  })
+  assert.deepEqual(members, ["ann"])
+  await page.close()
+  await second.stop()
+})
+
+test("a token that expires is renewed in a tab", async () => {
+  const directory = mkdtempSync(join(tmpdir(), "tidewire-"))
+  const file = join(directory, "tokens")
+  const tokens = [token(file, "ann", "--valid-for", "3s"), token(file, "ann", "--valid-for", "1h")]
+  const server = await serve("--app", "pubsub", "--bind", "ws://127.0.0.1:0/", "--ws-origin", "*", "--auth-tokens", file)
+  const page = await open()
+  const outcome = await page.evaluate(async ({ url, tokens }) => {
+    let asked = 0
+    const ann = await tidewire.Client.connect(url, { credentials: () => tokens[asked++] })
+    const eve = await tidewire.Client.connect(url, { credentials: tokens[0] })
+    const topic = await ann.subscribe("news")
+    const { reason } = await until(eve, "closed")
+    ann.publish("news", "still here")
+    const said = text((await topic.nextEvent()).payload)
+    const { connections } = ann.metrics
+    await Promise.all([ann.close(), eve.close()])
+    return { asked, code: reason.code, said, connections }
+  }, { url: server.url, tokens })
+  assert.deepEqual(outcome, { asked: 2, code: 8, said: "still here", connections: 1 })
+  await page.close()
+  await server.stop()
+  rmSync(directory, { recursive: true })
+})
