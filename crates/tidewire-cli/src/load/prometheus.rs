@@ -8,7 +8,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -24,26 +23,42 @@ use tidewire_load::scenario::Step;
 use super::progress::View;
 use crate::threads;
 
-/// The figures of a scrape.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Metrics {
-    step: Gauge,
-    steady: Gauge,
-    valid: Gauge,
-    agents: Gauge,
-    offered: Number,
-    sent: Counter,
-    sent_rate: Number,
-    received: Counter,
-    received_rate: Number,
-    to_come: Gauge,
-    latency: Family<[(&'static str, &'static str); 1], Number>,
-    send_lag: Number,
-    client_cores: Number,
-    server_cores: Number,
-    errors: Gauge,
-    lost: Counter,
-    unconfirmed: Counter,
+/// Lists the figures of a scrape: the name of each, its kind and its help.
+macro_rules! figures {
+    ($($name:ident: $kind:ty = $help:literal;)+) => {
+        /// The figures of a scrape.
+        #[derive(Clone, Debug, Default)]
+        pub(super) struct Metrics { $($name: $kind,)+ }
+
+        impl Metrics {
+            fn registry(&self) -> Registry {
+                let mut registry = Registry::with_prefix("tidewire_load");
+                $(registry.register(stringify!($name), $help, self.$name.clone());)+
+                registry
+            }
+        }
+    };
+}
+
+figures! {
+    offered_rate: Number = "Messages a second that were due";
+    sent_rate: Number = "Messages a second in the last second";
+    received_rate: Number = "Messages a second in the last second";
+    send_lag_p99_seconds: Number = "99th percentile of sent less intended in the last second";
+    client_cpu_cores: Number = "Processor time in the last second, in cores";
+    server_cpu_cores: Number = "Processor time in the last second, in cores";
+    step: Gauge = "Number of the step, from 1";
+    steady: Gauge = "1 in the steady window";
+    valid: Gauge = "1 if nothing in the last second speaks against the measurement";
+    agents: Gauge = "Agents logged in";
+    to_come: Gauge = "Expected messages of this step that have not arrived";
+    errors: Gauge = "Connections, logins and sends of this step that failed";
+    sent: Counter = "Messages sent";
+    lost: Counter = "Expected messages of the steps that ended that did not arrive";
+    unconfirmed: Counter = "Expected messages of finished steps whose arrival is unknown";
+    received: Counter = "Distinct messages received";
+    latency_seconds: Family<[(&'static str, &'static str); 1], Number> =
+        "Scheduled latency of what arrived in the last second";
 }
 
 impl Metrics {
@@ -66,91 +81,28 @@ impl Metrics {
         Ok((metrics, address))
     }
 
-    fn registry(&self) -> Arc<Registry> {
-        let mut registry = Registry::with_prefix("tidewire_load");
-        let mut number = |name, help, gauge: &Number| registry.register(name, help, gauge.clone());
-        let rate = "Messages a second in the last second";
-        number(
-            "offered_rate",
-            "Messages a second that were due",
-            &self.offered,
-        );
-        number("sent_rate", rate, &self.sent_rate);
-        number("received_rate", rate, &self.received_rate);
-        number(
-            "send_lag_p99_seconds",
-            "99th percentile of sent less intended in the last second",
-            &self.send_lag,
-        );
-        let cores = "Processor time in the last second, in cores";
-        number("client_cpu_cores", cores, &self.client_cores);
-        number("server_cpu_cores", cores, &self.server_cores);
-        let mut whole = |name, help, gauge: &Gauge| registry.register(name, help, gauge.clone());
-        whole("step", "Number of the step, from 1", &self.step);
-        whole("steady", "1 in the steady window", &self.steady);
-        whole(
-            "valid",
-            "1 if nothing in the last second speaks against the measurement",
-            &self.valid,
-        );
-        whole("agents", "Agents logged in", &self.agents);
-        whole(
-            "to_come",
-            "Expected messages of this step that have not arrived",
-            &self.to_come,
-        );
-        whole(
-            "errors",
-            "Connections, logins and sends of this step that failed",
-            &self.errors,
-        );
-        registry.register("sent", "Messages sent", self.sent.clone());
-        registry.register(
-            "lost",
-            "Expected messages of the steps that ended that did not arrive",
-            self.lost.clone(),
-        );
-        registry.register(
-            "unconfirmed",
-            "Expected messages of finished steps whose arrival is unknown",
-            self.unconfirmed.clone(),
-        );
-        registry.register(
-            "received",
-            "Distinct messages received",
-            self.received.clone(),
-        );
-        registry.register(
-            "latency_seconds",
-            "Scheduled latency of what arrived in the last second",
-            self.latency.clone(),
-        );
-        Arc::new(registry)
-    }
-
     fn set(&self, progress: &Progress) {
         let cores = |used: Option<f64>| used.map_or(f64::NAN, |used| used / 100.0);
         let seconds = |ms: Option<f64>| ms.map_or(f64::NAN, |ms| ms / 1e3);
         self.steady.set(i64::from(progress.phase == Phase::Steady));
         self.valid.set(i64::from(progress.doubts.is_empty()));
         self.agents.set(progress.logins.cast_signed());
-        self.offered
-            .set(progress.second.offered_tps().unwrap_or(f64::NAN));
-        self.sent_rate.set(progress.second.send_tps());
-        self.received_rate.set(progress.second.receive_tps());
+        let second = &progress.second;
+        let offered = second.offered_tps().unwrap_or(f64::NAN);
+        self.offered_rate.set(offered);
+        self.sent_rate.set(second.send_tps());
+        self.received_rate.set(second.receive_tps());
         let to_come = progress.expected.saturating_sub(progress.received);
         self.to_come.set(to_come.cast_signed());
-        for (quantile, ms) in [
-            ("0.5", progress.second.p50_ms),
-            ("0.99", progress.second.p99_ms),
-            ("0.999", progress.second.p999_ms),
-        ] {
-            let gauge = self.latency.get_or_create(&[("quantile", quantile)]);
-            gauge.set(seconds(ms));
+        let times = [second.p50_ms, second.p99_ms, second.p999_ms];
+        for (quantile, ms) in ["0.5", "0.99", "0.999"].into_iter().zip(times) {
+            let labels = [("quantile", quantile)];
+            self.latency_seconds.get_or_create(&labels).set(seconds(ms));
         }
-        self.send_lag.set(seconds(progress.second.send_lag_p99_ms));
-        self.client_cores.set(cores(progress.second.client_cpu_pct));
-        self.server_cores.set(cores(progress.second.server_cpu_pct));
+        self.send_lag_p99_seconds
+            .set(seconds(second.send_lag_p99_ms));
+        self.client_cpu_cores.set(cores(second.client_cpu_pct));
+        self.server_cpu_cores.set(cores(second.server_cpu_pct));
         self.errors.set(progress.errors.cast_signed());
     }
 }
