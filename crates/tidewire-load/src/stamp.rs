@@ -13,7 +13,6 @@
 //! the sender keeps that time itself. A text or self-describing form was rejected because decoding runs for
 //! every delivery, tens of millions a second.
 
-use thiserror::Error;
 use tidewire_io::checksum::crc32c_of_words;
 
 /// The sender of a message, its number, and when it was due.
@@ -47,25 +46,18 @@ impl Stamp {
         into[CHECKED_BYTES..].copy_from_slice(&crc32c_of_words(&words).to_le_bytes());
     }
 
-    /// Reads a stamp from the front of a payload; `body` checks what follows it.
-    ///
-    /// # Errors
-    /// [`StampError::TooShort`] below [`Stamp::BYTES`] bytes, [`StampError::Corrupt`] when the checksum
-    /// does not match.
+    /// Reads a stamp from the front of a payload; `body` checks what follows it. Nothing when the payload is shorter than a
+    /// stamp, or was changed on the way, so that its checksum does not match.
     #[inline]
-    pub fn decode(payload: &[u8]) -> Result<Self, StampError> {
-        let Some((bytes, _)) = payload.split_first_chunk::<{ Self::BYTES }>() else {
-            return Err(StampError::TooShort {
-                bytes: payload.len(),
-            });
-        };
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let (bytes, _) = payload.split_first_chunk::<{ Self::BYTES }>()?;
         let words = [u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16)];
         let stored = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]);
         if crc32c_of_words(&words) != stored {
-            return Err(StampError::Corrupt);
+            return None;
         }
         let [whose, sequence, intended_ns] = words;
-        Ok(Self {
+        Some(Self {
             run: whose as u16,
             step: (whose >> 16) as u8,
             flags: (whose >> 24) as u8,
@@ -84,24 +76,6 @@ impl Stamp {
             | u64::from(self.sender) << 32;
         [whose, self.sequence, self.intended_ns]
     }
-}
-
-/// Why a payload is not a stamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum StampError {
-    /// The payload cannot hold a stamp: it is not a message of the instrument, or it was cut.
-    #[error(
-        "payload of {bytes} bytes is shorter than a stamp of {} bytes",
-        Stamp::BYTES
-    )]
-    TooShort {
-        /// Length of the payload in bytes.
-        bytes: usize,
-    },
-    /// The checksum does not match: bytes were changed on the way.
-    #[error("checksum of the stamp does not match")]
-    Corrupt,
 }
 
 #[inline]
@@ -147,7 +121,7 @@ mod tests {
             let mut payload = vec![0xEE; offset];
             payload.extend_from_slice(&encoded());
             payload.extend_from_slice(b"padding");
-            assert_eq!(Stamp::decode(&payload[offset..]), Ok(STAMP));
+            assert_eq!(Stamp::decode(&payload[offset..]), Some(STAMP));
         }
     }
 
@@ -156,7 +130,7 @@ mod tests {
         for bit in 0..Stamp::BYTES * 8 {
             let mut bytes = encoded();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Stamp::decode(&bytes), Err(StampError::Corrupt), "bit {bit}");
+            assert_eq!(Stamp::decode(&bytes), None, "bit {bit}");
         }
     }
 
@@ -164,10 +138,7 @@ mod tests {
     fn every_shorter_payload_is_too_short() {
         let bytes = encoded();
         for length in 0..Stamp::BYTES {
-            assert_eq!(
-                Stamp::decode(&bytes[..length]),
-                Err(StampError::TooShort { bytes: length })
-            );
+            assert_eq!(Stamp::decode(&bytes[..length]), None);
         }
     }
 }

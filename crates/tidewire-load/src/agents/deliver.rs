@@ -11,7 +11,7 @@ impl Agents {
         let Some(ledger) = agent.ledger.as_mut() else {
             return;
         };
-        let Ok(stamp) = Stamp::decode(payload) else {
+        let Some(stamp) = Stamp::decode(payload) else {
             ledger.tally().record_corrupt();
             return;
         };

@@ -30,7 +30,7 @@ impl Agents {
         let Some(ledger) = agent.ledger.as_mut() else {
             return;
         };
-        let Ok(stamp) = Stamp::decode(message.payload) else {
+        let Some(stamp) = Stamp::decode(message.payload) else {
             ledger.tally().record_corrupt();
             return self.settle(place, asked, now_ns);
         };
