@@ -6,9 +6,6 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
-
-use thiserror::Error;
 
 /// One reading of a process's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -25,14 +22,14 @@ impl ProcessSample {
     /// Reads the account of the process with this id.
     ///
     /// # Errors
-    /// [`SampleError::Read`] when the process is gone or `/proc` cannot be read, [`SampleError::Format`]
-    /// when the kernel's text is not as documented.
-    pub fn of(pid: u32) -> Result<Self, SampleError> {
+    /// The process is gone, `/proc` cannot be read, or the kernel's text is not as documented: a zombie has no memory
+    /// lines, for example.
+    pub fn of(pid: u32) -> io::Result<Self> {
         Self::read(&format!("/proc/{pid}"))
     }
 
     /// Reads the account of this process.
-    pub fn of_self() -> Result<Self, SampleError> {
+    pub fn of_self() -> io::Result<Self> {
         Self::read("/proc/self")
     }
 
@@ -41,16 +38,18 @@ impl ProcessSample {
         self.cpu_secs - earlier.cpu_secs
     }
 
-    fn read(directory: &str) -> Result<Self, SampleError> {
-        let stat = read_text(directory, "stat")?;
-        let status = read_text(directory, "status")?;
-        let format = |file| SampleError::Format(PathBuf::from(directory).join(file));
-        let ticks = cpu_ticks(&stat).ok_or_else(|| format("stat"))?;
+    fn read(directory: &str) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("{directory}/stat"))?;
+        let status = fs::read_to_string(format!("{directory}/status"))?;
+        Self::parse(&stat, &status).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn parse(stat: &str, status: &str) -> Option<Self> {
         let ticks_per_sec = rustix::param::clock_ticks_per_second();
-        Ok(Self {
-            cpu_secs: ticks as f64 / ticks_per_sec as f64,
-            rss_bytes: status_bytes(&status, "VmRSS:").ok_or_else(|| format("status"))?,
-            rss_bytes_max: status_bytes(&status, "VmHWM:").ok_or_else(|| format("status"))?,
+        Some(Self {
+            cpu_secs: cpu_ticks(stat)? as f64 / ticks_per_sec as f64,
+            rss_bytes: status_bytes(status, "VmRSS:")?,
+            rss_bytes_max: status_bytes(status, "VmHWM:")?,
         })
     }
 }
@@ -76,23 +75,6 @@ impl MachineSample {
         let stolen = self.stolen_ticks.checked_sub(earlier.stolen_ticks)?;
         (ticks > 0).then(|| stolen as f64 / ticks as f64 * 100.0)
     }
-}
-
-/// Why a process could not be sampled.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SampleError {
-    /// The file could not be read: the process has ended, or `/proc` is not mounted here.
-    #[error("cannot read {}: the process may have ended, or /proc is not available", .0.display())]
-    Read(PathBuf, #[source] io::Error),
-    /// The file's text is not what the kernel documents: a zombie has no memory lines, for example.
-    #[error("{} has not the documented form: the process may just have ended", .0.display())]
-    Format(PathBuf),
-}
-
-fn read_text(directory: &str, file: &str) -> Result<String, SampleError> {
-    let path = PathBuf::from(directory).join(file);
-    fs::read_to_string(&path).map_err(|source| SampleError::Read(path, source))
 }
 
 /// User plus system ticks. The command name, second field, may hold spaces and parentheses, so the fields
@@ -186,10 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_exist_is_a_typed_error() {
+    fn a_process_that_does_not_exist_is_an_error() {
         // Above the largest process id a kernel can be configured for (2^22).
         let error = ProcessSample::of(u32::MAX).unwrap_err();
-        assert!(matches!(error, SampleError::Read { .. }), "{error}");
-        assert!(error.to_string().contains("may have ended"), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }
