@@ -46,22 +46,18 @@ impl SearchPlan {
     pub fn search<E: std::error::Error + 'static>(
         self,
         trial: impl FnMut(f64) -> Result<bool, E>,
-    ) -> Result<SearchResult, SearchError<E>> {
+    ) -> Result<SearchEnd, SearchError<E>> {
         self.check()?;
         let mut search = Search {
             plan: self,
             trial,
-            trials: Vec::new(),
+            trials: 0,
         };
-        let end = match search.run() {
-            Ok(end) => end,
-            Err(Stop::Exhausted(holds)) => SearchEnd::Exhausted { holds },
-            Err(Stop::Failed(rate, source)) => return Err(SearchError::Trial(rate, source)),
-        };
-        Ok(SearchResult {
-            end,
-            trials: search.trials,
-        })
+        match search.run() {
+            Ok(end) => Ok(end),
+            Err(Stop::Exhausted(holds)) => Ok(SearchEnd::Exhausted { holds }),
+            Err(Stop::Failed(rate, source)) => Err(SearchError::Trial(rate, source)),
+        }
     }
 
     fn check<E>(&self) -> Result<(), SearchError<E>> {
@@ -78,24 +74,6 @@ impl SearchPlan {
         };
         Err(SearchError::Plan(wrong))
     }
-}
-
-/// The result of a search, with every trial in order.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SearchResult {
-    /// How it ended.
-    pub end: SearchEnd,
-    /// The trials that were run.
-    pub trials: Vec<Trial>,
-}
-
-/// One trial of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Trial {
-    /// Messages a second.
-    pub rate: f64,
-    /// Whether the rate held.
-    pub held: bool,
 }
 
 /// How a search ended.
@@ -141,7 +119,8 @@ pub enum SearchError<E> {
 struct Search<T> {
     plan: SearchPlan,
     trial: T,
-    trials: Vec<Trial>,
+    /// Trials so far.
+    trials: u32,
 }
 
 /// The highest rate that held and the lowest above it that did not.
@@ -253,12 +232,11 @@ where
     }
 
     fn attempt(&mut self, rate: f64, held: Option<f64>) -> Result<bool, Stop<E>> {
-        if self.trials.len() >= self.plan.trials_max as usize {
+        if self.trials >= self.plan.trials_max {
             return Err(Stop::Exhausted(held));
         }
-        let held = (self.trial)(rate).map_err(|error| Stop::Failed(rate, error))?;
-        self.trials.push(Trial { rate, held });
-        Ok(held)
+        self.trials += 1;
+        (self.trial)(rate).map_err(|error| Stop::Failed(rate, error))
     }
 }
 
@@ -269,8 +247,14 @@ mod tests {
     use std::convert::Infallible;
     use std::io;
 
-    fn search(plan: SearchPlan, mut held: impl FnMut(f64) -> bool) -> SearchResult {
-        plan.search(|rate| Ok::<_, Infallible>(held(rate))).unwrap()
+    /// How it ends, and after how many trials.
+    fn search(plan: SearchPlan, mut held: impl FnMut(f64) -> bool) -> (SearchEnd, usize) {
+        let mut trials = 0;
+        let end = plan.search(|rate| {
+            trials += 1;
+            Ok::<_, Infallible>(held(rate))
+        });
+        (end.unwrap(), trials)
     }
 
     /// A server that holds a rate the more rarely the nearer it is to its limit.
@@ -284,24 +268,23 @@ mod tests {
 
     #[test]
     fn a_sharp_limit_is_found_within_the_tolerance() {
-        let result = search(SearchPlan::between(1_000.0, 1e6), |rate| rate <= 123_456.0);
-        let SearchEnd::Found { holds, fails } = result.end else {
-            panic!("{result:?}");
+        let (end, trials) = search(SearchPlan::between(1_000.0, 1e6), |rate| rate <= 123_456.0);
+        let SearchEnd::Found { holds, fails } = end else {
+            panic!("{end:?}");
         };
         assert!(holds <= 123_456.0 && 123_456.0 < fails && fails / holds <= 1.02);
-        assert!(result.trials.len() <= 40, "{}", result.trials.len());
+        assert!(trials <= 40, "{trials}");
     }
 
     #[test]
     fn limits_outside_the_range_are_told_apart() {
         let plan = SearchPlan::between(100.0, 1_000.0);
         assert_eq!(
-            search(plan, |_| true).end,
+            search(plan, |_| true).0,
             SearchEnd::HoldsAtMax { holds: 1_000.0 }
         );
-        let result = search(plan, |_| false);
-        assert_eq!(result.end, SearchEnd::FailsAtMin { fails: 100.0 });
-        assert_eq!(result.trials.len(), 2);
+        let lowest = SearchEnd::FailsAtMin { fails: 100.0 };
+        assert_eq!(search(plan, |_| false), (lowest, 2));
     }
 
     #[test]
@@ -310,7 +293,7 @@ mod tests {
         for seed in 0..200 {
             let server = noisy(50_000.0, 0.03, seed);
             let plan = SearchPlan::between(1_000.0, 1e6);
-            match search(plan, server).end {
+            match search(plan, server).0 {
                 SearchEnd::Found { holds, .. } => {
                     far += u32::from(!(45_000.0..=52_500.0).contains(&holds));
                 }
@@ -325,17 +308,14 @@ mod tests {
         // Passes everything while the bracket narrows, and then only what it can really hold.
         let mut calls = 0;
         let plan = SearchPlan::between(100.0, 3_200.0);
-        let result = search(plan, |rate| {
+        let (end, _) = search(plan, |rate| {
             calls += 1;
             calls <= 12 || rate <= 900.0
         });
-        let SearchEnd::Found { holds, fails } = result.end else {
-            panic!("{result:?}");
+        let SearchEnd::Found { holds, fails } = end else {
+            panic!("{end:?}");
         };
-        assert!(
-            holds <= 900.0 && holds > 850.0 && fails > 900.0,
-            "{result:?}"
-        );
+        assert!(holds <= 900.0 && holds > 850.0 && fails > 900.0, "{end:?}");
     }
 
     #[test]
@@ -344,9 +324,8 @@ mod tests {
             trials_max: 5,
             ..SearchPlan::between(100.0, 1e6)
         };
-        let result = search(plan, |rate| rate < 5_000.0);
-        assert_eq!(result.end, SearchEnd::Exhausted { holds: Some(200.0) });
-        assert_eq!(result.trials.len(), 5);
+        let exhausted = SearchEnd::Exhausted { holds: Some(200.0) };
+        assert_eq!(search(plan, |rate| rate < 5_000.0), (exhausted, 5));
     }
 
     #[test]
@@ -378,7 +357,7 @@ mod tests {
         fn every_sharp_limit_is_bracketed(limit in 10.0_f64..1e7, min in 1.0_f64..1e4, span in 1.0_f64..1e3) {
             let max = min * span;
             let plan = SearchPlan { trials_max: 1_000, ..SearchPlan::between(min, max) };
-            match search(plan, |rate| rate <= limit).end {
+            match search(plan, |rate| rate <= limit).0 {
                 SearchEnd::Found { holds, fails } => {
                     prop_assert!(holds <= limit && limit < fails && fails <= holds * 1.021);
                 }

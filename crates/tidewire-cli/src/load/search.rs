@@ -72,7 +72,7 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
         step,
     };
     match plan.search(|rate| searching.probe(rate)) {
-        Ok(result) => searching.record.close(result.end),
+        Ok(end) => searching.record.close(end),
         Err(SearchError::Trial(_, ProbeError::Stopped)) => {}
         Err(SearchError::Trial(rate, ProbeError::Failed(error))) => {
             return Err(error.context(format!("the probe at {rate:.0}/s could not be run")));
