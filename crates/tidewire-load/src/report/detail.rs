@@ -206,10 +206,9 @@ impl SloReport {
 
     /// Judges the limits of a step. Percentiles count what never arrived; the shares are of the whole step.
     pub(crate) fn judge(limits: &Slo, figures: &SloFigures) -> Self {
-        let violations = limits.evaluate(figures);
         Self {
             limits: *limits,
-            violations: violations.iter().map(ToString::to_string).collect(),
+            violations: limits.evaluate(figures),
         }
     }
 }

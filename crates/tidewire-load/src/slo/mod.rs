@@ -46,15 +46,11 @@ impl Slo {
         *self == Self::default()
     }
 
-    /// The limits that the figures of a step break, in the order of the fields; empty when all limits are kept.
-    pub fn evaluate(&self, figures: &SloFigures) -> Vec<Violation> {
+    /// The limits that the figures of a step break, in the order of the fields and in words; empty when all are kept.
+    pub fn evaluate(&self, figures: &SloFigures) -> Vec<String> {
         let broken = |objective| {
             let (limit, found) = (self.limit(objective)?, figures.found(objective));
-            (!objective.is_kept(limit, found)).then_some(Violation {
-                objective,
-                limit,
-                found,
-            })
+            (!objective.is_kept(limit, found)).then(|| violation(objective, limit, found))
         };
         Objective::ALL.into_iter().filter_map(broken).collect()
     }
@@ -238,17 +234,6 @@ impl Objective {
     }
 }
 
-/// A limit that was not kept.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Violation {
-    /// The figure that the limit is set on.
-    pub objective: Objective,
-    /// The limit, in the unit of the objective.
-    pub limit: f64,
-    /// The measured value.
-    pub found: Found,
-}
-
 /// The measured value where a limit was broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Found {
@@ -262,41 +247,32 @@ pub enum Found {
     NothingExpected,
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, limit, unit) = (self.objective.name(), self.limit, self.objective.unit());
-        match self.found {
-            Found::Percentile(Percentile::Infinite) => write!(
-                formatter,
-                "{name} is infinite, because that many messages never arrived; the limit is {limit} {unit}"
-            ),
-            Found::Percentile(Percentile::TooFew { samples, needed }) => write!(
-                formatter,
-                "{name} cannot be judged: {samples} messages of the {needed} it needs; run longer or faster"
-            ),
-            Found::Percentile(found) => {
-                write!(
-                    formatter,
-                    "{name} is {found} {unit}, the limit {limit} {unit}"
-                )
-            }
-            Found::Share(found) | Found::ShareAtWorst(found) => {
-                let edge = match self.objective {
-                    Objective::DeliveryRatio => "at least",
-                    _ => "at most",
-                };
-                let worst = match self.found {
-                    Found::ShareAtWorst(_) => " if what is unconfirmed was lost",
-                    _ => "",
-                };
-                write!(
-                    formatter,
-                    "{name} is {found:.5}{unit}{worst}, allowed is {edge} {limit}{unit}"
-                )
-            }
-            Found::NothingExpected => {
-                write!(formatter, "{name} cannot be judged: nothing was sent")
-            }
+/// A broken limit in words.
+fn violation(objective: Objective, limit: f64, found: Found) -> String {
+    let (name, unit) = (objective.name(), objective.unit());
+    match found {
+        Found::Percentile(Percentile::Infinite) => format!(
+            "{name} is infinite, because that many messages never arrived; the limit is {limit} {unit}"
+        ),
+        Found::Percentile(Percentile::TooFew { samples, needed }) => format!(
+            "{name} cannot be judged: {samples} messages of the {needed} it needs; run longer or faster"
+        ),
+        Found::Percentile(found) => {
+            format!("{name} is {found} {unit}, the limit {limit} {unit}")
+        }
+        Found::Share(share) | Found::ShareAtWorst(share) => {
+            let edge = match objective {
+                Objective::DeliveryRatio => "at least",
+                _ => "at most",
+            };
+            let worst = match found {
+                Found::ShareAtWorst(_) => " if what is unconfirmed was lost",
+                _ => "",
+            };
+            format!("{name} is {share:.5}{unit}{worst}, allowed is {edge} {limit}{unit}")
+        }
+        Found::NothingExpected => {
+            format!("{name} cannot be judged: nothing was sent")
         }
     }
 }
@@ -347,13 +323,13 @@ mod tests {
     fn what_is_not_known_is_not_kept() {
         let broken = parse("p99.9<1s").evaluate(&figures());
         assert_eq!(broken.len(), 1);
-        assert!(broken[0].to_string().contains("2000 messages of the 10000"));
+        assert!(broken[0].contains("2000 messages of the 10000"));
         let lossy = SloFigures {
             p99: Percentile::Infinite,
             ..figures()
         };
         let broken = parse("p99<1s").evaluate(&lossy);
-        assert!(broken[0].to_string().starts_with("p99 is infinite"));
+        assert!(broken[0].starts_with("p99 is infinite"));
         let idle = SloFigures {
             expected: 0,
             delivered: 0,
@@ -361,7 +337,7 @@ mod tests {
         };
         let broken = parse("loss<100%,delivery>0").evaluate(&idle);
         assert_eq!(broken.len(), 2);
-        assert_eq!(broken[0].found, Found::NothingExpected);
+        assert!(broken[0].ends_with("nothing was sent"));
     }
 
     #[test]
