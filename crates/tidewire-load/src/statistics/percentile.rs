@@ -10,10 +10,9 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use super::LatencyHistogram;
-use crate::format::{milliseconds, thousands};
+use crate::format::milliseconds;
 
 /// A percentile in milliseconds, or why there is none.
 ///
@@ -124,21 +123,13 @@ impl Quantile {
     /// All but one in ten thousand.
     pub const P9999: Self = Self(999_900);
 
-    /// A share in parts per million.
-    ///
-    /// # Errors
-    /// [`QuantileError`] unless it is from 1 to 999,999: the ends are the minimum and the maximum, which no
-    /// number of samples makes certain.
-    pub const fn from_ppm(ppm: u32) -> Result<Self, QuantileError> {
+    /// A share in parts per million, from 1 to 999,999: the ends are the minimum and the maximum, which no number of
+    /// samples makes certain.
+    pub const fn from_ppm(ppm: u32) -> Option<Self> {
         if ppm == 0 || ppm >= PARTS {
-            return Err(QuantileError(ppm));
+            return None;
         }
-        Ok(Self(ppm))
-    }
-
-    /// The share from 0 to 1.
-    pub fn share(self) -> f64 {
-        f64::from(self.0) / f64::from(PARTS)
+        Some(Self(ppm))
     }
 
     /// Samples below which this percentile is not given: 10 / (1 − q), so that at least ten lie above it.
@@ -156,24 +147,6 @@ impl Quantile {
         PARTS - self.0
     }
 }
-
-impl fmt::Display for Quantile {
-    /// As people say it: `p50`, `p99.9`.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, part) = (self.0 / 10_000, self.0 % 10_000);
-        if part == 0 {
-            return write!(formatter, "p{whole}");
-        }
-        let digits = format!("{part:04}");
-        write!(formatter, "p{whole}.{}", digits.trim_end_matches('0'))
-    }
-}
-
-/// A share that is no percentile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{} parts per million is no percentile; it must be from 1 to {}", .0, thousands(u64::from(PARTS) - 1))]
-#[non_exhaustive]
-pub struct QuantileError(u32);
 
 const PARTS: u32 = 1_000_000;
 
@@ -271,12 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_have_the_names_people_use() {
-        assert_eq!(Quantile::P50.to_string(), "p50");
-        assert_eq!(Quantile::P999.to_string(), "p99.9");
-        assert_eq!(Quantile::P9999.to_string(), "p99.99");
-        assert_eq!(Quantile::from_ppm(0), Err(QuantileError(0)));
-        assert!(Quantile::from_ppm(1_000_000).is_err());
+    fn the_ends_are_no_percentiles() {
+        assert_eq!(Quantile::from_ppm(0), None);
+        assert_eq!(Quantile::from_ppm(1_000_000), None);
     }
 
     proptest! {
@@ -292,7 +262,7 @@ mod tests {
             sorted.extend((0..missing).map(|_| None));
             for quantile in [Quantile::P50, Quantile::P90, Quantile::P95] {
                 let found = Percentile::of(&histogram, missing, quantile);
-                let share_ppm = (quantile.share() * 1e6).round() as usize;
+                let share_ppm = quantile.0 as usize;
                 let rank = (sorted.len() * share_ppm).div_ceil(1_000_000);
                 let lost_enough = missing as usize * 1_000_000
                     >= (1_000_000 - share_ppm) * sorted.len();

@@ -238,7 +238,7 @@ fn quantiles() -> impl Iterator<Item = (f64, Quantile)> {
             return None;
         }
         last_ppm = ppm;
-        Some((x, Quantile::from_ppm(ppm).ok()?))
+        Some((x, Quantile::from_ppm(ppm)?))
     })
 }
 
