@@ -8,15 +8,12 @@ use super::svg::{Anchor, Svg};
 
 pub(crate) struct Plot {
     /// A description for readers who cannot see the drawing.
-    pub(crate) label: String,
+    label: String,
     pub(crate) x: Axis,
-    pub(crate) y: Axis,
-    bands: Vec<Band>,
-    pub(crate) cells: Vec<Heat>,
-    rules: Vec<Rule>,
+    y: Axis,
     lines: Vec<Line>,
-    dots: Vec<Dot>,
-    columns: Vec<Column>,
+    /// Everything but lines and axes.
+    shapes: Vec<(Layer, Shape)>,
     /// The scale of the cells' colours.
     pub(crate) shades: Option<Shades>,
 }
@@ -29,30 +26,6 @@ pub(crate) struct Shades {
     pub(crate) most: String,
 }
 
-/// A shaded part of the width, with its name.
-struct Band {
-    from: f64,
-    to: f64,
-    name: String,
-}
-
-/// A rectangle of a heat map.
-pub(crate) struct Heat {
-    pub(crate) x: (f64, f64),
-    pub(crate) y: (f64, f64),
-    /// From 1, faint, to 6, full.
-    pub(crate) level: u8,
-    pub(crate) tip: String,
-}
-
-/// A named line across the whole width, such as a limit.
-struct Rule {
-    y: f64,
-    /// How it looks: a class of `style.css`.
-    class: &'static str,
-    name: String,
-}
-
 /// A line, possibly interrupted, with its name at its end.
 struct Line {
     name: String,
@@ -61,18 +34,19 @@ struct Line {
     pieces: Vec<Vec<(f64, f64)>>,
 }
 
-/// A measured point.
-struct Dot {
-    place: (f64, f64),
-    class: &'static str,
-    tip: String,
-}
+/// Draws itself where the canvas has its values.
+type Shape = Box<dyn Fn(&Canvas<'_>, &mut Svg)>;
 
-/// A part of the width with a text for the pointer.
-struct Column {
-    from: f64,
-    to: f64,
-    tip: String,
+/// Shapes of a later layer are drawn over those of an earlier one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Bands,
+    Cells,
+    /// After the lines, so that no line crosses a name.
+    BandNames,
+    Rules,
+    Columns,
+    Dots,
 }
 
 impl Plot {
@@ -81,23 +55,48 @@ impl Plot {
             label: label.into(),
             x,
             y,
-            bands: Vec::new(),
-            cells: Vec::new(),
-            rules: Vec::new(),
             lines: Vec::new(),
-            dots: Vec::new(),
-            columns: Vec::new(),
+            shapes: Vec::new(),
             shades: None,
         }
     }
 
+    /// Shades a part of the width, and names it if it is wide enough.
     pub(crate) fn band(&mut self, from: f64, to: f64, name: &str) {
+        self.shape(Layer::Bands, move |canvas, svg| {
+            let (corner, size) = canvas.column(from, to);
+            svg.rect("band", corner, size);
+        });
         let name = name.to_owned();
-        self.bands.push(Band { from, to, name });
+        self.shape(Layer::BandNames, move |canvas, svg| {
+            let ((x, _), (width, _)) = canvas.column(from, to);
+            if width >= text_width(&name) + 6.0 {
+                let place = (x + 4.0, canvas.top + 12.0);
+                svg.text("quiet on-top", Anchor::Start, place, &name);
+            }
+        });
     }
 
+    /// A rectangle of a heat map. Its level is from 1, faint, to [`SHADES`], full.
+    pub(crate) fn cell(&mut self, x: (f64, f64), y: (f64, f64), level: u8, tip: String) {
+        self.shape(Layer::Cells, move |canvas, svg| {
+            let (left, right) = (canvas.x(x.0), canvas.x(x.1));
+            let (bottom, top) = (canvas.y(y.0), canvas.y(y.1));
+            let size = ((right - left).max(0.5), (bottom - top).max(0.5));
+            let class = format!("heat h{level}");
+            svg.tipped_rect(&class, (left, top), size, &tip);
+        });
+    }
+
+    /// A named line across the whole width, such as a limit.
     pub(crate) fn rule(&mut self, y: f64, class: &'static str, name: String) {
-        self.rules.push(Rule { y, class, name });
+        self.shape(Layer::Rules, move |canvas, svg| {
+            let (left, right, y) = (canvas.left, canvas.right, canvas.y(y));
+            svg.line(&format!("rule {class}"), (left, y), (right, y));
+            // A dot on the line must not cover the name.
+            let class = format!("rule-name on-top {class}");
+            svg.text(&class, Anchor::End, (right - 4.0, y - 8.0), &name);
+        });
     }
 
     pub(crate) fn line(&mut self, name: &str, class: &'static str, pieces: Vec<Vec<(f64, f64)>>) {
@@ -109,58 +108,59 @@ impl Plot {
         });
     }
 
-    pub(crate) fn dot(&mut self, place: (f64, f64), class: &'static str, tip: String) {
-        self.dots.push(Dot { place, class, tip });
+    /// A measured point.
+    pub(crate) fn dot(&mut self, (x, y): (f64, f64), class: &'static str, tip: String) {
+        self.shape(Layer::Dots, move |canvas, svg| {
+            svg.circle(class, (canvas.x(x), canvas.y(y)), 4.0, &tip);
+        });
     }
 
+    /// A part of the width with a text for the pointer.
     pub(crate) fn column(&mut self, from: f64, to: f64, tip: String) {
-        self.columns.push(Column { from, to, tip });
+        self.shape(Layer::Columns, move |canvas, svg| {
+            let (corner, size) = canvas.column(from, to);
+            svg.tipped_rect("hit", corner, size, &tip);
+        });
+    }
+
+    fn shape(&mut self, layer: Layer, shape: impl Fn(&Canvas<'_>, &mut Svg) + 'static) {
+        self.shapes.push((layer, Box::new(shape)));
     }
 
     /// The chart, with the sentence above it and the table below it.
     pub(crate) fn drawn(&self, about: impl Into<String>, table: Table) -> Drawn {
         Drawn {
             about: about.into(),
-            picture: self.picture(),
+            picture: Picture {
+                wide: self.draw(560.0, 280.0),
+                narrow: self.draw(340.0, 260.0),
+            },
             table,
         }
     }
 
-    fn picture(&self) -> Picture {
-        Picture {
-            wide: self.draw(&WIDE),
-            narrow: self.draw(&NARROW),
-        }
-    }
-
-    fn draw(&self, frame: &Frame) -> String {
+    /// Draws in units that are pixels at this width.
+    fn draw(&self, width: f64, height: f64) -> String {
         let names = self.lines.iter().map(|line| text_width(&line.name));
         let right = names.fold(RIGHT, |right, name| right.max(name + 10.0));
         let canvas = Canvas {
             plot: self,
             left: LEFT,
-            right: frame.width - right,
+            right: width - right,
             top: TOP,
-            bottom: frame.height - BOTTOM,
+            bottom: height - BOTTOM,
         };
         let mut svg = Svg::default();
-        canvas.bands(&mut svg);
+        canvas.draw(Layer::Bands, &mut svg);
         canvas.axes(&mut svg);
-        canvas.cells(&mut svg);
+        canvas.draw(Layer::Cells, &mut svg);
         canvas.lines(&mut svg);
-        canvas.band_names(&mut svg);
-        canvas.rules(&mut svg);
-        canvas.columns(&mut svg);
-        canvas.dots(&mut svg);
+        for layer in [Layer::BandNames, Layer::Rules, Layer::Columns, Layer::Dots] {
+            canvas.draw(layer, &mut svg);
+        }
         canvas.shades(&mut svg);
-        svg.finish(&self.label, frame.width, frame.height)
+        svg.finish(&self.label, width, height)
     }
-}
-
-/// The size of a drawing in its own units, which are pixels at its intended width.
-struct Frame {
-    width: f64,
-    height: f64,
 }
 
 /// A plot and the rectangle between its axes.
@@ -187,21 +187,10 @@ impl Canvas<'_> {
         ((from, self.top), (to - from, self.bottom - self.top))
     }
 
-    fn bands(&self, svg: &mut Svg) {
-        for band in &self.plot.bands {
-            let (corner, size) = self.column(band.from, band.to);
-            svg.rect("band", corner, size);
-        }
-    }
-
-    /// Writes the names of bands that are wide enough. They are drawn after the lines, so that no line crosses them.
-    fn band_names(&self, svg: &mut Svg) {
-        for band in &self.plot.bands {
-            let ((x, _), (width, _)) = self.column(band.from, band.to);
-            if width >= text_width(&band.name) + 6.0 {
-                let place = (x + 4.0, self.top + 12.0);
-                svg.text("quiet on-top", Anchor::Start, place, &band.name);
-            }
+    fn draw(&self, layer: Layer, svg: &mut Svg) {
+        let shapes = self.plot.shapes.iter();
+        for (_, shape) in shapes.filter(|(its, _)| *its == layer) {
+            shape(self, svg);
         }
     }
 
@@ -227,16 +216,6 @@ impl Canvas<'_> {
         let (above, below) = ((0.0, self.top - 10.0), (right, bottom + 32.0));
         svg.text("quiet", Anchor::Start, above, &self.plot.y.title);
         svg.text("quiet", Anchor::End, below, &self.plot.x.title);
-    }
-
-    fn cells(&self, svg: &mut Svg) {
-        for cell in &self.plot.cells {
-            let (left, right) = (self.x(cell.x.0), self.x(cell.x.1));
-            let (bottom, top) = (self.y(cell.y.0), self.y(cell.y.1));
-            let size = ((right - left).max(0.5), (bottom - top).max(0.5));
-            let class = format!("heat h{}", cell.level);
-            svg.tipped_rect(&class, (left, top), size, &cell.tip);
-        }
     }
 
     /// Draws the scale of the colours, above the right end of the plot.
@@ -299,31 +278,6 @@ impl Canvas<'_> {
             svg.text(&class, Anchor::Start, place, &line.name);
         }
     }
-
-    fn rules(&self, svg: &mut Svg) {
-        for rule in &self.plot.rules {
-            let (class, y) = (rule.class, self.y(rule.y));
-            svg.line(&format!("rule {class}"), (self.left, y), (self.right, y));
-            // A dot on the line must not cover the name.
-            let place = (self.right - 4.0, y - 8.0);
-            let class = format!("rule-name on-top {class}");
-            svg.text(&class, Anchor::End, place, &rule.name);
-        }
-    }
-
-    fn columns(&self, svg: &mut Svg) {
-        for column in &self.plot.columns {
-            let (corner, size) = self.column(column.from, column.to);
-            svg.tipped_rect("hit", corner, size, &column.tip);
-        }
-    }
-
-    fn dots(&self, svg: &mut Svg) {
-        for dot in &self.plot.dots {
-            let place = (self.x(dot.place.0), self.y(dot.place.1));
-            svg.circle(dot.class, place, 4.0, &dot.tip);
-        }
-    }
 }
 
 /// Estimates the width of a text. Fonts differ, and the estimate is rather too wide.
@@ -331,14 +285,6 @@ pub(crate) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.8
 }
 
-const WIDE: Frame = Frame {
-    width: 560.0,
-    height: 280.0,
-};
-const NARROW: Frame = Frame {
-    width: 340.0,
-    height: 260.0,
-};
 const LEFT: f64 = 42.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;

@@ -3,7 +3,7 @@
 use super::course::{Course, Span};
 use crate::format::{few, milliseconds, thousands};
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
-use crate::page::plot::{Heat, Plot, SHADES, Shades};
+use crate::page::plot::{Plot, SHADES, Shades};
 use crate::page::scale::{Axis, compact};
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
@@ -119,17 +119,10 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         let time = span.time(course.runs);
         for (edge, count) in span.heat.iter().filter(|(_, count)| *count > 0) {
             let (low, high) = (lower_edge(*edge), *edge);
-            plot.cells.push(Heat {
-                x: (span.from, span.to),
-                y: (low, high),
-                level: level(span.density(*count), densest),
-                tip: format!(
-                    "{time}\n{} to {} ms\n{} messages",
-                    milliseconds(low),
-                    milliseconds(high),
-                    thousands(*count)
-                ),
-            });
+            let level = level(span.density(*count), densest);
+            let ([least, most], count) = ([low, high].map(milliseconds), thousands(*count));
+            let tip = format!("{time}\n{least} to {most} ms\n{count} messages");
+            plot.cell((span.from, span.to), (low, high), level, tip);
         }
         let total = span
             .heat
