@@ -7,7 +7,6 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::contract::{Account, Measured, Said};
-use crate::probes::Edge;
 
 /// The program's end of its standard streams.
 #[expect(missing_debug_implementations, reason = "streams have none")]
@@ -52,6 +51,16 @@ impl Stage {
     /// A driver is warm and starts to count.
     pub(crate) fn started(&mut self) -> Result<(), RoleError> {
         self.say(&Said::Started(true))
+    }
+
+    /// The same for a driver whose thread is the one that works.
+    pub(crate) fn begin(&mut self) -> Result<Window<'_>, RoleError> {
+        let allocated_before = allocated_bytes();
+        self.started()?;
+        Ok(Window {
+            stage: self,
+            allocated_before,
+        })
     }
 
     /// A driver counts no more, and waits for what is still under way.
@@ -116,46 +125,25 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> OrFailed<T> for Result<T, E> {
     }
 }
 
-/// The window of a driver: tells the runner when it begins and ends, and what this thread allocated meanwhile.
-pub(crate) struct Window<'s> {
-    stage: &'s mut Stage,
-    at_start: Option<u64>,
-    within: Option<u64>,
+impl From<RoleError> for io::Error {
+    fn from(error: RoleError) -> Self {
+        Self::other(error)
+    }
 }
 
-impl<'s> Window<'s> {
-    /// Of a driver that has not begun to count.
-    pub(crate) fn new(stage: &'s mut Stage) -> Self {
-        Self {
-            stage,
-            at_start: None,
-            within: None,
-        }
-    }
+/// The window of a driver, which has begun.
+pub(crate) struct Window<'s> {
+    stage: &'s mut Stage,
+    allocated_before: Option<u64>,
+}
 
-    /// An end of the window is here.
-    pub(crate) fn at(&mut self, edge: Edge) -> Result<(), RoleError> {
-        match edge {
-            Edge::Start => {
-                self.at_start = allocated_bytes();
-                self.stage.started()
-            }
-            Edge::End => {
-                let bytes = allocated_bytes().zip(self.at_start);
-                self.within = bytes.map(|(after, before)| after - before);
-                self.stage.stopped()
-            }
-        }
-    }
-
-    /// The same for a probe, which knows only errors of the system.
-    pub(crate) fn at_edge(&mut self, edge: Edge) -> io::Result<()> {
-        self.at(edge).map_err(io::Error::other)
-    }
-
-    /// The bytes that this thread asked its allocator for within the window, where the program counts them.
-    pub(crate) fn allocated_bytes(&self) -> Option<u64> {
-        self.within
+impl Window<'_> {
+    /// Tells the runner that the window is over. Returns the bytes that this thread asked its allocator for within it, where
+    /// the program counts them.
+    pub(crate) fn end(self) -> Result<Option<u64>, RoleError> {
+        let bytes = allocated_bytes().zip(self.allocated_before);
+        self.stage.stopped()?;
+        Ok(bytes.map(|(after, before)| after - before))
     }
 }
 

@@ -1,17 +1,19 @@
 //! Echo over UDP, bare: with segmentation offload on both sides, which is what makes small datagrams cheap.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 
-use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocations};
-use super::flight::Flight;
+use super::echo::{Client, EchoConnection, EchoLoad, publish_allocations};
+use super::flight::{Flight, Replies};
 use super::wait::WaitSet;
-use super::{AtEdge, Frame};
+use super::{Frame, or_none};
+use crate::contract::Measured;
+use crate::stage::Stage;
 
 /// A socket on a free port of the loopback interface, which hands runs of datagrams over in one call, or each by itself.
 pub(crate) fn bind(offload: bool) -> io::Result<DatagramSocket> {
@@ -36,7 +38,7 @@ pub(crate) fn serve(
     let mut answers = Vec::with_capacity(RUN_BYTES_MAX);
     while !stop.load(Ordering::Relaxed) {
         set.wait(&mut ready)?;
-        while receive(socket, &mut batch)? > 0 {
+        while or_none(socket.receive(&mut batch))? > 0 {
             let mut run: Option<(SocketAddr, usize)> = None;
             for datagram in &batch {
                 let this = (datagram.peer, datagram.bytes.len());
@@ -63,133 +65,100 @@ pub(crate) fn serve(
 /// Offers the load to `server`, from a socket for each connection, as [`super::echo::drive`] does.
 pub(crate) fn drive(
     server: SocketAddr,
-    load: &EchoLoad,
-    at_edge: AtEdge<'_>,
-) -> io::Result<EchoOutcome> {
-    measure(&mut Client::new(server, load)?, load, at_edge)
-}
-
-struct Client {
-    server: SocketAddr,
-    frame: Frame,
-    in_flight: u64,
-    set: WaitSet,
-    peers: Vec<Peer>,
-    batch: DatagramBatch,
-    block: Vec<u8>,
-    ready: Vec<usize>,
-    lost: u64,
+    load: &EchoLoad<'_>,
+    stage: &mut Stage,
+) -> io::Result<Measured> {
+    let connect = || {
+        Ok(Peer {
+            server,
+            socket: bind(true)?,
+            next: 0,
+            expected: 0,
+            lost: 0,
+            flight: Flight::default(),
+        })
+    };
+    let batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
+    Client::new(load, batch, connect)?.measure(load.work, stage)
 }
 
 struct Peer {
+    server: SocketAddr,
     socket: DatagramSocket,
     next: u64,
     expected: u64,
+    lost: u64,
     flight: Flight,
 }
 
-impl Client {
-    fn new(server: SocketAddr, load: &EchoLoad) -> io::Result<Self> {
-        let set = WaitSet::new()?;
-        let mut peers = Vec::with_capacity(load.connections);
-        for number in 0..load.connections {
-            let socket = bind(true)?;
-            set.add(socket.as_fd(), number)?;
-            peers.push(Peer {
-                socket,
-                next: 0,
-                expected: 0,
-                flight: Flight::default(),
-            });
-        }
-        let mut client = Self {
-            server,
-            frame: load.frame.clone(),
-            in_flight: load.in_flight,
-            set,
-            peers,
-            batch: DatagramBatch::new(DatagramBatch::SLOTS_MAX),
-            block: Vec::new(),
-            ready: Vec::new(),
-            lost: 0,
-        };
-        for number in 0..load.connections {
-            client.fill(number)?;
-        }
-        Ok(client)
-    }
-
-    /// Sends what is missing from the number in flight.
-    fn fill(&mut self, number: usize) -> io::Result<()> {
-        let peer = &mut self.peers[number];
-        let missing = self.in_flight - (peer.next - peer.expected);
-        if missing == 0 {
-            return Ok(());
-        }
-        self.block.clear();
-        self.frame.append(&mut self.block, peer.next, missing);
-        peer.next += missing;
-        peer.flight.sent(peer.next, now_ns());
-        let bytes = self.frame.bytes();
-        for run in self.block.chunks(RUN_BYTES_MAX / bytes * bytes) {
-            send_all(&peer.socket, self.server, bytes, run)?;
-        }
-        Ok(())
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
-impl EchoClient for Client {
-    fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
-        self.set.wait(&mut self.ready)?;
-        for index in 0..self.ready.len() {
-            let number = self.ready[index];
-            let peer = &mut self.peers[number];
-            if receive(&peer.socket, &mut self.batch)? == 0 {
-                continue;
-            }
-            let mut replies = 0;
-            let datagrams = self.batch.iter();
-            // A server may put several replies into a datagram.
-            for reply in datagrams.flat_map(|one| one.bytes.chunks(self.frame.reply_bytes())) {
-                let reply = self.frame.number_of(reply);
-                let expected = peer.expected..peer.next;
-                let Some(reply) = reply.filter(|reply| expected.contains(reply)) else {
-                    return Err(io::Error::other("a reply that is not due"));
-                };
-                // Loopback keeps the order, so what was overtaken will not come.
-                self.lost += reply - peer.expected;
-                peer.expected = reply + 1;
-                replies += 1;
-            }
-            let now = now_ns();
-            let latency = counted.as_deref_mut().map(|outcome| &mut outcome.latency);
-            peer.flight.answered(peer.expected, now, latency);
-            if let Some(outcome) = counted.as_deref_mut() {
-                outcome.replies += replies;
-            }
-            if goes_on {
-                self.fill(number)?;
-            }
+impl EchoConnection for Peer {
+    type Buffer = DatagramBatch;
+
+    fn send(
+        &mut self,
+        frame: &Frame,
+        count: u64,
+        now_ns: u64,
+        block: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        block.clear();
+        frame.append(block, self.next, count);
+        self.next += count;
+        self.flight.sent(self.next, now_ns);
+        let bytes = frame.bytes();
+        for run in block.chunks(RUN_BYTES_MAX / bytes * bytes) {
+            send_all(&self.socket, self.server, bytes, run)?;
         }
         Ok(())
     }
 
-    fn unanswered(&self) -> u64 {
-        self.peers
+    fn receive(
+        &mut self,
+        frame: &Frame,
+        batch: &mut DatagramBatch,
+        counted: Option<&mut Replies>,
+    ) -> io::Result<(u64, u64)> {
+        if or_none(self.socket.receive(batch))? == 0 {
+            return Ok((0, 0));
+        }
+        let (first, mut replies) = (self.expected, 0);
+        // A server may put several replies into a datagram.
+        for reply in batch
             .iter()
-            .map(|peer| peer.next - peer.expected)
-            .sum()
+            .flat_map(|one| one.bytes.chunks(frame.reply_bytes()))
+        {
+            let expected = self.expected..self.next;
+            let Some(reply) = frame
+                .number_of(reply)
+                .filter(|reply| expected.contains(reply))
+            else {
+                return Err(io::Error::other("a reply that is not due"));
+            };
+            // Loopback keeps the order, so what was overtaken will not come.
+            self.lost += reply - self.expected;
+            self.expected = reply + 1;
+            replies += 1;
+        }
+        let now = now_ns();
+        self.flight.answered(self.expected, now, replies, counted);
+        Ok((self.expected - first, now))
+    }
+
+    fn unanswered(&self) -> u64 {
+        self.next - self.expected
     }
 
     fn lost(&self) -> u64 {
         self.lost
-    }
-}
-
-pub(super) fn receive(socket: &DatagramSocket, batch: &mut DatagramBatch) -> io::Result<usize> {
-    match socket.receive(batch) {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
-        result => result,
     }
 }
 
@@ -202,10 +171,9 @@ pub(super) fn send_all(
     mut bytes: &[u8],
 ) -> io::Result<()> {
     while !bytes.is_empty() {
-        match socket.send(peer, datagram_bytes, bytes) {
-            Ok(count) => bytes = bytes.get(count * datagram_bytes..).unwrap_or_default(),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
+        match or_none(socket.send(peer, datagram_bytes, bytes))? {
+            0 => return Ok(()),
+            count => bytes = bytes.get(count * datagram_bytes..).unwrap_or_default(),
         }
     }
     Ok(())
@@ -219,6 +187,7 @@ pub(crate) const RUN_BYTES_MAX: usize = 64 * 1_000;
 
 #[cfg(test)]
 mod tests {
+    use super::super::echo::short_and_lossless;
     use super::*;
 
     #[test]
@@ -229,10 +198,9 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&socket, &stop, &AtomicU64::new(0)).unwrap());
             for (connections, in_flight) in [(1, 1), (3, 64)] {
-                let load = EchoLoad::short(connections, in_flight);
-                let outcome = drive(address, &load, &mut |_| Ok(())).unwrap();
-                assert!(outcome.replies > 0 && outcome.latency.count() > 0);
-                assert_eq!(outcome.lost, 0);
+                short_and_lossless(connections, in_flight, |load, stage| {
+                    drive(address, load, stage)
+                });
             }
             stop.store(true, Ordering::Relaxed);
         });

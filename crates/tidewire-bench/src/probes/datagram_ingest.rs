@@ -14,30 +14,20 @@ use std::time::Duration;
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 
-use super::datagram::{bind, receive, send_all};
+use super::datagram::{RUN_BYTES_MAX, bind, send_all};
 use super::ingest::Received;
 use super::wait::WaitSet;
-use super::{Frame, Parse};
-
-/// The load of the sender.
-#[derive(Clone, Debug)]
-pub(crate) struct DatagramLoad {
-    /// Number of senders, each with a socket of its own.
-    pub(crate) connections: usize,
-    /// Frames of each of them that are on their way, at most.
-    pub(crate) in_flight: u64,
-    /// Bytes of a datagram; it holds as many whole frames as fit, at least one.
-    pub(crate) datagram_bytes: usize,
-    pub(crate) frame: Frame,
-    /// Whether runs of datagrams are handed over in one call.
-    pub(crate) offload: bool,
-}
+use super::{Frame, Parse, or_none};
+use crate::contract::Work;
 
 /// Sockets that send.
 #[derive(Debug)]
 pub(crate) struct DatagramSender {
     server: SocketAddr,
-    load: DatagramLoad,
+    frame: Frame,
+    in_flight: u64,
+    /// Frames of a datagram.
+    each: u64,
     set: WaitSet,
     peers: Vec<Peer>,
     batch: DatagramBatch,
@@ -69,7 +59,7 @@ pub(crate) fn serve(
     let mut frames = 0;
     while !stop.load(Ordering::Relaxed) {
         set.wait(&mut ready)?;
-        while receive(socket, &mut batch)? > 0 {
+        while or_none(socket.receive(&mut batch))? > 0 {
             // Datagrams of one sender come in runs, each of which is looked up once.
             let mut datagrams = batch.iter().peekable();
             while let Some(datagram) = datagrams.next() {
@@ -106,11 +96,18 @@ fn count(parse: Parse, frame_bytes: usize, datagram: &[u8]) -> u64 {
 }
 
 impl DatagramSender {
-    pub(crate) fn open(server: SocketAddr, load: &DatagramLoad) -> io::Result<Self> {
+    /// A socket for each connection of the work, of which so many frames may be on their way. A datagram has as many whole
+    /// frames as fit into the bytes of a write, at least one. With `offload` runs of datagrams are handed over in one call.
+    pub(crate) fn open(
+        server: SocketAddr,
+        work: &Work,
+        frame: Frame,
+        offload: bool,
+    ) -> io::Result<Self> {
         let set = WaitSet::new()?;
-        let mut peers = Vec::with_capacity(load.connections);
-        for number in 0..load.connections {
-            let socket = bind(load.offload)?;
+        let mut peers = Vec::with_capacity(work.connections);
+        for number in 0..work.connections {
+            let socket = bind(offload)?;
             set.add(socket.as_fd(), number)?;
             peers.push(Peer {
                 socket,
@@ -120,7 +117,9 @@ impl DatagramSender {
         }
         Ok(Self {
             server,
-            load: load.clone(),
+            in_flight: work.in_flight as u64,
+            each: (work.write_bytes / frame.bytes()).max(1) as u64,
+            frame,
             set,
             peers,
             batch: DatagramBatch::new(1),
@@ -140,7 +139,7 @@ impl DatagramSender {
             self.set.wait(&mut self.ready)?;
             for &number in &self.ready {
                 let peer = &mut self.peers[number];
-                receive(&peer.socket, &mut self.batch)?;
+                or_none(peer.socket.receive(&mut self.batch))?;
                 for told in &self.batch {
                     let told = told.bytes.first_chunk().copied().map(u64::from_le_bytes);
                     peer.told = peer.told.max(told.unwrap_or_default());
@@ -152,19 +151,15 @@ impl DatagramSender {
 
     /// Sends what may still be on its way, in whole datagrams.
     fn fill(&mut self, number: usize) -> io::Result<()> {
-        let frame_bytes = self.load.frame.bytes();
-        let each = (self.load.datagram_bytes / frame_bytes).max(1) as u64;
         let peer = &mut self.peers[number];
-        let free = self.load.in_flight - (peer.sent - peer.told);
-        let frames = free / each * each;
+        let free = self.in_flight - (peer.sent - peer.told);
+        let frames = free / self.each * self.each;
         self.block.clear();
-        self.load.frame.append(&mut self.block, peer.sent, frames);
+        self.frame.append(&mut self.block, peer.sent, frames);
         peer.sent += frames;
-        let datagram_bytes = each as usize * frame_bytes;
-        for run in self
-            .block
-            .chunks(RUN_BYTES_MAX / datagram_bytes * datagram_bytes)
-        {
+        let datagram_bytes = self.each as usize * self.frame.bytes();
+        let run_bytes = RUN_BYTES_MAX / datagram_bytes * datagram_bytes;
+        for run in self.block.chunks(run_bytes) {
             send_all(&peer.socket, self.server, datagram_bytes, run)?;
         }
         Ok(())
@@ -175,9 +170,6 @@ impl DatagramSender {
         self.peers.iter().map(|peer| peer.sent).sum()
     }
 }
-
-/// Bytes handed over at once.
-const RUN_BYTES_MAX: usize = super::datagram::RUN_BYTES_MAX;
 
 /// Bytes of a datagram that fits every Ethernet.
 pub(crate) const PACKED_BYTES: usize = 1_472;
@@ -198,14 +190,14 @@ mod tests {
             let (stop, received) = (AtomicBool::new(false), Received::default());
             std::thread::scope(|scope| {
                 scope.spawn(|| serve(&socket, (parse, 32), 64, &stop, &received).unwrap());
-                let load = DatagramLoad {
+                let work = Work {
                     connections: 2,
                     in_flight: 512,
-                    datagram_bytes,
-                    frame: Frame::one_way(parse, 32),
-                    offload,
+                    write_bytes: datagram_bytes,
+                    ..Work::default()
                 };
-                let mut sender = DatagramSender::open(address, &load).unwrap();
+                let frame = Frame::one_way(parse, 32);
+                let mut sender = DatagramSender::open(address, &work, frame, offload).unwrap();
                 let mut sent = 0;
                 while sent < 2_000 {
                     sender.send_for(Duration::from_millis(5)).unwrap();

@@ -1,8 +1,8 @@
 //! Echo, bare: the server sends back what it reads; the client keeps a number of frames in flight on each connection
 //! and checks the number of every reply.
 
-use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,63 +10,33 @@ use tidewire::Kind;
 use tidewire_io::allocation::thread_allocations;
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, Stream};
-use tidewire_load::statistics::LatencyHistogram;
 use tidewire_proto::codec::{Codec, Decoded, Tw1};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 
-use super::flight::Flight;
+use super::flight::{Flight, Replies};
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{AtEdge, BLOCK_BYTES, Edge, Frame, Link};
+use super::{BLOCK_BYTES, Frame, Link, Unfinished, or_none, received};
+use crate::contract::{Measured, Work};
+use crate::stage::Stage;
 
-/// The load of the client.
-#[derive(Clone, Debug)]
-pub(crate) struct EchoLoad {
-    pub(crate) connections: usize,
-    /// Frames sent and not yet answered, for each connection.
-    pub(crate) in_flight: u64,
-    /// Time before it starts to count, in which connections and caches become warm.
-    pub(crate) warm_up: Duration,
-    pub(crate) duration: Duration,
+/// The load of the client: connections, messages in flight and times are those of the work.
+#[derive(Debug)]
+pub(crate) struct EchoLoad<'a> {
+    pub(crate) work: &'a Work,
     pub(crate) frame: Frame,
     /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
     pub(crate) greets: bool,
 }
 
-#[cfg(test)]
-impl EchoLoad {
-    /// A load of frames of 32 bytes for a bare server, over in 50 ms.
-    pub(super) fn short(connections: usize, in_flight: u64) -> Self {
-        Self {
-            connections,
-            in_flight,
-            warm_up: Duration::ZERO,
-            duration: Duration::from_millis(50),
-            frame: Frame::one_way(super::Parse::Tw1, 32),
-            greets: false,
-        }
-    }
-}
-
-/// The result of the client.
-#[derive(Debug)]
-pub(crate) struct EchoOutcome {
-    /// Replies counted after the warm-up, every one of them with the number it should have.
-    pub(crate) replies: u64,
-    /// Frames sent since the beginning that were not answered within [`DRAIN`] after the end.
-    pub(crate) lost: u64,
-    /// How long they were counted, in seconds.
-    pub(crate) seconds: f64,
-    /// Time from sending a frame to its reply, in nanoseconds, of the counted replies.
-    pub(crate) latency: LatencyHistogram,
-}
-
 #[derive(Debug)]
 struct Connection<L> {
     stream: L,
-    /// Bytes read that are not yet a whole frame, in the client; bytes not yet written, in the server.
+    /// In the server: bytes not yet written.
     rest: Vec<u8>,
     blocked: bool,
+    /// In the client: bytes read that are not yet a whole reply.
+    unfinished: Unfinished,
     next_number: u64,
     expected: u64,
     flight: Flight,
@@ -115,19 +85,38 @@ pub(crate) fn serve_with<L: Link>(
     Ok(())
 }
 
-/// Connects, offers the load, calls `at_edge` at both ends of its window, and waits for the last replies.
+/// Connects, offers the load, and waits for the last replies.
 pub(crate) fn drive<L: Link>(
     address: &SocketAddress,
-    load: &EchoLoad,
-    at_edge: AtEdge<'_>,
-) -> io::Result<EchoOutcome> {
-    measure(&mut Client::<L>::connect(address, load)?, load, at_edge)
+    load: &EchoLoad<'_>,
+    stage: &mut Stage,
+) -> io::Result<Measured> {
+    let connect = || connect(address, load.greets).map(Connection::<L>::new);
+    Client::new(load, vec![0; BLOCK_BYTES], connect)?.measure(load.work, stage)
 }
 
-/// A client that goes round once when it is asked to.
-pub(super) trait EchoClient {
-    /// Waits for what is ready and reads it, into `counted` where it counts; sends again what came if it `goes_on`.
-    fn turn(&mut self, counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()>;
+/// One connection of a client, or a socket for datagrams.
+pub(super) trait EchoConnection: AsFd {
+    /// What all connections of a client read into.
+    type Buffer;
+
+    /// Sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.
+    fn send(
+        &mut self,
+        frame: &Frame,
+        count: u64,
+        now_ns: u64,
+        block: &mut Vec<u8>,
+    ) -> io::Result<()>;
+
+    /// Reads and checks replies, into `counted` where they count. Returns how many frames are to follow them, and when they
+    /// came.
+    fn receive(
+        &mut self,
+        frame: &Frame,
+        buffer: &mut Self::Buffer,
+        counted: Option<&mut Replies>,
+    ) -> io::Result<(u64, u64)>;
 
     /// Frames on their way.
     fn unanswered(&self) -> u64;
@@ -138,92 +127,85 @@ pub(super) trait EchoClient {
     }
 }
 
-/// Warms up, counts for as long as the load says, and waits for what is on its way. Calls `at_edge` when it begins to count
-/// and when it has counted.
-pub(super) fn measure(
-    client: &mut impl EchoClient,
-    load: &EchoLoad,
-    at_edge: AtEdge<'_>,
-) -> io::Result<EchoOutcome> {
-    let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
-    while now_ns() < warm_ns {
-        client.turn(None, true)?;
-    }
-    let mut outcome = EchoOutcome {
-        replies: 0,
-        lost: 0,
-        seconds: 0.0,
-        latency: LatencyHistogram::new(),
-    };
-    at_edge(Edge::Start)?;
-    let from_ns = now_ns();
-    let until_ns = from_ns + load.duration.as_nanos() as u64;
-    while now_ns() < until_ns {
-        client.turn(Some(&mut outcome), true)?;
-    }
-    outcome.seconds = (now_ns() - from_ns) as f64 / 1e9;
-    at_edge(Edge::End)?;
-    let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
-    while client.unanswered() > 0 && now_ns() < drained_ns {
-        client.turn(None, false)?;
-    }
-    outcome.lost = client.lost() + client.unanswered();
-    Ok(outcome)
-}
-
 /// The client's connections and what it needs to serve them.
-struct Client<L> {
-    frame: Frame,
+pub(super) struct Client<'a, C: EchoConnection> {
+    frame: &'a Frame,
     set: WaitSet,
-    connections: Vec<Connection<L>>,
+    connections: Vec<C>,
     ready: Vec<usize>,
-    buffer: Vec<u8>,
+    buffer: C::Buffer,
     block: Vec<u8>,
 }
 
-impl<L: Link> Client<L> {
+impl<'a, C: EchoConnection> Client<'a, C> {
     /// Connects all and sends what is to be in flight.
-    fn connect(address: &SocketAddress, load: &EchoLoad) -> io::Result<Self> {
+    pub(super) fn new(
+        load: &'a EchoLoad<'_>,
+        buffer: C::Buffer,
+        connect: impl Fn() -> io::Result<C>,
+    ) -> io::Result<Self> {
         let mut client = Self {
-            frame: load.frame.clone(),
+            frame: &load.frame,
             set: WaitSet::new()?,
-            connections: Vec::with_capacity(load.connections),
+            connections: Vec::with_capacity(load.work.connections),
             ready: Vec::new(),
-            buffer: vec![0; BLOCK_BYTES],
+            buffer,
             block: Vec::with_capacity(BLOCK_BYTES),
         };
-        for number in 0..load.connections {
-            let link: L = connect(address, load.greets)?;
-            let connection = Connection::new(link);
-            client.set.add(connection.stream.as_fd(), number)?;
+        for number in 0..load.work.connections {
+            let connection = connect()?;
+            client.set.add(&connection, number)?;
             client.connections.push(connection);
         }
         for connection in &mut client.connections {
-            connection.send(&client.frame, load.in_flight, now_ns(), &mut client.block)?;
+            let in_flight = load.work.in_flight as u64;
+            connection.send(client.frame, in_flight, now_ns(), &mut client.block)?;
         }
         Ok(client)
     }
-}
 
-impl<L: Link> EchoClient for Client<L> {
-    fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
+    /// Warms up, counts for as long as the work says, and waits for what is on its way.
+    pub(super) fn measure(&mut self, work: &Work, stage: &mut Stage) -> io::Result<Measured> {
+        let warm_ns = now_ns() + work.warm_up_ms * 1_000_000;
+        while now_ns() < warm_ns {
+            self.turn(None, true)?;
+        }
+        let mut replies = Replies::default();
+        let window = stage.begin()?;
+        let from_ns = now_ns();
+        let until_ns = from_ns + work.measure_ms * 1_000_000;
+        while now_ns() < until_ns {
+            self.turn(Some(&mut replies), true)?;
+        }
+        let seconds = (now_ns() - from_ns) as f64 / 1e9;
+        let allocated_bytes = window.end()?;
+        let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
+        while self.unanswered() > 0 && now_ns() < drained_ns {
+            self.turn(None, false)?;
+        }
+        let lost = self.connections.iter().map(C::lost).sum::<u64>() + self.unanswered();
+        Ok(Measured {
+            allocated_bytes,
+            ..Measured::verified(replies.count, seconds, lost).with_times(&replies.latency)
+        })
+    }
+
+    /// Waits for what is ready and reads it; sends again what came if it `goes_on`.
+    fn turn(&mut self, mut counted: Option<&mut Replies>, goes_on: bool) -> io::Result<()> {
         self.set.wait(&mut self.ready)?;
         for &number in &self.ready {
             let connection = &mut self.connections[number];
             let counted = counted.as_deref_mut();
-            let (replies, now) = connection.receive(&self.frame, &mut self.buffer, counted)?;
+            let (count, now) = connection.receive(self.frame, &mut self.buffer, counted)?;
             if goes_on {
-                connection.send(&self.frame, replies, now, &mut self.block)?;
+                connection.send(self.frame, count, now, &mut self.block)?;
             }
         }
         Ok(())
     }
 
     fn unanswered(&self) -> u64 {
-        self.connections
-            .iter()
-            .map(|connection| connection.next_number - connection.expected)
-            .sum()
+        self.connections.iter().map(C::unanswered).sum()
     }
 }
 
@@ -280,12 +262,8 @@ fn greet(stream: &mut impl Link, set: &mut WaitSet) -> io::Result<()> {
             Decoded::Incomplete { .. } => {}
         }
         set.wait(&mut ready)?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => answer.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
+        let count = received(stream.read(&mut buffer))?.unwrap_or_default();
+        answer.extend_from_slice(&buffer[..count]);
     }
 }
 
@@ -295,6 +273,7 @@ impl<L: Link> Connection<L> {
             stream,
             rest: Vec::new(),
             blocked: false,
+            unfinished: Unfinished::default(),
             next_number: 0,
             expected: 0,
             flight: Flight::default(),
@@ -308,11 +287,8 @@ impl<L: Link> Connection<L> {
             self.write(&waiting)?;
         }
         while !self.blocked {
-            let count = match self.stream.read(buffer) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+            let Some(count) = received(self.stream.read(buffer))? else {
+                return Ok(());
             };
             answer(&mut buffer[..count]);
             self.write(&buffer[..count])?;
@@ -324,17 +300,22 @@ impl<L: Link> Connection<L> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let count = match self.stream.write(bytes) {
-            Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
-        };
+        let count = or_none(self.stream.write(bytes))?;
         self.rest.extend_from_slice(&bytes[count..]);
         self.blocked = count < bytes.len() || self.stream.is_blocked();
         Ok(())
     }
+}
 
-    /// Client: sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.
+impl<L: AsFd> AsFd for Connection<L> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl<L: Link> EchoConnection for Connection<L> {
+    type Buffer = Vec<u8>;
+
     fn send(
         &mut self,
         frame: &Frame,
@@ -358,25 +339,19 @@ impl<L: Link> Connection<L> {
         Ok(())
     }
 
-    /// Client: reads and checks replies. Returns how many, and when.
     fn receive(
         &mut self,
         frame: &Frame,
-        buffer: &mut [u8],
-        mut counted: Option<&mut EchoOutcome>,
+        buffer: &mut Vec<u8>,
+        counted: Option<&mut Replies>,
     ) -> io::Result<(u64, u64)> {
-        let kept = self.rest.len();
-        buffer[..kept].copy_from_slice(&self.rest);
-        let filled = match self.stream.read(&mut buffer[kept..]) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => kept + count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((0, 0)),
-            Err(error) => return Err(error),
+        let read = |room: &mut [u8]| self.stream.read(room);
+        let Some(filled) = self.unfinished.fill(buffer, read)? else {
+            return Ok((0, 0));
         };
+        let first = self.expected;
         let replies = buffer[..filled].chunks_exact(frame.reply_bytes());
-        self.rest.clear();
-        self.rest.extend_from_slice(replies.remainder());
-        let mut count = 0;
+        self.unfinished.keep(replies.remainder());
         for reply in replies {
             if !frame.has_number(reply, self.expected) {
                 return Err(io::Error::other(format!(
@@ -385,15 +360,15 @@ impl<L: Link> Connection<L> {
                 )));
             }
             self.expected += 1;
-            count += 1;
         }
+        let count = self.expected - first;
         let now = now_ns();
-        let latency = counted.as_deref_mut().map(|outcome| &mut outcome.latency);
-        self.flight.answered(self.expected, now, latency);
-        if let Some(outcome) = counted {
-            outcome.replies += count;
-        }
+        self.flight.answered(self.expected, now, count, counted);
         Ok((count, now))
+    }
+
+    fn unanswered(&self) -> u64 {
+        self.next_number - self.expected
     }
 }
 
@@ -406,3 +381,26 @@ pub(super) fn publish_allocations(allocated_bytes: &AtomicU64) {
 
 /// Longest wait for the replies that are due when the time is over.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);
+
+/// Drives a bare server for 50 ms with frames of 32 bytes, and expects that replies come and nothing is lost.
+#[cfg(test)]
+pub(super) fn short_and_lossless(
+    connections: usize,
+    in_flight: usize,
+    drive: impl FnOnce(&EchoLoad<'_>, &mut Stage) -> io::Result<Measured>,
+) {
+    let work = Work {
+        connections,
+        in_flight,
+        measure_ms: 50,
+        ..Work::default()
+    };
+    let load = EchoLoad {
+        work: &work,
+        frame: Frame::one_way(super::Parse::Tw1, 32),
+        greets: false,
+    };
+    let measured = drive(&load, &mut Stage::new(io::empty(), io::sink())).unwrap();
+    assert!(measured.messages > 0 && measured.latency.unwrap().samples > 0);
+    assert_eq!(measured.lost, 0);
+}

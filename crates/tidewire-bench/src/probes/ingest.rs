@@ -1,7 +1,7 @@
 //! Ingest, bare: a sender that writes blocks of frames as fast as its sockets take them, and a receiver that counts
 //! bytes or finds the frames in them.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,18 +11,8 @@ use tidewire_io::socket::{Listener, SocketAddress};
 
 use super::echo::{connect, publish_allocations};
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{BLOCK_BYTES, Frame, Link, Parse};
-
-/// The load of the sender.
-#[derive(Clone, Debug)]
-pub(crate) struct IngestLoad {
-    pub(crate) connections: usize,
-    /// Bytes of one write; it holds as many whole frames as fit, at least one.
-    pub(crate) write_bytes: usize,
-    pub(crate) frame: Frame,
-    /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
-    pub(crate) greets: bool,
-}
+use super::{BLOCK_BYTES, Frame, Link, Parse, Unfinished, or_none};
+use crate::contract::Work;
 
 /// Connections that are written to. They are closed when this is dropped, which should be after the receiver has taken
 /// everything: a connection that is closed with bytes unread on its own side resets the other.
@@ -42,15 +32,14 @@ pub(crate) struct Sender<L> {
 pub(crate) struct Received {
     /// Frames, unless only bytes are counted.
     pub(crate) frames: AtomicU64,
-    /// Bytes that were read.
+    /// Bytes of these frames, or all that were read.
     pub(crate) bytes: AtomicU64,
-    /// Bytes at the end of connections that were no whole frame.
-    pub(crate) torn_bytes: AtomicU64,
     /// Bytes that the receiving thread has asked its allocator for, where that counts them.
     pub(crate) allocated_bytes: AtomicU64,
 }
 
-/// Counts what arrives, in reads of at most `read_bytes`, until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
+/// Counts what arrives, in reads of at most `read_bytes`, until `stop` is set, or `connections` have come and gone. A
+/// connection that breaks has gone.
 pub(crate) fn serve<L: Link>(
     listener: &Listener,
     parse: Parse,
@@ -60,97 +49,86 @@ pub(crate) fn serve<L: Link>(
     received: &Received,
 ) -> io::Result<()> {
     let mut set = AcceptSet::new(listener)?;
-    // A connection and its unfinished frame.
-    let mut open: Vec<Option<(L, Vec<u8>)>> = Vec::new();
-    let mut counts = Counts::default();
+    let mut open: Vec<Option<(L, Unfinished)>> = Vec::new();
+    let (mut frames, mut bytes) = (0, 0);
     let mut buffer = vec![0; read_bytes];
     let mut ready = Vec::new();
     let mut gone = 0;
     while !stop.load(Ordering::Relaxed) && gone < connections {
         set.wait_for(&mut ready, TIMEOUT, |stream| {
-            open.push(L::accept(stream).ok().map(|link| (link, Vec::new())));
+            open.push(
+                L::accept(stream)
+                    .ok()
+                    .map(|link| (link, Unfinished::default())),
+            );
         })?;
         for &number in &ready {
-            let Some((stream, rest)) = open[number].as_mut() else {
+            let Some((stream, unfinished)) = open[number].as_mut() else {
                 continue;
             };
-            if drain(stream, rest, parse, &mut buffer, &mut counts) {
-                counts.torn_bytes += rest.len() as u64;
+            let count = |(some, of_them): (u64, usize)| {
+                frames += some;
+                bytes += of_them as u64;
+            };
+            if drain(stream, unfinished, parse, &mut buffer, count).is_err() {
                 open[number] = None;
                 gone += 1;
             }
         }
-        counts.publish(received);
+        received.frames.store(frames, Ordering::Relaxed);
+        received.bytes.store(bytes, Ordering::Relaxed);
+        publish_allocations(&received.allocated_bytes);
     }
     Ok(())
 }
 
-/// The counts of the receiving thread. It publishes them once a turn.
-#[derive(Default)]
-struct Counts {
-    frames: u64,
-    bytes: u64,
-    torn_bytes: u64,
-}
-
-impl Counts {
-    fn publish(&self, received: &Received) {
-        received.frames.store(self.frames, Ordering::Relaxed);
-        received.bytes.store(self.bytes, Ordering::Relaxed);
-        received
-            .torn_bytes
-            .store(self.torn_bytes, Ordering::Relaxed);
-        publish_allocations(&received.allocated_bytes);
-    }
-}
-
-/// Reads and counts until there is nothing more, or it is another connection's turn. Returns whether the connection ended.
+/// Reads and counts until there is nothing more, or it is another connection's turn. It fails when the connection ended.
 fn drain(
     stream: &mut impl Link,
-    rest: &mut Vec<u8>,
+    unfinished: &mut Unfinished,
     parse: Parse,
     buffer: &mut [u8],
-    counts: &mut Counts,
-) -> bool {
+    mut count: impl FnMut((u64, usize)),
+) -> io::Result<()> {
     for _ in 0..READS_MAX {
-        let kept = rest.len();
-        buffer[..kept].copy_from_slice(rest);
-        let count = match stream.read(&mut buffer[kept..]) {
-            Ok(0) => return true,
-            Ok(count) => count,
-            Err(error) => return error.kind() != ErrorKind::WouldBlock,
+        let Some(filled) = unfinished.fill(buffer, |room| stream.read(room))? else {
+            break;
         };
-        let filled = kept + count;
         let (frames, used) = parse.count(&buffer[..filled]);
-        counts.frames += frames;
-        counts.bytes += count as u64;
-        rest.clear();
-        rest.extend_from_slice(&buffer[used..filled]);
+        count((frames, used));
+        unfinished.keep(&buffer[used..filled]);
         if filled < buffer.len() {
             break;
         }
     }
-    false
+    Ok(())
 }
 
 impl<L: Link> Sender<L> {
-    pub(crate) fn connect(address: &SocketAddress, load: &IngestLoad) -> io::Result<Self> {
+    /// As many connections as the work has, which are greeted where the server speaks TW1. A block has as many whole frames
+    /// as fit into the bytes of a write, at least one.
+    pub(crate) fn connect(
+        address: &SocketAddress,
+        work: &Work,
+        frame: &Frame,
+        greets: bool,
+    ) -> io::Result<Self> {
         let set = WaitSet::new()?;
-        let mut streams = Vec::with_capacity(load.connections);
-        for number in 0..load.connections {
-            let stream: L = connect(address, load.greets)?;
+        let mut streams = Vec::with_capacity(work.connections);
+        for number in 0..work.connections {
+            let stream: L = connect(address, greets)?;
             set.add(stream.as_fd(), number)?;
             set.watch_output(stream.as_fd(), number, true)?;
             streams.push((stream, 0));
         }
         let mut block = Vec::new();
-        let frames = (load.write_bytes / load.frame.bytes()).max(1) as u64;
-        load.frame.append(&mut block, 0, frames);
+        let frames = (work.write_bytes / frame.bytes()).max(1) as u64;
+        frame.append(&mut block, 0, frames);
         Ok(Self {
             set,
             streams,
             block,
-            frame_bytes: load.frame.bytes(),
+            frame_bytes: frame.bytes(),
             bytes: 0,
             ready: Vec::new(),
         })
@@ -186,13 +164,12 @@ impl<L: Link> Sender<L> {
             let mut written = 0;
             // Small writes follow each other as blocks do: looking for readiness before each would be their cost.
             while written < BLOCK_BYTES && (goes_on || *at > 0) {
-                match stream.write(&self.block[*at..]) {
-                    Ok(count) => {
+                match or_none(stream.write(&self.block[*at..]))? {
+                    0 => break,
+                    count => {
                         written += count;
                         *at = (*at + count) % self.block.len();
                     }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => return Err(error),
                 }
             }
             self.bytes += written as u64;
@@ -215,7 +192,7 @@ mod tests {
     use tidewire_io::socket::Stream;
 
     use super::*;
-    use crate::probes::echo::{self, EchoLoad};
+    use crate::probes::echo::{self, EchoLoad, short_and_lossless};
 
     fn listener() -> Listener {
         let address = SocketAddress::Tcp(([127, 0, 0, 1], 0).into());
@@ -239,19 +216,19 @@ mod tests {
                     serve::<Stream>(&listener, parse, BLOCK_BYTES * 4, 3, &stop, &received)
                         .unwrap();
                 });
-                let load = IngestLoad {
+                let work = Work {
                     connections: 3,
                     write_bytes,
-                    frame: Frame::one_way(parse, 32),
-                    greets: false,
+                    ..Work::default()
                 };
-                let mut sender = Sender::<Stream>::connect(&address, &load).unwrap();
+                let frame = Frame::one_way(parse, 32);
+                let sender = Sender::<Stream>::connect(&address, &work, &frame, false);
+                let mut sender = sender.unwrap();
                 sender.write_for(Duration::from_millis(50)).unwrap();
                 sender.finish().unwrap()
             });
             assert!(sent > 0);
             assert_eq!(received.bytes.into_inner(), sent * 32);
-            assert_eq!(received.torn_bytes.into_inner(), 0);
             if parse != Parse::Bytes {
                 assert_eq!(received.frames.into_inner(), sent);
             }
@@ -270,20 +247,16 @@ mod tests {
         let tidewire::Endpoint::Socket(address) = server.addresses()[0].clone() else {
             panic!("a socket was listened on");
         };
-        let load = EchoLoad {
-            connections: 2,
-            in_flight: 16,
-            warm_up: Duration::ZERO,
-            duration: Duration::from_millis(50),
-            frame: Frame::one_way(Parse::Tw1, 32),
-            greets: true,
-        };
-        assert!(
-            echo::drive::<Stream>(&address, &load, &mut |_| Ok(()))
-                .unwrap()
-                .replies
-                > 0
-        );
+        short_and_lossless(2, 16, |load, stage| {
+            let greets = true;
+            let frame = load.frame.clone();
+            let load = EchoLoad {
+                frame,
+                greets,
+                ..*load
+            };
+            echo::drive::<Stream>(&address, &load, stage)
+        });
     }
 
     #[test]
@@ -296,10 +269,9 @@ mod tests {
             move || echo::serve::<Stream>(&listener, &stop, &AtomicU64::new(0))
         });
         for (connections, in_flight) in [(1, 1), (3, 128)] {
-            let load = EchoLoad::short(connections, in_flight);
-            let outcome = echo::drive::<Stream>(&address, &load, &mut |_| Ok(())).unwrap();
-            assert!(outcome.replies > 0 && outcome.latency.count() > 0);
-            assert_eq!(outcome.lost, 0);
+            short_and_lossless(connections, in_flight, |load, stage| {
+                echo::drive::<Stream>(&address, load, stage)
+            });
         }
         stop.store(true, Ordering::Relaxed);
         server.join().unwrap().unwrap();

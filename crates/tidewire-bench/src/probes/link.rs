@@ -54,6 +54,52 @@ impl Link for Stream {
     }
 }
 
+/// What a read that never blocks brought; nothing where nothing has come, and an error at the end.
+#[inline]
+pub(crate) fn received(read: io::Result<usize>) -> io::Result<Option<usize>> {
+    match read {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a write, or the receiving of datagrams, that never blocks did; 0 where it would have to wait.
+#[inline]
+pub(crate) fn or_none(done: io::Result<usize>) -> io::Result<usize> {
+    match done {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+        done => done,
+    }
+}
+
+/// The beginning of a frame whose end has not come.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished(Vec<u8>);
+
+impl Unfinished {
+    /// Puts it at the front of `buffer`, and reads behind it. Returns how much of the buffer is filled; nothing where nothing
+    /// has come.
+    #[inline]
+    pub(crate) fn fill(
+        &self,
+        buffer: &mut [u8],
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        let kept = self.0.len();
+        buffer[..kept].copy_from_slice(&self.0);
+        Ok(received(read(&mut buffer[kept..]))?.map(|count| kept + count))
+    }
+
+    /// Keeps what the buffer ends with until the next time.
+    #[inline]
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        self.0.clear();
+        self.0.extend_from_slice(bytes);
+    }
+}
+
 /// TLS by hand: the buffered calls of rustls over a socket, with nothing between them. Records go from rustls to the socket
 /// without a copy. Bytes of the socket are read in large blocks, where rustls would read 4 KiB at a time.
 #[derive(Debug)]
@@ -75,10 +121,8 @@ impl TlsLink {
     /// Writes records as far as the socket takes them.
     fn flush(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut Socket(&mut self.stream)) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+            if or_none(self.tls.write_tls(&mut Socket(&mut self.stream)))? == 0 {
+                break;
             }
         }
         Ok(())
@@ -149,11 +193,8 @@ impl Link for TlsLink {
         self.flush()?;
         while self.tls.is_handshaking() {
             set.wait(&mut ready)?;
-            match self.read(&mut buffer) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => return Err(io::Error::other("the peer speaks before it is asked")),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            if received(self.read(&mut buffer))?.is_some() {
+                return Err(io::Error::other("the peer speaks before it is asked"));
             }
         }
         set.remove(self.stream.as_fd())

@@ -25,20 +25,7 @@ pub(crate) mod ring;
 pub(crate) mod wait;
 
 pub(crate) use frame::{Frame, Parse};
-pub(crate) use link::{Link, TlsLink};
-
-/// An end of the window in which a probe counts. A probe calls back at both, so that what its window cost can be told from
-/// what warming up before it and waiting behind it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Edge {
-    /// It is warm, and begins to count.
-    Start,
-    /// It has counted the last, and waits for what is under way.
-    End,
-}
-
-/// The function that a probe calls at both ends of its window.
-pub(crate) type AtEdge<'a> = &'a mut dyn FnMut(Edge) -> std::io::Result<()>;
+pub(crate) use link::{Link, TlsLink, Unfinished, or_none, received};
 
 /// Size of one read or write of a probe in bytes: what a lane of Tidewire uses, and large enough that a system call
 /// costs less than what it moves.

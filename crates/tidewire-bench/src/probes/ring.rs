@@ -8,7 +8,6 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::clock::now_ns;
@@ -16,52 +15,31 @@ use tidewire_io::poller::Interest;
 use tidewire_io::ring::RingStream;
 
 use super::echo::DRAIN;
-use super::{AtEdge, Edge};
+use crate::contract::{Measured, Work};
+use crate::stage::Stage;
 
-/// The load: messages of [`MESSAGE_BYTES`].
-#[derive(Clone, Debug)]
-pub(crate) struct RingLoad {
-    /// Messages not yet answered; 0 for one way.
-    pub(crate) in_flight: u64,
-    /// Whether one thread plays both ends.
-    pub(crate) one_thread: bool,
-    /// Cores for the two threads; fewer than two leave it to the system, and the threads give way to each other.
-    pub(crate) cores: Vec<usize>,
-    /// Time before anything is counted.
-    pub(crate) warm_up: Duration,
-    /// How long it is counted.
-    pub(crate) duration: Duration,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct RingOutcome {
-    /// Messages that came, or came back, within the time, each with the number it should have.
-    pub(crate) messages: u64,
-    /// How long that was, in seconds.
-    pub(crate) seconds: f64,
-    /// Messages sent since the beginning that never came.
-    pub(crate) lost: u64,
-}
-
-/// Offers the load.
-pub(crate) fn drive(load: &RingLoad, at_edge: AtEdge<'_>) -> io::Result<RingOutcome> {
+/// Offers the load of the work, in messages of [`MESSAGE_BYTES`]: one way where none are to be in flight. One thread plays
+/// both ends, or two, which have the first two cores of the work; with fewer the system places them, and they give way to
+/// each other. Counts the messages that came, or came back, each with the number it should have.
+pub(crate) fn drive(work: &Work, one_thread: bool, stage: &mut Stage) -> io::Result<Measured> {
+    let in_flight = work.in_flight as u64;
     let (near, far) = RingStream::pair(RING_BYTES)?;
     let taken = Arc::new(AtomicU64::new(0));
     let mut near = Near {
         end: End::new(near),
-        in_flight: load.in_flight,
+        in_flight,
         taken: Arc::clone(&taken),
     };
     let mut far = Far {
         end: End::new(far),
-        answers: load.in_flight > 0,
+        answers: in_flight > 0,
         owed: 0,
         taken,
     };
-    if load.one_thread {
-        return near.run(load, at_edge, &mut || far.step().map(drop));
+    if one_thread {
+        return near.run(work, stage, &mut || far.step().map(drop));
     }
-    let cores = load.cores.clone();
+    let cores = work.cores.clone();
     let spins = cores.len() >= 2;
     let rest = move || {
         if spins {
@@ -79,10 +57,10 @@ pub(crate) fn drive(load: &RingLoad, at_edge: AtEdge<'_>) -> io::Result<RingOutc
         }
         io::Result::Ok(())
     });
-    if let [core, _, ..] = load.cores[..] {
+    if let [core, _, ..] = work.cores[..] {
         pin_to_core(core)?;
     }
-    let outcome = near.run(load, at_edge, &mut || {
+    let outcome = near.run(work, stage, &mut || {
         rest();
         Ok(())
     });
@@ -117,35 +95,35 @@ struct Far {
 impl Near {
     fn run(
         &mut self,
-        load: &RingLoad,
-        at_edge: AtEdge<'_>,
+        work: &Work,
+        stage: &mut Stage,
         between: &mut dyn FnMut() -> io::Result<()>,
-    ) -> io::Result<RingOutcome> {
-        self.run_for(load.warm_up, between)?;
-        at_edge(Edge::Start)?;
+    ) -> io::Result<Measured> {
+        self.run_for(work.warm_up_ms, between)?;
+        let window = stage.begin()?;
         let (before, from_ns) = (self.received(), now_ns());
-        self.run_for(load.duration, between)?;
+        self.run_for(work.measure_ms, between)?;
         let messages = self.received() - before;
         let seconds = (now_ns() - from_ns) as f64 / 1e9;
-        at_edge(Edge::End)?;
+        let allocated_bytes = window.end()?;
         let until_ns = now_ns() + DRAIN.as_nanos() as u64;
         while self.received() < self.end.next_out && now_ns() < until_ns {
             self.end.take()?;
             between()?;
         }
-        Ok(RingOutcome {
-            messages,
-            seconds,
-            lost: self.end.next_out - self.received(),
+        let lost = self.end.next_out - self.received();
+        Ok(Measured {
+            allocated_bytes,
+            ..Measured::verified(messages, seconds, lost)
         })
     }
 
     fn run_for(
         &mut self,
-        duration: Duration,
+        duration_ms: u64,
         between: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<()> {
-        let until_ns = now_ns() + duration.as_nanos() as u64;
+        let until_ns = now_ns() + duration_ms * 1_000_000;
         while now_ns() < until_ns {
             for _ in 0..STEPS {
                 if self.in_flight == 0 {
@@ -261,14 +239,14 @@ mod tests {
             for in_flight in [0, 1, 128] {
                 // On a busy machine one of two threads may not run for as long as a short window.
                 let mut windows = (4..14).map(|power| {
-                    let load = RingLoad {
+                    let work = Work {
                         in_flight,
-                        one_thread,
-                        cores: Vec::new(),
-                        warm_up: Duration::from_millis(5),
-                        duration: Duration::from_millis(1 << power),
+                        warm_up_ms: 5,
+                        measure_ms: 1 << power,
+                        ..Work::default()
                     };
-                    let outcome = drive(&load, &mut |_| Ok(())).unwrap();
+                    let mut stage = Stage::new(io::empty(), io::sink());
+                    let outcome = drive(&work, one_thread, &mut stage).unwrap();
                     assert!(outcome.seconds > 0.0);
                     assert_eq!(outcome.lost, 0);
                     outcome.messages

@@ -1,14 +1,14 @@
 //! One connection of the subscriber: it reads bytes, decodes the dialect, and checks the numbers.
 
-use std::io::{self, ErrorKind};
+use std::io;
 
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 
 use super::dialect::{Dialect, DialectError, Next, Publish, Role};
 use crate::pace::Pace;
-use crate::probes::Link;
 use crate::probes::wait::WaitSet;
+use crate::probes::{Link, Unfinished, or_none};
 use crate::publication::Publication;
 
 /// A connection, open or ended.
@@ -17,8 +17,7 @@ pub(super) struct Connection<D, L> {
     stream: L,
     dialect: D,
     role: Role,
-    /// Bytes of a message that is not complete.
-    rest: Vec<u8>,
+    unfinished: Unfinished,
     /// Bytes to send, of which the first `written` are sent.
     output: Vec<u8>,
     written: usize,
@@ -56,21 +55,14 @@ pub(super) struct Tally {
     run: (u64, u64),
 }
 
-/// The reason why a connection cannot go on.
-#[derive(Debug)]
-pub(super) enum Broken {
-    Io(io::Error),
-    Dialect(DialectError),
-}
-
 impl<D: Dialect, L: Link> Connection<D, L> {
     /// Creates it over a connected stream and queues the first bytes of the dialect.
-    pub(super) fn new(stream: L, role: Role) -> Result<Self, Broken> {
+    pub(super) fn new(stream: L, role: Role) -> io::Result<Self> {
         let mut connection = Self {
             stream,
             dialect: D::default(),
             role,
-            rest: Vec::new(),
+            unfinished: Unfinished::default(),
             output: Vec::new(),
             written: 0,
             sequence: Sequence::default(),
@@ -100,20 +92,15 @@ impl<D: Dialect, L: Link> Connection<D, L> {
     }
 
     /// Reads once and decodes the messages.
-    pub(super) fn receive(&mut self, buffer: &mut [u8], tally: &mut Tally) -> Result<(), Broken> {
-        let kept = self.rest.len();
-        buffer[..kept].copy_from_slice(&self.rest);
-        let filled = match self.stream.read(&mut buffer[kept..]) {
-            Ok(0) => return Err(Broken::Io(ErrorKind::UnexpectedEof.into())),
-            Ok(count) => kept + count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(Broken::Io(error)),
+    pub(super) fn receive(&mut self, buffer: &mut [u8], tally: &mut Tally) -> io::Result<()> {
+        let read = |room: &mut [u8]| self.stream.read(room);
+        let Some(filled) = self.unfinished.fill(buffer, read)? else {
+            return Ok(());
         };
         let now_ns = now_ns();
         let mut rest = &buffer[..filled];
         loop {
-            let next = self.dialect.next(rest, &mut self.output);
-            match next.map_err(Broken::Dialect)? {
+            match self.dialect.next(rest, &mut self.output)? {
                 Next::Message(payload, consumed) => {
                     tally.take(payload, now_ns, &mut self.sequence);
                     rest = &rest[consumed..];
@@ -123,11 +110,10 @@ impl<D: Dialect, L: Link> Connection<D, L> {
             }
         }
         tally.settle(now_ns);
-        self.rest.clear();
-        self.rest.extend_from_slice(rest);
+        self.unfinished.keep(rest);
         self.flush()?;
         if self.role == Role::Subscriber && self.waiting_bytes() > ANSWER_BYTES_MAX {
-            return Err(Broken::Dialect(DialectError::Deaf));
+            return Err(DialectError::Deaf.into());
         }
         Ok(())
     }
@@ -138,7 +124,7 @@ impl<D: Dialect, L: Link> Connection<D, L> {
         pace: &mut Pace,
         payload_bytes: usize,
         publish: Publish,
-    ) -> Result<(), Broken> {
+    ) -> io::Result<()> {
         let mut payload = Vec::with_capacity(payload_bytes);
         for sequence in pace.take(now_ns()) {
             payload.clear();
@@ -151,12 +137,11 @@ impl<D: Dialect, L: Link> Connection<D, L> {
 
     /// Writes as much as the socket accepts. The rest stays in place until the next call, because moving it may cost
     /// many megabytes.
-    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.written < self.output.len() {
-            match self.stream.write(&self.output[self.written..]) {
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(Broken::Io(error)),
+            match or_none(self.stream.write(&self.output[self.written..]))? {
+                0 => break,
+                count => self.written += count,
             }
         }
         // Moves at most as many bytes as were written since the last move.
@@ -251,12 +236,6 @@ impl Tally {
             self.latency
                 .record_many(now_ns.saturating_sub(due_ns), count);
         }
-    }
-}
-
-impl From<io::Error> for Broken {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
     }
 }
 

@@ -6,6 +6,8 @@
 //! of a frame or line that is not yet whole no more than [`FRAME_BYTES_MAX`] bytes and its head are kept. Answers that the
 //! server does not read are bounded by the connection, which ends.
 
+use std::io;
+
 use thiserror::Error;
 
 /// One protocol, on one connection.
@@ -59,7 +61,7 @@ pub(super) use whole;
 
 /// A server does not speak the dialect, or refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(crate) enum DialectError {
+pub(super) enum DialectError {
     /// The bytes cannot be of this protocol.
     #[error("the server does not speak as expected: {0}")]
     Malformed(&'static str),
@@ -74,6 +76,19 @@ pub(crate) enum DialectError {
     /// The server said no.
     #[error("the server refuses: {0}")]
     Refused(String),
+}
+
+impl DialectError {
+    /// The error of a dialect that is in this one, if there is one.
+    pub(super) fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl From<DialectError> for io::Error {
+    fn from(error: DialectError) -> Self {
+        Self::other(error)
+    }
 }
 
 /// The subject, channel or topic of all publications.

@@ -24,40 +24,27 @@ mod zmtp;
 use std::io;
 use std::time::Duration;
 
-use thiserror::Error;
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::SocketAddress;
-use tidewire_load::statistics::LatencyHistogram;
 
-pub(crate) use dialect::{DialectError, TOPIC};
+pub(crate) use dialect::TOPIC;
 
-use self::connection::{Broken, Connection, Tally};
-use self::dialect::{Dialect, Role};
+use self::connection::{Connection, Tally};
+use self::dialect::{Dialect, DialectError, Role};
+use super::contract::{Measured, Work};
 use super::pace::{Pace, TICK_NS};
+use super::stage::Stage;
 use crate::probes::wait::WaitSet;
-use crate::probes::{AtEdge, Edge, Link, echo};
-
-/// The publications to listen to.
-#[derive(Clone, Debug)]
-pub(crate) struct Listening {
-    pub(crate) connections: usize,
-    /// Bytes of a publication's payload.
-    pub(crate) payload_bytes: usize,
-    /// Messages a second for whom the subscriber publishes itself: brokers.
-    pub(crate) rate_per_sec: f64,
-    /// Time before it counts, from the first message on.
-    pub(crate) warm_up: Duration,
-    pub(crate) duration: Duration,
-}
+use crate::probes::{Link, echo};
 
 /// The result of listening.
 #[derive(Debug)]
 pub(crate) struct Heard {
-    /// Messages of all connections that were due within the window and came, each the expected one or a later one.
-    pub(crate) messages: u64,
-    /// How long that took, in seconds: the window, and by how much later than the first of them the last ones were, on the
-    /// average of the connections. A publisher that holds its rate is late by the same time at the end as at the beginning.
-    pub(crate) seconds: f64,
+    /// The messages of all connections that were due within the window and came, each the expected one or a later one; and
+    /// those that were due by its end and did not come as they should, from the first one on. The time is that of the window,
+    /// and by how much later than the first of them the last ones were, on the average of the connections. A publisher that
+    /// holds its rate is late by the same time at the end as at the beginning.
+    pub(crate) measured: Measured,
     /// Messages that were due by the end of the window and sent, from the first one on: each of them once for every
     /// connection.
     #[cfg_attr(
@@ -65,51 +52,13 @@ pub(crate) struct Heard {
         expect(dead_code, reason = "tests compare what was lost with it")
     )]
     pub(crate) sent: u64,
-    /// Messages of all connections that were due by the end of the window and did not come as they should, from the
-    /// first one on.
-    pub(crate) lost: u64,
     /// Connections that the server ended.
     pub(crate) closed: usize,
-    /// From being due to being read, of the messages of the window.
-    pub(crate) latency: LatencyHistogram,
 }
 
-/// Nothing could be heard, or what was heard cannot be trusted.
-#[derive(Debug, Error)]
-pub(crate) enum ListenError {
-    /// A connection could not be made. The server may have ended, or there are too few descriptors (`ulimit -n`).
-    #[error(
-        "cannot make connection {number} of {connections}; is the server there, and `ulimit -n` large enough?"
-    )]
-    Connect {
-        number: usize,
-        connections: usize,
-        source: io::Error,
-    },
-    /// The server does not take all subscriptions.
-    #[error("only {ready} of {connections} subscriptions were taken within {} s", READY_TIMEOUT.as_secs())]
-    NotSubscribed { ready: usize, connections: usize },
-    /// A server that publishes by itself does not.
-    #[error("nothing was published within {} s of the last subscription", READY_TIMEOUT.as_secs())]
-    Silent,
-    /// The server says what it should not.
-    #[error("cannot understand the server")]
-    Dialect(#[from] DialectError),
-    /// The connection that publishes broke, or the broker takes less than is published.
-    #[error("cannot publish")]
-    Publish(#[source] io::Error),
-    /// The runner no longer listens for the begin or the end of the window.
-    #[error("cannot tell that the window begins or ends")]
-    Edge(#[source] io::Error),
-    /// The epoll set failed.
-    #[error("cannot wait for messages")]
-    Wait(#[source] io::Error),
-}
-
-/// Subscribes over all connections, counts for a while, and waits for what is under way. `at_edge` is called when the window
-/// begins, and when all that was due within it is due. Lost messages are no error, they are counted; nor are connections that
-/// the server ends.
-pub(crate) type Listen = fn(&SocketAddress, &Listening, AtEdge<'_>) -> Result<Heard, ListenError>;
+/// Subscribes over all connections of the work, counts for a while, and waits for what is under way. Lost messages are no
+/// error, they are counted; nor are connections that the server ends.
+pub(crate) type Listen = fn(&SocketAddress, &Work, &mut Stage) -> io::Result<Heard>;
 
 /// How to listen to a server of ours: in TW1 with its handshake.
 pub(crate) fn tw1<L: Link>() -> Listen {
@@ -133,43 +82,48 @@ pub(crate) fn dialect<L: Link>(name: &str) -> Option<Listen> {
 
 fn listen_in<D: Dialect, L: Link>(
     address: &SocketAddress,
-    listening: &Listening,
-    at_edge: AtEdge<'_>,
-) -> Result<Heard, ListenError> {
-    let mut crowd = Crowd::<D, L>::connect(address, listening)?;
+    work: &Work,
+    stage: &mut Stage,
+) -> io::Result<Heard> {
+    let mut crowd = Crowd::<D, L>::connect(address, work)?;
     crowd.subscribe()?;
     crowd.begin(address)?;
     let first_ns = now_ns();
     while crowd.tally.messages == 0 {
         if now_ns() - first_ns > READY_TIMEOUT.as_nanos() as u64 {
-            return Err(ListenError::Silent);
+            let secs = READY_TIMEOUT.as_secs();
+            let text = format!("nothing was published within {secs} s of the last subscription");
+            return Err(io::Error::other(text));
         }
         crowd.turn()?;
     }
-    crowd.run_until(now_ns() + listening.warm_up.as_nanos() as u64)?;
-    at_edge(Edge::Start).map_err(ListenError::Edge)?;
+    crowd.run_until(now_ns() + work.warm_up_ms * 1_000_000)?;
+    let window = stage.begin()?;
     let from_ns = now_ns();
-    let window_ns = listening.duration.as_nanos() as u64;
+    let window_ns = work.measure_ms * 1_000_000;
     let until_ns = from_ns + window_ns;
     crowd.tally.begin(from_ns, until_ns);
     crowd.run_until(until_ns)?;
-    at_edge(Edge::End).map_err(ListenError::Edge)?;
+    let allocated_bytes = window.end()?;
     crowd.drain()?;
     let sent = crowd.sent();
     let connections = &crowd.connections;
+    let seconds = (window_ns + crowd.fell_behind_ns()) as f64 / 1e9;
+    let lost = connections.iter().map(|one| one.sequence.lost(sent)).sum();
+    let measured = Measured::verified(crowd.tally.messages, seconds, lost);
     Ok(Heard {
-        messages: crowd.tally.messages,
-        seconds: (window_ns + crowd.fell_behind_ns()) as f64 / 1e9,
+        measured: Measured {
+            allocated_bytes,
+            ..measured.with_times(&crowd.tally.latency)
+        },
         sent,
-        lost: connections.iter().map(|one| one.sequence.lost(sent)).sum(),
         closed: connections.iter().filter(|one| one.is_closed).count(),
-        latency: std::mem::take(&mut crowd.tally.latency),
     })
 }
 
 /// All connections, on one thread.
 struct Crowd<'a, D, L> {
-    listening: &'a Listening,
+    work: &'a Work,
     set: WaitSet,
     connections: Vec<Connection<D, L>>,
     /// To a broker, and how many messages are due there.
@@ -180,30 +134,30 @@ struct Crowd<'a, D, L> {
 }
 
 impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
-    fn connect(address: &SocketAddress, listening: &'a Listening) -> Result<Self, ListenError> {
-        let set = WaitSet::new().map_err(ListenError::Wait)?;
-        let mut connections = Vec::with_capacity(listening.connections);
-        for number in 0..listening.connections {
-            let connection = open(address, Role::Subscriber, &set, number);
-            connections.push(connection.map_err(|source| ListenError::Connect {
-                number: number + 1,
-                connections: listening.connections,
-                source,
-            })?);
-        }
+    fn connect(address: &SocketAddress, work: &'a Work) -> io::Result<Self> {
+        let set = WaitSet::new()?;
+        let connections = work.subscribers;
+        let connect = |number| {
+            open(address, Role::Subscriber, &set, number).map_err(|error| {
+                let number = number + 1;
+                let advice = "is the server there, and `ulimit -n` large enough?";
+                let text = format!("cannot make connection {number} of {connections}; {advice}");
+                io::Error::other(format!("{text}: {error}"))
+            })
+        };
         Ok(Self {
-            listening,
+            work,
+            connections: (0..connections).map(connect).collect::<io::Result<_>>()?,
             set,
-            connections,
             publisher: None,
             buffer: vec![0; BUFFER_BYTES],
             ready: Vec::new(),
-            tally: Tally::new(listening.payload_bytes),
+            tally: Tally::new(work.message_bytes),
         })
     }
 
     /// Waits until the server has taken all subscriptions.
-    fn subscribe(&mut self) -> Result<(), ListenError> {
+    fn subscribe(&mut self) -> io::Result<()> {
         let until_ns = now_ns() + READY_TIMEOUT.as_nanos() as u64;
         loop {
             let connections = self.connections.len();
@@ -213,68 +167,67 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
                 return Ok(());
             }
             if now_ns() > until_ns || self.connections.iter().any(|one| one.is_closed) {
-                return Err(ListenError::NotSubscribed { ready, connections });
+                let secs = READY_TIMEOUT.as_secs();
+                let text = format!(
+                    "only {ready} of {connections} subscriptions were taken within {secs} s"
+                );
+                return Err(io::Error::other(text));
             }
             self.turn()?;
         }
     }
 
     /// Begins to publish, if that is ours to do.
-    fn begin(&mut self, address: &SocketAddress) -> Result<(), ListenError> {
+    fn begin(&mut self, address: &SocketAddress) -> io::Result<()> {
         if D::PUBLISH.is_none() {
             return Ok(());
         }
-        let connection = open(address, Role::Publisher, &self.set, PUBLISHER);
-        let connection = connection.map_err(ListenError::Publish)?;
-        self.publisher = Some((connection, Pace::new(self.listening.rate_per_sec, now_ns())));
+        let connection = open(address, Role::Publisher, &self.set, PUBLISHER)?;
+        self.publisher = Some((connection, Pace::new(self.work.rate_per_sec, now_ns())));
         Ok(())
     }
 
     /// Publishes what is due, and hears what is there.
-    fn turn(&mut self) -> Result<(), ListenError> {
+    fn turn(&mut self) -> io::Result<()> {
         if let (Some((connection, pace)), Some(publish)) = (&mut self.publisher, D::PUBLISH) {
-            let published = connection.publish(pace, self.listening.payload_bytes, publish);
-            published.map_err(cannot_publish)?;
+            connection.publish(pace, self.work.message_bytes, publish)?;
             if connection.waiting_bytes() > UNSENT_BYTES_MAX {
                 let text = "the broker takes less than is published; ask for a lower rate";
-                return Err(ListenError::Publish(io::Error::other(text)));
+                return Err(io::Error::other(text));
             }
         }
         self.hear()
     }
 
-    fn hear(&mut self) -> Result<(), ListenError> {
+    fn hear(&mut self) -> io::Result<()> {
         let tick = Duration::from_nanos(TICK_NS);
-        let waited = match self.publisher {
-            Some(_) => self.set.wait_for(&mut self.ready, tick),
-            None => self.set.wait(&mut self.ready),
-        };
-        waited.map_err(ListenError::Wait)?;
+        match self.publisher {
+            Some(_) => self.set.wait_for(&mut self.ready, tick)?,
+            None => self.set.wait(&mut self.ready)?,
+        }
         for index in 0..self.ready.len() {
             let number = self.ready[index];
             if number == PUBLISHER {
                 if let Some((connection, _)) = &mut self.publisher {
                     // Its answers hold nothing to count.
-                    let received = connection.receive(&mut self.buffer, &mut self.tally);
-                    received.map_err(cannot_publish)?;
+                    connection.receive(&mut self.buffer, &mut self.tally)?;
                 }
                 continue;
             }
             let connection = &mut self.connections[number];
             match connection.receive(&mut self.buffer, &mut self.tally) {
-                Ok(()) => {}
-                Err(Broken::Dialect(error)) => return Err(error.into()),
-                Err(Broken::Io(_)) => {
+                Err(error) if DialectError::of(&error).is_none() => {
                     // A closed connection receives no more; what it misses counts as lost.
                     connection.is_closed = true;
-                    connection.forget(&self.set).map_err(ListenError::Wait)?;
+                    connection.forget(&self.set)?;
                 }
+                received => received?,
             }
         }
         Ok(())
     }
 
-    fn run_until(&mut self, until_ns: u64) -> Result<(), ListenError> {
+    fn run_until(&mut self, until_ns: u64) -> io::Result<()> {
         while now_ns() < until_ns {
             self.turn()?;
         }
@@ -294,7 +247,7 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
 
     /// Waits until everybody has heard what was due within the window, or nothing of it comes any more. The publisher goes
     /// on, because what is due later tells that nothing is missing.
-    fn drain(&mut self) -> Result<(), ListenError> {
+    fn drain(&mut self) -> io::Result<()> {
         let began_ns = now_ns();
         let (mut since_ns, mut heard) = (began_ns, self.heard());
         while self.is_awaiting()
@@ -340,20 +293,9 @@ fn open<D: Dialect, L: Link>(
     set: &WaitSet,
     number: usize,
 ) -> io::Result<Connection<D, L>> {
-    let connection = Connection::new(echo::connect(address, false)?, role).map_err(into_io)?;
+    let connection = Connection::new(echo::connect(address, false)?, role)?;
     connection.watch(set, number)?;
     Ok(connection)
-}
-
-fn cannot_publish(broken: Broken) -> ListenError {
-    ListenError::Publish(into_io(broken))
-}
-
-fn into_io(broken: Broken) -> io::Error {
-    match broken {
-        Broken::Io(error) => error,
-        Broken::Dialect(error) => io::Error::other(error),
-    }
 }
 
 /// The publisher's number in the set, which no subscriber reaches.

@@ -17,12 +17,11 @@ use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, Tw1};
 
-use super::echo::drive_bare;
 use super::locked_log::LockedLog;
 use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::Frame;
-use crate::probes::echo;
+use crate::probes::echo::{self, EchoLoad};
 use crate::probes::wait::{AcceptSet, TIMEOUT};
 use crate::stage::{OrFailed, Stage};
 
@@ -174,10 +173,12 @@ fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &LockedLog) {
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
     let address = super::socket_address(&super::full_address(work, address))?;
-    let greets = side == Side::Tidewire;
-    let measured = drive_bare(work, frame()?, greets, stage, |load, at_edge| {
-        echo::drive::<Stream>(&address, load, at_edge)
-    })?;
+    let load = EchoLoad {
+        work,
+        frame: frame()?,
+        greets: side == Side::Tidewire,
+    };
+    let measured = echo::drive::<Stream>(&address, &load, stage).or_failed("drive the echo")?;
     // On a machine that does something else nothing at all may come within a short window.
     let attempts = (measured.messages + measured.lost).max(1) as f64;
     let success = measured.messages as f64 / attempts;

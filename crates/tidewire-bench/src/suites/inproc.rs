@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tidewire::{Context, Endpoint, HandlerResult, Message, Server, ServerBuilder, Service};
 use tidewire_io::affinity::pin_to_core;
@@ -16,8 +15,8 @@ use super::{bind_address, codec, endpoint, limits};
 use crate::contract::{Measured, Work};
 use crate::plan::{RoleError, Side};
 use crate::probes::BLOCK_BYTES;
-use crate::probes::ring::{self, RingLoad};
-use crate::stage::{OrFailed, Stage, Window};
+use crate::probes::ring;
+use crate::stage::{OrFailed, Stage};
 
 /// The mode in which one thread plays both ends.
 pub(super) const ONE_LANE: &str = "one-lane";
@@ -25,28 +24,13 @@ pub(super) const ONE_LANE: &str = "one-lane";
 /// Plays both parts. Without messages in flight, it is one way.
 pub(super) fn drive(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let measured = match side {
-        Side::Bare => drive_bare(work, stage)?,
+        Side::Bare => {
+            ring::drive(work, work.mode == ONE_LANE, stage).or_failed("drive the ring")?
+        }
         Side::Tidewire if work.mode == ONE_LANE => drive_one_lane(work, stage)?,
         Side::Tidewire => drive_two_lanes(work, stage)?,
     };
     stage.measured(measured)
-}
-
-fn drive_bare(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {
-    let load = RingLoad {
-        in_flight: work.in_flight as u64,
-        one_thread: work.mode == ONE_LANE,
-        cores: work.cores.clone(),
-        warm_up: Duration::from_millis(work.warm_up_ms),
-        duration: Duration::from_millis(work.measure_ms),
-    };
-    let mut window = Window::new(stage);
-    let outcome =
-        ring::drive(&load, &mut |edge| window.at_edge(edge)).or_failed("drive the ring")?;
-    Ok(Measured {
-        allocated_bytes: window.allocated_bytes(),
-        ..Measured::verified(outcome.messages, outcome.seconds, outcome.lost)
-    })
 }
 
 fn drive_one_lane(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {

@@ -5,7 +5,7 @@
 //! has its blocking client, whose connection has a lane of its own: that thread is part of what starting costs. The limit
 //! is a socket and an epoll set, over TCP and Unix sockets.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +19,8 @@ use tidewire_load::statistics::LatencyHistogram;
 
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::echo;
 use crate::probes::wait::WaitSet;
+use crate::probes::{echo, received};
 use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
@@ -172,12 +172,8 @@ fn bare_reply(address: &SocketAddress) -> io::Result<Vec<u8>> {
     let (mut reply, mut buffer, mut ready) = (Vec::new(), [0; WORD.len()], Vec::new());
     while reply.len() < WORD.len() {
         set.wait(&mut ready)?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => reply.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
+        let count = received(stream.read(&mut buffer))?.unwrap_or_default();
+        reply.extend_from_slice(&buffer[..count]);
     }
     Ok(reply)
 }

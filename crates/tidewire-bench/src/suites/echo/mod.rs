@@ -7,11 +7,9 @@
 
 mod client;
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use tidewire::{Context, Endpoint, Kind, Message};
 use tidewire_io::socket::{SocketAddress, Stream};
@@ -20,11 +18,11 @@ use tidewire_proto::codec::Codec;
 use super::codec;
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};
-use crate::contract::{Account, Measured, Work};
+use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::echo::{self, EchoLoad, EchoOutcome};
-use crate::probes::{AtEdge, Frame, Parse, TlsLink, datagram};
-use crate::stage::{OrFailed, Stage, Window, allocated_bytes};
+use crate::probes::echo::{self, EchoLoad};
+use crate::probes::{Frame, Parse, TlsLink, datagram};
+use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
     name: "echo",
@@ -183,59 +181,25 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     if work.mode == CLIENT {
         return client::drive(&address, work, stage);
     }
-    match (super::endpoint(&address)?, side) {
-        (endpoint @ Endpoint::Udp(_), Side::Tidewire) if work.codec == "tw1" => {
-            drive_lane(&endpoint, work, stage)
-        }
-        (endpoint, _) if work.mode == LANE => drive_lane(&endpoint, work, stage),
-        (Endpoint::Udp(address), _) => drive_echo(side, work, stage, |load, at_edge| {
-            datagram::drive(address, load, at_edge)
-        }),
-        (Endpoint::Socket(address), _) => drive_echo(side, work, stage, |load, at_edge| {
-            echo::drive::<Stream>(&address, load, at_edge)
-        }),
-        (Endpoint::Tls(address), _) => drive_echo(side, work, stage, |load, at_edge| {
-            echo::drive::<TlsLink>(&SocketAddress::Tcp(address), load, at_edge)
-        }),
-        (other, _) => Err(RoleError::Unsupported(format!("no echo over {other}"))),
+    let endpoint = super::endpoint(&address)?;
+    let proves_address = matches!(endpoint, Endpoint::Udp(_)) && side == Side::Tidewire;
+    if work.mode == LANE || proves_address && work.codec == "tw1" {
+        return drive_lane(&endpoint, work, stage);
     }
-}
-
-/// Drives by one of the bare clients, with frames of the work's codec and size.
-fn drive_echo(
-    side: Side,
-    work: &Work,
-    stage: &mut Stage,
-    probe: impl FnOnce(&EchoLoad, AtEdge<'_>) -> io::Result<EchoOutcome>,
-) -> Result<(), RoleError> {
-    let greets = side == Side::Tidewire && work.codec == "tw1";
-    let measured = drive_bare(work, frame(side, work)?, greets, stage, probe)?;
-    stage.measured(measured)
-}
-
-/// Drives by one of the bare clients. Returns what it counted.
-pub(super) fn drive_bare(
-    work: &Work,
-    frame: Frame,
-    greets: bool,
-    stage: &mut Stage,
-    probe: impl FnOnce(&EchoLoad, AtEdge<'_>) -> io::Result<EchoOutcome>,
-) -> Result<Measured, RoleError> {
     let load = EchoLoad {
-        connections: work.connections,
-        in_flight: work.in_flight as u64,
-        warm_up: Duration::from_millis(work.warm_up_ms),
-        duration: Duration::from_millis(work.measure_ms),
-        frame,
-        greets,
+        work,
+        frame: frame(side, work)?,
+        greets: side == Side::Tidewire && work.codec == "tw1",
     };
-    let mut window = Window::new(stage);
-    let outcome = probe(&load, &mut |edge| window.at_edge(edge)).or_failed("drive the echo")?;
-    let measured = Measured::verified(outcome.replies, outcome.seconds, outcome.lost);
-    Ok(Measured {
-        allocated_bytes: window.allocated_bytes(),
-        ..measured.with_times(&outcome.latency)
-    })
+    let measured = match endpoint {
+        Endpoint::Udp(address) => datagram::drive(address, &load, stage),
+        Endpoint::Socket(address) => echo::drive::<Stream>(&address, &load, stage),
+        Endpoint::Tls(address) => {
+            echo::drive::<TlsLink>(&SocketAddress::Tcp(address), &load, stage)
+        }
+        other => return Err(RoleError::Unsupported(format!("no echo over {other}"))),
+    };
+    stage.measured(measured.or_failed("drive the echo")?)
 }
 
 /// Drives by a lane of Tidewire.

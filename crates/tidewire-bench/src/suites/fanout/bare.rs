@@ -6,7 +6,7 @@
 //! less to look at for the reader, which is the slower side. A longer interval saves system calls, and has more bytes under
 //! way at once, which a processor's cache may not hold until they are read.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -20,7 +20,7 @@ use tidewire_proto::codec::{Codec, Tw1};
 use crate::contract::{Account, Work};
 use crate::pace::Pace;
 use crate::plan::RoleError;
-use crate::probes::{Link, TlsLink};
+use crate::probes::{Link, TlsLink, or_none};
 use crate::publication::Publication;
 use crate::stage::Stage;
 use crate::subscriber::TOPIC;
@@ -118,14 +118,12 @@ impl<L: Link> Receiver<L> {
     fn write(&mut self, log: &Log) -> io::Result<()> {
         let mut bytes = log.from(self.at);
         while !bytes.is_empty() {
-            match self.stream.write(bytes) {
-                Ok(count) => {
-                    bytes = &bytes[count..];
-                    self.at += count as u64;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+            let count = or_none(self.stream.write(bytes))?;
+            if count == 0 {
+                break;
             }
+            bytes = &bytes[count..];
+            self.at += count as u64;
         }
         Ok(())
     }

@@ -8,17 +8,15 @@ pub(super) mod bare;
 mod chat;
 mod publisher;
 
-use std::time::Duration;
-
 use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
-use crate::contract::{Measured, Work};
+use crate::contract::Work;
 use crate::hold::OFFERED;
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::{Link, TlsLink};
-use crate::stage::{OrFailed, Stage, Window};
-use crate::subscriber::{self, Listen, Listening};
+use crate::stage::{OrFailed, Stage};
+use crate::subscriber::{self, Listen};
 
 pub(super) const SUITE: Suite = Suite {
     name: "fanout",
@@ -83,25 +81,12 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     };
     let unknown = || format!("the raw subscriber does not speak {}", work.codec);
     let listen = listen.ok_or_else(|| RoleError::Unsupported(unknown()))?;
-    let listening = Listening {
-        connections: work.subscribers,
-        payload_bytes: work.message_bytes,
-        rate_per_sec: work.rate_per_sec,
-        warm_up: Duration::from_millis(work.warm_up_ms),
-        duration: Duration::from_millis(work.measure_ms),
-    };
-    let mut window = Window::new(stage);
-    let heard = listen(&address, &listening, &mut |edge| window.at_edge(edge));
-    let heard = heard.or_failed("hear the publisher")?;
-    let allocated_bytes = window.allocated_bytes();
-    let measured = Measured::verified(heard.messages, heard.seconds, heard.lost)
-        .with_times(&heard.latency)
+    let heard = listen(&address, work, stage).or_failed("hear the publisher")?;
+    let measured = heard
+        .measured
         .with_figure(OFFERED, work.rate_per_sec * work.subscribers as f64)
         .with_figure("closed_connections", heard.closed as f64);
-    stage.measured(Measured {
-        allocated_bytes,
-        ..measured
-    })
+    stage.measured(measured)
 }
 
 fn listen<L: Link>(side: Side, work: &Work) -> Option<Listen> {

@@ -26,12 +26,12 @@ use crate::contract::Work;
 use crate::probes::datagram::RUN_BYTES_MAX;
 use crate::probes::datagram_ingest::PACKED_BYTES;
 use crate::probes::wait::WaitSet;
+use crate::probes::{Unfinished, or_none};
 
 /// One end of a connection that moves frames of so many bytes.
 pub(super) struct FrameLink<const FRAME_BYTES: usize> {
     wire: Wire,
-    /// The beginning of a frame whose end has not come.
-    rest: Vec<u8>,
+    unfinished: Unfinished,
     pub(super) output: Vec<u8>,
 }
 
@@ -110,7 +110,7 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
     fn new(wire: Wire) -> Self {
         Self {
             wire,
-            rest: Vec::new(),
+            unfinished: Unfinished::default(),
             output: Vec::new(),
         }
     }
@@ -123,34 +123,28 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
         strategy: Strategy,
         mut handle: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<usize> {
-        let kept = self.rest.len();
-        buffer[..kept].copy_from_slice(&self.rest);
-        let filled = match self.wire.read(&mut buffer[kept..]) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => kept + count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => kept,
-            Err(error) => return Err(error),
-        };
-        let (frames, rest) = buffer[..filled].as_chunks();
-        for frame in frames {
-            handle(frame, &mut self.output);
+        let mut count = 0;
+        if let Some(filled) = self.unfinished.fill(buffer, |room| self.wire.read(room))? {
+            let (frames, rest) = buffer[..filled].as_chunks();
+            for frame in frames {
+                handle(frame, &mut self.output);
+            }
+            self.unfinished.keep(rest);
+            count = frames.len();
         }
-        self.rest.clear();
-        self.rest.extend_from_slice(rest);
         if strategy != Strategy::WriteTogether {
             self.flush()?;
         }
-        Ok(frames.len())
+        Ok(count)
     }
 
     /// Writes what is taken; the rest stays in `output` for the next time.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut written = 0;
         while written < self.output.len() {
-            match self.wire.write(&self.output[written..], FRAME_BYTES) {
-                Ok(count) => written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+            match or_none(self.wire.write(&self.output[written..], FRAME_BYTES))? {
+                0 => break,
+                count => written += count,
             }
         }
         self.output.drain(..written);

@@ -1,7 +1,7 @@
 //! The server's side: all its ends on one thread.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use super::rest::Rest;
 use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Strategy, Wire, buffer};
 use crate::contract::{Account, Work};
 use crate::plan::RoleError;
-use crate::probes::datagram;
 use crate::probes::wait::{AcceptSet, TIMEOUT, WaitSet};
+use crate::probes::{datagram, or_none};
 use crate::stage::{OrFailed, Stage};
 use crate::suites;
 
@@ -220,11 +220,8 @@ impl Port {
         hear: &mut impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<()> {
         loop {
-            match self.socket.receive(&mut self.batch) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+            if or_none(self.socket.receive(&mut self.batch))? == 0 {
+                return Ok(());
             }
             for datagram in &*self.batch {
                 let peer = datagram.peer;
@@ -238,11 +235,8 @@ impl Port {
                     links.len() - 1
                 });
                 if datagram.bytes == GREETING {
-                    match self.socket.send(peer, GREETING.len(), &GREETING) {
-                        Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-                        // A client that gets no answer asks again.
-                        _ => {}
-                    }
+                    // A client that gets no answer asks again.
+                    or_none(self.socket.send(peer, GREETING.len(), &GREETING))?;
                 } else if let Some(link) = &mut links[number] {
                     let (frames, _) = datagram.bytes.as_chunks();
                     frames

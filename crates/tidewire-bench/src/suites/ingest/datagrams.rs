@@ -11,7 +11,7 @@ use std::thread;
 use super::{MESSAGE_BYTES, parse};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
-use crate::probes::datagram_ingest::{self, DatagramLoad, DatagramSender, PACKED_BYTES};
+use crate::probes::datagram_ingest::{self, DatagramSender, PACKED_BYTES};
 use crate::probes::ingest::Received;
 use crate::probes::{Frame, datagram};
 use crate::stage::{OrFailed, Stage};
@@ -85,14 +85,9 @@ pub(super) fn drive_bare(
     work: &Work,
     stage: &mut Stage,
 ) -> Result<(), RoleError> {
-    let load = DatagramLoad {
-        connections: work.connections,
-        in_flight: work.in_flight as u64,
-        datagram_bytes: work.write_bytes,
-        frame: Frame::one_way(parse(work)?, work.message_bytes),
-        offload: work.mode != NO_OFFLOAD,
-    };
-    let mut sender = DatagramSender::open(server, &load).or_failed("send")?;
+    let frame = Frame::one_way(parse(work)?, work.message_bytes);
+    let sender = DatagramSender::open(server, work, frame, work.mode != NO_OFFLOAD);
+    let mut sender = sender.or_failed("send")?;
     let measured = super::send(work, stage, |duration| sender.send_for(duration))?;
     stage.measured(Measured {
         sent: Some(sender.sent()),

@@ -24,9 +24,9 @@ use super::lane_client::{self, Task};
 use super::numbers::Numbers;
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::ingest::{self, IngestLoad, Received, Sender};
-use crate::probes::{BLOCK_BYTES, Edge, Frame, Link, Parse, TlsLink};
-use crate::stage::{OrFailed, Stage, Window, allocated_bytes};
+use crate::probes::ingest::{self, Received, Sender};
+use crate::probes::{BLOCK_BYTES, Frame, Link, Parse, TlsLink};
+use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
     name: "ingest",
@@ -341,13 +341,9 @@ fn drive_bare<L: Link>(
     work: &Work,
     stage: &mut Stage,
 ) -> Result<(), RoleError> {
-    let load = IngestLoad {
-        connections: work.connections,
-        write_bytes: work.write_bytes,
-        frame: Frame::one_way(parse(work)?, work.message_bytes),
-        greets: side == Side::Tidewire && work.codec == "tw1",
-    };
-    let mut sender = Sender::<L>::connect(address, &load).or_failed("send")?;
+    let frame = Frame::one_way(parse(work)?, work.message_bytes);
+    let greets = side == Side::Tidewire && work.codec == "tw1";
+    let mut sender = Sender::<L>::connect(address, work, &frame, greets).or_failed("send")?;
     let measured = send(work, stage, |duration| sender.write_for(duration))?;
     let sent = Some(sender.finish().or_failed("send")?);
     stage.measured(Measured { sent, ..measured })
@@ -361,14 +357,12 @@ fn send(
 ) -> Result<Measured, RoleError> {
     let mut send_for = |ms| send_for(Duration::from_millis(ms)).or_failed("send");
     send_for(work.warm_up_ms)?;
-    let mut window = Window::new(stage);
-    window.at(Edge::Start)?;
+    let window = stage.begin()?;
     send_for(work.measure_ms)?;
-    window.at(Edge::End)?;
     Ok(Measured {
         verified: true,
         counted: true,
-        allocated_bytes: window.allocated_bytes(),
+        allocated_bytes: window.end()?,
         ..Measured::default()
     })
 }

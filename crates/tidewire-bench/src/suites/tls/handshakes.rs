@@ -13,9 +13,8 @@ use super::visitors::Visitors;
 use super::{FULL, MUTUAL, RESUMED};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
-use crate::probes::Edge;
 use crate::probes::echo::DRAIN;
-use crate::stage::{OrFailed, Stage, Window};
+use crate::stage::{OrFailed, Stage};
 
 pub(super) fn row(quick: bool, mode: &str) -> RowPlan {
     let id = match mode {
@@ -74,15 +73,13 @@ pub(super) fn drive(
     }
     let mut run = |ms, is_counted| count.run_for(Duration::from_millis(ms), is_counted);
     run(work.warm_up_ms, false).or_failed(what)?;
-    let mut window = Window::new(stage);
-    window.at(Edge::Start)?;
+    let window = stage.begin()?;
     let from_ns = now_ns();
     run(work.measure_ms, true).or_failed(what)?;
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
-    window.at(Edge::End)?;
+    let allocated_bytes = window.end()?;
     count.drain().or_failed(what)?;
     let lost = count.lost + count.open as u64;
-    let allocated_bytes = window.allocated_bytes();
     let measured = Measured::verified(count.handshakes, seconds, lost);
     stage.measured(Measured {
         allocated_bytes,

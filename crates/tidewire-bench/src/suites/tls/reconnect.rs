@@ -11,8 +11,7 @@ use super::RECONNECT;
 use super::visitors::Visitors;
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
-use crate::probes::Edge;
-use crate::stage::{OrFailed, Stage, Window};
+use crate::stage::{OrFailed, Stage};
 
 pub(super) fn row(quick: bool) -> RowPlan {
     let clients = if quick { 500 } else { 10_000 };
@@ -70,8 +69,7 @@ pub(super) fn drive(
         crowd.turn().or_failed(what)?;
     }
     crowd.latency.clear();
-    let mut window = Window::new(stage);
-    window.at(Edge::Start)?;
+    stage.started()?;
     let from_ns = now_ns();
     for slot in 0..clients {
         crowd.visitors.end(slot);
@@ -79,7 +77,7 @@ pub(super) fn drive(
     (crowd.next, crowd.back, crowd.refused) = (0, 0, 0);
     crowd.connect(clients).or_failed(what)?;
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
-    window.at(Edge::End)?;
+    stage.stopped()?;
     let missing = (clients - crowd.back) as u64;
     let measured = Measured::verified(crowd.back as u64, seconds, missing + crowd.harmed)
         .with_times(&crowd.latency)

@@ -11,7 +11,7 @@ use tidewire_io::socket::{SocketAddress, Stream};
 
 use crate::certificates::client_of;
 use crate::probes::wait::{TIMEOUT, WaitSet};
-use crate::probes::{Link, TlsLink};
+use crate::probes::{Link, TlsLink, received};
 
 /// The clients, by the numbers of their slots.
 pub(super) struct Visitors {
@@ -166,12 +166,10 @@ impl Visitors {
             visitor.link.write(&MESSAGE)?;
             return Ok(None);
         }
-        match visitor.link.read(&mut self.buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => visitor.reply.extend_from_slice(&self.buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error),
-        }
+        let Some(count) = received(visitor.link.read(&mut self.buffer))? else {
+            return Ok(None);
+        };
+        visitor.reply.extend_from_slice(&self.buffer[..count]);
         match visitor.reply.len() {
             0..MESSAGE_BYTES => Ok(None),
             _ if visitor.reply == MESSAGE => Ok(Some(now_ns() - visitor.began_ns)),
