@@ -5,13 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use thiserror::Error;
 use tidewire_io::socket::SocketAddress;
 use tidewire_proto::codec::StreamFraming;
 
+mod endpoint;
+mod error;
 mod inproc_name;
 mod websocket;
 
+pub use endpoint::Endpoint;
+pub use error::AddressError;
 pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
 pub use websocket::WebSocketEndpoint;
@@ -69,106 +72,6 @@ enum AddressKind {
     },
     Ipc(PathBuf),
     Inproc(InprocName),
-}
-
-/// An address that is ready for use: a host name is resolved, and port 0 is replaced by the real port of a listener.
-/// [`Address`] has an example.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Endpoint {
-    /// A TCP or Unix socket.
-    Socket(SocketAddress),
-    /// A TCP port with TLS.
-    Tls(SocketAddr),
-    /// A TCP port with WebSocket, and maybe TLS beneath it.
-    WebSocket(WebSocketEndpoint),
-    /// A UDP port.
-    Udp(SocketAddr),
-    /// A name within this process.
-    Inproc(InprocName),
-}
-
-/// A text is not an address, or its host cannot be resolved. [`Address`] has an example.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// The part before `://` is not a transport.
-    #[error(
-        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, \
-         wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH or inproc://NAME"
-    )]
-    UnknownTransport {
-        /// The part before `://`.
-        transport: String,
-        /// The whole text.
-        text: String,
-    },
-    /// The port is missing, or is not a number up to 65535.
-    #[error(
-        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH or udp://HOST:PORT, for \
-         example tcp://127.0.0.1:8080"
-    )]
-    BadPort {
-        /// The whole text.
-        text: String,
-    },
-    /// The host or the path is missing.
-    #[error(
-        "nothing to connect to in {text:?}; use tcp://HOST:PORT, ipc://PATH or ipc://@ABSTRACT-NAME"
-    )]
-    Empty {
-        /// The whole text.
-        text: String,
-    },
-    /// The path is longer than a socket address of the kernel holds.
-    #[error("socket path of {bytes} bytes is too long (at most {limit}); use a shorter directory")]
-    PathTooLong {
-        /// The length of the path in bytes.
-        bytes: usize,
-        /// The greatest length in bytes.
-        limit: usize,
-    },
-    /// The in-process name is empty, is too long, or has other characters.
-    #[error(
-        "no in-process name in {text:?}; write inproc:// and 1 to {NAME_BYTES_MAX} ASCII letters, digits or -._/"
-    )]
-    BadName {
-        /// The whole text.
-        text: String,
-    },
-    /// The path of a WebSocket has characters that a URL does not have, a query, or the parts `.` and `..`.
-    #[error(
-        "no WebSocket path in {text:?}; write ws://HOST:PORT/PATH with a path of letters, digits and -._~!$&'()*+,;=:@%/, \
-         without ?, # and .."
-    )]
-    BadPath {
-        /// The whole text.
-        text: String,
-    },
-    /// The host has no address.
-    #[error("cannot resolve host {host:?}: {detail}")]
-    Unresolved {
-        /// The host.
-        host: String,
-        /// The error text of the resolver.
-        detail: String,
-    },
-    /// The parameter behind the question mark is unknown.
-    #[error(
-        "unknown parameter {parameter:?}; write ?framing=none or ?framing=length, and no other ? in a path"
-    )]
-    BadParameter {
-        /// The text behind the question mark.
-        parameter: String,
-    },
-    /// The address has a framing, but its transport preserves the boundaries of messages.
-    #[error(
-        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport separates messages"
-    )]
-    NoStream {
-        /// The whole text.
-        text: String,
-    },
 }
 
 impl Address {
@@ -364,114 +267,6 @@ impl fmt::Display for Address {
             Some(StreamFraming::None) => formatter.write_str("?framing=none"),
             Some(StreamFraming::Length) => formatter.write_str("?framing=length"),
             None => Ok(()),
-        }
-    }
-}
-
-impl Endpoint {
-    /// The address of the socket over TCP or UDP. `None` for a Unix socket and a name within this process.
-    #[must_use]
-    pub fn socket_address(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Socket(SocketAddress::Tcp(address)) | Self::Tls(address) | Self::Udp(address) => {
-                Some(*address)
-            }
-            Self::WebSocket(at) => Some(at.address()),
-            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => None,
-        }
-    }
-
-    /// Whether only this machine is at the other end: a loopback address, a Unix socket or an in-process name.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        let address = self.socket_address();
-        address.is_none_or(|it| it.ip().to_canonical().is_loopback())
-    }
-
-    /// Whether connections are encrypted by TLS.
-    #[must_use]
-    pub fn is_tls(&self) -> bool {
-        match self {
-            Self::Tls(_) => true,
-            Self::WebSocket(at) => at.is_tls(),
-            _ => false,
-        }
-    }
-}
-
-impl From<Endpoint> for Address {
-    fn from(endpoint: Endpoint) -> Self {
-        let kind = match endpoint {
-            Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            Endpoint::Tls(address) => AddressKind::Tls {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            Endpoint::WebSocket(at) => AddressKind::WebSocket {
-                host: at.address().ip().to_string(),
-                port: at.address().port(),
-                path: at.web_path().clone(),
-                is_tls: at.is_tls(),
-            },
-            Endpoint::Udp(address) => AddressKind::Udp {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
-            Endpoint::Inproc(name) => AddressKind::Inproc(name),
-        };
-        let framing = None;
-        Self { kind, framing }
-    }
-}
-
-impl From<SocketAddress> for Address {
-    fn from(address: SocketAddress) -> Self {
-        Endpoint::Socket(address).into()
-    }
-}
-
-impl From<SocketAddress> for Endpoint {
-    fn from(address: SocketAddress) -> Self {
-        Self::Socket(address)
-    }
-}
-
-impl From<SocketAddr> for Endpoint {
-    fn from(address: SocketAddr) -> Self {
-        Self::Socket(address.into())
-    }
-}
-
-impl From<WebSocketEndpoint> for Endpoint {
-    fn from(endpoint: WebSocketEndpoint) -> Self {
-        Self::WebSocket(endpoint)
-    }
-}
-
-impl From<PathBuf> for Endpoint {
-    fn from(path: PathBuf) -> Self {
-        Self::Socket(path.into())
-    }
-}
-
-impl From<InprocName> for Endpoint {
-    fn from(name: InprocName) -> Self {
-        Self::Inproc(name)
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(address) => address.fmt(formatter),
-            Self::Tls(address) => write!(formatter, "tls://{address}"),
-            Self::WebSocket(at) => at.fmt(formatter),
-            Self::Udp(address) => write!(formatter, "udp://{address}"),
-            Self::Inproc(name) => name.fmt(formatter),
         }
     }
 }

@@ -20,6 +20,7 @@ mod ending;
 mod messages;
 mod metered;
 mod partial;
+mod predict;
 mod read;
 mod secure;
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod refusal;
 mod rooms;
 mod routes;
 mod saying;
+mod shared_room;
 mod slow;
 mod topic;
 
@@ -19,6 +20,7 @@ pub use refusal::{
 };
 pub use rooms::Joined;
 
-pub(crate) use directory::{Directory, LANES_MAX};
+pub(crate) use directory::Directory;
 pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
 pub(crate) use rooms::{LaneRooms, RoomTable};
+pub(crate) use shared_room::LANES_MAX;

@@ -6,10 +6,10 @@ use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
-use super::directory::SharedRoom;
 use super::history::{History, PastMessage, Remembered, RoomHistory};
 use super::refusal::RoomError;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, Joined, LaneRooms};
+use super::shared_room::SharedRoom;
 use crate::mailbox::BatchEntry;
 use crate::session::{LaneSessions, SessionId, append_with_header};
 

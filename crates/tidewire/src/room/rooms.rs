@@ -14,11 +14,12 @@ use tidewire_proto::codec::{Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
-use super::directory::{Directory, EnterError, NameConflict, SharedRoom};
+use super::directory::{Directory, EnterError, NameConflict};
 use super::members::Departure;
 use super::recorded::Recording;
 use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::{RecentTopic, Routes};
+use super::shared_room::SharedRoom;
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::memory::Pressure;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
-use super::directory::{LaneCounts, SharedRoom};
+use super::shared_room::{LaneCounts, SharedRoom};
 use crate::session::RepeatedFrame;
 
 /// The patterns of a server, and their latest changes. The directory's mutex protects it.

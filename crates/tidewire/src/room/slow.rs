@@ -12,8 +12,8 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 use tidewire_proto::room::{Policy, Verdict};
 
-use super::directory::SharedRoom;
 use super::rooms::{LaneRooms, Room};
+use super::shared_room::SharedRoom;
 use crate::limits::nanoseconds;
 use crate::observe::DropReason;
 use crate::session::{

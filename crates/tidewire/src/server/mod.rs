@@ -1,45 +1,41 @@
 //! Starts, watches and stops a server.
 
-use crate::config::{Config, Policies, PolicyError};
 mod authentication;
 mod bind;
+mod error;
+mod start;
 mod tls;
 mod wait;
 mod websocket;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use std::sync::Arc;
-
-use crossbeam_utils::CachePadded;
-use thiserror::Error;
 use tidewire_io::clock::now_ns;
-use tidewire_io::datagram::{DatagramBindError, DatagramOptions};
-use tidewire_io::poller::{self, PollerChoice, PollerKind};
-use tidewire_io::socket::{BindError, SocketOptions};
+use tidewire_io::datagram::DatagramOptions;
+use tidewire_io::poller::{PollerChoice, PollerKind};
+use tidewire_io::socket::SocketOptions;
 use tidewire_io::waker::LaneWaker;
-use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
-use tidewire_proto::connection::Rules;
+use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_proto::layer::Layer;
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
-use crate::auth::{Guard, SharedAuthenticator};
-use crate::engine::{Core, Outgoing, Shared};
-use crate::lane::{Lane, LaneError, LaneThread, Spin};
-use crate::limits::{Limits, RateLimit, RateLimitError, RoomDefaults, nanoseconds};
+use crate::auth::SharedAuthenticator;
+use crate::engine::Shared;
+use crate::lane::LaneThread;
+use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
-use crate::observe::{LaneCounters, Metrics, MetricsReader};
-use crate::room::LANES_MAX;
-use crate::service::Sessions;
-use crate::service::{Service, SharedService};
-use crate::tls::{ClientTls, ServerTls, TlsError, TlsReloader};
+use crate::observe::{Metrics, MetricsReader};
+use crate::service::{Service, Sessions, SharedService};
+use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
 use crate::websocket::Origins;
-use bind::{Bound, default_datagram_options};
+use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
+pub use error::ServeError;
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once. If one of its own lanes
 /// drops it, that lane ends after its turn. [`serve`](crate::serve) or a [`ServerBuilder`] makes it; the crate's
@@ -100,82 +96,6 @@ pub struct ServerBuilder {
     /// The pages that may open a WebSocket.
     origins: Origins,
     authenticator: Option<SharedAuthenticator>,
-}
-
-/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
-///
-/// ```
-/// use tidewire::{Context, InprocBindError, Message, ServeError};
-///
-/// let ignore = |_: &mut Context<'_>, _: Message<'_>| Ok(());
-/// let first = tidewire::serve("inproc://orders", ignore)?;
-/// let second = tidewire::serve("inproc://orders", ignore);
-/// assert!(matches!(second, Err(ServeError::Inproc(InprocBindError::InUse { .. }))));
-/// # drop(first);
-/// # Ok::<(), ServeError>(())
-/// ```
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// An address is malformed or unknown.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// An address could not be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// A UDP port could not be bound.
-    #[error(transparent)]
-    Datagram(#[from] DatagramBindError),
-    /// The codec frames datagrams differently from streams, and a server has one codec.
-    #[error(
-        "the codec {codec} frames udp:// in another way than streams; start one server for udp:// and another for the \
-         rest"
-    )]
-    MixedFraming {
-        /// Name of the codec.
-        codec: &'static str,
-    },
-    /// An address sets the framing of streams, and the codec has no such choice.
-    #[error(
-        "the codec {codec} leaves no choice of framing; leave ?framing= out, or use the codec uvrpc"
-    )]
-    Framing {
-        /// Name of the codec.
-        codec: &'static str,
-    },
-    /// The codec does not support the policy for slow subscribers.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// Layers were requested for a transport that cannot have them.
-    #[error(
-        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the listeners \
-         differ in ?framing=; make none for this address, or start another server for it"
-    )]
-    Layers {
-        /// The address.
-        address: Address,
-    },
-    /// The TLS settings of a server or client cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// An address asks for TLS, and the server has no certificate.
-    #[error("cannot listen on {address} without a certificate: give the server one, with its key")]
-    NoCertificate {
-        /// The address.
-        address: Address,
-    },
-    /// An in-process name is not available.
-    #[error(transparent)]
-    Inproc(#[from] InprocBindError),
-    /// A lane could not start.
-    #[error(transparent)]
-    Lane(#[from] LaneError),
-    /// The rate limit allows nothing, or limits nothing.
-    #[error(transparent)]
-    RateLimit(#[from] RateLimitError),
-    /// The number of lanes is 0, or larger than the bits of a room's lane mask.
-    #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
-    LaneCount(usize),
 }
 
 /// The outcome of a server that has ended. [`Server::wait`] and [`Server::shutdown`] return it; [`ServerBuilder`] has
@@ -514,137 +434,6 @@ impl ServerBuilder {
     /// See [`ServeError`]. After an error nothing runs.
     pub fn start<S: Service>(self, mut make: impl FnMut(usize) -> S) -> Result<Server, ServeError> {
         self.start_with(|lane| Ok(make(lane)))
-    }
-
-    fn start_with<S: Service>(
-        mut self,
-        mut make: impl FnMut(usize) -> Result<S, ServeError>,
-    ) -> Result<Server, ServeError> {
-        if self.lanes == 0 || self.lanes > LANES_MAX {
-            return Err(ServeError::LaneCount(self.lanes));
-        }
-        self.rate_limit.as_ref().map(RateLimit::rate).transpose()?;
-        let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
-        self.codec = frame(&mut self.addresses, self.codec)?;
-        self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
-        self.check_policy()?;
-        self.accept_websockets();
-        let acceptor = self.secure()?;
-        let outgoing = self.outgoing()?;
-        let bound = Bound::bind(
-            &self.addresses,
-            &self.codec,
-            self.lanes,
-            &self.sockets,
-            &self.datagrams,
-            self.layers.as_ref(),
-        )?;
-        // The first lane chooses the poller and logs it; the others use the same.
-        let first = poller::open(self.poller).map_err(LaneError::from)?;
-        let kind = first.kind();
-        let mut pollers = vec![first];
-        while pollers.len() < self.lanes {
-            let next = poller::open(PollerChoice::Only(kind)).map_err(LaneError::from)?;
-            pollers.push(next);
-        }
-        let shared = Arc::new(self.share(kind, outgoing));
-        let counters: Vec<Arc<CachePadded<LaneCounters>>> =
-            (0..self.lanes).map(|_| Arc::default()).collect();
-        let mut mailboxes = Vec::new();
-        for counters in &counters {
-            mailboxes.push(Mailbox::new(Arc::clone(counters)).map_err(LaneError::from)?);
-        }
-        shared.lanes.set(mailboxes.clone());
-        let mut server = Server {
-            shared: Arc::clone(&shared),
-            lanes: mailboxes.clone(),
-            threads: Vec::new(),
-            addresses: bound.addresses,
-            names: Vec::new(),
-            metrics: MetricsReader::new(counters.clone(), Arc::clone(&shared.memory)),
-            poller: kind,
-            tls: acceptor.map(|acceptor| TlsReloader::new(acceptor, Arc::clone(&counters[0]))),
-        };
-        server.take_names()?;
-        let mut listeners = bound.listeners;
-        for (index, (((poller, ports), mailbox), counters)) in pollers
-            .into_iter()
-            .zip(bound.ports)
-            .zip(mailboxes)
-            .zip(counters)
-            .enumerate()
-        {
-            let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
-            for listener in listeners.drain(..) {
-                core.add_listener(listener).map_err(LaneError::from)?;
-            }
-            for socket in ports {
-                core.add_port(socket).map_err(LaneError::from)?;
-            }
-            let lane = Lane::new(core, make(index)?, Spin::chosen(self.spin_us));
-            server.threads.push(LaneThread::start(index, lane)?);
-        }
-        Ok(server)
-    }
-
-    /// Checks that the codec supports the policy for slow subscribers, and warns if it cannot announce losses.
-    fn check_policy(&self) -> Result<(), PolicyError> {
-        let (policies, policy) = (Policies::of(&self.codec), self.rooms.policy);
-        policies.check_default(policy)?;
-        if policies.is_silent(policy) {
-            tracing::warn!(
-                codec = self.codec.name(),
-                %policy,
-                "the codec cannot announce losses to slow subscribers; dropped messages are only counted"
-            );
-        }
-        Ok(())
-    }
-
-    /// Starts a single lane with the one service that `take` contains.
-    pub(crate) fn start_one<S: Service>(
-        self,
-        mut take: impl FnMut() -> Option<S>,
-    ) -> Result<Server, ServeError> {
-        let lanes = self.lanes;
-        let mut service = take();
-        self.lanes(1)
-            .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
-    }
-
-    pub(crate) fn share(&self, kind: PollerKind, outgoing: Outgoing) -> Shared {
-        let agent = self.agent.clone().unwrap_or_else(|| {
-            format!(
-                "tidewire/{} lanes={} poller={kind}",
-                env!("CARGO_PKG_VERSION"),
-                self.lanes
-            )
-        });
-        tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
-        let config = Config {
-            codec: self.codec.clone(),
-            limits: self.limits.clone(),
-            shared_frame_bytes_max: self
-                .limits
-                .frame_bytes_max
-                .saturating_sub(self.codec.delivery_header_bytes_max()),
-            rules: Rules {
-                authenticates: self.authenticator.is_some(),
-                ..self.limits.rules(&self.codec)
-            },
-            rate: self.rate_limit.and_then(|limit| limit.rate().ok()),
-            room_defaults: self.rooms,
-            policies: Policies::of(&self.codec),
-            agent,
-            trusts_datagram_peers: self.trusts_datagram_peers,
-            socket_options: self.sockets.clone(),
-            datagram_options: self.datagrams.clone(),
-        };
-        let guard = self
-            .authenticator
-            .clone()
-            .map(|it| Arc::new(Guard::new(it)));
-        Shared::new(config, outgoing, guard, self.lanes)
     }
 }
 

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 
 use tidewire_proto::codec::{Codec, ConnectionState, Decoded};
 
+use super::gather::{Wrote, account_own, attempt};
 use super::outbox::Outbox;
-use super::write::{Wrote, account_own, attempt};
 use super::{LaneSessions, Session};
 use crate::transport::Transport;
 

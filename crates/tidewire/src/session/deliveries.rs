@@ -9,8 +9,8 @@ use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::Deliveries;
 
+use super::gather::{Wrote, account_own, attempt};
 use super::outbox::{Logs, Outbox};
-use super::write::{Wrote, account_own, attempt};
 use super::{LaneSessions, Membership, Output, Session};
 use crate::transport::Transport;
 

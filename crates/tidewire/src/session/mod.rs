@@ -8,6 +8,7 @@ mod buffers;
 mod clock;
 mod datagrams;
 mod deliveries;
+mod gather;
 mod lane_sessions;
 mod latest;
 mod layers;

@@ -1,26 +1,18 @@
 //! Writing a session's output and room logs to the socket, in one gathered write.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::ErrorKind;
 
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
 
 use super::deliveries::append_with_header;
+use super::gather::Wrote;
 use super::latest::tell_latest;
-use super::outbox::{Logs, Outbox, Way};
-use super::{CloseReason, LaneSessions, Session};
+use super::outbox::{Outbox, Way};
+use super::{CloseReason, LaneSessions};
+use crate::observe::DropReason;
 use crate::observe::trace::Moving;
-use crate::observe::{DropReason, LaneCounters};
-use crate::transport::{Carrier, Transport};
-
-/// The result of a write attempt.
-pub(super) enum Wrote {
-    Bytes(usize),
-    /// The layers of the stream accepted this many bytes, and still hold some of them.
-    Held(usize),
-    Blocked,
-    Failed(ErrorKind),
-}
+use crate::transport::Transport;
 
 impl LaneSessions {
     /// Flushes every session that got output in this turn.
@@ -225,73 +217,6 @@ impl LaneSessions {
         }
     }
 
-    /// Writes once. Returns the number of offered bytes and the result.
-    fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
-        let session = &mut self.slab[slot];
-        if !session.memberships.is_empty() {
-            return self.write_gathered(slot);
-        }
-        let offered = session.output.len();
-        if offered == 0 {
-            return (0, Wrote::Bytes(0));
-        }
-        let Session { stream, output, .. } = session;
-        let wrote = attempt(stream, &self.counters, |stream| {
-            stream.write(output.unsent())
-        });
-        (offered, wrote)
-    }
-
-    /// Writes the output and the room logs of a session in one call. It is a separate function, because most sessions
-    /// are in no room, and creating many empty slices is a sixth of the cost of a small write.
-    #[inline(never)]
-    fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
-        let session = &mut self.slab[slot];
-        let (logs, counters) = (&self.outbox.logs, &self.counters);
-        write_slices::<SLICES_USUAL>(session, logs, counters)
-            .or_else(|| write_slices::<SLICES_MAX>(session, logs, counters))
-            .unwrap_or((0, Wrote::Bytes(0)))
-    }
-
-    /// Accounts for `written` bytes: first of the session's own output, then of its rooms in their order.
-    #[inline(always)]
-    fn account(&mut self, slot: usize, written: usize) {
-        let Self {
-            slab,
-            outbox,
-            counters,
-            ..
-        } = self;
-        let Outbox { logs, buffers, .. } = outbox;
-        let session = &mut slab[slot];
-        let (mut rest, mut delivered) = account_own(session, counters, written);
-        for membership in &mut session.memberships {
-            if rest == 0 {
-                break;
-            }
-            let Some(log) = logs.get_mut(membership.room) else {
-                continue;
-            };
-            let behind = membership.subscriber.bytes_behind(log);
-            let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
-            rest -= part;
-            if (part as u64) < behind {
-                // The rest of a torn frame goes into the output.
-                session.output.ensure_buffer(buffers);
-            }
-            let advance = membership
-                .subscriber
-                .advance(log, part, &mut session.output.bytes);
-            delivered += advance.messages;
-            if advance.torn {
-                // The message counts when its rest has left the output.
-                delivered -= 1;
-                session.output.room_messages += 1;
-            }
-        }
-        counters.room_delivered.add(delivered);
-    }
-
     /// Waits until the full socket is writable.
     pub(super) fn block(&mut self, slot: usize) {
         self.slab[slot].connection.handle_blocked();
@@ -386,97 +311,6 @@ impl LaneSessions {
     }
 }
 
-/// Accounts for written bytes of the session's own output. Returns the number of written bytes that belong to rooms, and the
-/// number of room messages that have now left the output.
-#[inline(always)]
-pub(super) fn account_own(
-    session: &mut Session,
-    counters: &LaneCounters,
-    written: usize,
-) -> (usize, u64) {
-    counters.writes.add(1);
-    counters.bytes_out.add(written as u64);
-    let own = written.min(session.output.len());
-    session.output.consume(own);
-    session.release_outside();
-    let mut delivered = 0;
-    if session.output.is_empty() {
-        delivered = std::mem::take(&mut session.output.room_messages);
-    }
-    (written - own, delivered)
-}
-
-/// Offers a session's output and room messages in one write. Returns `None` if that needs more than `COUNT` slices. With
-/// [`SLICES_MAX`] it writes the first slices instead.
-#[inline(always)]
-fn write_slices<const COUNT: usize>(
-    session: &mut Session,
-    logs: &Logs,
-    counters: &LaneCounters,
-) -> Option<(usize, Wrote)> {
-    let Session {
-        stream,
-        output,
-        memberships,
-        ..
-    } = session;
-    let mut slices = [IoSlice::new(&[]); COUNT];
-    let (mut count, mut offered, mut has_more) = (0, 0, false);
-    if !output.is_empty() {
-        slices[0] = IoSlice::new(output.unsent());
-        (count, offered) = (1, output.len());
-    }
-    for membership in memberships {
-        let Some(log) = logs.get(membership.room) else {
-            continue;
-        };
-        membership.subscriber.gather(log, |slice| {
-            has_more |= count == COUNT;
-            if count < COUNT {
-                slices[count] = IoSlice::new(slice);
-                count += 1;
-                offered += slice.len();
-            }
-            !has_more
-        });
-    }
-    if has_more && COUNT < SLICES_MAX {
-        return None;
-    }
-    let wrote = match slices[..count] {
-        [] => Wrote::Bytes(0),
-        // The plain call is cheaper.
-        [whole] => attempt(stream, counters, |stream| stream.write(&whole)),
-        ref pieces => attempt(stream, counters, |stream| stream.write_vectored(pieces)),
-    };
-    Some((offered, wrote))
-}
-
-/// Writes once, and retries on EINTR.
-#[inline(always)]
-pub(super) fn attempt(
-    stream: &mut Carrier,
-    counters: &LaneCounters,
-    mut write: impl FnMut(&mut Carrier) -> io::Result<usize>,
-) -> Wrote {
-    loop {
-        counters.system_calls.add(stream.system_calls());
-        match write(stream) {
-            Ok(written) if stream.pending_bytes() > 0 => return Wrote::Held(written),
-            Ok(written) => return Wrote::Bytes(written),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Wrote::Blocked,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Wrote::Failed(error.kind()),
-        }
-    }
-}
-
-/// Slices that most gathered writes need: a sweep has one or two segments.
-const SLICES_USUAL: usize = 3;
-
-/// Most slices of one gathered write. Own messages split a sweep into several slices.
-const SLICES_MAX: usize = 32;
-
 /// Bytes of answers that are worth a write before the end of a turn.
 const EARLY_BYTES: usize = 1024;
 
@@ -485,6 +319,7 @@ mod tests {
     use tidewire_proto::codec::Decoded;
     use tidewire_proto::message::Kind;
 
+    use super::super::gather::{SLICES_MAX, SLICES_USUAL};
     use super::*;
     use crate::lane::lane;
     use crate::server::Server;

@@ -1,0 +1,134 @@
+//! An address that is ready for use.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tidewire_io::socket::SocketAddress;
+
+use super::{Address, AddressKind, InprocName, WebSocketEndpoint};
+
+/// An address that is ready for use: a host name is resolved, and port 0 is replaced by the real port of a listener.
+/// [`Address`] has an example.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A TCP or Unix socket.
+    Socket(SocketAddress),
+    /// A TCP port with TLS.
+    Tls(SocketAddr),
+    /// A TCP port with WebSocket, and maybe TLS beneath it.
+    WebSocket(WebSocketEndpoint),
+    /// A UDP port.
+    Udp(SocketAddr),
+    /// A name within this process.
+    Inproc(InprocName),
+}
+
+impl Endpoint {
+    /// The address of the socket over TCP or UDP. `None` for a Unix socket and a name within this process.
+    #[must_use]
+    pub fn socket_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Socket(SocketAddress::Tcp(address)) | Self::Tls(address) | Self::Udp(address) => {
+                Some(*address)
+            }
+            Self::WebSocket(at) => Some(at.address()),
+            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => None,
+        }
+    }
+
+    /// Whether only this machine is at the other end: a loopback address, a Unix socket or an in-process name.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let address = self.socket_address();
+        address.is_none_or(|it| it.ip().to_canonical().is_loopback())
+    }
+
+    /// Whether connections are encrypted by TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            Self::WebSocket(at) => at.is_tls(),
+            _ => false,
+        }
+    }
+}
+
+impl From<Endpoint> for Address {
+    fn from(endpoint: Endpoint) -> Self {
+        let kind = match endpoint {
+            Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Tls(address) => AddressKind::Tls {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::WebSocket(at) => AddressKind::WebSocket {
+                host: at.address().ip().to_string(),
+                port: at.address().port(),
+                path: at.web_path().clone(),
+                is_tls: at.is_tls(),
+            },
+            Endpoint::Udp(address) => AddressKind::Udp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
+            Endpoint::Inproc(name) => AddressKind::Inproc(name),
+        };
+        let framing = None;
+        Self { kind, framing }
+    }
+}
+
+impl From<SocketAddress> for Address {
+    fn from(address: SocketAddress) -> Self {
+        Endpoint::Socket(address).into()
+    }
+}
+
+impl From<SocketAddress> for Endpoint {
+    fn from(address: SocketAddress) -> Self {
+        Self::Socket(address)
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self::Socket(address.into())
+    }
+}
+
+impl From<WebSocketEndpoint> for Endpoint {
+    fn from(endpoint: WebSocketEndpoint) -> Self {
+        Self::WebSocket(endpoint)
+    }
+}
+
+impl From<PathBuf> for Endpoint {
+    fn from(path: PathBuf) -> Self {
+        Self::Socket(path.into())
+    }
+}
+
+impl From<InprocName> for Endpoint {
+    fn from(name: InprocName) -> Self {
+        Self::Inproc(name)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(formatter),
+            Self::Tls(address) => write!(formatter, "tls://{address}"),
+            Self::WebSocket(at) => at.fmt(formatter),
+            Self::Udp(address) => write!(formatter, "udp://{address}"),
+            Self::Inproc(name) => name.fmt(formatter),
+        }
+    }
+}

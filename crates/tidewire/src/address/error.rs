@@ -1,0 +1,88 @@
+//! The reasons why a text is no address, or an address cannot be used.
+
+use thiserror::Error;
+
+use super::NAME_BYTES_MAX;
+
+/// A text is not an address, or its host cannot be resolved. [`Address`] has an example.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The part before `://` is not a transport.
+    #[error(
+        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, \
+         wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH or inproc://NAME"
+    )]
+    UnknownTransport {
+        /// The part before `://`.
+        transport: String,
+        /// The whole text.
+        text: String,
+    },
+    /// The port is missing, or is not a number up to 65535.
+    #[error(
+        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH or udp://HOST:PORT, for \
+         example tcp://127.0.0.1:8080"
+    )]
+    BadPort {
+        /// The whole text.
+        text: String,
+    },
+    /// The host or the path is missing.
+    #[error(
+        "nothing to connect to in {text:?}; use tcp://HOST:PORT, ipc://PATH or ipc://@ABSTRACT-NAME"
+    )]
+    Empty {
+        /// The whole text.
+        text: String,
+    },
+    /// The path is longer than a socket address of the kernel holds.
+    #[error("socket path of {bytes} bytes is too long (at most {limit}); use a shorter directory")]
+    PathTooLong {
+        /// The length of the path in bytes.
+        bytes: usize,
+        /// The greatest length in bytes.
+        limit: usize,
+    },
+    /// The in-process name is empty, is too long, or has other characters.
+    #[error(
+        "no in-process name in {text:?}; write inproc:// and 1 to {NAME_BYTES_MAX} ASCII letters, digits or -._/"
+    )]
+    BadName {
+        /// The whole text.
+        text: String,
+    },
+    /// The path of a WebSocket has characters that a URL does not have, a query, or the parts `.` and `..`.
+    #[error(
+        "no WebSocket path in {text:?}; write ws://HOST:PORT/PATH with a path of letters, digits and -._~!$&'()*+,;=:@%/, \
+         without ?, # and .."
+    )]
+    BadPath {
+        /// The whole text.
+        text: String,
+    },
+    /// The host has no address.
+    #[error("cannot resolve host {host:?}: {detail}")]
+    Unresolved {
+        /// The host.
+        host: String,
+        /// The error text of the resolver.
+        detail: String,
+    },
+    /// The parameter behind the question mark is unknown.
+    #[error(
+        "unknown parameter {parameter:?}; write ?framing=none or ?framing=length, and no other ? in a path"
+    )]
+    BadParameter {
+        /// The text behind the question mark.
+        parameter: String,
+    },
+    /// The address has a framing, but its transport preserves the boundaries of messages.
+    #[error(
+        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport separates messages"
+    )]
+    NoStream {
+        /// The whole text.
+        text: String,
+    },
+}

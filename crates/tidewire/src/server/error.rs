@@ -1,0 +1,89 @@
+//! The reasons why a server does not start.
+
+use thiserror::Error;
+use tidewire_io::datagram::DatagramBindError;
+use tidewire_io::socket::BindError;
+
+use crate::address::{Address, AddressError};
+use crate::config::PolicyError;
+use crate::lane::LaneError;
+use crate::limits::RateLimitError;
+use crate::room::LANES_MAX;
+use crate::tls::TlsError;
+use crate::transport::inproc::InprocBindError;
+
+/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
+///
+/// ```
+/// use tidewire::{Context, InprocBindError, Message, ServeError};
+///
+/// let ignore = |_: &mut Context<'_>, _: Message<'_>| Ok(());
+/// let first = tidewire::serve("inproc://orders", ignore)?;
+/// let second = tidewire::serve("inproc://orders", ignore);
+/// assert!(matches!(second, Err(ServeError::Inproc(InprocBindError::InUse { .. }))));
+/// # drop(first);
+/// # Ok::<(), ServeError>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// An address is malformed or unknown.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// An address could not be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A UDP port could not be bound.
+    #[error(transparent)]
+    Datagram(#[from] DatagramBindError),
+    /// The codec frames datagrams differently from streams, and a server has one codec.
+    #[error(
+        "the codec {codec} frames udp:// in another way than streams; start one server for udp:// and another for the \
+         rest"
+    )]
+    MixedFraming {
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// An address sets the framing of streams, and the codec has no such choice.
+    #[error(
+        "the codec {codec} leaves no choice of framing; leave ?framing= out, or use the codec uvrpc"
+    )]
+    Framing {
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// The codec does not support the policy for slow subscribers.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Layers were requested for a transport that cannot have them.
+    #[error(
+        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the listeners \
+         differ in ?framing=; make none for this address, or start another server for it"
+    )]
+    Layers {
+        /// The address.
+        address: Address,
+    },
+    /// The TLS settings of a server or client cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// An address asks for TLS, and the server has no certificate.
+    #[error("cannot listen on {address} without a certificate: give the server one, with its key")]
+    NoCertificate {
+        /// The address.
+        address: Address,
+    },
+    /// An in-process name is not available.
+    #[error(transparent)]
+    Inproc(#[from] InprocBindError),
+    /// A lane could not start.
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    /// The rate limit allows nothing, or limits nothing.
+    #[error(transparent)]
+    RateLimit(#[from] RateLimitError),
+    /// The number of lanes is 0, or larger than the bits of a room's lane mask.
+    #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
+    LaneCount(usize),
+}

@@ -1,0 +1,155 @@
+//! Starts a server from its settings: checks them, binds the addresses, and makes the lanes.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use tidewire_io::poller::{self, PollerChoice, PollerKind};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::Rules;
+
+use super::bind::{Bound, adapt, frame};
+use super::{ServeError, Server, ServerBuilder};
+use crate::address::Address;
+use crate::auth::Guard;
+use crate::config::{Config, Policies, PolicyError};
+use crate::engine::{Core, Outgoing, Shared};
+use crate::lane::{Lane, LaneError, LaneThread, Spin};
+use crate::limits::RateLimit;
+use crate::mailbox::Mailbox;
+use crate::observe::{LaneCounters, MetricsReader};
+use crate::room::LANES_MAX;
+use crate::service::Service;
+use crate::tls::TlsReloader;
+
+impl ServerBuilder {
+    pub(super) fn start_with<S: Service>(
+        mut self,
+        mut make: impl FnMut(usize) -> Result<S, ServeError>,
+    ) -> Result<Server, ServeError> {
+        if self.lanes == 0 || self.lanes > LANES_MAX {
+            return Err(ServeError::LaneCount(self.lanes));
+        }
+        self.rate_limit.as_ref().map(RateLimit::rate).transpose()?;
+        let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
+        self.codec = frame(&mut self.addresses, self.codec)?;
+        self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
+        self.check_policy()?;
+        self.accept_websockets();
+        let acceptor = self.secure()?;
+        let outgoing = self.outgoing()?;
+        let bound = Bound::bind(
+            &self.addresses,
+            &self.codec,
+            self.lanes,
+            &self.sockets,
+            &self.datagrams,
+            self.layers.as_ref(),
+        )?;
+        // The first lane chooses the poller and logs it; the others use the same.
+        let first = poller::open(self.poller).map_err(LaneError::from)?;
+        let kind = first.kind();
+        let mut pollers = vec![first];
+        while pollers.len() < self.lanes {
+            let next = poller::open(PollerChoice::Only(kind)).map_err(LaneError::from)?;
+            pollers.push(next);
+        }
+        let shared = Arc::new(self.share(kind, outgoing));
+        let counters: Vec<Arc<CachePadded<LaneCounters>>> =
+            (0..self.lanes).map(|_| Arc::default()).collect();
+        let mut mailboxes = Vec::new();
+        for counters in &counters {
+            mailboxes.push(Mailbox::new(Arc::clone(counters)).map_err(LaneError::from)?);
+        }
+        shared.lanes.set(mailboxes.clone());
+        let mut server = Server {
+            shared: Arc::clone(&shared),
+            lanes: mailboxes.clone(),
+            threads: Vec::new(),
+            addresses: bound.addresses,
+            names: Vec::new(),
+            metrics: MetricsReader::new(counters.clone(), Arc::clone(&shared.memory)),
+            poller: kind,
+            tls: acceptor.map(|acceptor| TlsReloader::new(acceptor, Arc::clone(&counters[0]))),
+        };
+        server.take_names()?;
+        let mut listeners = bound.listeners;
+        for (index, (((poller, ports), mailbox), counters)) in pollers
+            .into_iter()
+            .zip(bound.ports)
+            .zip(mailboxes)
+            .zip(counters)
+            .enumerate()
+        {
+            let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
+            for listener in listeners.drain(..) {
+                core.add_listener(listener).map_err(LaneError::from)?;
+            }
+            for socket in ports {
+                core.add_port(socket).map_err(LaneError::from)?;
+            }
+            let lane = Lane::new(core, make(index)?, Spin::chosen(self.spin_us));
+            server.threads.push(LaneThread::start(index, lane)?);
+        }
+        Ok(server)
+    }
+
+    /// Checks that the codec supports the policy for slow subscribers, and warns if it cannot announce losses.
+    fn check_policy(&self) -> Result<(), PolicyError> {
+        let (policies, policy) = (Policies::of(&self.codec), self.rooms.policy);
+        policies.check_default(policy)?;
+        if policies.is_silent(policy) {
+            tracing::warn!(
+                codec = self.codec.name(),
+                %policy,
+                "the codec cannot announce losses to slow subscribers; dropped messages are only counted"
+            );
+        }
+        Ok(())
+    }
+
+    /// Starts a single lane with the one service that `take` contains.
+    pub(crate) fn start_one<S: Service>(
+        self,
+        mut take: impl FnMut() -> Option<S>,
+    ) -> Result<Server, ServeError> {
+        let lanes = self.lanes;
+        let mut service = take();
+        self.lanes(1)
+            .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
+    }
+
+    pub(crate) fn share(&self, kind: PollerKind, outgoing: Outgoing) -> Shared {
+        let agent = self.agent.clone().unwrap_or_else(|| {
+            format!(
+                "tidewire/{} lanes={} poller={kind}",
+                env!("CARGO_PKG_VERSION"),
+                self.lanes
+            )
+        });
+        tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
+        let config = Config {
+            codec: self.codec.clone(),
+            limits: self.limits.clone(),
+            shared_frame_bytes_max: self
+                .limits
+                .frame_bytes_max
+                .saturating_sub(self.codec.delivery_header_bytes_max()),
+            rules: Rules {
+                authenticates: self.authenticator.is_some(),
+                ..self.limits.rules(&self.codec)
+            },
+            rate: self.rate_limit.and_then(|limit| limit.rate().ok()),
+            room_defaults: self.rooms,
+            policies: Policies::of(&self.codec),
+            agent,
+            trusts_datagram_peers: self.trusts_datagram_peers,
+            socket_options: self.sockets.clone(),
+            datagram_options: self.datagrams.clone(),
+        };
+        let guard = self
+            .authenticator
+            .clone()
+            .map(|it| Arc::new(Guard::new(it)));
+        Shared::new(config, outgoing, guard, self.lanes)
+    }
+}
