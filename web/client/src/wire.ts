@@ -300,7 +300,7 @@ export class Writer {
   takeAll(): Uint8Array<ArrayBuffer> {
     const all = this.#bytes.slice(0, this.length)
     this.length = 0
-    // What one long frame needed is not kept.
+    // The space of one long frame is not kept.
     if (this.#bytes.length > 1 << 16) this.#bytes = new Uint8Array(1024)
     return all
   }

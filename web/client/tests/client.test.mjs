@@ -145,7 +145,7 @@ test("100,000 messages one by one: offered = delivered + told as lost", async ()
     publisher.publish("n", String(number))
   }
   await publisher.flush()
-  // What was published before is read before the reply.
+  // Earlier publications are read before the reply.
   await Promise.all([reader.flush(), other.flush()])
   assert.equal(fast.delivered + fast.lost, offered)
   const seen = { delivered: 0, lost: 0, last: -1 }

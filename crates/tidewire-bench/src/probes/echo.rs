@@ -97,7 +97,7 @@ pub(crate) fn drive<L: Link>(
 
 /// One connection of a client, or a socket for datagrams.
 pub(super) trait EchoConnection: AsFd {
-    /// What all connections of a client read into.
+    /// The buffer that all connections of a client read into.
     type Buffer;
 
     /// Sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.

@@ -54,7 +54,7 @@ impl Link for Stream {
     }
 }
 
-/// What a read that never blocks brought; nothing where nothing has come, and an error at the end.
+/// Returns the bytes of a read that never blocks; nothing where nothing has come, and an error at the end.
 #[inline]
 pub(crate) fn received(read: io::Result<usize>) -> io::Result<Option<usize>> {
     match read {
@@ -65,7 +65,7 @@ pub(crate) fn received(read: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// What a write, or the receiving of datagrams, that never blocks did; 0 where it would have to wait.
+/// Returns the bytes of a write, or of received datagrams, that never blocks; 0 where it would have to wait.
 #[inline]
 pub(crate) fn or_none(done: io::Result<usize>) -> io::Result<usize> {
     match done {
