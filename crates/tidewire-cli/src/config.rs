@@ -64,6 +64,12 @@ pub(crate) fn keys(command: &Command) -> Vec<String> {
     flags(command).map(|(key, _)| key).collect()
 }
 
+/// The same keys, each with the id of its flag.
+pub(crate) fn keys_with_ids(command: &Command) -> Vec<(String, String)> {
+    let ids = flags(command).map(|(key, flag)| (key, flag.get_id().to_string()));
+    ids.collect()
+}
+
 fn flags(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
     command
         .get_arguments()

@@ -263,6 +263,8 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
         | ServeError::MixedFraming { .. }
         | ServeError::Framing { .. }
         | ServeError::Bind(_)
+        | ServeError::PassedSocket { .. }
+        | ServeError::PassedPort(_)
         | ServeError::Inproc(_)
         | ServeError::Tls(_)
         | ServeError::LaneCount(_) => (CONFIGURATION, ""),

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
@@ -43,23 +44,9 @@ impl LogArguments {
     /// Starts the log. `is_flag` means that the level comes from the command line, `default_level` is the command's
     /// own.
     pub(crate) fn start(&self, is_flag: bool, default_level: &str) -> Result<Log, LogError> {
-        let variable = std::env::var("RUST_LOG").ok();
-        let variable = variable.as_deref().filter(|text| !text.is_empty());
-        let chosen = self.log_level.as_deref();
-        let mut ignored = None;
-        let level = match (chosen, variable) {
-            (Some(chosen), _) if is_flag => chosen,
-            (chosen, Some(variable)) => match LogBuilder::new().filter(variable) {
-                Ok(_) => variable,
-                Err(error) => {
-                    ignored = Some(error);
-                    chosen.unwrap_or(default_level)
-                }
-            },
-            (chosen, None) => chosen.unwrap_or(default_level),
-        };
+        let (level, ignored) = self.level(is_flag, default_level);
         let mut builder = LogBuilder::new()
-            .filter(level)?
+            .filter(&level)?
             .lossy(self.log_lossy)
             .format(self.log_format);
         if let Some(path) = &self.log_file {
@@ -72,6 +59,29 @@ impl LogArguments {
             tracing::warn!(%error, "RUST_LOG is ignored");
         }
         Ok(log)
+    }
+
+    /// Sets the level of the log that runs already.
+    pub(crate) fn change_level(&self, is_flag: bool, default_level: &str) -> Result<(), LogError> {
+        let (level, _) = self.level(is_flag, default_level);
+        CONTROL.get().map_or(Ok(()), |log| log.set_filter(&level))
+    }
+
+    /// The level, and the error of a variable that is ignored.
+    fn level(&self, is_flag: bool, default_level: &str) -> (String, Option<LogError>) {
+        let variable = std::env::var("RUST_LOG").ok();
+        let variable = variable.filter(|text| !text.is_empty());
+        let own = self.log_level.as_deref();
+        let level = || own.unwrap_or(default_level).to_owned();
+        match variable {
+            Some(variable) if !(is_flag && own.is_some()) => {
+                match LogBuilder::new().filter(&variable) {
+                    Ok(_) => (variable, None),
+                    Err(error) => (level(), Some(error)),
+                }
+            }
+            _ => (level(), None),
+        }
     }
 }
 
@@ -93,6 +103,22 @@ pub(crate) fn reopen() {
         Some(Err(error)) => {
             tracing::error!(%error, "the log goes on in the old file, because of SIGHUP");
         }
+    }
+}
+
+/// Opens the log file again if it was moved away or deleted. After a failure it tries again at the next call, and logs only the first
+/// failure.
+pub(crate) fn follow_file() {
+    static IS_FAILING: AtomicBool = AtomicBool::new(false);
+    match CONTROL.get().map(LogControl::reopen_if_moved) {
+        Some(Ok(true)) => {
+            IS_FAILING.store(false, Ordering::Relaxed);
+            tracing::info!("the log file was opened again, because it was moved away or deleted");
+        }
+        Some(Err(error)) if !IS_FAILING.swap(true, Ordering::Relaxed) => {
+            tracing::error!(%error, "the log file was moved away or deleted, and the log goes on in it");
+        }
+        _ => {}
     }
 }
 

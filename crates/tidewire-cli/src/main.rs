@@ -25,6 +25,7 @@ mod report_directory;
 mod security;
 mod serve;
 mod signals;
+mod systemd;
 mod tell;
 mod threads;
 mod tls;
@@ -195,7 +196,7 @@ impl Command {
     fn log(&self) -> Option<(&LogArguments, &'static str)> {
         // These commands print the events of the connection themselves; log lines would garble their output.
         match self {
-            Self::Serve(arguments) => Some((&arguments.log, "info")),
+            Self::Serve(arguments) => Some((&arguments.log, serve::LOG_LEVEL)),
             Self::Chat(arguments) => Some((&arguments.log, "error")),
             Self::Call(arguments) => Some((&arguments.log, "error")),
             Self::Pub(arguments) => Some((&arguments.log, "error")),

@@ -6,8 +6,8 @@
 //! A command that was told to end may be blocked by something outside its control, such as a pipe without a reader. It
 //! therefore has a limited time to end, after which it is ended as by a second signal.
 //!
-//! The hang-up signal reopens the log of a server, and lets it read its certificate and its users again. It ends every other
-//! command, which is the system's default.
+//! A server has uses for two more signals: the hang-up signal lets it read its files again, and the first user signal lets it log a
+//! summary. They end every other command, which is the system's default.
 
 use std::io;
 use std::process;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::{logging, tell, threads};
@@ -64,13 +64,13 @@ pub(crate) fn stop_flag(
     Ok(stop)
 }
 
-/// Makes the hang-up signal call this from now on, instead of ending the process. Further calls add to it.
+/// Makes these signals call this from now on, with their number, instead of ending the process.
 ///
 /// # Errors
 /// The system refused the handler or the thread.
-pub(crate) fn at_hangup(act: impl Fn() + Send + 'static) -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP])?;
-    threads::start("hangup", move || signals.forever().for_each(|_| act()))
+pub(crate) fn at(signals: &[i32], act: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new(signals)?;
+    threads::start("requests", move || signals.forever().for_each(act))
 }
 
 fn end_at_once(signal: i32, last: &LastAct) -> ! {

@@ -1,16 +1,11 @@
 //! The flags of a server's certificate. Those of clients are in [`crate::security`].
 
 use std::path::PathBuf;
-use std::time::Duration;
-use std::{io, thread};
 
 use clap::{ArgAction, Args, ValueEnum};
-use tidewire::Server;
 use tidewire::tls::ServerTls;
 
 use crate::failure::Failure;
-use crate::signals;
-use crate::threads;
 
 /// The flags of a server's certificate.
 #[derive(Debug, Args)]
@@ -91,25 +86,3 @@ fn missing(what: &str, flag: &'static str) -> Failure {
         format!("give {flag}; `tidewire cert dev` makes a pair for tests"),
     )
 }
-
-/// Reads a server's certificate again when its files change, and at the hang-up signal.
-///
-/// # Errors
-/// The system refused a thread or the handler.
-pub(crate) fn follow_files(server: &Server) -> io::Result<()> {
-    let Some(reloader) = server.tls_reloader() else {
-        return Ok(());
-    };
-    let at_hangup = reloader.clone();
-    // The log says how each reload ended.
-    signals::at_hangup(move || drop(at_hangup.reload()))?;
-    threads::start("certificate", move || {
-        loop {
-            thread::sleep(FILES_CHECK_INTERVAL);
-            drop(reloader.reload_if_changed());
-        }
-    })
-}
-
-/// The interval at which the files of a certificate are compared with their earlier states.
-const FILES_CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -111,7 +111,7 @@ pub use room::{
     History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError,
     SubscribeError,
 };
-pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
+pub use server::{Liveness, Readiness, ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError,
     HandlerResult, Methods, NotOpen, Part, PubSub, Router, Service, SessionHandle, SessionSender,
@@ -126,7 +126,10 @@ pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
 pub use tidewire_io::datagram::DatagramOptions;
 pub use tidewire_io::poller::{PollerChoice, PollerKind};
-pub use tidewire_io::socket::{KeepAlive, PeerCredentials, SocketAddress, SocketOptions};
+pub use tidewire_io::socket::{
+    KeepAlive, PassedAddress, PassedSocket, PassedSocketError, PeerCredentials, SocketAddress,
+    SocketOptions,
+};
 pub use tidewire_io::waker::LaneWaker;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;

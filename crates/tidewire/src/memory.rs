@@ -54,7 +54,8 @@ impl Pressure {
 /// The bytes that all lanes of a server hold together.
 #[derive(Debug)]
 pub(crate) struct MemoryAccount {
-    bytes_max: usize,
+    /// The limit, which may change while the server runs.
+    bytes_max: AtomicUsize,
     bytes: CachePadded<AtomicUsize>,
     pressure: AtomicU8,
     pressure_changes: AtomicU64,
@@ -63,7 +64,7 @@ pub(crate) struct MemoryAccount {
 impl MemoryAccount {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
-            bytes_max: bytes_max.max(BYTES_MAX_MIN),
+            bytes_max: AtomicUsize::new(bytes_max.max(BYTES_MAX_MIN)),
             bytes: CachePadded::default(),
             pressure: AtomicU8::new(Pressure::Normal as u8),
             pressure_changes: AtomicU64::new(0),
@@ -71,7 +72,14 @@ impl MemoryAccount {
     }
 
     pub(crate) fn bytes_max(&self) -> usize {
-        self.bytes_max
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets another limit. The lanes follow in their next turns.
+    pub(crate) fn set_bytes_max(&self, bytes_max: usize) {
+        let bytes_max = bytes_max.max(BYTES_MAX_MIN);
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.update_pressure();
     }
 
     /// Bytes that the lanes have added. Each lane holds up to 64 KiB more or less.
@@ -99,7 +107,7 @@ impl MemoryAccount {
         loop {
             let found = self.pressure.load(Ordering::SeqCst);
             let pressure = Pressure::from_number(found);
-            let next = pressure.next(self.bytes() / (self.bytes_max / SIXTEENTHS));
+            let next = pressure.next(self.bytes() / (self.bytes_max() / SIXTEENTHS));
             if next == pressure {
                 return next;
             }
@@ -117,7 +125,7 @@ impl MemoryAccount {
 
     /// Bytes that must be released until the pressure is normal.
     pub(crate) fn excess(&self) -> usize {
-        let relieved = self.bytes_max / SIXTEENTHS * RELIEVED_BELOW;
+        let relieved = self.bytes_max() / SIXTEENTHS * RELIEVED_BELOW;
         // The level is normal below the threshold, and not at it.
         (self.bytes() + 1).saturating_sub(relieved)
     }
@@ -140,7 +148,7 @@ pub(crate) struct LaneMemory {
 
 impl LaneMemory {
     pub(crate) fn new(account: Arc<MemoryAccount>) -> Self {
-        let fall_bytes = (account.bytes_max / FALL_PARTS).max(FALL_BYTES_MIN);
+        let fall_bytes = (account.bytes_max() / FALL_PARTS).max(FALL_BYTES_MIN);
         Self {
             account,
             fall_bytes,

@@ -13,6 +13,9 @@
 //! # assert!(tidewire::system::is_counting());
 //! ```
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};
 pub use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
 pub use tidewire_io::descriptors::{DescriptorLimit, raise_descriptor_limit};
@@ -21,3 +24,33 @@ pub use tidewire_io::poller::{
 };
 pub use tidewire_io::ring::{Readiness, RingStream};
 pub use tidewire_io::socket::{BindError, SocketOptionsError, StreamConnectError};
+
+/// The state of a file when it was read. Another state means that the file was changed, or replaced by another one.
+///
+/// ```
+/// use tidewire::system::FileState;
+///
+/// let seen = FileState::of("Cargo.toml");
+/// assert!(seen.is_some() && seen == FileState::of("Cargo.toml"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    identity: (u64, u64),
+    bytes: u64,
+    modified_ns: i128,
+}
+
+impl FileState {
+    /// The present state. `None` if there is no such file at this moment.
+    #[must_use]
+    pub fn of(path: impl AsRef<Path>) -> Option<Self> {
+        let metadata = path.as_ref().metadata().ok()?;
+        let modified_ns =
+            i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        Some(Self {
+            identity: (metadata.dev(), metadata.ino()),
+            bytes: metadata.len(),
+            modified_ns,
+        })
+    }
+}

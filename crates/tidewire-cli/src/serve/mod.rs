@@ -6,6 +6,7 @@
 mod apps;
 mod exposure;
 mod limits;
+mod operate;
 mod parse;
 mod reload;
 mod rpc;
@@ -16,12 +17,13 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Command};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tidewire::auth::Replaceable;
 use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, Stopped};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
@@ -34,14 +36,16 @@ use crate::logging::{self, LogArguments};
 use crate::output;
 use crate::ready::Ready;
 use crate::signals;
+use crate::systemd::{self, Notifier};
 use crate::tell::{Stream, tell};
 use crate::threads;
-use crate::tls::{self, ServerTlsArguments};
+use crate::tls::ServerTlsArguments;
 use apps::App;
 use exposure::Protection;
 use limits::LimitArguments;
+use operate::{Operator, Wake};
 use parse::{parse_milliseconds, parse_mode, parse_poller, sockets};
-use reload::ServedUsers;
+use reload::{ServedUsers, Settings};
 
 /// Flags of `tidewire serve`.
 #[derive(Debug, Args)]
@@ -98,6 +102,17 @@ pub(crate) struct ServeArguments {
     )]
     #[arg(value_parser = parse_milliseconds)]
     drain_ms: Duration,
+
+    /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds: as long as a
+    /// load balancer needs to see it
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = parse_milliseconds)]
+    drain_delay_ms: Duration,
 
     /// Send clients over udp:// more than they sent although their codec cannot validate their addresses: for closed
     /// networks, and rooms with --codec lines
@@ -172,19 +187,15 @@ pub(crate) struct ServeArguments {
     pub(crate) log: LogArguments,
 }
 
-/// An event that can end a wait.
-enum Wake {
-    Signal,
-    /// The users may have changed.
-    Reload,
-    StdinEnded,
-    Drained(Box<Stopped>),
-}
-
 impl ServeArguments {
     /// The command `serve` with its flags, which are the keys of a configuration.
     pub(crate) fn command() -> Command {
         Self::augment_args(Command::new("serve"))
+    }
+
+    /// The longest time from the first signal to the end.
+    fn ending_time(&self) -> Duration {
+        self.drain_delay_ms + self.drain_ms + OVERTIME
     }
 }
 
@@ -194,21 +205,25 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let ending = Arc::new(Ending::default());
     // The handler is installed first, so that the system does not handle a signal during the start.
     watch_signals(arguments, sender.clone(), &ending)?;
-    let mut users = ServedUsers::read(arguments)?;
+    let settings = Settings::read(arguments);
+    let users = ServedUsers::read(arguments)?;
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
     let server = start(arguments, users.authenticator().cloned())?;
     // Only this line sets it.
     let _ = ending.metrics.set(server.metrics_reader());
-    tls::follow_files(&server)?;
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
-    wait(&wakes, &server, &mut users);
+    let notifier = Notifier::start(&server)?;
+    let mut operator = Operator::new(server, users, settings, notifier);
+    operator.run(&wakes);
+    operator.leave_service(&wakes, arguments);
 
     logging::hurry();
     tracing::info!(deadline = ?drain, "draining; another Ctrl-C stops at once");
+    let server = operator.server;
     threads::start("drain", move || {
         // The main thread waits for this.
         let _ = sender.send(Wake::Drained(Box::new(server.shutdown(drain))));
@@ -223,8 +238,9 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 }
                 return judge(&stopped);
             }
-            // The drain is in progress already.
-            Ok(Wake::StdinEnded | Wake::Signal | Wake::Reload) => {}
+            Ok(Wake::Reload) => logging::reopen(),
+            // The drain is in progress already, and the summary comes at its end.
+            Ok(Wake::StdinEnded | Wake::Signal | Wake::Summary) => {}
             Err(_) => {
                 let remedy = "start it again, and please report it as a bug";
                 return Err(Failure::other("the drain failed", remedy).into());
@@ -247,7 +263,7 @@ fn watch_signals(
     sender: Sender<Wake>,
     ending: &Arc<Ending>,
 ) -> io::Result<()> {
-    let hangups = sender.clone();
+    let requests = sender.clone();
     let begin = move || {
         // The main thread is gone only if the server has stopped already.
         let _ = sender.send(Wake::Signal);
@@ -263,11 +279,14 @@ fn watch_signals(
         let remedy = "wait for the drain, or shorten it with --drain-ms";
         failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
     };
-    signals::watch(arguments.drain_ms + OVERTIME, begin, last)?;
-    signals::at_hangup(logging::reopen)?;
-    signals::at_hangup(move || {
+    signals::watch(arguments.ending_time(), begin, last)?;
+    signals::at(&[SIGHUP, SIGUSR1], move |signal| {
+        let request = match signal {
+            SIGHUP => Wake::Reload,
+            _ => Wake::Summary,
+        };
         // The main thread is gone only if the server has stopped already.
-        let _ = hangups.send(Wake::Reload);
+        let _ = requests.send(request);
     })
 }
 
@@ -331,6 +350,9 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
     }
     if let Some(authenticator) = authenticator {
         builder = builder.authenticate(authenticator);
+    }
+    for socket in systemd::passed_sockets()? {
+        builder = builder.passed_socket(socket);
     }
     for bind in &arguments.binds {
         if bind.starts_with("inproc://") {
@@ -409,19 +431,6 @@ fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     }
 }
 
-/// Returns when the server must drain, or has lost a lane.
-fn wait(wakes: &Receiver<Wake>, server: &Server, users: &mut ServedUsers) {
-    loop {
-        match wakes.recv_timeout(LANES_CHECK_INTERVAL) {
-            Ok(Wake::Reload) => users.reload(server),
-            Err(RecvTimeoutError::Timeout) if server.is_running() => {
-                users.reload_if_changed(server);
-            }
-            _ => return,
-        }
-    }
-}
-
 fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
     threads::start("stdin", move || {
         let mut buffer = [0; 256];
@@ -445,9 +454,8 @@ fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
 /// The additional time of a server to end after its drain: lanes wait for each other, and for a log that is not read.
 const OVERTIME: Duration = Duration::from_secs(15);
 
-/// The interval at which a server checks whether it lost a lane to a panic or a failing poller, and whether the files of its users
-/// have changed.
-const LANES_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// The log level of a server for which none is set.
+pub(crate) const LOG_LEVEL: &str = "info";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -465,7 +473,9 @@ Examples:
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
 Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once. SIGHUP, which a terminal that is closed \
-sends, too, opens the --log-file again, for logs that are moved away, reads certificate, users, tokens and keys again, and stops nothing.
+sends, too, opens the --log-file again, reads the log level and the limits of the --config, certificate, users, tokens and keys again, and \
+stops nothing. SIGUSR1 logs the counters. Under systemd it says when it is ready, and takes the sockets that a socket unit \
+passes for the --bind addresses that they have.
 
 Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
 second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";

@@ -1,12 +1,20 @@
-//! The users of a server, at its start, when their files change, and when SIGHUP asks for the present ones.
+//! The settings and users of a server, at its start, when their files change, and when SIGHUP asks for the present ones.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
 
+use clap::parser::ValueSource;
+use clap::{ArgMatches, FromArgMatches};
 use tidewire::Server;
 use tidewire::auth::Replaceable;
+use tidewire::system::FileState;
 
 use super::ServeArguments;
+use super::limits::LimitArguments;
+use crate::config;
+use crate::logging::LogArguments;
 use crate::users::{Sources, UsersError};
 
 /// The users of a server, and the state of their files.
@@ -17,9 +25,6 @@ pub(super) struct ServedUsers {
     /// The files when they were last read.
     seen: Vec<(PathBuf, Option<FileState>)>,
 }
-
-/// The inode, length and time of a change of a file. Another state means that it has changed.
-type FileState = (u64, u64, i64, i64);
 
 impl ServedUsers {
     /// Reads the users.
@@ -72,7 +77,7 @@ impl ServedUsers {
     /// Reads the users again if one of their files has changed. Files that could not be used are not read again before they
     /// change once more.
     pub(super) fn reload_if_changed(&mut self, server: &Server) {
-        let has_changed = |(path, seen): &(PathBuf, _)| state(path) != *seen;
+        let has_changed = |(path, seen): &(PathBuf, _)| FileState::of(path) != *seen;
         if self.authenticator.is_some() && self.seen.iter().any(has_changed) {
             self.reload(server);
         }
@@ -81,11 +86,107 @@ impl ServedUsers {
 
 fn states(sources: &Sources) -> Vec<(PathBuf, Option<FileState>)> {
     let files = sources.files().into_iter();
-    files.map(|path| (path.clone(), state(&path))).collect()
+    let state = |path: PathBuf| (path.clone(), FileState::of(&path));
+    files.map(state).collect()
 }
 
-fn state(path: &Path) -> Option<FileState> {
-    let metadata = path.metadata().ok()?;
-    let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
-    Some((metadata.ino(), metadata.len(), seconds, nanoseconds))
+/// The settings of a configuration file as they are in force.
+#[derive(Debug)]
+pub(super) struct Settings {
+    config: Option<PathBuf>,
+    /// The value of each key in force, as text.
+    in_force: BTreeMap<String, Vec<OsString>>,
 }
+
+impl Settings {
+    /// Notes the settings of the start.
+    pub(super) fn read(arguments: &ServeArguments) -> Self {
+        let config = arguments.config.clone();
+        // Without a file, nothing can change.
+        let matches = config.as_ref().and_then(|path| parse(path).ok());
+        let in_force = matches.map(|it| values(&it)).unwrap_or_default();
+        Self { config, in_force }
+    }
+
+    /// Reads the file again. The log level and the limits are used at once; the log names other keys that have changed.
+    pub(super) fn reload(&mut self, server: &Server) {
+        let Some(path) = &self.config else {
+            return;
+        };
+        let matches = match parse(path) {
+            Ok(matches) => matches,
+            Err(error) => {
+                tracing::error!(
+                    error,
+                    "the settings stay as they are: the file cannot be used"
+                );
+                return;
+            }
+        };
+        let next = values(&matches);
+        let changed: Vec<String> = next
+            .iter()
+            .filter(|(key, value)| self.in_force.get(*key) != Some(value))
+            .map(|(key, _)| key.clone())
+            .collect();
+        let (now, later): (Vec<_>, Vec<_>) = changed
+            .into_iter()
+            .partition(|key| RELOADED.contains(&key.as_str()));
+        if !now.is_empty() {
+            if let Err(error) = apply(&matches, server) {
+                tracing::error!(error, "the settings stay as they are");
+                return;
+            }
+            tracing::info!(changed = now.join(", "), "settings were read again");
+            for key in now {
+                let value = next.get(&key).cloned().unwrap_or_default();
+                self.in_force.insert(key, value);
+            }
+        }
+        if !later.is_empty() {
+            tracing::warn!(
+                changed = later.join(", "),
+                "settings have changed in the file and need a restart"
+            );
+        }
+    }
+}
+
+/// Parses the command line again, with the file's present values for flags that are left out.
+fn parse(config: &PathBuf) -> Result<ArgMatches, String> {
+    let command = config::with_defaults_of(ServeArguments::command(), config);
+    let command = command.map_err(|error| error.to_string())?;
+    // The first word is the program, and the second one this command.
+    let matches = command.try_get_matches_from(env::args_os().skip(1));
+    matches.map_err(|error| error.to_string())
+}
+
+fn values(matches: &ArgMatches) -> BTreeMap<String, Vec<OsString>> {
+    let keys = config::keys_with_ids(&ServeArguments::command());
+    keys.into_iter()
+        .map(|(key, id)| {
+            let raw = matches.get_raw(&id).into_iter().flatten();
+            (key, raw.map(ToOwned::to_owned).collect())
+        })
+        .collect()
+}
+
+fn apply(matches: &ArgMatches, server: &Server) -> Result<(), String> {
+    let text = |error: clap::Error| error.to_string();
+    let log = LogArguments::from_arg_matches(matches).map_err(text)?;
+    let limits = LimitArguments::from_arg_matches(matches).map_err(text)?;
+    let is_flag = matches.value_source("log_level") == Some(ValueSource::CommandLine);
+    log.change_level(is_flag, super::LOG_LEVEL)
+        .map_err(|error| error.to_string())?;
+    server.change_limits(&limits.limits());
+    Ok(())
+}
+
+/// The keys that are used without a restart. The contents of the files that other keys name are read again, too.
+const RELOADED: [&str; 5] = [
+    "log_level",
+    "memory_bytes_max",
+    "sessions_per_address_max",
+    "handshakes_per_address_per_second_max",
+    "handshake_bytes_per_address_max",
+];

@@ -14,11 +14,12 @@ pub(super) fn print(metrics: &Metrics, json: bool) {
         output::remember(tell(Stream::Out, format!("{}\n", object(metrics)).into()));
     } else {
         // If standard error is closed or blocked, no error can be reported.
-        let _ = tell(Stream::Error, format!("{}\n", summary(metrics)).into());
+        let _ = tell(Stream::Error, format!("{}\n", line(metrics)).into());
     }
 }
 
-fn summary(metrics: &Metrics) -> String {
+/// The summary for people, in one line.
+pub(super) fn line(metrics: &Metrics) -> String {
     let mut text = format!(
         "served: sessions={} refused={} frames_in={} chat_messages={} offered={} delivered={} dropped={}",
         metrics.sessions_opened,
@@ -136,7 +137,7 @@ mod tests {
         metrics.closed[CloseReason::PeerClosed.index()] = 3;
         metrics.room_dropped[DropReason::Closed as usize] = 1;
         assert_eq!(
-            summary(&metrics),
+            line(&metrics),
             "served: sessions=3 refused=0 frames_in=0 chat_messages=2 offered=4 delivered=3 dropped=1 \
              dropped.closed=1 closed.peer_closed=3"
         );
@@ -153,7 +154,7 @@ mod tests {
             refused: 7,
             ..Metrics::default()
         };
-        let text = summary(&metrics);
+        let text = line(&metrics);
         assert!(text.contains(" refused=0 "), "{text}");
         assert!(text.contains(" messages_refused=7"), "{text}");
         let object = object(&metrics);
@@ -172,7 +173,7 @@ mod tests {
             tls_reloads_refused: 4,
             ..Metrics::default()
         };
-        let (text, object) = (summary(&metrics), object(&metrics));
+        let (text, object) = (line(&metrics), object(&metrics));
         for (name, count) in [
             ("auth_refused", 2),
             ("forbidden", 3),

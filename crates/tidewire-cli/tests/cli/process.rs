@@ -30,8 +30,12 @@ impl Process {
     }
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with_stdin(command, Stdio::piped())
+    }
+
+    pub(crate) fn spawn_with_stdin(command: &mut Command, stdin: Stdio) -> Self {
         let mut child = command
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

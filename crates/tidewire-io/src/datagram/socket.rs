@@ -12,6 +12,7 @@ use rustix::net::{
 use super::batch::DatagramBatch;
 use super::run::Runs;
 use super::{DatagramBindError, DatagramConnectError, option};
+use crate::socket::{PassedAddress, PassedSocket};
 
 /// A non-blocking UDP socket that talks to any number of peers, or to one it is connected to.
 ///
@@ -77,13 +78,17 @@ impl DatagramSocket {
         if options.reuse_port {
             sockopt::set_socket_reuseport(&socket, true)?;
         }
+        bind(&socket, address)?;
+        Self::prepared(socket, options)
+    }
+
+    fn prepared(socket: OwnedFd, options: &DatagramOptions) -> io::Result<Self> {
         if let Some(bytes) = options.receive_buffer_bytes {
             sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
         }
         if let Some(bytes) = options.send_buffer_bytes {
             sockopt::set_socket_send_buffer_size(&socket, bytes)?;
         }
-        bind(&socket, address)?;
         let local = SocketAddr::try_from(getsockname(&socket)?)?;
         let state = prepare(&socket, &local)?;
         let datagrams_max = if options.segmentation_offload {
@@ -97,6 +102,25 @@ impl DatagramSocket {
             local,
             runs: Runs::new(datagrams_max),
         })
+    }
+
+    /// Takes up a socket of another program, and sets these options. `reuse_port` is as the other program set it.
+    ///
+    /// # Errors
+    ///
+    /// [`DatagramBindError`], each variant with its remedy.
+    pub fn adopt(
+        passed: &PassedSocket,
+        options: &DatagramOptions,
+    ) -> Result<Self, DatagramBindError> {
+        let PassedAddress::Datagram(address) = passed.address() else {
+            let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            let cause = io::Error::from(rustix::io::Errno::PROTOTYPE);
+            return Err(DatagramBindError::new(nowhere, cause));
+        };
+        let socket = passed.descriptor();
+        let opened = socket.and_then(|socket| Self::prepared(socket, options));
+        opened.map_err(|cause| DatagramBindError::new(*address, cause))
     }
 
     /// Opens a socket that talks to this peer only: datagrams of others do not arrive. When no socket receives at the

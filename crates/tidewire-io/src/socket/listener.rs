@@ -17,7 +17,10 @@ use rustix::io::Errno;
 use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
 
 use super::options::{SocketOptions, SocketOptionsError, refused};
-use super::{AcceptError, BindError, FLAGS, SocketAddress, Stream, abstract_name, io_error};
+use super::{
+    AcceptError, BindError, FLAGS, PassedAddress, PassedSocket, SocketAddress, Stream,
+    abstract_name, io_error,
+};
 
 /// A listening socket. Dropping it closes it, and removes its socket file if the file is still its own.
 #[derive(Debug)]
@@ -78,17 +81,51 @@ impl Listener {
                 (address.clone(), Some(file))
             }
         };
-        let is_unix = matches!(address, SocketAddress::Unix(_));
-        let listener = Self {
-            socket,
-            address,
-            _file: file,
-            per_connection: (is_unix && options.has_buffers()).then(|| options.clone()),
-        };
+        let listener = Self::new(socket, address, file, options);
         let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
         listen(&listener.socket, backlog)
             .map_err(|cause| BindError::new(&listener.address, cause))?;
         Ok(listener)
+    }
+
+    /// Takes up a listener of another program, and sets these options for its connections. `reuse_address`, `backlog` and
+    /// `unix_mode` are those of the other program. The file of a Unix socket stays when this listener is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError::Options`] for invalid options, [`BindError::Io`] if it receives datagrams or no descriptor is left.
+    pub fn adopt(passed: &PassedSocket, options: &SocketOptions) -> Result<Self, BindError> {
+        let PassedAddress::Stream(address) = passed.address() else {
+            let address = SocketAddress::Unix(passed.address().to_string().into());
+            let source = io_error(Errno::PROTOTYPE);
+            return Err(BindError::Io { address, source });
+        };
+        let options_failed = |source| BindError::Options {
+            address: address.clone(),
+            source,
+        };
+        let io_failed = |source| BindError::Io {
+            address: address.clone(),
+            source,
+        };
+        options.apply(passed, address).map_err(options_failed)?;
+        let socket = passed.descriptor().map_err(io_failed)?;
+        Ok(Self::new(socket, address.clone(), None, options))
+    }
+
+    fn new(
+        socket: OwnedFd,
+        address: SocketAddress,
+        file: Option<SocketFile>,
+        options: &SocketOptions,
+    ) -> Self {
+        let is_unix = matches!(address, SocketAddress::Unix(_));
+        Self {
+            socket,
+            address,
+            _file: file,
+            per_connection: (is_unix && options.has_buffers()).then(|| options.clone()),
+        }
     }
 
     /// The address in force, with the port that the system chose in place of 0.

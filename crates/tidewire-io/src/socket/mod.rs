@@ -13,6 +13,7 @@ mod credentials;
 mod error;
 mod listener;
 mod options;
+mod passed;
 mod stream;
 
 use std::fmt;
@@ -31,6 +32,7 @@ pub use credentials::PeerCredentials;
 pub use error::{AcceptError, BindError, StreamConnectError};
 pub use listener::{Accepted, Listener};
 pub use options::{KeepAlive, SocketOptions, SocketOptionsError};
+pub use passed::{PassedAddress, PassedSocket, PassedSocketError};
 pub use stream::Stream;
 
 /// The address at which a stream socket listens, or to which it connects.

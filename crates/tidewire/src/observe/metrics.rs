@@ -385,6 +385,11 @@ impl MetricsReader {
         }
     }
 
+    /// The counters of each lane.
+    pub(crate) fn lanes(&self) -> &[Arc<CachePadded<LaneCounters>>] {
+        &self.lanes
+    }
+
     /// The counters of the first lane, which are also those of the server.
     pub(crate) fn first_lane(&self) -> &LaneCounters {
         &self.lanes[0]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tidewire_io::datagram::DatagramBindError;
 use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
-use tidewire_io::socket::{BindError, Listener, SocketAddress, SocketOptions};
+use tidewire_io::socket::{
+    BindError, Listener, PassedAddress, PassedSocket, SocketAddress, SocketOptions,
+};
 use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
 
 use crate::address::{Address, AddressError, Endpoint};
@@ -22,10 +24,13 @@ pub(crate) struct Bound {
     pub(crate) ports: Vec<Vec<DatagramSocket>>,
     /// The addresses, with the real ports in place of 0.
     pub(crate) addresses: Vec<Endpoint>,
+    /// Sockets of another program that no address has taken yet.
+    passed: Vec<PassedSocket>,
 }
 
 impl Bound {
-    /// Binds the addresses of a server that writes with `codec`.
+    /// Binds the addresses of a server that writes with `codec`. An address at which a passed socket is bound takes that
+    /// socket.
     pub(crate) fn bind(
         addresses: &[Address],
         codec: &AnyCodec,
@@ -33,13 +38,28 @@ impl Bound {
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
         layers: Option<&LayerFactory>,
+        passed: Vec<PassedSocket>,
     ) -> Result<Self, ServeError> {
-        let mut bound = Self::default();
+        let mut bound = Self {
+            passed,
+            ..Self::default()
+        };
         bound.ports.resize_with(lanes, Vec::new);
         for address in addresses {
             bound.bind_first(address, codec, sockets, datagrams, layers)?;
         }
-        Ok(bound)
+        match bound.passed.first() {
+            Some(unused) => Err(ServeError::PassedSocket {
+                address: unused.address().clone(),
+            }),
+            None => Ok(bound),
+        }
+    }
+
+    /// Takes the passed socket that is bound to an address, if there is one.
+    fn take_passed(&mut self, at: &PassedAddress) -> Option<PassedSocket> {
+        let index = self.passed.iter().position(|it| it.address() == at)?;
+        Some(self.passed.remove(index))
     }
 
     /// Binds the first endpoint of an address that this machine has. A host name may also have endpoints of other
@@ -102,7 +122,10 @@ impl Bound {
             let address = address.clone();
             return Err(ServeError::Layers { address });
         }
-        let socket = Listener::bind(at, options)?;
+        let socket = match self.take_passed(&PassedAddress::Stream(at.clone())) {
+            Some(passed) => Listener::adopt(&passed, options)?,
+            None => Listener::bind(at, options)?,
+        };
         let local = address.bound(socket.local_address().clone());
         let own = framing.and_then(|framing| codec.with_stream_framing(framing));
         let terms = ListenerTerms::new(
@@ -122,6 +145,13 @@ impl Bound {
         mut address: SocketAddr,
         options: &DatagramOptions,
     ) -> Result<Endpoint, ServeError> {
+        if let Some(passed) = self.take_passed(&PassedAddress::Datagram(address)) {
+            let [lane] = &mut self.ports[..] else {
+                return Err(ServeError::PassedPort(address));
+            };
+            lane.push(DatagramSocket::adopt(&passed, options)?);
+            return Ok(Endpoint::Udp(address));
+        }
         let mut options = options.clone();
         options.reuse_port = false;
         if self.ports.len() > 1 {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 use tidewire_io::datagram::DatagramBindError;
-use tidewire_io::socket::BindError;
+use tidewire_io::socket::{BindError, PassedAddress};
 
 use crate::address::{Address, AddressError};
 use crate::config::PolicyError;
@@ -36,6 +36,20 @@ pub enum ServeError {
     /// A UDP port could not be bound.
     #[error(transparent)]
     Datagram(#[from] DatagramBindError),
+    /// A [passed socket](ServerBuilder::passed_socket) is bound to none of the addresses.
+    #[error(
+        "a socket was passed that is bound to {address}, and no address to listen on is that one; add it as tcp://, tls://, \
+         ws://, wss://, udp:// or ipc://, or take it out of the socket unit"
+    )]
+    PassedSocket {
+        /// Its address.
+        address: PassedAddress,
+    },
+    /// A passed socket receives datagrams, and the server has several lanes, which need a socket each.
+    #[error(
+        "a socket was passed for udp://{0}, and each lane needs its own; use one lane, or let the server bind the port"
+    )]
+    PassedPort(std::net::SocketAddr),
     /// The codec frames datagrams differently from streams, and a server has one codec.
     #[error(
         "the codec {codec} frames udp:// in another way than streams; start one server for udp:// and another for the \

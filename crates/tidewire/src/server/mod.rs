@@ -3,6 +3,7 @@
 mod authentication;
 mod bind;
 mod error;
+mod operation;
 mod start;
 mod tls;
 mod wait;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::poller::{PollerChoice, PollerKind};
-use tidewire_io::socket::SocketOptions;
+use tidewire_io::socket::{PassedSocket, SocketOptions};
 use tidewire_io::waker::LaneWaker;
 use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_proto::layer::Layer;
@@ -36,6 +37,7 @@ use crate::websocket::Origins;
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
 pub use error::ServeError;
+pub use operation::{Liveness, Readiness};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once. If one of its own lanes
 /// drops it, that lane ends after its turn. [`serve`](crate::serve) or a [`ServerBuilder`] makes it; the crate's
@@ -51,6 +53,7 @@ pub struct Server {
     metrics: MetricsReader,
     poller: PollerKind,
     tls: Option<TlsReloader>,
+    readiness: Readiness,
 }
 
 /// The settings of a server before it runs. [`Server::builder`] makes them.
@@ -82,6 +85,7 @@ pub struct ServerBuilder {
     rooms: RoomDefaults,
     rate_limit: Option<RateLimit>,
     sockets: SocketOptions,
+    passed_sockets: Vec<PassedSocket>,
     spin_us: Option<u32>,
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
@@ -211,6 +215,7 @@ impl Server {
     }
 
     fn stop(&mut self, message: &dyn Fn() -> LaneMessage) -> Stopped {
+        self.readiness.withdraw();
         self.names.clear();
         for index in self.threads.len()..self.lanes.len() {
             // The server ends because this lane did not start.
@@ -254,6 +259,7 @@ impl Default for ServerBuilder {
             rooms: RoomDefaults::default(),
             rate_limit: None,
             sockets: SocketOptions::default(),
+            passed_sockets: Vec::new(),
             spin_us: None,
             datagrams: default_datagram_options(),
             trusts_datagram_peers: false,
@@ -338,6 +344,28 @@ impl ServerBuilder {
     #[must_use]
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
         self.sockets = options;
+        self
+    }
+
+    /// Adds a socket that another program, such as systemd, has bound and passed to this one. The [address](Self::listen) at
+    /// which it is bound takes it instead of binding a socket; so TLS, WebSocket and framing are chosen as always.
+    /// A passed socket that no address takes is an error at the start.
+    ///
+    /// ```
+    /// use std::net::TcpListener;
+    /// use tidewire::{Context, Message, PassedSocket, Server};
+    ///
+    /// let bound = TcpListener::bind("127.0.0.1:0")?;
+    /// let server = Server::builder()
+    ///     .listen(&format!("tcp://{}", bound.local_addr()?))?
+    ///     .passed_socket(PassedSocket::new(bound)?)
+    ///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+    /// # drop(server);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn passed_socket(mut self, socket: PassedSocket) -> Self {
+        self.passed_sockets.push(socket);
         self
     }
 

@@ -8,7 +8,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Rules;
 
 use super::bind::{Bound, adapt, frame};
-use super::{ServeError, Server, ServerBuilder};
+use super::{Readiness, ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies, PolicyError};
@@ -44,6 +44,7 @@ impl ServerBuilder {
             &self.sockets,
             &self.datagrams,
             self.layers.as_ref(),
+            std::mem::take(&mut self.passed_sockets),
         )?;
         // The first lane chooses the poller and logs it; the others use the same.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
@@ -69,6 +70,7 @@ impl ServerBuilder {
             names: Vec::new(),
             metrics: MetricsReader::new(counters.clone(), Arc::clone(&shared.memory)),
             poller: kind,
+            readiness: Readiness::new(mailboxes.clone()),
             tls: acceptor.map(|acceptor| TlsReloader::new(acceptor, Arc::clone(&counters[0]))),
         };
         server.take_names()?;

@@ -66,6 +66,7 @@ impl Server {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let handle = signals.handle();
         let lanes = self.lanes.clone();
+        let readiness = self.readiness.clone();
         let mut names = std::mem::take(&mut self.names);
         let waiter = thread::Builder::new()
             .name("tidewire-wait".to_owned())
@@ -79,6 +80,7 @@ impl Server {
             })?;
         let mut is_first = true;
         for _ in signals.forever() {
+            readiness.withdraw();
             names.clear();
             let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
             let message = || match is_first {

@@ -11,6 +11,12 @@ use crate::limits::{Bucket, Limits, Rate, RateLimit, WhenExceeded};
 /// The number of sessions, in all and for each IP address. It is checked once per connection.
 #[derive(Debug)]
 pub(crate) struct SessionLimiter {
+    state: Mutex<State>,
+}
+
+/// The limits in force, which may change while the server runs.
+#[derive(Debug)]
+struct InForce {
     sessions_max: usize,
     per_address_max: usize,
     registrations_max: usize,
@@ -18,11 +24,11 @@ pub(crate) struct SessionLimiter {
     /// The rate of handshakes of one address. `None` for no limit.
     handshake_rate: Option<Rate>,
     handshake_bytes_max: usize,
-    state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    limits: InForce,
     sessions: usize,
     session_shares: Shares,
     registrations: usize,
@@ -100,8 +106,8 @@ impl Shares {
     }
 }
 
-impl SessionLimiter {
-    pub(crate) fn new(limits: &Limits) -> Self {
+impl InForce {
+    fn of(limits: &Limits) -> Self {
         Self {
             sessions_max: limits.sessions_max,
             per_address_max: limits.sessions_per_address_max,
@@ -111,8 +117,29 @@ impl SessionLimiter {
             handshake_bytes_max: limits
                 .handshake_bytes_per_address_max
                 .min(limits.memory_bytes_max / 4),
-            state: Mutex::default(),
         }
+    }
+}
+
+impl SessionLimiter {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            state: Mutex::new(State {
+                limits: InForce::of(limits),
+                sessions: 0,
+                session_shares: Shares::default(),
+                registrations: 0,
+                registration_shares: Shares::default(),
+                handshakes: HashMap::new(),
+                forget_ns: 0,
+                handshake_bytes: HashMap::new(),
+            }),
+        }
+    }
+
+    /// Puts other limits into force. Sessions and registrations beyond them stay, and no further ones are let in.
+    pub(crate) fn change(&self, limits: &Limits) {
+        self.lock().limits = InForce::of(limits);
     }
 
     /// Counts a new session, unless a limit is reached.
@@ -120,7 +147,8 @@ impl SessionLimiter {
         let owner = peer.and_then(counted_address);
         let mut state = self.lock();
         let (shares, count) = (&state.session_shares, state.sessions);
-        let checked = shares.check(owner, self.per_address_max, count, self.sessions_max);
+        let limits = &state.limits;
+        let checked = shares.check(owner, limits.per_address_max, count, limits.sessions_max);
         if checked.is_ok() {
             state.sessions += 1;
             state.session_shares.add(owner);
@@ -137,11 +165,11 @@ impl SessionLimiter {
 
     /// Counts a handshake that an address begins, unless it has begun too many.
     pub(crate) fn begin_handshake(&self, peer: Option<&Endpoint>, now_ns: u64) -> bool {
+        let mut state = self.lock();
         let owner = peer.and_then(counted_address);
-        let (Some(owner), Some(rate)) = (owner, &self.handshake_rate) else {
+        let (Some(owner), Some(rate)) = (owner, state.limits.handshake_rate) else {
             return true;
         };
-        let mut state = self.lock();
         let is_known = state.handshakes.contains_key(&owner);
         if !is_known && state.forget_handshakes(now_ns) >= ADDRESSES_MAX {
             // The limits on sessions and memory hold against so many addresses.
@@ -158,9 +186,10 @@ impl SessionLimiter {
     /// Changes the memory of an unfinished handshake from `before` to `after` bytes, unless its address would hold too much.
     pub(crate) fn hold_handshake(&self, owner: IpAddr, before: usize, after: usize) -> bool {
         let mut state = self.lock();
+        let bytes_max = state.limits.handshake_bytes_max;
         let held = state.handshake_bytes.entry(owner).or_default();
         let others = *held - before;
-        if after > before && others + after > self.handshake_bytes_max {
+        if after > before && others + after > bytes_max {
             return false;
         }
         *held = others + after;
@@ -174,7 +203,9 @@ impl SessionLimiter {
     pub(crate) fn register(&self, owner: Option<IpAddr>) -> Result<(), TableFull> {
         let mut state = self.lock();
         let (shares, count) = (&state.registration_shares, state.registrations);
-        let (share_max, count_max) = (self.registrations_per_address_max, self.registrations_max);
+        let limits = &state.limits;
+        let share_max = limits.registrations_per_address_max;
+        let count_max = limits.registrations_max;
         shares.check(owner, share_max, count, count_max)?;
         state.registrations += 1;
         state.registration_shares.add(owner);

@@ -9,10 +9,11 @@ use tidewire_proto::layer::Layer;
 
 use super::error::{PemPart, TlsError};
 use super::layer::{TlsLayer, failed};
-use super::pem::{FileState, Pem};
+use super::pem::Pem;
 use super::provider::{provider, ticketer, versions};
 use super::{ClientAuth, ServerTls};
 use crate::observe::LaneCounters;
+use crate::system::FileState;
 
 /// Makes the TLS layers of the connections that a server accepts.
 #[derive(Debug)]

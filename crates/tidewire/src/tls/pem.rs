@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use rustls::pki_types::pem::{Error as FormatError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::{PemError, PemPart};
+use crate::system::FileState;
 
 /// Certificates or a key in PEM. A path converts into it.
 /// [`TlsError`](crate::tls::TlsError) has an example.
@@ -20,14 +21,6 @@ pub enum Pem {
     File(PathBuf),
     /// The content of a file.
     Bytes(Arc<[u8]>),
-}
-
-/// The state of a file when it was read. Another state means that it has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileState {
-    inode: u64,
-    bytes: u64,
-    modified_ns: i128,
 }
 
 impl Pem {
@@ -46,14 +39,7 @@ impl Pem {
     /// The state of the file, for a later comparison. `None` if there is no file, or none at this moment.
     pub(super) fn file_state(&self) -> Option<FileState> {
         let Self::File(path) = self else { return None };
-        let metadata = path.metadata().ok()?;
-        let modified_ns =
-            i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-        Some(FileState {
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified_ns,
-        })
+        FileState::of(path)
     }
 
     /// Reads one or more certificates.

@@ -41,6 +41,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 
 pub use tally::LogMetrics;
 pub use target::LogControl;
@@ -123,6 +124,9 @@ pub enum LogError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The log has no filter of its own, because it was opened for a custom subscriber.
+    #[error("this log has no filter of its own; set that of the program's subscriber")]
+    NotStarted,
     /// The program has a subscriber already. Start only one log, and start it before any other subscriber.
     #[error("this program has a log already; start one only")]
     AlreadyStarted,
@@ -153,18 +157,7 @@ impl LogBuilder {
     /// # Errors
     /// [`LogError::Filter`] if the text is no filter.
     pub fn filter(mut self, filter: &str) -> Result<Self, LogError> {
-        // An item without characters would be a target that every line has.
-        let items = filter.split(',').map(str::trim);
-        let items: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
-        self.filter = if items.is_empty() {
-            Targets::new().with_default(LevelFilter::ERROR)
-        } else {
-            let parsed = items.join(",").parse();
-            parsed.map_err(|source| LogError::Filter {
-                filter: filter.to_owned(),
-                source,
-            })?
-        };
+        self.filter = parse_filter(filter)?;
         Ok(self)
     }
 
@@ -217,6 +210,9 @@ impl LogBuilder {
             && std::env::var_os("NO_COLOR").is_none();
         let (format, filter) = (self.format, self.filter.clone());
         let (writer, log) = self.open()?;
+        // `tracing` keeps the filter's answer for each place that logs, and asks again only after a change.
+        let (filter, handle) = reload::Layer::new(filter);
+        log.control().set_handle(handle);
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(writer)
             .with_ansi(ansi)
@@ -257,6 +253,9 @@ impl LogBuilder {
 
     fn spawn_to(self, file: File) -> (LogWriter, Log) {
         let orders = Arc::new(Orders::default());
+        if self.file.is_some() {
+            orders.note_opened(&file);
+        }
         let target = Target::new(file, Arc::clone(&orders), self.stall_timeout);
         self.spawn(target, orders)
     }
@@ -272,6 +271,20 @@ impl LogBuilder {
             control,
         )
     }
+}
+
+fn parse_filter(filter: &str) -> Result<Targets, LogError> {
+    // An item without characters would be a target that every line has.
+    let items = filter.split(',').map(str::trim);
+    let items: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
+    if items.is_empty() {
+        return Ok(Targets::new().with_default(LevelFilter::ERROR));
+    }
+    let parsed = items.join(",").parse();
+    parsed.map_err(|source| LogError::Filter {
+        filter: filter.to_owned(),
+        source,
+    })
 }
 
 /// Opens a log file and writes its first line. On a full disk opening succeeds, and only writing fails.

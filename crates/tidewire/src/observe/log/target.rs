@@ -7,13 +7,16 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire_io::descriptors::wait_writable;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::{Registry, reload};
 
-use super::{LogError, LogFormat, open_file};
+use super::{LogError, LogFormat, open_file, parse_filter};
 
 /// Commands of other threads for the target of a log.
 #[derive(Debug, Default)]
@@ -22,6 +25,10 @@ pub(super) struct Orders {
     hurries: OnceLock<Instant>,
     /// The file that replaces the current one.
     next: Mutex<Option<File>>,
+    /// The file of the last open. `None` for a target that is no file.
+    opened: Mutex<Option<(u64, u64)>>,
+    /// The filter of the program's subscriber.
+    filter: OnceLock<reload::Handle<Targets, Registry>>,
 }
 
 /// Controls a running log from any thread. It does not keep the log open. [`LogBuilder`](super::LogBuilder) has an example.
@@ -60,6 +67,10 @@ impl LogControl {
         self.orders.hurry();
     }
 
+    pub(super) fn set_handle(&self, handle: reload::Handle<Targets, Registry>) {
+        self.orders.set_filter(handle);
+    }
+
     /// Opens the log file again under its name, so that a log that was moved away goes on in a new file. Lines that
     /// still wait go to the new file. Returns false if the log has no file.
     ///
@@ -70,8 +81,37 @@ impl LogControl {
             return Ok(false);
         };
         let file = open_file(path, self.format)?;
+        self.orders.note_opened(&file);
         *self.orders.lock_next() = Some(file);
         Ok(true)
+    }
+
+    /// Opens the log file again if another file, or none, has its name: it was moved away or deleted. Returns whether it was
+    /// opened. A pipe or device has its name for ever.
+    ///
+    /// # Errors
+    /// As [`Self::reopen`]. The log then goes on in the old file, and a later call tries again.
+    pub fn reopen_if_moved(&self) -> Result<bool, LogError> {
+        let Some(path) = &self.path else {
+            return Ok(false);
+        };
+        let opened = *lock(&self.orders.opened);
+        let found = path.metadata().ok().map(|found| identity(&found));
+        if opened.is_none() || opened == found {
+            return Ok(false);
+        }
+        self.reopen()
+    }
+
+    /// Sets which lines are logged from now on, as [`LogBuilder::filter`](super::LogBuilder::filter) does at the start.
+    ///
+    /// # Errors
+    /// [`LogError::Filter`] if the text is no filter. [`LogError::NotStarted`] if the log was
+    /// [opened](super::LogBuilder::open) for a custom subscriber, which has its own filter.
+    pub fn set_filter(&self, filter: &str) -> Result<(), LogError> {
+        let filter = parse_filter(filter)?;
+        let handle = self.orders.filter.get().ok_or(LogError::NotStarted)?;
+        handle.reload(filter).map_err(|_| LogError::NotStarted)
     }
 }
 
@@ -80,9 +120,30 @@ impl Orders {
         self.hurries.get_or_init(Instant::now);
     }
 
-    fn lock_next(&self) -> std::sync::MutexGuard<'_, Option<File>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes the file, so that [`LogControl::reopen_if_moved`] knows it again. Pipes and devices are not watched.
+    pub(super) fn note_opened(&self, file: &File) {
+        let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file);
+        *lock(&self.opened) = metadata.map(|it| identity(&it));
     }
+
+    pub(super) fn set_filter(&self, handle: reload::Handle<Targets, Registry>) {
+        // A log is started once.
+        let _ = self.filter.set(handle);
+    }
+
+    fn lock_next(&self) -> MutexGuard<'_, Option<File>> {
+        lock(&self.next)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change is a single store.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Device and inode of a file.
+fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 impl Target {

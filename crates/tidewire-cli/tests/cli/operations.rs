@@ -1,0 +1,160 @@
+//! What operators do with a running server: reload, rotate, look, and take it out of service.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::process::Signal;
+use tidewire::Client;
+use tidewire_testkit::wait_until;
+
+use crate::process::Process;
+
+fn address_of(line: &str) -> String {
+    line.trim_start_matches("listening on ").to_owned()
+}
+
+/// Starts an echo server with this file of settings. Returns it with its address.
+fn configured(path: &Path, text: &str) -> (Process, String) {
+    fs::write(path, text).unwrap();
+    let path = path.display().to_string();
+    let mut server = Process::start(&["serve", "--app", "echo", "--config", &path]);
+    let line = server.expect("listening on ");
+    server.expect("ready codec=");
+    (server, address_of(&line))
+}
+
+#[test]
+fn a_hangup_changes_level_and_limits_and_says_what_needs_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tidewire.toml");
+    let bind = "bind = \"tcp://127.0.0.1:0\"\n";
+    let (mut server, address) = configured(&path, &format!("{bind}sessions_per_address_max = 1\n"));
+    let first = Client::connect(&address).wait().unwrap();
+    assert!(
+        Client::connect(&address).wait().is_err(),
+        "one for each address"
+    );
+
+    let changed = "sessions_per_address_max = 2\nlog_level = \"debug\"\nlanes = 2\ndrain_ms = 1\n";
+    fs::write(&path, format!("{bind}{changed}")).unwrap();
+    server.signal(Signal::HUP);
+    let line = server.expect("settings were read again");
+    assert!(
+        line.contains("log_level, sessions_per_address_max"),
+        "{line}"
+    );
+    let line = server.expect("need a restart");
+    assert!(line.contains("drain_ms, lanes"), "{line}");
+    let second = Client::connect(&address).wait().unwrap();
+    assert!(
+        Client::connect(&address).wait().is_err(),
+        "two for each address"
+    );
+    drop(second);
+    server.expect("DEBUG");
+
+    // A file with a mistake changes nothing, and the server goes on.
+    fs::write(
+        &path,
+        "sessions_per_address_max = 0\nlog_level = \"loud\"\n",
+    )
+    .unwrap();
+    server.signal(Signal::HUP);
+    let line = server.expect("the settings stay as they are");
+    assert!(line.contains("tidewire.toml:2"), "{line}");
+    assert_eq!(first.request(b"x").wait().unwrap().payload(), b"x");
+
+    // What needs a restart is said again as long as it differs.
+    fs::write(&path, format!("{bind}{changed}")).unwrap();
+    server.signal(Signal::HUP);
+    let line = server.expect("need a restart");
+    assert!(line.contains("drain_ms, lanes"), "{line}");
+    server.signal(Signal::TERM);
+    server.expect("served: ");
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
+fn the_first_user_signal_logs_the_counters() {
+    let (mut server, address) = Process::server(&[]);
+    let client = Client::connect(&address).wait().unwrap();
+    server.signal(Signal::USR1);
+    let line = server.expect("served: ");
+    assert!(
+        line.contains("INFO") && line.contains("sessions=1"),
+        "{line}"
+    );
+    client.join("lobby", "ann").wait().unwrap();
+}
+
+#[test]
+fn a_server_serves_on_for_the_time_before_its_drain() {
+    let (mut server, address) = Process::server(&["--drain-delay-ms", "3600000"]);
+    server.signal(Signal::TERM);
+    server.expect("not ready any more");
+    let client = Client::connect(&address).wait().unwrap();
+    client.join("lobby", "ann").wait().unwrap();
+    // A second signal does not wait.
+    server.signal(Signal::TERM);
+    server.expect("stopped before the drain was finished");
+    assert_eq!(server.wait().status.code(), Some(143));
+
+    let (mut server, _) = Process::server(&["--drain-delay-ms", "1"]);
+    server.signal(Signal::TERM);
+    server.expect("draining");
+    server.expect("served: ");
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+/// The bug: a log that was moved or deleted without a signal went on in a file that nobody could see.
+#[test]
+fn a_log_that_is_moved_or_deleted_goes_on_in_a_new_file_and_loses_no_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let file = path.display().to_string();
+    let levels = "info,tidewire::engine=debug";
+    let (mut server, address) = Process::server(&["--log-file", &file, "--log-level", levels]);
+    let mut sessions = 0;
+    let mut connect = || {
+        for _ in 0..10 {
+            Client::connect(&address).wait().unwrap().close().wait();
+            sessions += 1;
+        }
+    };
+    let begins = |why: &str| {
+        wait_until(why, || {
+            let log = fs::read_to_string(&path).unwrap_or_default();
+            log.contains("opened again").then_some(())
+        });
+    };
+    for number in 0..3 {
+        connect();
+        fs::rename(&path, directory.path().join(format!("log.{number}"))).unwrap();
+        // These lines come before the server sees that the file is gone, or after.
+        connect();
+        begins("a new file begins");
+    }
+    // The name is that of a full disk for a while.
+    let moved = directory.path().join("log.3");
+    fs::rename(&path, &moved).unwrap();
+    symlink("/dev/full", &path).unwrap();
+    wait_until("the failure is logged", || {
+        let log = fs::read_to_string(&moved).unwrap();
+        log.contains("the log goes on in it").then_some(())
+    });
+    connect();
+    fs::remove_file(&path).unwrap();
+    begins("there is room again");
+    server.signal(Signal::INT);
+    server.expect("2: served: ");
+    assert_eq!(server.wait().status.code(), Some(0));
+    let mut logged = 0;
+    for entry in fs::read_dir(directory.path()).unwrap() {
+        let log = fs::read_to_string(entry.unwrap().path()).unwrap();
+        logged += log.matches("session closed: ").count();
+        let failures = log.matches("the log goes on in it").count();
+        assert!(failures <= 1, "the failure is logged once: {log}");
+    }
+    assert_eq!(logged, sessions);
+}

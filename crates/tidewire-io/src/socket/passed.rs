@@ -1,0 +1,181 @@
+//! Sockets that another program, such as systemd, has bound and passed to this one.
+//!
+//! The one that passes a socket chose its address, and owns the file of a Unix socket. So a passed socket is neither bound
+//! nor removed here. Its address says what it is for, because descriptors have no other property that both programs know.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketType, getsockname, sockopt};
+
+use super::SocketAddress;
+
+/// A bound socket of another program. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct PassedSocket {
+    socket: Arc<OwnedFd>,
+    address: PassedAddress,
+}
+
+/// The address of a [`PassedSocket`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PassedAddress {
+    /// It listens for connections over TCP or a Unix socket.
+    Stream(SocketAddress),
+    /// It receives datagrams at a UDP port.
+    Datagram(SocketAddr),
+}
+
+/// A descriptor cannot be used as a [`PassedSocket`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassedSocketError {
+    /// It is connected, or was bound and does not listen. A socket unit of systemd needs `Accept=no`, which is its default.
+    #[error("the passed socket does not listen; give its socket unit Accept=no")]
+    NotListening,
+    /// It is neither a TCP or Unix stream socket nor a UDP socket.
+    #[error(
+        "the passed socket is of another kind; use ListenStream= for TCP and Unix sockets, and ListenDatagram= with a port for UDP"
+    )]
+    Unsupported,
+    /// It is no socket, or the kernel refused a question about it.
+    #[error("the passed descriptor cannot be used: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl PassedSocket {
+    /// Checks a descriptor, and makes it non-blocking and close-on-exec.
+    ///
+    /// # Errors
+    /// [`PassedSocketError`], each variant with its remedy.
+    pub fn new(socket: impl Into<OwnedFd>) -> Result<Self, PassedSocketError> {
+        let socket = socket.into();
+        let address = address(&socket)?;
+        let flags = fcntl_getfl(&socket).map_err(io::Error::from)?;
+        fcntl_setfl(&socket, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(io::Error::from)?;
+        Ok(Self {
+            socket: Arc::new(socket),
+            address,
+        })
+    }
+
+    /// The address that it is bound to.
+    #[must_use]
+    pub fn address(&self) -> &PassedAddress {
+        &self.address
+    }
+
+    /// A descriptor of its own for the same socket.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+}
+
+impl AsFd for PassedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl fmt::Display for PassedAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(address) => address.fmt(formatter),
+            Self::Datagram(address) => write!(formatter, "udp://{address}"),
+        }
+    }
+}
+
+fn address(socket: &OwnedFd) -> Result<PassedAddress, PassedSocketError> {
+    let kind = sockopt::socket_type(socket).map_err(io::Error::from)?;
+    let local = getsockname(socket).map_err(io::Error::from)?;
+    let is_unix = local.address_family() == AddressFamily::UNIX;
+    match kind {
+        SocketType::STREAM => {
+            if !sockopt::socket_acceptconn(socket).map_err(io::Error::from)? {
+                return Err(PassedSocketError::NotListening);
+            }
+            let address = match is_unix {
+                true => SocketAddress::Unix(unix_path(local)?),
+                false => SocketAddress::Tcp(internet(local)?),
+            };
+            Ok(PassedAddress::Stream(address))
+        }
+        SocketType::DGRAM if !is_unix => Ok(PassedAddress::Datagram(internet(local)?)),
+        _ => Err(PassedSocketError::Unsupported),
+    }
+}
+
+fn internet(address: SocketAddrAny) -> Result<SocketAddr, PassedSocketError> {
+    SocketAddr::try_from(address).map_err(|_| PassedSocketError::Unsupported)
+}
+
+fn unix_path(address: SocketAddrAny) -> Result<PathBuf, PassedSocketError> {
+    let address = SocketAddrUnix::try_from(address).map_err(|_| PassedSocketError::Unsupported)?;
+    let bytes = match (address.abstract_name(), address.path_bytes()) {
+        (Some(name), _) => [b"@", name].concat(),
+        (None, Some(path)) => path.to_vec(),
+        (None, None) => return Err(PassedSocketError::Unsupported),
+    };
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_known_by_its_address() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("[::1]:0").unwrap();
+        let directory =
+            std::env::temp_dir().join(format!("tidewire-passed-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("a b.sock");
+        let unix = UnixListener::bind(&path).unwrap();
+        let expected = [
+            format!("tcp://{}", tcp.local_addr().unwrap()),
+            format!("udp://{}", udp.local_addr().unwrap()),
+            format!("ipc://{}", path.display()),
+        ];
+        let passed = [
+            PassedSocket::new(tcp),
+            PassedSocket::new(udp),
+            PassedSocket::new(unix),
+        ];
+        std::fs::remove_dir_all(&directory).unwrap();
+        for (passed, expected) in passed.into_iter().zip(expected) {
+            assert_eq!(passed.unwrap().address().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn what_no_server_can_use_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connected = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let failed = |socket: OwnedFd| PassedSocket::new(socket).unwrap_err();
+        assert!(matches!(
+            failed(connected.into()),
+            PassedSocketError::NotListening
+        ));
+        let (datagrams, _) = UnixDatagram::pair().unwrap();
+        assert!(matches!(
+            failed(datagrams.into()),
+            PassedSocketError::Unsupported
+        ));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(matches!(failed(file.into()), PassedSocketError::Io(_)));
+    }
+}

@@ -1,0 +1,218 @@
+//! Questions of whoever operates a server: does it take new clients, and do its lanes still turn?
+//!
+//! Both are answered without the lanes. Readiness is a flag beside the marks of lanes that have ended. Liveness compares a
+//! counter that lanes have anyway, of their system calls: a lane makes one in every turn when it waits. An idle lane sleeps and
+//! makes none, so a check wakes all lanes, and the next check looks whether they have turned. Rejected: a time stamp at each
+//! turn, because a turn may be a single message.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use super::Server;
+use crate::limits::Limits;
+use crate::mailbox::Mailbox;
+use crate::observe::LaneCounters;
+
+/// Whether a server takes new clients, for the health checks of a load balancer. Clones are handles to the same state. Given by
+/// [`Server::readiness`].
+///
+/// ```
+/// use tidewire::{Context, Message};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+///     cx.reply(message.payload)
+/// })?;
+/// let readiness = server.readiness();
+/// assert!(readiness.is_ready());
+/// readiness.withdraw(); // and after a while `server.shutdown(..)`
+/// assert!(!readiness.is_ready());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    is_withdrawn: Arc<AtomicBool>,
+    lanes: Arc<[Arc<Mailbox>]>,
+}
+
+impl Readiness {
+    pub(super) fn new(lanes: Vec<Arc<Mailbox>>) -> Self {
+        Self {
+            is_withdrawn: Arc::default(),
+            lanes: lanes.into(),
+        }
+    }
+
+    /// Whether every lane runs, and readiness was not withdrawn.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.is_withdrawn.load(Ordering::Acquire)
+            && !self.lanes.iter().any(|lane| lane.is_retired())
+    }
+
+    /// Says from now on that the server is not ready. It goes on to serve and to accept; a load balancer that asks sends new
+    /// clients elsewhere. [`Server::shutdown`] does this, too.
+    pub fn withdraw(&self) {
+        self.is_withdrawn.store(true, Ordering::Release);
+    }
+}
+
+/// Finds lanes that are stuck in a handler. Given by [`Server::liveness`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidewire::{Context, Message};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+///     cx.reply(message.payload)
+/// })?;
+/// let mut liveness = server.liveness();
+/// std::thread::sleep(Duration::from_millis(10));
+/// for lane in liveness.stuck_lanes() {
+///     println!("lane {lane} has not turned for 10 ms");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Liveness {
+    lanes: Vec<WatchedLane>,
+}
+
+#[derive(Debug)]
+struct WatchedLane {
+    mailbox: Arc<Mailbox>,
+    counters: Arc<CachePadded<LaneCounters>>,
+    /// Its system calls at the last check.
+    seen: u64,
+}
+
+impl Liveness {
+    /// Returns the indices of the lanes that have not turned since the last call, or since [`Server::liveness`]. An idle lane
+    /// is woken to turn once. A lane that has ended is not stuck.
+    pub fn stuck_lanes(&mut self) -> Vec<usize> {
+        let mut stuck = Vec::new();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if !lane.has_turned() && !lane.mailbox.is_retired() {
+                stuck.push(index);
+            }
+            lane.mailbox.waker.wake();
+        }
+        stuck
+    }
+}
+
+impl WatchedLane {
+    fn has_turned(&mut self) -> bool {
+        let count = self.counters.system_calls.read();
+        std::mem::replace(&mut self.seen, count) != count
+    }
+}
+
+impl Server {
+    /// Returns a handle that tells whether the server takes new clients.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// Puts the limits of the whole server and of one address into force while it runs: `memory_bytes_max`, `sessions_max`,
+    /// `sessions_per_address_max`, `registrations_max`, `registrations_per_address_max`,
+    /// `handshakes_per_address_per_second_max` and `handshake_bytes_per_address_max`. All other limits stay as they were at the
+    /// start, because sessions have agreed on them with their peers. Sessions beyond a new limit stay open; beyond the limit
+    /// of memory the slowest ones close, as always.
+    pub fn change_limits(&self, limits: &Limits) {
+        self.shared.limiter.change(limits);
+        self.shared.memory.set_bytes_max(limits.memory_bytes_max);
+        for lane in &self.lanes {
+            lane.waker.wake();
+        }
+    }
+
+    /// Returns a watch over its lanes, for a watchdog. The handle does not keep the server running.
+    #[must_use]
+    pub fn liveness(&self) -> Liveness {
+        let lanes = self.lanes.iter().zip(self.metrics.lanes());
+        let lanes = lanes.map(|(mailbox, counters)| {
+            let seen = counters.system_calls.read();
+            mailbox.waker.wake();
+            WatchedLane {
+                mailbox: Arc::clone(mailbox),
+                counters: Arc::clone(counters),
+                seen,
+            }
+        });
+        Liveness {
+            lanes: lanes.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::{Client, Context, Message};
+
+    #[test]
+    fn a_lane_in_a_handler_that_blocks_is_stuck_and_an_idle_one_is_not() {
+        let (entered, is_entered) = mpsc::channel();
+        let (leave, may_leave) = mpsc::channel::<()>();
+        let mut ends = Some((entered, may_leave));
+        let server = Server::builder()
+            .listen("tcp://127.0.0.1:0")
+            .unwrap()
+            .lanes(2)
+            .start(|_| {
+                let ends = ends.take();
+                move |cx: &mut Context<'_>, message: Message<'_>| {
+                    if let Some((entered, may_leave)) = &ends {
+                        entered.send(()).unwrap();
+                        may_leave.recv().unwrap();
+                    }
+                    cx.reply(message.payload)
+                }
+            })
+            .unwrap();
+        let mut liveness = server.liveness();
+        let mut is_calm = || loop {
+            // A lane needs a moment to wake, so one check may come too early.
+            if liveness.stuck_lanes().is_empty() {
+                break;
+            }
+            std::thread::yield_now();
+        };
+        is_calm();
+        is_calm();
+        // Connections go to the lanes in turns, and the handler of the first lane blocks.
+        let clients: Vec<Client> = (0..2)
+            .map(|_| {
+                let address = server.to_string();
+                Client::connect(&address).wait().unwrap()
+            })
+            .collect();
+        let requests: Vec<_> = clients.iter().map(|it| it.request(b"x").send()).collect();
+        is_entered.recv().unwrap();
+        let mut stuck = Vec::new();
+        for _ in 0..3 {
+            // Each call looks at the time since the one before.
+            tidewire_testkit::wait_until("only the first lane is stuck", || {
+                stuck = liveness.stuck_lanes();
+                (stuck == [0]).then_some(())
+            });
+        }
+        leave.send(()).unwrap();
+        for request in requests {
+            assert_eq!(request.wait().unwrap().payload(), b"x");
+        }
+        tidewire_testkit::wait_until("it turns again", || {
+            liveness.stuck_lanes().is_empty().then_some(())
+        });
+        drop(clients);
+        let readiness = server.readiness();
+        assert!(readiness.is_ready());
+        drop(server);
+        assert!(!readiness.is_ready());
+    }
+}
