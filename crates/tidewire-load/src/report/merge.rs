@@ -262,16 +262,11 @@ impl<'r> Parts<'r> {
                 let each = each.map(|part| part.detail.counts.failed_deliveries);
                 each.fold(0, u64::saturating_add)
             }
-            Some(pattern) => Failures {
-                pattern,
-                receivers: u64::from(step.concurrency),
-                logged_in: u64::from(step.concurrency).saturating_sub(step.total_login_failures),
-                sent: step.total_sent,
-                logins: step.total_login_failures,
-                sends: step.total_send_errors,
-                receivers_unresolved: step.receivers_unresolved,
+            Some(pattern) => {
+                let agents = u64::from(step.concurrency);
+                let logged_in = agents.saturating_sub(step.total_login_failures);
+                Failures::of(step, pattern, logged_in).deliveries()
             }
-            .deliveries(),
         }
     }
 
