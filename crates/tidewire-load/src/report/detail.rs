@@ -107,6 +107,21 @@ pub struct StepTimes {
     pub write: Distribution,
 }
 
+impl StepTimes {
+    /// Those that are known, by name.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
+        let all = [
+            ("scheduled", Some(&self.scheduled)),
+            ("service", self.service.as_ref()),
+            ("send lag", Some(&self.send_lag)),
+            ("client lag", self.client_lag.as_ref()),
+            ("write", Some(&self.write)),
+        ];
+        let known = all.into_iter();
+        known.filter_map(|(name, times)| Some((name, times?)))
+    }
+}
+
 /// A distribution with everything needed to add it to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -74,16 +74,8 @@ impl Report {
             let from_secs = step_began_secs + window.warmup_secs;
             // The window of parts that did not begin together is longer than each of them.
             began_secs = began_secs.max(from_secs + window.steady_secs);
-            let all = [
-                ("scheduled", Some(&times.scheduled)),
-                ("service", times.service.as_ref()),
-                ("send_lag", Some(&times.send_lag)),
-                ("write", Some(&times.write)),
-            ];
-            for (name, distribution) in all {
-                let Some(distribution) = distribution else {
-                    continue;
-                };
+            for (name, distribution) in times.named().filter(|(name, _)| *name != "client lag") {
+                let name = name.replace(' ', "_");
                 let _ = writeln!(
                     text,
                     "Tag={name},{:.3},{:.3},{:.3},{}",

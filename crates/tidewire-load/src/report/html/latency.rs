@@ -255,19 +255,6 @@ fn about_percentiles(detail: &StepDetail) -> String {
     format!("{kind}{missing} Only percentiles with ten messages or more above them.")
 }
 
-fn rows(detail: &StepDetail) -> Vec<(&'static str, &Distribution)> {
-    let times = &detail.times;
-    let all = [
-        ("scheduled", Some(&times.scheduled)),
-        ("service", times.service.as_ref()),
-        ("send lag", Some(&times.send_lag)),
-        ("client lag", times.client_lag.as_ref()),
-        ("write", Some(&times.write)),
-    ];
-    let known = |(name, times): (&'static str, Option<_>)| times.map(|times| (name, times));
-    all.into_iter().filter_map(known).collect()
-}
-
 fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
     let mut table = Table::new("percentile, scheduled ms, service ms".split(", "));
     for (x, ms) in &scheduled.points {
@@ -288,7 +275,7 @@ pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
     page.push_str("<h3>Percentiles</h3>\n");
     percentile_table(detail).write(page);
     page.push_str("<p class=\"note\">");
-    for (name, _) in rows(detail) {
+    for (name, _) in detail.times.named() {
         let meaning = match name {
             "scheduled" => "from when a message was due until it arrived",
             "service" => "from when it was sent until it arrived",
@@ -306,7 +293,7 @@ pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
 fn percentile_table(detail: &StepDetail) -> Table {
     let mut table =
         Table::new("ms, p50, p90, p95, p99, p99.9, p99.99, max, mean, missing".split(", "));
-    for (name, times) in rows(detail) {
+    for (name, times) in detail.times.named() {
         let mut cells = vec![Cell::from(name.to_owned())];
         cells.extend(percentiles(times).map(|(_, _, value)| value.into()));
         cells.extend([times.max_ms, times.mean_ms].map(Cell::from));
@@ -335,8 +322,9 @@ fn add_percentile_columns(plot: &mut Plot, detail: &StepDetail) {
         let next = places.get(index + 1);
         let to = next.map_or(1e6, |next| (x * next.0).sqrt());
         let mut tip = (*name).to_owned();
-        let shown = rows(detail).into_iter();
-        for (row, times) in shown.filter(|(row, _)| ["scheduled", "service"].contains(row)) {
+        let shown = ["scheduled", "service"];
+        let times = detail.times.named();
+        for (row, times) in times.filter(|(row, _)| shown.contains(row)) {
             tip.push_str(&format!("\n{row} {} ms", percentiles(times)[index].2));
         }
         plot.column(from, to, tip);
