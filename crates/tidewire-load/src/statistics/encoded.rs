@@ -123,20 +123,13 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, DecodeError> {
 
 /// The decoder reserves the memory that the header asks for, so only our own layout is accepted.
 fn check_header(plain: &[u8]) -> Result<(), DecodeError> {
-    let long = |start: usize| -> Option<u64> {
-        let bytes = plain.get(start..start + 8)?;
-        bytes.try_into().ok().map(u64::from_be_bytes)
-    };
-    let short = |start: usize| -> Option<u32> {
-        let bytes = plain.get(start..start + 4)?;
-        bytes.try_into().ok().map(u32::from_be_bytes)
-    };
+    let field = |from: usize, bytes: &[u8]| plain.get(from..from + bytes.len()) == Some(bytes);
     let payload = plain.len().checked_sub(PLAIN_HEADER_BYTES);
-    let ours = payload.is_some()
-        && short(4).and_then(|length| usize::try_from(length).ok()) == payload
-        && short(12) == Some(3)
-        && long(16) == Some(1)
-        && long(24) == Some(LatencyHistogram::HIGHEST_NS);
+    let payload = payload.and_then(|length| u32::try_from(length).ok());
+    let ours = payload.is_some_and(|length| field(4, &length.to_be_bytes()))
+        && field(12, &3_u32.to_be_bytes())
+        && field(16, &1_u64.to_be_bytes())
+        && field(24, &LatencyHistogram::HIGHEST_NS.to_be_bytes());
     if ours {
         Ok(())
     } else {
