@@ -41,13 +41,8 @@ impl SearchPlan {
     /// Searches. `trial` runs a rate in messages a second and says whether it held.
     ///
     /// # Errors
-    /// [`SearchError::Plan`] when there is nothing to search, [`SearchError::Trial`] when a trial could not be
-    /// run at all.
-    pub fn search<E: std::error::Error + 'static>(
-        self,
-        trial: impl FnMut(f64) -> Result<bool, E>,
-    ) -> Result<SearchEnd, SearchError<E>> {
-        self.check()?;
+    /// That of a trial that could not be run at all, which says nothing about its rate.
+    pub fn search<E>(self, trial: impl FnMut(f64) -> Result<bool, E>) -> Result<SearchEnd, E> {
         let mut search = Search {
             plan: self,
             trial,
@@ -56,11 +51,12 @@ impl SearchPlan {
         match search.run() {
             Ok(end) => Ok(end),
             Err(Stop::Exhausted(holds)) => Ok(SearchEnd::Exhausted { holds }),
-            Err(Stop::Failed(rate, source)) => Err(SearchError::Trial(rate, source)),
+            Err(Stop::Failed(error)) => Err(error),
         }
     }
 
-    fn check<E>(&self) -> Result<(), SearchError<E>> {
+    /// Whether there is something to search. A plan that fails this must not be searched.
+    pub fn check(&self) -> Result<(), PlanError> {
         let wrong = if !(self.min_rate > 0.0 && self.max_rate.is_finite()) {
             "the rates must be above 0 and finite"
         } else if self.min_rate > self.max_rate {
@@ -72,7 +68,7 @@ impl SearchPlan {
         } else {
             return Ok(());
         };
-        Err(SearchError::Plan(wrong))
+        Err(PlanError(wrong))
     }
 }
 
@@ -104,17 +100,10 @@ pub enum SearchEnd {
     },
 }
 
-/// Why a search was not made.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SearchError<E> {
-    /// The plan is impossible. Correct it.
-    #[error("there is nothing to search: {0}")]
-    Plan(&'static str),
-    /// A trial could not be run, which says nothing about the rate.
-    #[error("the trial at {0:.0} messages a second could not be run")]
-    Trial(f64, #[source] E),
-}
+/// The plan is impossible. Correct it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("there is nothing to search: {0}")]
+pub struct PlanError(&'static str);
 
 struct Search<T> {
     plan: SearchPlan,
@@ -132,7 +121,7 @@ struct Bracket {
 /// Why a search ends before its end.
 enum Stop<E> {
     Exhausted(Option<f64>),
-    Failed(f64, E),
+    Failed(E),
 }
 
 impl<T, E> Search<T>
@@ -236,7 +225,7 @@ where
             return Err(Stop::Exhausted(held));
         }
         self.trials += 1;
-        (self.trial)(rate).map_err(|error| Stop::Failed(rate, error))
+        (self.trial)(rate).map_err(Stop::Failed)
     }
 }
 
@@ -343,13 +332,12 @@ mod tests {
                 ..SearchPlan::between(1.0, 2.0)
             },
         ] {
-            let result = plan.search(|_| Ok::<_, Infallible>(true));
-            assert!(matches!(result, Err(SearchError::Plan { .. })), "{plan:?}");
+            assert!(plan.check().is_err(), "{plan:?}");
         }
         let broken = SearchPlan::between(1.0, 2.0)
             .search(|_| Err::<bool, _>(io::Error::other("no server")))
             .unwrap_err();
-        assert!(matches!(broken, SearchError::Trial(1.0, _)));
+        assert_eq!(broken.to_string(), "no server");
     }
 
     proptest! {

@@ -6,11 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use thiserror::Error;
-use tidewire_load::describe;
 use tidewire_load::levels::{Levels, Probe, RateSearch};
 use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
-use tidewire_load::search::{SearchEnd, SearchError, SearchPlan};
+use tidewire_load::search::{SearchEnd, SearchPlan};
 use tidewire_load::slo::Slo;
 
 use super::{LevelArguments, Runner, Tables, View, exit_code, write};
@@ -59,6 +57,9 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
         trials_max: arguments.probes_max,
         ..SearchPlan::between(arguments.min, arguments.max)
     };
+    if let Err(error) = plan.check() {
+        return Err(Failure::configuration(error.to_string(), "see --min and --max").into());
+    }
     check_directory(out)?;
     let runner = Runner::new(run, &scenario)?;
     let seed = runner.seed(&scenario);
@@ -71,15 +72,15 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
         scenario,
         step,
     };
-    match plan.search(|rate| searching.probe(rate)) {
+    let probe = |rate| {
+        let held = searching.probe(rate);
+        let held = held.with_context(|| format!("the probe at {rate:.0}/s could not be run"));
+        held.map_err(Some)?.ok_or(None)
+    };
+    match plan.search(probe) {
         Ok(end) => searching.record.close(end),
-        Err(SearchError::Trial(_, ProbeError::Stopped)) => {}
-        Err(SearchError::Trial(rate, ProbeError::Failed(error))) => {
-            return Err(error.context(format!("the probe at {rate:.0}/s could not be run")));
-        }
-        Err(error) => {
-            return Err(Failure::configuration(describe(&error), "see --min and --max").into());
-        }
+        Err(None) => {}
+        Err(Some(error)) => return Err(error),
     }
     searching.finish(out)
 }
@@ -118,14 +119,14 @@ struct Searching<'a> {
 }
 
 impl Searching<'_> {
-    /// Runs the step at this rate and returns whether it held.
-    fn probe(&mut self, rate: f64) -> Result<bool, ProbeError> {
+    /// Runs the step at this rate and returns whether it held; nothing if the user stopped it.
+    fn probe(&mut self, rate: f64) -> anyhow::Result<Option<bool>> {
         let step = self.step.at_rate(rate);
         self.scenario.steps = step.into_iter().collect();
         let mut view = View::new(1, Tables::None, self.plain);
         let report = self.runner.run(&self.scenario, &mut view)?;
         if self.runner.is_stopped() {
-            return Err(ProbeError::Stopped);
+            return Ok(None);
         }
         let number = self.record.probes.len() as u32 + 1;
         let probe = Probe::of(number, rate, &report).context("the step could not be measured")?;
@@ -137,7 +138,7 @@ impl Searching<'_> {
             false => probe_line(&probe),
         });
         self.record.probes.push(probe);
-        Ok(held)
+        Ok(Some(held))
     }
 
     /// Writes the files and prints the result.
@@ -162,16 +163,6 @@ impl Searching<'_> {
         });
         Ok(exit_code(self.record.conclusion()))
     }
-}
-
-/// Why a probe has no result for its rate.
-#[derive(Debug, Error)]
-enum ProbeError {
-    /// The user did it.
-    #[error("the search was stopped")]
-    Stopped,
-    #[error("{0}")]
-    Failed(#[from] anyhow::Error),
 }
 
 fn probe_line(probe: &Probe) -> String {
