@@ -127,13 +127,8 @@ fn describe(progress: &Progress) -> String {
     )
 }
 
-pub(super) const fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Login => "login",
-        Phase::WarmUp => "warm-up",
-        Phase::Steady => "steady",
-        Phase::Drain => "drain",
-    }
+pub(super) fn phase_name(phase: Phase) -> String {
+    phase.name().replace('_', "-")
 }
 
 #[cfg(test)]
