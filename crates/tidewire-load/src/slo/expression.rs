@@ -18,7 +18,8 @@ impl FromStr for Slo {
         for part in text.split(',') {
             let (objective, limit) = parse_limit(text, start, part)?;
             if slo.field(objective).replace(limit).is_some() {
-                return Err(SloError::new(text, start, part, SloErrorKind::Repeated));
+                let fault = "this is limited twice; remove one of the two";
+                return Err(SloError::new(text, start, part, fault));
             }
             start += part.len() + 1;
         }
@@ -28,7 +29,7 @@ impl FromStr for Slo {
 
 /// Where and why an expression of limits cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}`, at character {column}{}: {kind}", quoted(part))]
+#[error("`{text}`, at character {column}{}: {fault}", quoted(part))]
 #[non_exhaustive]
 pub struct SloError {
     /// The whole expression.
@@ -37,70 +38,39 @@ pub struct SloError {
     pub column: usize,
     /// The part that is wrong.
     pub part: String,
-    /// The fault.
-    pub kind: SloErrorKind,
+    /// The fault, and what to write instead.
+    pub fault: String,
 }
 
 impl SloError {
-    fn new(text: &str, start_byte: usize, part: &str, kind: SloErrorKind) -> Self {
+    fn new(text: &str, start_byte: usize, part: &str, fault: impl Into<String>) -> Self {
         let blanks = part.len() - part.trim_start().len();
         let before = text.get(..start_byte + blanks).unwrap_or(text);
         Self {
             text: text.to_owned(),
             column: before.chars().count() + 1,
             part: part.trim().to_owned(),
-            kind,
+            fault: fault.into(),
         }
     }
 }
 
-/// The fault in a part of an expression of limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum SloErrorKind {
-    /// There is nothing between two commas, or nothing at all.
-    #[error("a limit is missing; write one such as p99<5ms")]
-    Empty,
-    /// The name means nothing.
-    #[error("unknown name; known are p50, p90, p99, p99.9, loss and delivery")]
-    Name,
-    /// No `<` or `>` follows the name, or the wrong one.
-    #[error("`{expected}` must follow the name")]
-    Sign {
-        /// The sign that belongs there.
-        expected: char,
-    },
-    /// No number, or one that is negative or not finite.
-    #[error("not a number of 0 or more")]
-    Number,
-    /// The unit is missing or does not fit.
-    #[error("the unit must be {expected}")]
-    Unit {
-        /// The form that would be right.
-        expected: &'static str,
-    },
-    /// A share above 100 %.
-    #[error("more than everything; a share is at most 100 %")]
-    Share,
-    /// The same thing is limited twice.
-    #[error("this is limited twice; remove one of the two")]
-    Repeated,
-}
-
 fn parse_limit(text: &str, start: usize, part: &str) -> Result<(Objective, f64), SloError> {
-    let wrong = |offset: usize, part: &str, kind| SloError::new(text, start + offset, part, kind);
+    let wrong =
+        |offset: usize, part: &str, fault: &str| SloError::new(text, start + offset, part, fault);
     if part.trim().is_empty() {
-        return Err(wrong(0, part, SloErrorKind::Empty));
+        let fault = "a limit is missing; write one such as p99<5ms";
+        return Err(wrong(0, part, fault));
     }
     let name_end = part.find(['<', '>', '=']).unwrap_or(part.len());
     let name = &part[..name_end];
-    let objective =
-        Objective::by_name(name.trim()).ok_or_else(|| wrong(0, name, SloErrorKind::Name))?;
-    let expected = objective.sign();
+    let unknown = "unknown name; known are p50, p90, p99, p99.9, loss and delivery";
+    let objective = Objective::by_name(name.trim()).ok_or_else(|| wrong(0, name, unknown))?;
+    let sign = objective.sign();
     let rest = &part[name_end..];
-    let after_sign = rest
-        .strip_prefix(expected)
-        .ok_or_else(|| wrong(name_end, rest, SloErrorKind::Sign { expected }))?;
+    let after_sign = rest.strip_prefix(sign);
+    let after_sign = after_sign
+        .ok_or_else(|| wrong(name_end, rest, &format!("`{sign}` must follow the name")))?;
     let value = after_sign.strip_prefix('=').unwrap_or(after_sign);
     let value_start = part.len() - value.len();
     let digits_end = value
@@ -112,12 +82,13 @@ fn parse_limit(text: &str, start: usize, part: &str) -> Result<(Objective, f64),
         .parse()
         .ok()
         .filter(|number: &f64| number.is_finite() && *number >= 0.0)
-        .ok_or_else(|| wrong(value_start, value, SloErrorKind::Number))?;
+        .ok_or_else(|| wrong(value_start, value, "not a number of 0 or more"))?;
     let unit_start = value_start + digits_end;
     let limit = in_unit_of(objective, number, unit.trim())
-        .map_err(|expected| wrong(unit_start, unit, SloErrorKind::Unit { expected }))?;
+        .map_err(|expected| wrong(unit_start, unit, &format!("the unit must be {expected}")))?;
     if limit > objective.whole() {
-        return Err(wrong(value_start, value, SloErrorKind::Share));
+        let fault = "more than everything; a share is at most 100 %";
+        return Err(wrong(value_start, value, fault));
     }
     Ok((objective, limit))
 }
@@ -174,33 +145,27 @@ mod tests {
     #[test]
     fn errors_point_at_the_place() {
         let cases = [
-            ("", 1, "", SloErrorKind::Empty),
-            ("p99<5ms,", 9, "", SloErrorKind::Empty),
-            ("p99<5ms, p98<1ms", 10, "p98", SloErrorKind::Name),
-            ("p99", 4, "", SloErrorKind::Sign { expected: '<' }),
-            ("p99>5ms", 4, ">5ms", SloErrorKind::Sign { expected: '<' }),
-            ("p99<ms", 5, "ms", SloErrorKind::Number),
-            ("p99<-1ms", 5, "-1ms", SloErrorKind::Number),
-            (
-                "p99<5",
-                6,
-                "",
-                SloErrorKind::Unit {
-                    expected: "us, ms or s",
-                },
-            ),
-            ("loss<1", 7, "", SloErrorKind::Unit { expected: "%" }),
-            ("loss<101%", 6, "101%", SloErrorKind::Share),
-            ("delivery>1.5", 10, "1.5", SloErrorKind::Share),
-            ("p50<1ms,p50<2ms", 9, "p50<2ms", SloErrorKind::Repeated),
+            ("", 1, "", "a limit is missing"),
+            ("p99<5ms,", 9, "", "a limit is missing"),
+            ("p99<5ms, p98<1ms", 10, "p98", "unknown name"),
+            ("p99", 4, "", "`<` must follow the name"),
+            ("p99>5ms", 4, ">5ms", "`<` must follow the name"),
+            ("p99<ms", 5, "ms", "not a number"),
+            ("p99<-1ms", 5, "-1ms", "not a number"),
+            ("p99<5", 6, "", "the unit must be us, ms or s"),
+            ("loss<1", 7, "", "the unit must be %"),
+            ("loss<101%", 6, "101%", "more than everything"),
+            ("delivery>1.5", 10, "1.5", "more than everything"),
+            ("p50<1ms,p50<2ms", 9, "p50<2ms", "this is limited twice"),
         ];
-        for (text, column, part, kind) in cases {
+        for (text, column, part, fault) in cases {
             let found = error(text);
             assert_eq!(
-                (found.column, found.part.as_str(), found.kind),
-                (column, part, kind),
+                (found.column, found.part.as_str()),
+                (column, part),
                 "{text}"
             );
+            assert!(found.fault.starts_with(fault), "{text}: {found}");
         }
         assert_eq!(
             error("p99<5").to_string(),

@@ -13,7 +13,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::expression::{SloError, SloErrorKind};
+pub use self::expression::SloError;
 use crate::statistics::Percentile;
 
 /// Limits of one step. Those that are not given are not judged.
