@@ -198,8 +198,8 @@ pub struct MetricComparison {
     pub obstacle: Option<Obstacle>,
 }
 
-/// The verdict on a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The verdict on a metric. The weightiest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Changed, and for the worse.

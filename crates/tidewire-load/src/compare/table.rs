@@ -18,7 +18,10 @@ pub(super) fn render(comparison: &Comparison) -> String {
     let _ = writeln!(text, "base {base}, new {new}, {how}");
     let mut steps: Vec<&StepComparison> = comparison.steps.iter().collect();
     // A stable sort: otherwise the order of the scenario stays.
-    steps.sort_by_key(|step| step.metrics.iter().map(severity).min().unwrap_or(u8::MAX));
+    steps.sort_by_key(|step| {
+        let worst = step.metrics.iter().map(|metric| metric.verdict).min();
+        (worst.is_none(), worst)
+    });
     for step in steps {
         render_step(&mut text, step);
     }
@@ -44,7 +47,7 @@ fn render_step(text: &mut String, step: &StepComparison) {
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     let mut metrics: Vec<&MetricComparison> = step.metrics.iter().collect();
-    metrics.sort_by_key(|metric| severity(metric));
+    metrics.sort_by_key(|metric| metric.verdict);
     rows.extend(metrics.into_iter().map(row));
     let widths: [usize; COLUMNS.len()] = std::array::from_fn(|column| {
         let lengths = rows.iter().map(|row| row[column].chars().count());
@@ -151,16 +154,6 @@ fn side(side: &Side) -> String {
     let [version, commit] = [&side.version, &side.commit].map(|text| visible(text.as_bytes()));
     let word = if runs == 1 { "run" } else { "runs" };
     format!("{version} ({commit}) with {runs} {word}")
-}
-
-/// Smaller is nearer to the top.
-fn severity(metric: &MetricComparison) -> u8 {
-    match metric.verdict {
-        Verdict::Worse => 0,
-        Verdict::Better => 1,
-        Verdict::NoChangeFound => 2,
-        Verdict::NotComparable => 3,
-    }
 }
 
 const COLUMNS: [&str; 7] = ["metric", "base", "new", "ratio", "95 %", "noise", "verdict"];
