@@ -22,8 +22,6 @@ mod table;
 mod validate;
 mod write;
 
-use std::time::SystemTime;
-
 use serde::{Deserialize, Serialize};
 
 pub use self::cost::{Cost, LaneCost};
@@ -43,12 +41,11 @@ pub use self::write::{
 };
 pub use crate::environment::Environment;
 pub use crate::exchange::WorkCounts;
-use crate::format;
 use crate::segment::Segment;
 pub use crate::statistics::{Latency, Percentile};
 
 /// The result of a whole run; field for field the content of `report.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// Version of this layout, [`SCHEMA_VERSION`].
@@ -81,23 +78,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts a report together. The status is [`Status::Interrupted`] when the run says so. Otherwise it is
+    /// Adds the steps of a run, which decide its model and, unless it was `interrupted`, its status. That is
     /// [`Status::Completed`] in version 1, and in version 2 [`Status::Passed`] only if there are steps and every step is
     /// clean, keeps its limits and is not refused.
-    pub(crate) fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
+    pub(crate) fn with_steps(self, steps: Vec<StepReport>, interrupted: bool) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
-            target_server: facts.target_server,
-            status: Status::of(facts.interrupted, facts.version, &steps),
-            start_time_utc: format::utc(facts.start_time),
-            end_time_utc: format::utc(facts.end_time),
-            total_duration_secs: facts.total_duration_secs,
+            status: Status::of(interrupted, self.scenario_version, &steps),
             model: model(&steps),
-            seed: facts.seed,
-            env: facts.env,
-            scenario_version: facts.version,
-            segment: facts.segment,
             steps,
+            ..self
         }
     }
 
@@ -125,11 +115,12 @@ impl Report {
 
 worded! {
     /// How a run ended.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Status {
         /// A scenario of version 1 ran to its end, whatever it found. It is the word of the report that the project started
         /// with, which scripts look for; the steps' problems and the exit code say what the run comes to.
+        #[default]
         #[serde(rename = "COMPLETED")]
         Completed = "COMPLETED",
         /// Every step ran to its end, and every expected message came once and in order.
@@ -168,24 +159,6 @@ worded! {
         /// The user stopped the run.
         Interrupted = "interrupted",
     }
-}
-
-/// The facts about a run besides its steps.
-#[derive(Clone, Debug)]
-pub(crate) struct RunFacts {
-    pub(crate) target_server: String,
-    pub(crate) start_time: SystemTime,
-    pub(crate) end_time: SystemTime,
-    /// Length in seconds of the monotonic clock.
-    pub(crate) total_duration_secs: f64,
-    pub(crate) seed: u64,
-    pub(crate) env: Environment,
-    /// Whether the user stopped the run.
-    pub(crate) interrupted: bool,
-    /// Version of the scenario.
-    pub(crate) version: u8,
-    /// Which share of the scenario was run, if not the whole.
-    pub(crate) segment: Option<Segment>,
 }
 
 fn all_pass(steps: &[StepReport]) -> bool {

@@ -1,6 +1,9 @@
 //! The report in other forms, and old reports in this one.
 
 use super::*;
+use std::time::SystemTime;
+
+use crate::format::utc;
 use crate::scenario::{Step, ThinkTime};
 use crate::slo::Slo;
 use crate::statistics::{EncodedHistogram, LatencyHistogram};
@@ -49,20 +52,17 @@ fn report(name: &str) -> Report {
     };
     let mut step = StepReport::failed(&step, "lost & found".to_owned());
     step.detail = Some(Box::new(detail));
-    Report::new(
-        RunFacts {
-            target_server: "tcp://127.0.0.1:1".to_owned(),
-            start_time: SystemTime::UNIX_EPOCH,
-            end_time: SystemTime::UNIX_EPOCH,
-            total_duration_secs: 1.0,
-            seed: 1,
-            env: Environment::detect("0", ""),
-            interrupted: false,
-            version: 2,
-            segment: None,
-        },
-        vec![step],
-    )
+    let facts = Report {
+        target_server: "tcp://127.0.0.1:1".to_owned(),
+        start_time_utc: utc(SystemTime::UNIX_EPOCH),
+        end_time_utc: utc(SystemTime::UNIX_EPOCH),
+        total_duration_secs: 1.0,
+        seed: 1,
+        env: Environment::detect("0", ""),
+        scenario_version: 2,
+        ..Report::default()
+    };
+    facts.with_steps(vec![step], false)
 }
 
 #[test]
@@ -219,19 +219,18 @@ fn a_report_of_version_1_goes_round_without_a_change() {
 #[test]
 fn a_wall_clock_that_jumps_changes_no_figure() {
     let jumped = |secs| {
-        let mut facts = RunFacts {
+        let end = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(secs);
+        let facts = Report {
             target_server: String::new(),
-            start_time: SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9_000),
-            end_time: SystemTime::UNIX_EPOCH,
+            start_time_utc: utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9_000)),
+            end_time_utc: utc(end),
             total_duration_secs: 1.5,
             seed: 1,
             env: Environment::detect("0", ""),
-            interrupted: false,
-            version: 2,
-            segment: None,
+            scenario_version: 2,
+            ..Report::default()
         };
-        facts.end_time += std::time::Duration::from_secs(secs);
-        Report::new(facts, report("a").steps)
+        facts.with_steps(report("a").steps, false)
     };
     // An hour back and an hour ahead: only the label differs.
     let (back, ahead) = (jumped(5_400), jumped(12_600));

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::format::{
+use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
+use crate::format::{
     NONE_BELOW, NOT_KNOWN, each_of, few, known_milliseconds, mebibytes, milliseconds, per_second,
     percent, thousands,
 };
-use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
 use crate::page::machine_facts;
 use crate::segment::Segment;
 

@@ -3,11 +3,12 @@
 use std::error::Error;
 use std::fs;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::format::utc;
 use crate::ledger::ReceiverTotals;
 use crate::scenario::Scenario;
 
@@ -60,10 +61,10 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
         ..StepMeasurements::default()
     };
     spoil(&mut measured);
-    let facts = RunFacts {
+    let facts = Report {
         target_server: "tcp://127.0.0.1:8080".to_owned(),
-        start_time: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
-        end_time: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_032),
+        start_time_utc: utc(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        end_time_utc: utc(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_032)),
         total_duration_secs: 32.0,
         seed: u64::MAX,
         env: Environment {
@@ -74,14 +75,11 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
             commit: "unknown".to_owned(),
             ..Environment::default()
         },
-        interrupted: false,
-        version: 1,
-        segment: None,
+        scenario_version: 1,
+        ..Report::default()
     };
-    Report::new(
-        facts,
-        vec![StepReport::from_measurements(&scenario.steps[1], measured)],
-    )
+    let step = StepReport::from_measurements(&scenario.steps[1], measured);
+    facts.with_steps(vec![step], false)
 }
 
 #[test]

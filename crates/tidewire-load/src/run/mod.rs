@@ -37,9 +37,10 @@ use crate::clock::Clock;
 use crate::credentials::{TokenSource, TokensError};
 use crate::environment::Environment;
 use crate::exchange::SentTimes;
+use crate::format::utc;
 use crate::lane_account::ServerProbe;
 use crate::ledger::{LATE_MS, needs_checksums};
-use crate::report::{Report, RunFacts, Second, StepReport};
+use crate::report::{Report, Second, StepReport};
 use crate::scenario::{Load, Pattern, Scenario, Step};
 use crate::schedule::mix;
 use crate::segment::Segment;
@@ -272,20 +273,18 @@ pub fn run(
         observer.step_ended(&report);
         steps.push(report);
     }
-    Ok(Report::new(
-        RunFacts {
-            target_server: address,
-            start_time,
-            end_time: options.clock.wall(),
-            total_duration_secs: started.elapsed().as_secs_f64(),
-            seed: options.seed,
-            env: options.environment.clone(),
-            interrupted: options.stop.load(Ordering::Relaxed),
-            version: scenario.version,
-            segment: (!options.segment.is_whole()).then_some(options.segment),
-        },
-        steps,
-    ))
+    let report = Report {
+        target_server: address,
+        start_time_utc: utc(start_time),
+        end_time_utc: utc(options.clock.wall()),
+        total_duration_secs: started.elapsed().as_secs_f64(),
+        seed: options.seed,
+        env: options.environment.clone(),
+        scenario_version: scenario.version,
+        segment: (!options.segment.is_whole()).then_some(options.segment),
+        ..Report::default()
+    };
+    Ok(report.with_steps(steps, options.stop.load(Ordering::Relaxed)))
 }
 
 /// Sees whether there is a server, and whether it has the rooms that a chat needs: a run that can measure nothing must not

@@ -2,10 +2,11 @@
 
 use std::time::SystemTime;
 
+use crate::format::utc;
 use crate::report::{
     Cost, Distribution, Environment, LATENCY_KIND_END_TO_END, LaneCost, ReceiverFigures, Report,
-    RunFacts, RunFigures, Second, SloReport, SlowReceivers, StepDetail, StepReport, StepTimes,
-    Verdict, Window, WorkCounts, Workload,
+    RunFigures, Second, SloReport, SlowReceivers, StepDetail, StepReport, StepTimes, Verdict,
+    Window, WorkCounts, Workload,
 };
 use crate::scenario::{Step, ThinkTime};
 use crate::slo::Slo;
@@ -77,10 +78,10 @@ pub(super) fn old() -> Report {
 }
 
 fn report(steps: Vec<StepReport>) -> Report {
-    let facts = RunFacts {
+    let facts = Report {
         target_server: "tcp://127.0.0.1:1".to_owned(),
-        start_time: SystemTime::UNIX_EPOCH,
-        end_time: SystemTime::UNIX_EPOCH,
+        start_time_utc: utc(SystemTime::UNIX_EPOCH),
+        end_time_utc: utc(SystemTime::UNIX_EPOCH),
         total_duration_secs: 42.0,
         seed: 1,
         env: Environment {
@@ -93,11 +94,10 @@ fn report(steps: Vec<StepReport>) -> Report {
             virtualisation: Some("virtual machine (Maker)".to_owned()),
             command_line: Some("tidewire load 'a <scenario>.toml'".to_owned()),
         },
-        interrupted: false,
-        version: 2,
-        segment: None,
+        scenario_version: 2,
+        ..Report::default()
     };
-    Report::new(facts, steps)
+    facts.with_steps(steps, false)
 }
 
 fn step(name: &str, concurrency: u32, rate: f64, scale_ms: f64) -> StepReport {
