@@ -139,12 +139,6 @@ impl RowPlan {
         }
     }
 
-    /// Returns the row with a shortest window in milliseconds, because in a shorter one nothing may happen.
-    pub fn with_windows_from(mut self, measure_ms_min: u64) -> Self {
-        self.measure_ms_min = measure_ms_min;
-        self
-    }
-
     /// Returns the row with another limit of a single loop, or none.
     pub fn with_limit(mut self, limit: Option<Work>) -> Self {
         self.limits = BareLoop::only(limit);
@@ -180,21 +174,9 @@ impl RowPlan {
         timed.for_each(|work| work.measure_ms = measure_ms);
     }
 
-    /// Returns the row as a step of a rise.
-    pub fn rising(mut self) -> Self {
-        self.rises = true;
-        self
-    }
-
     /// Returns the row at the highest of these rates that each contender holds.
     pub fn climbing(mut self, rates: &'static [f64]) -> Self {
         self.climbs = rates;
-        self
-    }
-
-    /// Returns the row with drops allowed if they are counted.
-    pub fn allowing_drops(mut self) -> Self {
-        self.may_drop = true;
         self
     }
 }
@@ -311,7 +293,7 @@ mod tests {
         assert_eq!(row.work.measure_ms, 250);
         assert_eq!(row.limits[0].work.measure_ms, 0);
         assert_eq!(row.peers.as_ref().unwrap().measure_ms, 250);
-        let mut row = row.with_windows_from(3_000);
+        row.measure_ms_min = 3_000;
         row.measure_for(250);
         assert_eq!(row.work.measure_ms, 3_000, "as long as it takes to happen");
     }

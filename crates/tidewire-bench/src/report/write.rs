@@ -24,29 +24,14 @@ pub struct WrittenBench {
 #[non_exhaustive]
 pub enum ReadBenchError {
     /// The file cannot be read. Check the path.
-    #[error("cannot read {}; check that it is a readable file", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
+    #[error("cannot read {}; check that it is a readable file", .0.display())]
+    File(PathBuf, #[source] std::io::Error),
     /// The file holds no results. Name a `bench.json`.
-    #[error("{} is no bench.json", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The error of the parser.
-        source: serde_json::Error,
-    },
-    /// Another version wrote it.
-    #[error("{} has version {found} of its form, and this program reads {}; use the program that wrote it", path.display(), BenchReport::SCHEMA_VERSION)]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-    },
+    #[error("{} is no bench.json", .0.display())]
+    Format(PathBuf, #[source] serde_json::Error),
+    /// Another version wrote it, which is named.
+    #[error("{} has version {} of its form, and this program reads {}; use the program that wrote it", .0.display(), .1, BenchReport::SCHEMA_VERSION)]
+    Version(PathBuf, u32),
 }
 
 impl BenchReport {
@@ -56,18 +41,12 @@ impl BenchReport {
     /// [`ReadBenchError`], each variant with its remedy.
     pub fn read(path: &Path) -> Result<Self, ReadBenchError> {
         let own = || path.to_owned();
-        let text = fs::read(path).map_err(|source| ReadBenchError::File {
-            path: own(),
-            source,
-        })?;
+        let text = fs::read(path).map_err(|error| ReadBenchError::File(own(), error))?;
         let report = serde_json::from_slice(&text);
-        let report: Self = report.map_err(|source| ReadBenchError::Format {
-            path: own(),
-            source,
-        })?;
+        let report: Self = report.map_err(|error| ReadBenchError::Format(own(), error))?;
         match report.schema_version {
             Self::SCHEMA_VERSION => Ok(report),
-            found => Err(ReadBenchError::Version { path: own(), found }),
+            found => Err(ReadBenchError::Version(own(), found)),
         }
     }
 

@@ -176,15 +176,6 @@ struct Runner<'a> {
     fallen: BTreeSet<String>,
 }
 
-/// The outcome of an attempted run.
-enum Made {
-    Run(Box<Outcome>),
-    /// It failed for this reason.
-    Failed(String),
-    /// The user stopped the benchmark.
-    Stopped,
-}
-
 impl Runner<'_> {
     fn is_stopped(&self) -> bool {
         self.options.stop.load(Ordering::Relaxed)
@@ -239,23 +230,23 @@ impl Runner<'_> {
                 }
                 let contender = &mut contenders[index];
                 let began = Instant::now();
-                match self.run(suite, plan, contender, round) {
-                    Made::Run(outcome) => contender.take(Ok(*outcome)),
-                    Made::Failed(why) => contender.take(Err(why)),
-                    Made::Stopped => return,
-                }
+                let Some(run) = self.run(suite, plan, contender, round) else {
+                    return;
+                };
+                contender.take(run);
                 self.pace.end_run(run_secs(contender), began);
             }
         }
     }
 
+    /// Makes a run, which may fail for a reason. Returns `None` if the user stopped the benchmark.
     fn run(
         &mut self,
         suite: &Suite,
         plan: &RowPlan,
         contender: &Contender<'_>,
         round: usize,
-    ) -> Made {
+    ) -> Option<Result<Outcome, String>> {
         let (done, left) = self.pace.state();
         let (suite, row, work) = (suite.name, &plan.id, contender.work_now());
         let (cast, contender) = (&contender.cast, &contender.name);
@@ -278,9 +269,9 @@ impl Runner<'_> {
                     Some(why) if attempt < self.options.again_max => {
                         (self.watch)(&Progress::Again { contender, why });
                     }
-                    _ => return Made::Run(Box::new(outcome)),
+                    _ => return Some(Ok(outcome)),
                 },
-                Err(error) if error.is_stop() => return Made::Stopped,
+                Err(error) if error.is_stop() => return None,
                 Err(error) => {
                     (self.watch)(&Progress::Failed {
                         suite,
@@ -288,10 +279,10 @@ impl Runner<'_> {
                         contender,
                         error: &error,
                     });
-                    return Made::Failed(describe(&error));
+                    return Some(Err(describe(&error)));
                 }
             }
         }
-        Made::Stopped
+        None
     }
 }

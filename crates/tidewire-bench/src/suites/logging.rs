@@ -42,7 +42,8 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             .beside(locked)
             .with_peers(None)
     };
-    let mut rows = vec![row(LOSSLESS, 4), row(LOSSY, 4).allowing_drops()];
+    let mut rows = vec![row(LOSSLESS, 4), row(LOSSY, 4)];
+    rows[1].may_drop = true;
     if !quick {
         rows.push(row(LOSSLESS, 1));
     }

@@ -25,10 +25,11 @@ pub(super) fn row((connections, rate_per_sec): (usize, f64), quick: bool) -> Row
         ..super::super::work(&SUITE, "tcp", "tw1")
     };
     let id = format!("chat of {connections}, the seed's step");
-    RowPlan::new(id, work, Metric::DELIVERIES)
-        .with_limit(None)
-        .with_peers(None)
-        .with_windows_from(MEASURE_MS_MIN)
+    let row = RowPlan::new(id, work, Metric::DELIVERIES);
+    RowPlan {
+        measure_ms_min: MEASURE_MS_MIN,
+        ..row.with_limit(None).with_peers(None)
+    }
 }
 
 /// Each of 50 agents says something every three quarters of a second, and a part of the window is for warming up.

@@ -29,20 +29,30 @@ pub(super) const SUITE: Suite = Suite {
 fn rows(quick: bool) -> Vec<RowPlan> {
     let mut rows: Vec<RowPlan> = chat::STEPS.map(|step| chat::row(step, quick)).into();
     let rates: &[f64] = if quick { &[2.0, 16.0] } else { &MILLIONS };
-    for millions in rates {
-        let work = work(quick, "tcp", millions * 1e6 / SUBSCRIBERS as f64);
-        let id = format!("{millions} M/s to {SUBSCRIBERS}");
-        let limit = bare::LOOPS[0].work(&work);
-        let row = RowPlan::new(id, work, Metric::DELIVERIES);
-        rows.push(row.with_limit(Some(limit)).rising());
-    }
-    let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
-    let id = format!("highest rate without loss to {SUBSCRIBERS}");
-    let work = work(quick, "tcp", climb[0]);
-    let limits = bare::LOOPS.map(|one| (one.name(), one.work(&work)));
-    let row = RowPlan::new(id, work, Metric::DELIVERIES);
-    rows.push(row.with_limits(limits).climbing(climb));
+    rows.extend(rates.iter().map(|&millions| RowPlan {
+        rises: true,
+        ..row(quick, "tcp", millions)
+    }));
+    rows.push(highest(quick, "tcp"));
     rows
+}
+
+/// So many millions of deliveries a second, beside the bare loop that does the same.
+pub(super) fn row(quick: bool, transport: &str, millions: f64) -> RowPlan {
+    let work = work(quick, transport, millions * 1e6 / SUBSCRIBERS as f64);
+    let limit = bare::LOOPS[0].work(&work);
+    let id = format!("{millions} M/s to {SUBSCRIBERS}");
+    RowPlan::new(id, work, Metric::DELIVERIES).with_limit(Some(limit))
+}
+
+/// The highest rate of the fan-out.
+pub(super) fn highest(quick: bool, transport: &str) -> RowPlan {
+    let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
+    let work = work(quick, transport, climb[0]);
+    let limits = bare::LOOPS.map(|one| (one.name(), one.work(&work)));
+    let id = format!("highest rate without loss to {SUBSCRIBERS}");
+    let row = RowPlan::new(id, work, Metric::DELIVERIES);
+    row.with_limits(limits).climbing(climb)
 }
 
 pub(super) fn work(quick: bool, transport: &str, rate_per_sec: f64) -> Work {

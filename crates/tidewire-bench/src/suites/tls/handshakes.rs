@@ -1,8 +1,7 @@
 //! Handshakes a second: connections that come, say one message, hear it back, and go.
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::{ClientConfig, HandshakeKind};
@@ -12,9 +11,9 @@ use tidewire_load::statistics::LatencyHistogram;
 use super::visitors::Visitors;
 use super::{FULL, MUTUAL, RESUMED};
 use crate::contract::{Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan};
+use crate::plan::{Metric, RowPlan};
 use crate::probes::echo::DRAIN;
-use crate::stage::{OrFailed, Stage};
+use crate::stage::Stage;
 
 pub(super) fn row(quick: bool, mode: &str) -> RowPlan {
     let id = match mode {
@@ -44,20 +43,18 @@ pub(super) fn drive(
     config: &ClientConfig,
     work: &Work,
     stage: &mut Stage,
-) -> Result<(), RoleError> {
-    let what = "make handshakes";
+) -> io::Result<Measured> {
     // A client keeps few tickets, so each slot is a client of its own.
     let own = |_| {
         let mut config = config.clone();
         if work.mode == RESUMED {
             config.resumption = Resumption::in_memory_sessions(TICKETS);
         }
-        Arc::new(config)
+        config
     };
     let configs = (0..work.connections).map(own).collect();
-    let visitors = Visitors::with_configs(server, configs, work.connections).or_failed(what)?;
     let mut count = Count {
-        visitors,
+        visitors: Visitors::new(server, configs, work.connections)?,
         all: 0,
         handshakes: 0,
         lost: 0,
@@ -69,27 +66,25 @@ pub(super) fn drive(
         },
     };
     for slot in 0..work.connections {
-        count.visitors.begin(slot).or_failed(what)?;
+        count.visitors.begin(slot)?;
     }
-    let mut run = |ms, is_counted| count.run_for(Duration::from_millis(ms), is_counted);
-    run(work.warm_up_ms, false).or_failed(what)?;
+    count.run_for(work.warm_up_ms, false)?;
     let window = stage.begin()?;
     let from_ns = now_ns();
-    run(work.measure_ms, true).or_failed(what)?;
+    count.run_for(work.measure_ms, true)?;
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
     let allocated_bytes = window.end()?;
-    count.drain().or_failed(what)?;
+    count.drain()?;
     let lost = count.lost + count.open as u64;
-    let measured = Measured::verified(count.handshakes, seconds, lost);
-    stage.measured(Measured {
+    Ok(Measured {
         allocated_bytes,
-        ..measured.with_times(&count.latency)
+        ..Measured::verified(count.handshakes, seconds, lost).with_times(&count.latency)
     })
 }
 
 impl Count {
-    fn run_for(&mut self, duration: Duration, is_counted: bool) -> std::io::Result<()> {
-        let until_ns = now_ns() + duration.as_nanos() as u64;
+    fn run_for(&mut self, duration_ms: u64, is_counted: bool) -> io::Result<()> {
+        let until_ns = now_ns() + duration_ms * 1_000_000;
         // The first ones have no tickets.
         let enough = 2 * self.open as u64;
         while now_ns() < until_ns || self.all < enough && self.lost == 0 {
@@ -99,7 +94,7 @@ impl Count {
     }
 
     /// Waits for the last ones.
-    fn drain(&mut self) -> std::io::Result<()> {
+    fn drain(&mut self) -> io::Result<()> {
         let until_ns = now_ns() + DRAIN.as_nanos() as u64;
         while self.open > 0 && now_ns() < until_ns {
             self.turn(false, false)?;
@@ -107,21 +102,20 @@ impl Count {
         Ok(())
     }
 
-    fn turn(&mut self, is_counted: bool, goes_on: bool) -> std::io::Result<()> {
-        let turn = self.visitors.turn()?;
-        let (answered, broken) = (turn.answered.clone(), turn.broken.clone());
-        for &(slot, ns) in &answered {
-            let kind = self.visitors.end(slot);
-            self.all += 1;
-            if is_counted {
-                self.handshakes += 1;
-                self.latency.record(ns);
-                self.lost += u64::from(kind != Some(self.expected));
+    fn turn(&mut self, is_counted: bool, goes_on: bool) -> io::Result<()> {
+        for (slot, answered_ns) in self.visitors.turn()? {
+            match answered_ns {
+                Some(ns) => {
+                    let kind = self.visitors.end(slot);
+                    self.all += 1;
+                    if is_counted {
+                        self.handshakes += 1;
+                        self.latency.record(ns);
+                        self.lost += u64::from(kind != Some(self.expected));
+                    }
+                }
+                None => self.lost += 1,
             }
-        }
-        self.lost += broken.len() as u64;
-        let free = answered.iter().map(|(slot, _)| *slot).chain(broken);
-        for slot in free {
             match goes_on {
                 true => self.visitors.begin(slot)?,
                 false => self.open -= 1,

@@ -1,7 +1,9 @@
 //! Memory of sessions at rest: the growth of the server's resident memory, as in the suite `memory`. The bare server shows what
 //! rustls costs; the difference is ours.
 
+use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
@@ -11,8 +13,8 @@ use tidewire_io::clock::now_ns;
 use super::IDLE;
 use super::visitors::Visitors;
 use crate::contract::{Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan};
-use crate::stage::{OrFailed, Stage};
+use crate::plan::{Metric, RowPlan};
+use crate::stage::Stage;
 
 pub(super) fn rows(quick: bool) -> Vec<RowPlan> {
     let counts: &[usize] = if quick { &[1_000] } else { &[1_000, 10_000] };
@@ -30,43 +32,38 @@ pub(super) fn drive(
     config: ClientConfig,
     work: &Work,
     stage: &mut Stage,
-) -> Result<(), RoleError> {
-    let what = "hold the sessions";
-    let mut visitors = Visitors::new(server, config, work.connections).or_failed(what)?;
+) -> io::Result<Measured> {
+    let mut visitors = Visitors::new(server, vec![config], work.connections)?;
     stage.started()?;
     let from_ns = now_ns();
     let first = FIRST.min(work.connections / 2);
     connect(&mut visitors, 0..first)?;
-    let before = visitors.ask_memory(0).or_failed(what)?;
+    let before = visitors.ask_memory(0)?;
     connect(&mut visitors, first..work.connections)?;
     // The work of a server behind a handshake is over.
     thread::sleep(Duration::from_millis(work.warm_up_ms));
-    let after = visitors.ask_memory(0).or_failed(what)?;
+    let after = visitors.ask_memory(0)?;
     stage.stopped()?;
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
     let each = after.saturating_sub(before) as f64 / (work.connections - first) as f64;
     let measured = Measured::verified(work.connections as u64, seconds, 0);
-    stage.measured(measured.with_figure(USER_BYTES, each))
+    Ok(measured.with_figure(USER_BYTES, each))
 }
 
 /// Connects these slots, some at a time, each with an echo.
-fn connect(visitors: &mut Visitors, slots: std::ops::Range<usize>) -> Result<(), RoleError> {
-    let what = "hold the sessions";
+fn connect(visitors: &mut Visitors, slots: Range<usize>) -> io::Result<()> {
     let (mut next, mut connecting) = (slots.start, 0);
     let until_ns = now_ns() + TIMEOUT_NS;
     while next < slots.end || connecting > 0 {
         while next < slots.end && connecting < CONNECTING_MAX {
-            visitors.begin(next).or_failed(what)?;
+            visitors.begin(next)?;
             (next, connecting) = (next + 1, connecting + 1);
         }
-        let turn = visitors.turn().or_failed(what)?;
-        if !turn.broken.is_empty() || now_ns() > until_ns {
-            return Err(RoleError::failed(
-                what,
-                "the server does not answer everybody",
-            ));
+        let events = visitors.turn()?;
+        if events.iter().any(|(_, ns)| ns.is_none()) || now_ns() > until_ns {
+            return Err(io::Error::other("the server does not answer everybody"));
         }
-        connecting -= turn.answered.len();
+        connecting -= events.len();
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     let mut rows = vec![echo_row(quick, 16, 128), echo_row(quick, 1, 1)];
     let ingest = ingest_row(quick, "", Some(ingest::BLOCKS));
     if quick {
-        rows.extend([ingest, fanout_row(quick, 2.0)]);
+        rows.extend([ingest, fanout_row(fanout::row(quick, TLS, 2.0))]);
     } else {
         rows.push(echo_row(quick, 1, 128));
         let mut each = echo_row(quick, 16, 128);
@@ -55,8 +55,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         rows.push(ingest);
         rows.push(ingest_row(quick, ", beside a send a message", Some("")));
         rows.push(ingest_row(quick, ", beside a write a message", Some(EACH)));
-        rows.extend([16.0, 24.0].map(|millions| fanout_row(quick, millions)));
-        rows.push(highest(quick));
+        let steady = [16.0, 24.0].map(|millions| fanout::row(quick, TLS, millions));
+        let all = steady.into_iter().chain([fanout::highest(quick, TLS)]);
+        rows.extend(all.map(fanout_row));
     }
     rows.extend([FULL, RESUMED, MUTUAL].map(|mode| handshakes::row(quick, mode)));
     rows.push(reconnect::row(quick));
@@ -86,25 +87,10 @@ fn ingest_row(quick: bool, beside: &str, mode: Option<&str>) -> RowPlan {
     row.with_limits(limits).with_peers(peers)
 }
 
-fn fanout_row(quick: bool, millions: f64) -> RowPlan {
-    let subscribers = fanout::SUBSCRIBERS;
-    let work = fanout::work(quick, TLS, millions * 1e6 / subscribers as f64);
-    let limit = fanout::bare::LOOPS[0].work(&work);
-    let id = format!("fan-out, {millions} M/s to {subscribers}");
-    let row = RowPlan::new(id, work, Metric::DELIVERIES).with_limit(Some(limit));
-    row.with_peers(None)
-}
-
-/// The highest rate of the fan-out.
-fn highest(quick: bool) -> RowPlan {
-    let work = fanout::work(quick, TLS, fanout::CLIMB[0]);
-    let limits = fanout::bare::LOOPS.map(|one| (one.name(), one.work(&work)));
-    let id = format!(
-        "fan-out, highest rate without loss to {}",
-        fanout::SUBSCRIBERS
-    );
-    let row = RowPlan::new(id, work, Metric::DELIVERIES).with_limits(limits);
-    row.with_peers(None).climbing(&fanout::CLIMB)
+/// A row of the fan-out, in which no peer takes part.
+fn fanout_row(row: RowPlan) -> RowPlan {
+    let id = format!("fan-out, {}", row.id);
+    RowPlan { id, ..row }.with_peers(None)
 }
 
 /// The work of rows that only TLS has.
@@ -199,14 +185,17 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         return Err(RoleError::Unsupported(text));
     };
     let config = driver_config(work, server).or_failed("make a client")?;
-    match work.mode.as_str() {
+    let measured = match work.mode.as_str() {
         FULL | RESUMED | MUTUAL => handshakes::drive(server, &config, work, stage),
         RECONNECT => reconnect::drive(server, config, work, stage),
         IDLE => idle::drive(server, config, work, stage),
-        other => Err(RoleError::Unsupported(format!(
-            "there is no mode `{other}`"
-        ))),
-    }
+        other => {
+            return Err(RoleError::Unsupported(format!(
+                "there is no mode `{other}`"
+            )));
+        }
+    };
+    stage.measured(measured.or_failed("drive the clients")?)
 }
 
 fn driver_config(work: &Work, server: SocketAddr) -> io::Result<ClientConfig> {
@@ -320,16 +309,16 @@ mod tests {
         let without = client_config().unwrap();
         let with = certificates.client.client_config().unwrap();
         for (config, is_accepted) in [(without, false), (with, true)] {
-            let mut visitors = visitors::Visitors::new(address, config, 1).unwrap();
+            let mut visitors = visitors::Visitors::new(address, vec![config], 1).unwrap();
             visitors.begin(0).unwrap();
-            let turn = loop {
-                let turn = visitors.turn().unwrap();
-                if !turn.answered.is_empty() || !turn.broken.is_empty() {
-                    break (turn.answered.len(), turn.broken.len());
+            let events = loop {
+                let events = visitors.turn().unwrap();
+                if !events.is_empty() {
+                    break events;
                 }
             };
-            let expected = if is_accepted { (1, 0) } else { (0, 1) };
-            assert_eq!(turn, expected);
+            let answered: Vec<bool> = events.iter().map(|(_, ns)| ns.is_some()).collect();
+            assert_eq!(answered, [is_accepted]);
         }
     }
 }

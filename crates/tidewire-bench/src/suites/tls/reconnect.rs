@@ -1,5 +1,6 @@
 //! All clients come back at the same time, as after a failure of the network, while a few others go on with their work.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use tidewire_load::statistics::LatencyHistogram;
 use super::RECONNECT;
 use super::visitors::Visitors;
 use crate::contract::{Measured, Work};
-use crate::plan::{Metric, RoleError, RowPlan};
-use crate::stage::{OrFailed, Stage};
+use crate::plan::{Metric, RowPlan};
+use crate::stage::Stage;
 
 pub(super) fn row(quick: bool) -> RowPlan {
     let clients = if quick { 500 } else { 10_000 };
@@ -46,12 +47,11 @@ pub(super) fn drive(
     config: ClientConfig,
     work: &Work,
     stage: &mut Stage,
-) -> Result<(), RoleError> {
-    let what = "reconnect";
+) -> io::Result<Measured> {
     let others = OTHERS.min(work.connections / 2);
     let clients = work.connections - others;
     let mut crowd = Crowd {
-        visitors: Visitors::new(server, config, work.connections).or_failed(what)?,
+        visitors: Visitors::new(server, vec![config], work.connections)?,
         clients,
         next: 0,
         back: 0,
@@ -61,12 +61,12 @@ pub(super) fn drive(
         latency: LatencyHistogram::new(),
     };
     for slot in clients..work.connections {
-        crowd.visitors.begin(slot).or_failed(what)?;
+        crowd.visitors.begin(slot)?;
     }
-    crowd.connect(CALM).or_failed(what)?;
+    crowd.connect(CALM)?;
     let calm_ns = now_ns() + work.warm_up_ms * 1_000_000;
     while now_ns() < calm_ns {
-        crowd.turn().or_failed(what)?;
+        crowd.turn()?;
     }
     crowd.latency.clear();
     stage.started()?;
@@ -75,19 +75,18 @@ pub(super) fn drive(
         crowd.visitors.end(slot);
     }
     (crowd.next, crowd.back, crowd.refused) = (0, 0, 0);
-    crowd.connect(clients).or_failed(what)?;
+    crowd.connect(clients)?;
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
     stage.stopped()?;
     let missing = (clients - crowd.back) as u64;
-    let measured = Measured::verified(crowd.back as u64, seconds, missing + crowd.harmed)
-        .with_times(&crowd.latency)
-        .with_figure("refused_connections", crowd.refused as f64);
-    stage.measured(measured)
+    let measured = Measured::verified(crowd.back as u64, seconds, missing + crowd.harmed);
+    let measured = measured.with_times(&crowd.latency);
+    Ok(measured.with_figure("refused_connections", crowd.refused as f64))
 }
 
 impl Crowd {
     /// Lets all clients connect, so many at once, until all are there or the time is over.
-    fn connect(&mut self, at_once: usize) -> std::io::Result<()> {
+    fn connect(&mut self, at_once: usize) -> io::Result<()> {
         let until_ns = now_ns() + CONNECT_MAX.as_nanos() as u64;
         while self.back < self.clients && now_ns() < until_ns {
             // The others have their turns in between.
@@ -104,24 +103,22 @@ impl Crowd {
         Ok(())
     }
 
-    fn turn(&mut self) -> std::io::Result<()> {
-        let turn = self.visitors.turn()?;
-        let (answered, broken) = (turn.answered.clone(), turn.broken.clone());
-        for (slot, ns) in answered {
-            if slot < self.clients {
-                self.back += 1;
-                self.connecting -= 1;
-            } else {
-                self.latency.record(ns);
-                self.visitors.say(slot)?;
-            }
-        }
-        for slot in broken {
-            if slot < self.clients {
-                self.refused += 1;
-                self.visitors.begin(slot)?;
-            } else {
-                self.harmed += 1;
+    fn turn(&mut self) -> io::Result<()> {
+        for (slot, answered_ns) in self.visitors.turn()? {
+            match (slot < self.clients, answered_ns) {
+                (true, Some(_)) => {
+                    self.back += 1;
+                    self.connecting -= 1;
+                }
+                (true, None) => {
+                    self.refused += 1;
+                    self.visitors.begin(slot)?;
+                }
+                (false, Some(ns)) => {
+                    self.latency.record(ns);
+                    self.visitors.say(slot)?;
+                }
+                (false, None) => self.harmed += 1,
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{SocketAddress, Stream};
 
 use crate::certificates::client_of;
-use crate::probes::wait::{TIMEOUT, WaitSet};
+use crate::probes::wait::WaitSet;
 use crate::probes::{Link, TlsLink, received};
 
 /// The clients, by the numbers of their slots.
@@ -22,7 +22,6 @@ pub(super) struct Visitors {
     slots: Vec<Option<Visitor>>,
     ready: Vec<usize>,
     buffer: Vec<u8>,
-    turn: Turn,
 }
 
 /// One connection.
@@ -35,35 +34,24 @@ struct Visitor {
     reply: Vec<u8>,
 }
 
-/// The events of one turn, by slot.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    /// The slots whose reply has come, whole and right, and how many nanoseconds after it began.
-    pub(super) answered: Vec<(usize, u64)>,
-    /// The slots whose connection failed, ended or had a wrong reply. They are free.
-    pub(super) broken: Vec<usize>,
-}
+/// What became of the connection of a slot: how many nanoseconds after it began its reply was there, whole and right; nothing
+/// where it failed, ended or had a wrong reply, after which the slot is free.
+pub(super) type Event = (usize, Option<u64>);
 
 impl Visitors {
-    /// So many free slots, all with the same settings.
-    pub(super) fn new(server: SocketAddr, config: ClientConfig, slots: usize) -> io::Result<Self> {
-        Self::with_configs(server, vec![Arc::new(config)], slots)
-    }
-
-    /// So many free slots with settings of their own.
-    pub(super) fn with_configs(
+    /// So many free slots, which have these settings in turn.
+    pub(super) fn new(
         server: SocketAddr,
-        configs: Vec<Arc<ClientConfig>>,
+        configs: Vec<ClientConfig>,
         slots: usize,
     ) -> io::Result<Self> {
         Ok(Self {
             server: SocketAddress::Tcp(server),
-            configs,
+            configs: configs.into_iter().map(Arc::new).collect(),
             set: WaitSet::new()?,
             slots: (0..slots).map(|_| None).collect(),
             ready: Vec::new(),
             buffer: vec![0; BUFFER_BYTES],
-            turn: Turn::default(),
         })
     }
 
@@ -102,13 +90,7 @@ impl Visitors {
                 Some(_) => {}
                 None => return Err(ErrorKind::ConnectionReset.into()),
             }
-            self.wait()?;
-            for index in 0..self.ready.len() {
-                let ready = self.ready[index];
-                if self.step(ready).is_err() {
-                    self.slots[ready] = None;
-                }
-            }
+            self.turn()?;
         }
     }
 
@@ -122,26 +104,21 @@ impl Visitors {
     }
 
     /// Waits for events, at most a tenth of a second.
-    pub(super) fn turn(&mut self) -> io::Result<&Turn> {
-        self.turn.answered.clear();
-        self.turn.broken.clear();
-        self.wait()?;
+    pub(super) fn turn(&mut self) -> io::Result<Vec<Event>> {
+        let mut events = Vec::new();
+        self.set.wait(&mut self.ready)?;
         for index in 0..self.ready.len() {
             let slot = self.ready[index];
             match self.step(slot) {
-                Ok(Some(ns)) => self.turn.answered.push((slot, ns)),
+                Ok(Some(ns)) => events.push((slot, Some(ns))),
                 Ok(None) => {}
                 Err(_) => {
                     self.slots[slot] = None;
-                    self.turn.broken.push(slot);
+                    events.push((slot, None));
                 }
             }
         }
-        Ok(&self.turn)
-    }
-
-    fn wait(&mut self) -> io::Result<()> {
-        self.set.wait_for(&mut self.ready, TIMEOUT)
+        Ok(events)
     }
 
     fn send(&mut self, slot: usize, message: &[u8]) -> io::Result<()> {
