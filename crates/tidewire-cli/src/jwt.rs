@@ -1,70 +1,16 @@
 //! The file of `serve --auth-jwt`: the issuers of JSON Web Tokens, with the keys that they sign them by.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use thiserror::Error;
-use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys, Users};
+use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
 
-/// Why a file of issuers cannot be used.
-#[derive(Debug, Error)]
-pub(crate) enum JwtFileError {
-    /// The file or that of a key cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The tables have another form.
-    #[error("{}: {message}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The error of the TOML reader, with the line.
-        message: String,
-    },
-    /// No key is there, so no peer could come in.
-    #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
-    NoKeys {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Whoever reads a secret can sign tokens.
-    #[error("the secret {} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it", path.display())]
-    ExposedSecret {
-        /// The file of the secret.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// A key cannot check tokens.
-    #[error("cannot use key {kid:?} of issuer {issuer:?} from {}: {source}", path.display())]
-    Key {
-        /// The file of the key.
-        path: PathBuf,
-        /// The id of the key.
-        kid: String,
-        /// The issuer.
-        issuer: String,
-        /// The key.
-        source: JwtKeyError,
-    },
-    /// An issuer has no audience, or two keys of one id.
-    #[error("{}: {source}", path.display())]
-    Issuer {
-        /// The file.
-        path: PathBuf,
-        /// The issuer.
-        source: JwtKeyError,
-    },
-}
+use crate::users::{UsersError, parse};
 
 /// A file of issuers.
 #[derive(Debug)]
@@ -104,18 +50,13 @@ impl JwtFile {
     /// Reads the file, and none of its keys.
     ///
     /// # Errors
-    /// See [`JwtFileError`].
-    pub(crate) fn read(path: &Path) -> Result<Self, JwtFileError> {
-        let text = std::fs::read_to_string(path).map_err(|source| JwtFileError::Read {
+    /// See [`UsersError`].
+    pub(crate) fn read(path: &Path) -> Result<Self, UsersError> {
+        let text = std::fs::read_to_string(path).map_err(UsersError::unread(path))?;
+        Ok(Self {
             path: path.to_owned(),
-            source,
-        })?;
-        let tables = toml::from_str(&text).map_err(|error| JwtFileError::Syntax {
-            path: path.to_owned(),
-            message: error.to_string().trim_end().replace('\n', " "),
-        })?;
-        let path = path.to_owned();
-        Ok(Self { path, tables })
+            tables: parse(&text, path)?,
+        })
     }
 
     /// The files of all keys.
@@ -128,15 +69,15 @@ impl JwtFile {
     /// Reads the keys.
     ///
     /// # Errors
-    /// See [`JwtFileError`].
-    pub(crate) fn keys(&self, users: Arc<Users>) -> Result<JwtKeys, JwtFileError> {
+    /// See [`UsersError`].
+    pub(crate) fn keys(&self, users: Arc<Users>) -> Result<JwtKeys, UsersError> {
         let mut keys = JwtKeys::new(users);
         if let Some(seconds) = self.tables.leeway_seconds {
             keys = keys.leeway(Duration::from_secs(seconds));
         }
         if self.key_files().next().is_none() {
             let path = self.path.clone();
-            return Err(JwtFileError::NoKeys { path });
+            return Err(UsersError::NoKeys { path });
         }
         for table in &self.tables.issuers {
             let audience = table.audience.iter().map(String::as_str);
@@ -147,7 +88,7 @@ impl JwtFile {
             for key in &table.keys {
                 issuer = self.add(issuer, &table.issuer, key)?;
             }
-            keys = keys.issuer(issuer).map_err(|source| JwtFileError::Issuer {
+            keys = keys.issuer(issuer).map_err(|source| UsersError::Issuer {
                 path: self.path.clone(),
                 source,
             })?;
@@ -160,9 +101,9 @@ impl JwtFile {
         issuer: JwtIssuer,
         name: &str,
         table: &KeyTable,
-    ) -> Result<JwtIssuer, JwtFileError> {
+    ) -> Result<JwtIssuer, UsersError> {
         let path = self.beside(&table.file);
-        let unusable = |source| JwtFileError::Key {
+        let unusable = |source| UsersError::IssuerKey {
             path: path.clone(),
             kid: table.kid.clone(),
             issuer: name.to_owned(),
@@ -178,16 +119,13 @@ impl JwtFile {
     }
 }
 
-fn read_key(path: &Path, is_secret: bool) -> Result<Vec<u8>, JwtFileError> {
-    let unreadable = |source| JwtFileError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
+fn read_key(path: &Path, is_secret: bool) -> Result<Vec<u8>, UsersError> {
+    let unreadable = UsersError::unread(path);
+    let file = File::open(path).map_err(&unreadable)?;
+    let mode = file.metadata().map_err(&unreadable)?.permissions().mode() & 0o777;
     if is_secret && mode & OTHER_USERS != 0 {
         let path = path.to_owned();
-        return Err(JwtFileError::ExposedSecret { path, mode });
+        return Err(UsersError::ExposedSecret { path, mode });
     }
     let mut key = Vec::new();
     let read = file.take(KEY_BYTES_MAX).read_to_end(&mut key);

@@ -3,6 +3,7 @@
 //! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the line.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -13,35 +14,29 @@ use std::sync::Arc;
 
 use clap::Command;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    NetworkError, PatternListError, Permissions, TokenFile, TokenFileError, Users,
+    JwtKeyError, Permissions, TokenFile, TokenFileError, Users,
 };
-use tidewire::{RateLimit, RateLimitError, WhenExceeded};
+use tidewire::{RateLimit, WhenExceeded};
 
 use crate::config::{ConfigError, check_text};
-use crate::jwt::{JwtFile, JwtFileError};
+use crate::jwt::JwtFile;
 
-/// Why users cannot be used.
+/// Why users, or the issuers of their tokens, cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum UsersError {
-    /// The file cannot be read.
+    /// A file or that of a key cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The tables have another form.
+    /// The tables have another form. The message is that of the TOML reader, with the line.
     #[error("{}: {message}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The error of the TOML reader, with the line.
-        message: String,
-    },
+    Syntax { path: PathBuf, message: String },
     /// A key is unknown, or a value is wrong.
     #[error(transparent)]
     Key(#[from] ConfigError),
@@ -50,52 +45,67 @@ pub(crate) enum UsersError {
         "{} has no [auth] and no [[users]] any more; put them back, or restart the server to do without them",
         path.display()
     )]
-    NoTables {
-        /// The file.
-        path: PathBuf,
-    },
+    NoTables { path: PathBuf },
     /// Its mode lets every user of this machine write it, and so change what users may do.
     #[error(
         "cannot use the users of {}: every user of this machine may write the file; run chmod o-w on it, and check its users",
         path.display()
     )]
-    Writable {
-        /// The file.
-        path: PathBuf,
-    },
+    Writable { path: PathBuf },
     /// A user is there twice.
     #[error("there are two users {0:?}; rename or remove one")]
     Twice(String),
-    /// A pattern of a user is none.
+    /// A pattern, a range of addresses or a rate of a user is none. The user may also be `default_permissions`.
     #[error("user {user:?}: {source}")]
-    Pattern {
-        /// The user, or `default_permissions`.
+    User {
         user: String,
-        /// The pattern.
-        source: PatternListError,
-    },
-    /// A range of addresses is none.
-    #[error("user {user:?}: {source}")]
-    Network {
-        /// The user.
-        user: String,
-        /// The range.
-        source: NetworkError,
-    },
-    /// A rate is none.
-    #[error("user {user:?}: {source}")]
-    Rate {
-        /// The user.
-        user: String,
-        /// The rate.
-        source: RateLimitError,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The file of tokens cannot be used.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
-    /// The file of issuers cannot be used.
-    #[error(transparent)]
-    Jwt(#[from] JwtFileError),
+    /// No key is there, so no peer could come in.
+    #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
+    NoKeys { path: PathBuf },
+    /// Whoever reads a secret can sign tokens.
+    #[error("the secret {} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it", path.display())]
+    ExposedSecret { path: PathBuf, mode: u32 },
+    /// A key cannot check tokens.
+    #[error("cannot use key {kid:?} of issuer {issuer:?} from {}: {source}", path.display())]
+    IssuerKey {
+        path: PathBuf,
+        kid: String,
+        issuer: String,
+        source: JwtKeyError,
+    },
+    /// An issuer has no audience, or two keys of one id.
+    #[error("{}: {source}", path.display())]
+    Issuer { path: PathBuf, source: JwtKeyError },
+}
+
+impl UsersError {
+    /// Something of a user is wrong.
+    fn of<E: Into<Box<dyn Error + Send + Sync>>>(user: &str) -> impl FnOnce(E) -> Self {
+        move |error| Self::User {
+            user: user.to_owned(),
+            source: error.into(),
+        }
+    }
+
+    pub(crate) fn unread(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Read {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Reads the tables of a file, whose text this is.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, UsersError> {
+    toml::from_str(text).map_err(|error| UsersError::Syntax {
+        path: path.to_owned(),
+        message: error.to_string().trim_end().replace('\n', " "),
+    })
 }
 
 /// The tables of the file that this module reads. The other keys are flags.
@@ -184,18 +194,10 @@ impl UserFile {
             file.read_to_string(&mut text)?;
             Ok((file.metadata()?.permissions().mode(), text))
         };
-        let (mode, text) = File::open(path)
-            .and_then(read)
-            .map_err(|source| UsersError::Read {
-                path: path.to_owned(),
-                source,
-            })?;
+        let read = File::open(path).and_then(read);
+        let (mode, text) = read.map_err(UsersError::unread(path))?;
         check_text(serve, &text, path)?;
-        let tables: Tables = toml::from_str(&text).map_err(|error| UsersError::Syntax {
-            path: path.to_owned(),
-            message: error.to_string().trim_end().replace('\n', " "),
-        })?;
-        let file = Self::of(tables)?;
+        let file = Self::of(parse(&text, path)?)?;
         if file.has_users() && mode & WRITABLE_BY_ALL != 0 {
             let path = path.to_owned();
             return Err(UsersError::Writable { path });
@@ -219,10 +221,7 @@ impl UserFile {
                 .map(|lists| permissions(&user.name, lists))
                 .transpose()?;
             let added = users.add(&user.name, own.as_ref(), user.limits()?);
-            added.map_err(|source| UsersError::Pattern {
-                user: user.name.clone(),
-                source,
-            })?;
+            added.map_err(UsersError::of(&user.name))?;
         }
         Ok(Self {
             users: Arc::new(users),
@@ -284,10 +283,7 @@ impl UserFile {
             }
             for network in &user.addresses {
                 let with = by_address.with(network, &user.name);
-                by_address = with.map_err(|source| UsersError::Network {
-                    user: user.name.clone(),
-                    source,
-                })?;
+                by_address = with.map_err(UsersError::of(&user.name))?;
             }
         }
         let known = first.then(by_certificate).then(by_unix_user);
@@ -370,10 +366,7 @@ impl UserTable {
             rooms_max: self.rooms_max,
             rate,
         };
-        limits.check().map_err(|source| UsersError::Rate {
-            user: self.name.clone(),
-            source,
-        })?;
+        limits.check().map_err(UsersError::of(&self.name))?;
         Ok(limits)
     }
 }
@@ -422,9 +415,8 @@ impl Sources {
         let mut users = Users::new(Permissions::everything());
         let names = self.tokens.as_deref().map(TokenFile::names).transpose()?;
         for name in names.unwrap_or_default() {
-            users
-                .add(&name, None, IdentityLimits::default())
-                .map_err(|source| UsersError::Pattern { user: name, source })?;
+            let added = users.add(&name, None, IdentityLimits::default());
+            added.map_err(UsersError::of(&name))?;
         }
         Ok(users)
     }
@@ -451,10 +443,7 @@ fn permissions(user: &str, lists: &BTreeMap<ActionName, Lists>) -> Result<Permis
             allow.iter().map(String::as_str),
             deny.iter().map(String::as_str),
         );
-        let access = access.map_err(|source| UsersError::Pattern {
-            user: user.to_owned(),
-            source,
-        })?;
+        let access = access.map_err(UsersError::of(user))?;
         match action {
             ActionName::Publish => permissions.publish = access,
             ActionName::Subscribe => permissions.subscribe = access,
