@@ -5,11 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 
 use super::echo::{Client, EchoConnection, EchoLoad, publish_allocations};
-use super::flight::{Flight, Replies};
+use super::flight::Flight;
 use super::wait::WaitSet;
 use super::{Frame, or_none};
 use crate::contract::Measured;
@@ -72,10 +71,6 @@ pub(crate) fn drive(
         Ok(Peer {
             server,
             socket: bind(true)?,
-            next: 0,
-            expected: 0,
-            lost: 0,
-            flight: Flight::default(),
         })
     };
     let batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
@@ -85,10 +80,6 @@ pub(crate) fn drive(
 struct Peer {
     server: SocketAddr,
     socket: DatagramSocket,
-    next: u64,
-    expected: u64,
-    lost: u64,
-    flight: Flight,
 }
 
 impl AsFd for Peer {
@@ -100,23 +91,9 @@ impl AsFd for Peer {
 impl EchoConnection for Peer {
     type Buffer = DatagramBatch;
 
-    fn send(
-        &mut self,
-        frame: &Frame,
-        count: u64,
-        now_ns: u64,
-        block: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        block.clear();
-        frame.append(block, self.next, count);
-        self.next += count;
-        self.flight.sent(self.next, now_ns);
-        let bytes = frame.bytes();
-        for run in block.chunks(RUN_BYTES_MAX / bytes * bytes) {
-            send_all(&self.socket, self.server, bytes, run)?;
+    fn write(&mut self, frames: &[u8], frame_bytes: usize) -> io::Result<()> {
+        for run in frames.chunks(RUN_BYTES_MAX / frame_bytes * frame_bytes) {
+            send_all(&self.socket, self.server, frame_bytes, run)?;
         }
         Ok(())
     }
@@ -125,40 +102,25 @@ impl EchoConnection for Peer {
         &mut self,
         frame: &Frame,
         batch: &mut DatagramBatch,
-        counted: Option<&mut Replies>,
-    ) -> io::Result<(u64, u64)> {
+        flight: &mut Flight,
+    ) -> io::Result<u64> {
+        let mut replies = 0;
         if or_none(self.socket.receive(batch))? == 0 {
-            return Ok((0, 0));
+            return Ok(replies);
         }
-        let (first, mut replies) = (self.expected, 0);
         // A server may put several replies into a datagram.
-        for reply in batch
-            .iter()
-            .flat_map(|one| one.bytes.chunks(frame.reply_bytes()))
-        {
-            let expected = self.expected..self.next;
-            let Some(reply) = frame
-                .number_of(reply)
-                .filter(|reply| expected.contains(reply))
-            else {
+        let bytes = batch.iter().map(|datagram| datagram.bytes);
+        for reply in bytes.flat_map(|bytes| bytes.chunks(frame.reply_bytes())) {
+            let due = flight.expected..flight.next;
+            let Some(number) = frame.number_of(reply).filter(|number| due.contains(number)) else {
                 return Err(io::Error::other("a reply that is not due"));
             };
             // Loopback keeps the order, so what was overtaken will not come.
-            self.lost += reply - self.expected;
-            self.expected = reply + 1;
+            flight.lost += number - flight.expected;
+            flight.expected = number + 1;
             replies += 1;
         }
-        let now = now_ns();
-        self.flight.answered(self.expected, now, replies, counted);
-        Ok((self.expected - first, now))
-    }
-
-    fn unanswered(&self) -> u64 {
-        self.next - self.expected
-    }
-
-    fn lost(&self) -> u64 {
-        self.lost
+        Ok(replies)
     }
 }
 

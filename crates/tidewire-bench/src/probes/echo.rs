@@ -29,17 +29,19 @@ pub(crate) struct EchoLoad<'a> {
     pub(crate) greets: bool,
 }
 
+/// A connection of the server.
 #[derive(Debug)]
 struct Connection<L> {
     stream: L,
-    /// In the server: bytes not yet written.
+    /// Bytes that are not yet written.
     rest: Vec<u8>,
     blocked: bool,
-    /// In the client: bytes read that are not yet a whole reply.
+}
+
+/// A connection of the client.
+struct Caller<L> {
+    stream: L,
     unfinished: Unfinished,
-    next_number: u64,
-    expected: u64,
-    flight: Flight,
 }
 
 /// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
@@ -91,7 +93,12 @@ pub(crate) fn drive<L: Link>(
     load: &EchoLoad<'_>,
     stage: &mut Stage,
 ) -> io::Result<Measured> {
-    let connect = || connect(address, load.greets).map(Connection::<L>::new);
+    let connect = || {
+        Ok(Caller::<L> {
+            stream: connect(address, load.greets)?,
+            unfinished: Unfinished::default(),
+        })
+    };
     Client::new(load, vec![0; BLOCK_BYTES], connect)?.measure(load.work, stage)
 }
 
@@ -100,38 +107,23 @@ pub(super) trait EchoConnection: AsFd {
     /// The buffer that all connections of a client read into.
     type Buffer;
 
-    /// Sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.
-    fn send(
-        &mut self,
-        frame: &Frame,
-        count: u64,
-        now_ns: u64,
-        block: &mut Vec<u8>,
-    ) -> io::Result<()>;
+    /// Writes frames of so many bytes each.
+    fn write(&mut self, frames: &[u8], frame_bytes: usize) -> io::Result<()>;
 
-    /// Reads and checks replies, into `counted` where they count. Returns how many frames are to follow them, and when they
-    /// came.
+    /// Reads replies and checks that they are those that are due. Returns how many came.
     fn receive(
         &mut self,
         frame: &Frame,
         buffer: &mut Self::Buffer,
-        counted: Option<&mut Replies>,
-    ) -> io::Result<(u64, u64)>;
-
-    /// Frames on their way.
-    fn unanswered(&self) -> u64;
-
-    /// Frames that are known never to come.
-    fn lost(&self) -> u64 {
-        0
-    }
+        flight: &mut Flight,
+    ) -> io::Result<u64>;
 }
 
 /// The client's connections and what it needs to serve them.
 pub(super) struct Client<'a, C: EchoConnection> {
     frame: &'a Frame,
     set: WaitSet,
-    connections: Vec<C>,
+    connections: Vec<(C, Flight)>,
     ready: Vec<usize>,
     buffer: C::Buffer,
     block: Vec<u8>,
@@ -155,11 +147,10 @@ impl<'a, C: EchoConnection> Client<'a, C> {
         for number in 0..load.work.connections {
             let connection = connect()?;
             client.set.add(&connection, number)?;
-            client.connections.push(connection);
+            client.connections.push((connection, Flight::default()));
         }
-        for connection in &mut client.connections {
-            let in_flight = load.work.in_flight as u64;
-            connection.send(client.frame, in_flight, now_ns(), &mut client.block)?;
+        for number in 0..load.work.connections {
+            client.send(number, load.work.in_flight as u64, now_ns())?;
         }
         Ok(client)
     }
@@ -183,7 +174,8 @@ impl<'a, C: EchoConnection> Client<'a, C> {
         while self.unanswered() > 0 && now_ns() < drained_ns {
             self.turn(None, false)?;
         }
-        let lost = self.connections.iter().map(C::lost).sum::<u64>() + self.unanswered();
+        let flights = self.connections.iter().map(|(_, flight)| flight);
+        let lost = flights.map(|flight| flight.lost + flight.under_way()).sum();
         Ok(Measured {
             allocated_bytes,
             ..Measured::verified(replies.count, seconds, lost).with_times(&replies.latency)
@@ -193,19 +185,34 @@ impl<'a, C: EchoConnection> Client<'a, C> {
     /// Waits for what is ready and reads it; sends again what came if it `goes_on`.
     fn turn(&mut self, mut counted: Option<&mut Replies>, goes_on: bool) -> io::Result<()> {
         self.set.wait(&mut self.ready)?;
-        for &number in &self.ready {
-            let connection = &mut self.connections[number];
-            let counted = counted.as_deref_mut();
-            let (count, now) = connection.receive(self.frame, &mut self.buffer, counted)?;
-            if goes_on {
-                connection.send(self.frame, count, now, &mut self.block)?;
+        for index in 0..self.ready.len() {
+            let number = self.ready[index];
+            let (connection, flight) = &mut self.connections[number];
+            let first = flight.expected;
+            let replies = connection.receive(self.frame, &mut self.buffer, flight)?;
+            let now = now_ns();
+            flight.answered(now, replies, counted.as_deref_mut());
+            // What was overtaken frees its place as well.
+            let free = flight.expected - first;
+            if goes_on && free > 0 {
+                self.send(number, free, now)?;
             }
         }
         Ok(())
     }
 
+    /// Sends `count` frames with the next numbers.
+    fn send(&mut self, number: usize, count: u64, now_ns: u64) -> io::Result<()> {
+        let (connection, flight) = &mut self.connections[number];
+        self.block.clear();
+        self.frame.append(&mut self.block, flight.next, count);
+        flight.send(count, now_ns);
+        connection.write(&self.block, self.frame.bytes())
+    }
+
     fn unanswered(&self) -> u64 {
-        self.connections.iter().map(C::unanswered).sum()
+        let flights = self.connections.iter().map(|(_, flight)| flight);
+        flights.map(Flight::under_way).sum()
     }
 }
 
@@ -273,14 +280,10 @@ impl<L: Link> Connection<L> {
             stream,
             rest: Vec::new(),
             blocked: false,
-            unfinished: Unfinished::default(),
-            next_number: 0,
-            expected: 0,
-            flight: Flight::default(),
         }
     }
 
-    /// Server: writes what waits, then reads and writes back until there is nothing more.
+    /// Writes what waits, then reads and writes back until there is nothing more.
     fn echo(&mut self, buffer: &mut [u8], answer: &impl Fn(&mut [u8])) -> io::Result<()> {
         if self.blocked {
             let waiting = std::mem::take(&mut self.rest);
@@ -307,31 +310,19 @@ impl<L: Link> Connection<L> {
     }
 }
 
-impl<L: AsFd> AsFd for Connection<L> {
+impl<L: AsFd> AsFd for Caller<L> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-impl<L: Link> EchoConnection for Connection<L> {
+impl<L: Link> EchoConnection for Caller<L> {
     type Buffer = Vec<u8>;
 
-    fn send(
-        &mut self,
-        frame: &Frame,
-        count: u64,
-        now_ns: u64,
-        block: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        block.clear();
-        frame.append(block, self.next_number, count);
-        self.next_number += count;
-        self.flight.sent(self.next_number, now_ns);
-        let written = self.stream.write(block)?;
-        if written < block.len() || self.stream.is_blocked() {
+    /// What is in flight fits the socket's buffer, or this fails.
+    fn write(&mut self, frames: &[u8], _: usize) -> io::Result<()> {
+        let written = self.stream.write(frames)?;
+        if written < frames.len() || self.stream.is_blocked() {
             return Err(io::Error::other(
                 "more is in flight than the socket's buffer holds; ask for less",
             ));
@@ -343,32 +334,25 @@ impl<L: Link> EchoConnection for Connection<L> {
         &mut self,
         frame: &Frame,
         buffer: &mut Vec<u8>,
-        counted: Option<&mut Replies>,
-    ) -> io::Result<(u64, u64)> {
+        flight: &mut Flight,
+    ) -> io::Result<u64> {
         let read = |room: &mut [u8]| self.stream.read(room);
         let Some(filled) = self.unfinished.fill(buffer, read)? else {
-            return Ok((0, 0));
+            return Ok(0);
         };
-        let first = self.expected;
         let replies = buffer[..filled].chunks_exact(frame.reply_bytes());
         self.unfinished.keep(replies.remainder());
+        let first = flight.expected;
         for reply in replies {
-            if !frame.has_number(reply, self.expected) {
+            if !frame.has_number(reply, flight.expected) {
                 return Err(io::Error::other(format!(
                     "a reply is not number {}: {reply:02x?}",
-                    self.expected
+                    flight.expected
                 )));
             }
-            self.expected += 1;
+            flight.expected += 1;
         }
-        let count = self.expected - first;
-        let now = now_ns();
-        self.flight.answered(self.expected, now, count, counted);
-        Ok((count, now))
-    }
-
-    fn unanswered(&self) -> u64 {
-        self.next_number - self.expected
+        Ok(flight.expected - first)
     }
 }
 
