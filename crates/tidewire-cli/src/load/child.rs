@@ -179,10 +179,10 @@ struct DevelopmentCertificate {
 }
 
 impl DevelopmentCertificate {
-    /// Makes one, if the address is one of TLS.
+    /// Makes one, if the address asks for TLS.
     fn of(bind: &str) -> anyhow::Result<Option<Self>> {
         let address: Address = bind.parse()?;
-        let Some(host) = address.host().filter(|_| bind.starts_with("tls://")) else {
+        let Some(host) = address.host().filter(|_| address.is_tls()) else {
             return Ok(None);
         };
         let name = format!("tidewire-{:016x}", fastrand::u64(..));

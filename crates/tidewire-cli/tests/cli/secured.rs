@@ -143,7 +143,7 @@ fn a_search_and_a_sweep_take_them_too() {
 }
 
 #[test]
-fn a_server_that_is_started_for_the_run_may_have_tls() {
+fn a_server_that_is_started_for_the_run_may_have_tls_and_websocket() {
     let directory = tempfile::tempdir().unwrap();
     let (file, out) = (path(&directory, "s.toml"), path(&directory, "report"));
     let temporary = path(&directory, "temporary");
@@ -154,8 +154,13 @@ fn a_server_that_is_started_for_the_run_may_have_tls() {
         command.args(flags).env("TMPDIR", &temporary);
         run(command)
     };
-    let cases: [(&str, &[&str]); 2] = [
+    let cases: [(&str, &[&str]); 4] = [
         ("tls://localhost:0", &[]),
+        ("ws://127.0.0.1:0/chat", &[]),
+        (
+            "tcp://127.0.0.1:1",
+            &["--serve", "--target", "wss://localhost:0"],
+        ),
         (
             "tcp://127.0.0.1:1",
             &["--serve", "--target", "tls://[::1]:0"],

@@ -61,7 +61,7 @@ impl<'p> StepRun<'p> {
                 ..Limits::default()
             };
             let mut builder = Server::builder();
-            if let Endpoint::Tls(_) = plan.address {
+            if plan.address.is_tls() {
                 builder = builder.outgoing_tls(options.tls.clone());
             }
             builder

@@ -61,6 +61,13 @@ impl Stack {
         Some(stack)
     }
 
+    /// Puts a layer above the others.
+    #[must_use]
+    pub fn under(mut self, layer: Box<dyn Layer>) -> Self {
+        self.levels.push(Level::new(layer));
+        self
+    }
+
     /// Begins the handshakes: afterwards, [`Self::unsent`] may have bytes. Further calls do nothing.
     ///
     /// # Errors

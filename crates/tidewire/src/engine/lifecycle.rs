@@ -9,7 +9,7 @@ use tidewire_io::poller::Token;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Connection;
-use tidewire_proto::layer::{Layer, Stack};
+use tidewire_proto::layer::Stack;
 
 use super::Core;
 use crate::address::Endpoint;
@@ -30,16 +30,17 @@ impl Core {
         tag: u64,
         wait_for_server: bool,
     ) -> Result<SessionId, ConnectFailure> {
-        self.connect_encrypted(endpoint, tag, wait_for_server, None)
+        self.connect_over(endpoint, tag, wait_for_server, None)
     }
 
-    /// Starts a connection, as [`Self::connect`] does. `tls` replaces the layers that the server has for such connections.
-    pub(crate) fn connect_encrypted(
+    /// Starts a connection, as [`Self::connect`] does. `stack` replaces the layers that the server has for connections to such
+    /// a `tls://`, `ws://` or `wss://` address.
+    pub(crate) fn connect_over(
         &mut self,
         endpoint: &Endpoint,
         tag: u64,
         wait_for_server: bool,
-        tls: Option<Box<dyn Layer>>,
+        stack: Option<Stack>,
     ) -> Result<SessionId, ConnectFailure> {
         let (stream, peer) = match endpoint {
             Endpoint::Socket(_) | Endpoint::Tls(_) | Endpoint::WebSocket(_) | Endpoint::Udp(_)
@@ -57,7 +58,6 @@ impl Core {
             }
             Endpoint::Tls(address) => {
                 // A connection that must be encrypted is never sent as plaintext.
-                let stack = tls.map(Stack::from);
                 let stack = stack.or_else(|| self.shared.outgoing.stack(address.ip()));
                 let stack = stack.ok_or(ConnectFailure::NoTls)?;
                 (
@@ -66,8 +66,8 @@ impl Core {
                 )
             }
             Endpoint::WebSocket(at) => {
-                let layers = self.shared.outgoing.layers.as_ref();
-                let stack = layers.ok_or(ConnectFailure::NoWebSocket)?.stack();
+                let make = || self.shared.outgoing.websocket_stack(at, &self.config.codec);
+                let stack = stack.map_or_else(make, Ok)?;
                 (
                     self.connect_layered(at.address(), stack)?,
                     Some(endpoint.clone()),

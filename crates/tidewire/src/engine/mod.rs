@@ -22,6 +22,7 @@ use std::sync::atomic::AtomicUsize;
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::Poller;
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::Stack;
 
 pub(crate) use accept::Acceptor;
@@ -30,7 +31,7 @@ pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 pub(crate) use replies::{Origin, Replies};
 
-use crate::address::Endpoint;
+use crate::address::{Endpoint, WebSocketEndpoint};
 use crate::auth::Guard;
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
@@ -40,6 +41,7 @@ use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
 use crate::tls::OutgoingTls;
 use crate::transport::{ConnectFailure, Layers};
+use crate::websocket::WebSocketConnector;
 
 /// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ pub(crate) struct Shared {
 pub(crate) struct Outgoing {
     /// Those of a client, for the one address that it has.
     pub(crate) layers: Option<Layers>,
-    /// TLS for all `tls://` addresses.
+    /// TLS for all `tls://` and `wss://` addresses.
     pub(crate) tls: Option<OutgoingTls>,
     /// Whether credentials may go to other machines without TLS.
     pub(crate) allow_plaintext_credentials: bool,
@@ -82,6 +84,24 @@ impl Outgoing {
             (None, Some(tls)) => Some(Stack::from(tls.layer(address))),
             (None, None) => None,
         }
+    }
+
+    /// Makes the layers of a connection to a WebSocket.
+    fn websocket_stack(
+        &self,
+        at: &WebSocketEndpoint,
+        codec: &AnyCodec,
+    ) -> Result<Stack, ConnectFailure> {
+        if let Some(layers) = &self.layers {
+            return Ok(layers.stack());
+        }
+        let websocket = WebSocketConnector::of_endpoint(at, codec).layer();
+        if !at.is_tls() {
+            return Ok(Stack::from(websocket));
+        }
+        let tls = self.tls.as_ref().ok_or(ConnectFailure::NoTls)?;
+        let tls = tls.layer(at.address().ip());
+        Ok(Stack::from(tls).under(websocket))
     }
 
     /// Refuses to send credentials that others could read on the way. Layers of a user count as plain text, because nothing says

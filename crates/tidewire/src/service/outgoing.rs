@@ -8,7 +8,7 @@ use crate::transport::ConnectFailure;
 
 impl Context<'_> {
     /// Starts a connection from this lane. `on_open` or `on_connect_failed` is called later, with `tag`. A connection to a
-    /// `tls://` address needs [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
+    /// `tls://` or `wss://` address needs [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
     ///
     /// # Errors
     /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.

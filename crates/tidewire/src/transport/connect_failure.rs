@@ -50,7 +50,7 @@ pub enum ConnectFailure {
     /// The connection needs TLS, and no setting says whom this side trusts. Connections that handlers make need
     /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls), or an [`Upstream`](crate::Upstream).
     #[error(
-        "cannot connect by tls:// here: this server has no TLS settings for connections that it makes; give some with \
+        "cannot connect by tls:// or wss:// here: this server has no TLS settings for connections that it makes; give some with \
          outgoing_tls, or use an Upstream or a client"
     )]
     NoTls,
@@ -65,11 +65,6 @@ pub enum ConnectFailure {
         /// The address.
         endpoint: Endpoint,
     },
-    /// The connection was to be a WebSocket. Only clients connect to one so far.
-    #[error(
-        "cannot connect by ws:// or wss:// here: connections that handlers make have no WebSocket; use a client"
-    )]
-    NoWebSocket,
     /// The connection was made, but the session ended before it was open.
     #[error("the connection ended before it was open: {0}")]
     Closed(CloseReason),

@@ -34,7 +34,7 @@ use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, We
 pub use tidewire_proto::layer::WebSocketFault;
 pub use tidewire_proto::websocket::Origins;
 
-use crate::address::Address;
+use crate::address::{Address, WebSocketEndpoint};
 
 /// Makes the layers of the WebSockets that a server accepts.
 #[derive(Debug)]
@@ -78,6 +78,18 @@ impl WebSocketConnector {
             terms: Arc::new(terms),
             random: RandomState::new(),
         })
+    }
+
+    /// Returns a connector for an address whose name is not known. The request names the IP address.
+    pub(crate) fn of_endpoint(endpoint: &WebSocketEndpoint, codec: &AnyCodec) -> Self {
+        let (host, path) = (endpoint.address().to_string(), endpoint.path());
+        let terms = ClientTerms::new(host, path, codec.name(), kind_of(codec));
+        Self {
+            terms: Arc::new(
+                terms.expect("an IP address and a valid path have only plain characters"),
+            ),
+            random: RandomState::new(),
+        }
     }
 
     /// Makes the layer of a new connection.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod foreign;
+mod outgoing;
 mod refused;
 
 use tidewire::{Client, Server, ServerBuilder};

@@ -8,6 +8,7 @@ use std::thread;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::correlate::Correlator;
+use tidewire_proto::layer::Stack;
 use tidewire_proto::message::{Kind, Message};
 
 use super::{PAUSE_FIRST, Upstream, UpstreamError};
@@ -19,6 +20,7 @@ use crate::observe::QuietLog;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
 use crate::tls::Connector;
+use crate::websocket::WebSocketConnector;
 
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
 
@@ -76,6 +78,7 @@ pub(super) struct Link {
     pub(super) upstream: Upstream,
     /// Makes the layers of TLS, with the name of this lane's codec.
     tls: Option<Connector>,
+    websocket: Option<WebSocketConnector>,
     /// The credentials of the next connection.
     token: Option<Token>,
     state: State,
@@ -101,6 +104,7 @@ impl Link {
                 .tls
                 .as_ref()
                 .map(|tls| tls.with_protocol(codec.name())),
+            websocket: WebSocketConnector::new(&upstream.0.address, codec),
             token: None,
             upstream: upstream.clone(),
             state: State::Idle,
@@ -112,6 +116,13 @@ impl Link {
             retry_ns: 0,
             log: QuietLog::default(),
         }
+    }
+
+    /// Makes the layers of a new connection, if its address asks for some.
+    fn stack(&self) -> Option<Stack> {
+        let tls = self.tls.as_ref().map(Connector::layer);
+        let websocket = self.websocket.as_ref().map(WebSocketConnector::layer);
+        Stack::new(tls.into_iter().chain(websocket).collect())
     }
 
     pub(super) fn session(&self) -> Option<SessionId> {
@@ -269,12 +280,12 @@ impl Link {
             // Each address of the host is tried once before the first pause.
             let endpoints = &self.upstream.0.endpoints;
             let endpoint = &endpoints[self.attempts as usize % endpoints.len()];
-            let tls = self.tls.as_ref().map(Connector::layer);
+            let stack = self.stack();
             let may_send = match self.token {
                 Some(_) => core.shared.outgoing.check_credentials(endpoint),
                 None => Ok(()),
             };
-            let connected = may_send.and_then(|()| core.connect_encrypted(endpoint, 0, false, tls));
+            let connected = may_send.and_then(|()| core.connect_over(endpoint, 0, false, stack));
             match connected {
                 Ok(id) => {
                     if let Some(session) = core.sessions.find_mut(id) {
