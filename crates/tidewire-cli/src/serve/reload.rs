@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
@@ -153,7 +153,7 @@ impl Settings {
 }
 
 /// Parses the command line again, with the file's present values for flags that are left out.
-fn parse(config: &PathBuf) -> Result<ArgMatches, String> {
+fn parse(config: &Path) -> Result<ArgMatches, String> {
     let command = config::with_defaults_of(ServeArguments::command(), config);
     let command = command.map_err(|error| error.to_string())?;
     // The first word is the program, and the second one this command.
