@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 use rustls::client::Resumption;
@@ -55,20 +55,32 @@ impl Certificates {
     /// The system has no randomness for the keys.
     pub fn get() -> io::Result<&'static Self> {
         static MADE: OnceLock<Certificates> = OnceLock::new();
-        made_once(&MADE, || Self::make().map_err(io::Error::other))
+        let hosts = [SERVER_NAME.to_owned()];
+        made_once(&MADE, || Self::make("authority", &hosts, VALIDITY))
     }
 
-    fn make() -> Result<Self, rcgen::Error> {
-        let mut params = params("authority")?;
+    /// Makes an authority of this name, and certificates of a server with these hosts and of a client, which are valid for so
+    /// long. The authority's key is dropped, so that nobody can sign with it later.
+    ///
+    /// # Errors
+    /// A host has no form of a name, or the system has no randomness for the keys.
+    pub fn make(authority: &str, hosts: &[String], validity: Duration) -> io::Result<Self> {
+        Self::sign(authority, hosts, validity).map_err(io::Error::other)
+    }
+
+    fn sign(authority: &str, hosts: &[String], validity: Duration) -> Result<Self, rcgen::Error> {
+        let mut params = params(&[], authority, validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate()?;
         let authority = params.self_signed(&key)?.pem();
         let issuer = Issuer::new(params, key);
-        let signed = |name, purpose| {
-            let mut params = self::params(name)?;
+        let signed = |hosts: &[String], purpose| {
+            let name = hosts.first().map_or("", String::as_str);
+            let mut params = self::params(hosts, name, validity)?;
             params.extended_key_usages = vec![purpose];
             params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            params.use_authority_key_identifier_extension = true;
             let key = KeyPair::generate()?;
             Ok::<_, rcgen::Error>(KeyedCertificate {
                 certificate: params.signed_by(&key, &issuer)?.pem(),
@@ -76,8 +88,8 @@ impl Certificates {
             })
         };
         Ok(Self {
-            server: signed(SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth)?,
-            client: signed("client", ExtendedKeyUsagePurpose::ClientAuth)?,
+            server: signed(hosts, ExtendedKeyUsagePurpose::ServerAuth)?,
+            client: signed(&["client".to_owned()], ExtendedKeyUsagePurpose::ClientAuth)?,
             authority,
         })
     }
@@ -241,20 +253,28 @@ impl ServerCertVerifier for Trusting {
     }
 }
 
-fn params(name: &str) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new([name.to_owned()])?;
+fn params(
+    hosts: &[String],
+    name: &str,
+    validity: Duration,
+) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name.push(DnType::CommonName, name);
     #[expect(
         clippy::disallowed_methods,
         reason = "certificates are valid by the wall clock"
     )]
     let now = SystemTime::now();
-    params.not_before = (now - VALIDITY).into();
-    params.not_after = (now + VALIDITY).into();
+    params.not_before = (now - CLOCK_DIFFERENCE).into();
+    params.not_after = (now + validity).into();
     Ok(params)
 }
 
 /// The name in the server's certificate.
 pub const SERVER_NAME: &str = "localhost";
 
-/// Before and after the benchmark.
+/// Certificates begin this much earlier, because the clocks of two machines differ.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3_600);
+
+/// Longer than any benchmark.
 const VALIDITY: Duration = Duration::from_secs(24 * 3_600);

@@ -6,13 +6,10 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
+use tidewire_bench::certificates::Certificates;
 
 use crate::failure::Failure;
 use crate::output;
@@ -85,66 +82,26 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_named))
 }
 
-/// A file with its name.
-struct PemFile {
-    name: &'static str,
-    text: String,
-}
-
-/// Makes the five files. The authority's key is dropped, so that nobody can sign with it later.
-fn make(hosts: &[String]) -> Result<Vec<PemFile>, rcgen::Error> {
-    let mut params = params(&[], "tidewire cert dev")?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let key = KeyPair::generate()?;
-    let mut files = vec![PemFile {
-        name: "ca.pem",
-        text: params.self_signed(&key)?.pem(),
-    }];
-    let authority = Issuer::new(params, key);
-    let client = ["client".to_owned()];
-    for (names, hosts, purpose) in [
-        (
-            ["server.pem", "server.key"],
-            hosts,
-            ExtendedKeyUsagePurpose::ServerAuth,
-        ),
-        (
-            ["client.pem", "client.key"],
-            &client,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ),
-    ] {
-        let mut params = self::params(hosts, &hosts[0])?;
-        params.extended_key_usages = vec![purpose];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &authority)?;
-        let texts = [certificate.pem(), key.serialize_pem()];
-        let pairs = names.into_iter().zip(texts);
-        files.extend(pairs.map(|(name, text)| PemFile { name, text }));
-    }
-    Ok(files)
-}
-
-fn params(hosts: &[String], name: &str) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(hosts)?;
-    params.distinguished_name.push(DnType::CommonName, name);
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "certificates are valid by the wall clock"
-    )]
-    let now = SystemTime::now();
-    params.not_before = (now - CLOCK_DIFFERENCE).into();
-    params.not_after = (now + VALIDITY).into();
-    Ok(params)
+/// Makes the five files: their names and texts.
+fn make(hosts: &[String]) -> io::Result<[(&'static str, String); 5]> {
+    let Certificates {
+        authority,
+        server,
+        client,
+    } = Certificates::make("tidewire cert dev", hosts, VALIDITY)?;
+    Ok([
+        ("ca.pem", authority),
+        ("server.pem", server.certificate),
+        ("server.key", server.key),
+        ("client.pem", client.certificate),
+        ("client.key", client.key),
+    ])
 }
 
 /// Writes new files. Keys are readable by their owner only, from the beginning.
-fn write(directory: &Path, files: &[PemFile]) -> io::Result<()> {
+fn write(directory: &Path, files: &[(&str, String)]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    for PemFile { name, text } in files {
+    for (name, text) in files {
         let mode = if name.ends_with(".key") { 0o600 } else { 0o644 };
         let path = directory.join(name);
         let mut options = OpenOptions::new();
@@ -173,9 +130,6 @@ fn commands(directory: &Path, host: &str) -> String {
 }
 
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3_600);
-
-/// Certificates begin this much earlier, because the clocks of two machines differ.
-const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3_600);
 
 const EXAMPLES: &str = "\
 Examples:
