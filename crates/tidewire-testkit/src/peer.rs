@@ -148,29 +148,32 @@ impl Peer {
     /// # Panics
     /// The codec cannot express it, or the server is gone.
     pub fn send(&mut self, message: &Message<'_>) {
-        let mut frame = Vec::new();
-        self.codec
-            .encode(message, &mut frame)
-            .expect("a message of this codec");
+        let frame = self.frame(message);
         self.write(&frame);
+    }
+
+    fn frame(&self, message: &Message<'_>) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let encoded = self.codec.encode(message, &mut frame);
+        encoded.expect("a message of this codec");
+        frame
+    }
+
+    fn next_id(&mut self) -> u32 {
+        self.last_id += 1;
+        if self.codec.ids() == RequestIds::Bits8 && self.last_id > 255 {
+            self.last_id = 1;
+        }
+        self.last_id
     }
 
     /// The bytes of a request, with the next id if the codec has ids.
     pub fn request_frame(&mut self, payload: &[u8]) -> Vec<u8> {
-        let mut frame = Vec::new();
-        let message = if self.codec.has_ids() {
-            self.last_id += 1;
-            if self.codec.ids() == RequestIds::Bits8 && self.last_id > 255 {
-                self.last_id = 1;
-            }
-            Message::with_id(Kind::Request, 0, self.last_id, payload)
-        } else {
-            Message::new(Kind::OneWay, 0, payload)
-        };
-        self.codec
-            .encode(&message, &mut frame)
-            .expect("a message of this codec");
-        frame
+        if !self.codec.has_ids() {
+            return self.frame(&Message::new(Kind::OneWay, 0, payload));
+        }
+        let id = self.next_id();
+        self.frame(&Message::with_id(Kind::Request, 0, id, payload))
     }
 
     /// Sends a request.
@@ -255,8 +258,7 @@ impl Peer {
             JoinBody { room, name }
                 .encode(&mut body)
                 .expect("names that fit");
-            self.last_id += 1;
-            let id = self.last_id;
+            let id = self.next_id();
             self.send(&Message::with_id(Kind::Join, 0, id, &body));
             let answer = self.reply_to(id)?;
             let joined = JoinedBody::decode(&answer.payload).expect("the body of a joined reply");
@@ -287,8 +289,7 @@ impl Peer {
     /// # Errors
     /// The refusal, as text.
     pub fn leave(&mut self) -> Result<(), String> {
-        self.last_id += 1;
-        let id = self.last_id;
+        let id = self.next_id();
         self.send(&Message::with_id(Kind::Leave, self.room, id, &[]));
         self.reply_to(id).map(drop)
     }
@@ -303,8 +304,7 @@ impl Peer {
     pub fn call(&mut self, call: &RoomCall<'_>) -> Result<OwnedMessage, String> {
         let mut body = Vec::new();
         call.encode(&mut body).expect("a name that fits");
-        self.last_id += 1;
-        let id = self.last_id;
+        let id = self.next_id();
         self.send(&Message::with_id(Kind::Request, self.room, id, &body));
         self.reply_to(id)
     }
@@ -326,11 +326,7 @@ impl Peer {
         } else {
             Kind::OneWay
         };
-        let mut frame = Vec::new();
-        self.codec
-            .encode(&Message::new(kind, self.room, payload), &mut frame)
-            .expect("a message of this codec");
-        frame
+        self.frame(&Message::new(kind, self.room, payload))
     }
 
     /// Returns the next event of a room; `None` at the end.
