@@ -39,36 +39,18 @@ pub enum ChildError {
     /// The program could not be started.
     #[error("cannot start it; is it executable?")]
     Start(#[source] io::Error),
-    /// It wrote no line in time.
-    #[error("it said nothing for {secs} s")]
-    Silent {
-        /// The time limit, in seconds.
-        secs: u64,
-    },
-    /// It wrote a line that is not of the contract.
-    #[error("it said what the contract does not know: {line:?}")]
-    Garbled {
-        /// The line, or its beginning.
-        line: String,
-        /// The error of the parser.
-        source: serde_json::Error,
-    },
-    /// It wrote a line of another kind than expected.
-    #[error("it said {said:?} where {expected} was due")]
-    OutOfTurn {
-        /// The line.
-        said: String,
-        /// The expected kind of line.
-        expected: String,
-    },
-    /// It ended too early.
-    #[error("it ended too early ({how}){}", complaint(said))]
-    Ended {
-        /// Its exit status, as text.
-        how: String,
-        /// The end of its standard error; may be empty.
-        said: String,
-    },
+    /// It wrote no line within so many seconds.
+    #[error("it said nothing for {0} s")]
+    Silent(u64),
+    /// It wrote a line that is not of the contract: this one, or one that begins so.
+    #[error("it said what the contract does not know: {0:?}")]
+    Garbled(String, #[source] serde_json::Error),
+    /// It wrote a line of this kind, and another one was expected.
+    #[error("it said {0:?} where {1} was due")]
+    OutOfTurn(&'static str, String),
+    /// It ended too early, with this exit status, and this at the end of its standard error.
+    #[error("it ended too early ({}){}", .0, complaint(.1))]
+    Ended(String, String),
     /// The user stopped the benchmark.
     #[error("it was stopped")]
     Stopped,
@@ -147,9 +129,9 @@ impl Child {
         stop: &AtomicBool,
     ) -> Result<T, ChildError> {
         let line = self.hear_line(timeout, stop)?;
-        serde_json::from_str(&line).map_err(|source| ChildError::Garbled {
-            line: visible(line.as_bytes()).chars().take(LINE_SHOWN).collect(),
-            source,
+        serde_json::from_str(&line).map_err(|error| {
+            let line = visible(line.as_bytes());
+            ChildError::Garbled(line.chars().take(LINE_SHOWN).collect(), error)
         })
     }
 
@@ -163,9 +145,7 @@ impl Child {
                 Ok(Ok(line)) => return Ok(line),
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
-                    return Err(ChildError::Silent {
-                        secs: timeout.as_secs(),
-                    });
+                    return Err(ChildError::Silent(timeout.as_secs()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -211,7 +191,7 @@ impl Child {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let said = String::from_utf8_lossy(&said).trim().to_owned();
-        ChildError::Ended { how, said }
+        ChildError::Ended(how, said)
     }
 }
 

@@ -38,32 +38,15 @@ pub enum PeerChoice {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The directory cannot be read.
-    #[error("there are no peers in {}: make them with `peers/setup`, or name their directory with --peers-dir", directory.display())]
-    NoDirectory {
-        /// The directory.
-        directory: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
-    /// There is no peer of that name.
-    #[error("there is no peer `{name}` in {}: make it with `peers/setup {name}`", directory.display())]
-    Missing {
-        /// Name of the peer.
-        name: String,
-        /// The directory that was searched.
-        directory: PathBuf,
-    },
-    /// It did not describe itself.
-    #[error("peer `{name}` does not describe itself and is left out; try `{} describe`", file.display())]
-    NotDescribed {
-        /// Name of the peer.
-        name: String,
-        /// Its executable.
-        file: PathBuf,
-        /// The failure of the program.
-        source: ChildError,
-    },
+    /// This directory cannot be read.
+    #[error("there are no peers in {}: make them with `peers/setup`, or name their directory with --peers-dir", .0.display())]
+    NoDirectory(PathBuf, #[source] std::io::Error),
+    /// There is no peer of this name in this directory.
+    #[error("there is no peer `{0}` in {path}: make it with `peers/setup {0}`", path = .1.display())]
+    Missing(String, PathBuf),
+    /// The peer of this name, which is this executable, did not describe itself.
+    #[error("peer `{0}` does not describe itself and is left out; try `{path} describe`", path = .1.display())]
+    NotDescribed(String, PathBuf, #[source] ChildError),
 }
 
 impl Program {
@@ -97,17 +80,13 @@ impl Program {
 
     /// Returns the peers in a directory, by name, and the reasons why others do not take part.
     pub fn peers(directory: &Path, choice: &PeerChoice) -> (Vec<Self>, Vec<PeerError>) {
+        let (mut peers, mut errors) = (Vec::new(), Vec::new());
         let own = || directory.to_owned();
         let entries = match std::fs::read_dir(directory) {
             Ok(entries) => entries,
-            Err(source) => {
-                return (
-                    Vec::new(),
-                    vec![PeerError::NoDirectory {
-                        directory: own(),
-                        source,
-                    }],
-                );
+            Err(error) => {
+                errors.push(PeerError::NoDirectory(own(), error));
+                return (peers, errors);
             }
         };
         let files = entries.filter_map(|entry| {
@@ -116,23 +95,18 @@ impl Program {
             path.is_file().then_some((name, path))
         });
         let mut files: BTreeMap<String, PathBuf> = files.collect();
-        let mut errors = Vec::new();
         if let PeerChoice::Named(names) = choice {
             files.retain(|name, _| names.contains(name));
             let missing = names
                 .iter()
                 .filter(|name| !files.contains_key(*name))
                 .cloned();
-            errors.extend(missing.map(|name| PeerError::Missing {
-                name,
-                directory: own(),
-            }));
+            errors.extend(missing.map(|name| PeerError::Missing(name, own())));
         }
-        let mut peers = Vec::new();
         for (name, file) in files {
             match Self::ask(&file) {
                 Ok(peer) => peers.push(peer),
-                Err(source) => errors.push(PeerError::NotDescribed { name, file, source }),
+                Err(source) => errors.push(PeerError::NotDescribed(name, file, source)),
             }
         }
         (peers, errors)

@@ -150,13 +150,10 @@ pub enum RunError {
 impl RunError {
     /// Whether it is only that the user stopped everything.
     pub(super) fn is_stop(&self) -> bool {
-        matches!(
-            self,
-            Self::Part {
-                source: ChildError::Stopped,
-                ..
-            }
-        )
+        let Self::Part { source, .. } = self else {
+            return false;
+        };
+        matches!(source, ChildError::Stopped)
     }
 }
 
@@ -188,24 +185,24 @@ impl Player {
         command.env("TMPDIR", place.directory);
         command.envs(place.environment.iter().copied());
         let shown = shown(&command);
-        let child = Child::start(command, place.cores, place.grace);
-        let child = child.map_err(|source| RunError::Part {
-            part,
-            command: shown.clone(),
-            source,
-        })?;
-        Ok(Self {
-            part,
-            command: shown,
-            child,
-        })
+        match Child::start(command, place.cores, place.grace) {
+            Ok(child) => Ok(Self {
+                part,
+                command: shown,
+                child,
+            }),
+            Err(source) => Err(RunError::Part {
+                part,
+                command: shown,
+                source,
+            }),
+        }
     }
 
     fn failed(&self, source: ChildError) -> RunError {
-        let (part, command) = (self.part, self.command.clone());
         RunError::Part {
-            part,
-            command,
+            part: self.part,
+            command: self.command.clone(),
             source,
         }
     }
@@ -221,10 +218,8 @@ impl Player {
         if expected.contains(&said.name()) {
             return Ok(said);
         }
-        Err(self.failed(ChildError::OutOfTurn {
-            said: said.name().to_owned(),
-            expected: expected.join(" or "),
-        }))
+        let expected = expected.join(" or ");
+        Err(self.failed(ChildError::OutOfTurn(said.name(), expected)))
     }
 
     /// Reads the counts of a driver that has announced the end of its window.

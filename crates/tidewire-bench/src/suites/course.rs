@@ -1,5 +1,6 @@
 //! A window that several threads keep: when what they send counts, and what they found.
 
+use std::error::Error;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,7 +9,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use tidewire::{Context, Endpoint};
 use tidewire_io::clock::now_ns;
+use tidewire_load::format::describe;
 
 use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
@@ -92,6 +95,20 @@ impl<T> Part<T> {
     /// It cannot go on.
     pub(super) fn fail(&self, why: String) {
         tell(&self.news, News::Failed(why));
+    }
+
+    /// The same for an error.
+    pub(super) fn fail_by(&self, error: &dyn Error) {
+        self.fail(describe(error));
+    }
+
+    /// Connects so many sessions of a lane, which have their numbers as tags.
+    pub(super) fn connect(&self, cx: &mut Context<'_>, endpoint: &Endpoint, sessions: usize) {
+        for number in 0..sessions as u64 {
+            if let Err(error) = cx.connect(endpoint, number) {
+                self.fail_by(&error);
+            }
+        }
     }
 
     /// It is done, and found this.

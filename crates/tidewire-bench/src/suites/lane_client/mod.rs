@@ -84,7 +84,7 @@ struct Counts {
 }
 
 /// The counts between start and end of the window.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Measure {
     from_ns: u64,
     received_before: u64,
@@ -158,12 +158,7 @@ impl LaneClient {
             next_to_send: 0,
             counts: Counts::default(),
             taken: 0,
-            measure: Measure {
-                from_ns: 0,
-                received_before: 0,
-                allocated_before: None,
-                latency: LatencyHistogram::new(),
-            },
+            measure: Measure::default(),
         }
     }
 

@@ -5,7 +5,6 @@ use tidewire::{
     SessionId,
 };
 use tidewire_io::clock::now_ns;
-use tidewire_load::format::describe;
 use tidewire_proto::body::SubscribeBody;
 
 use super::super::course::Part;
@@ -82,7 +81,7 @@ impl Exchange {
                 Ok(())
             });
             if let Err(error) = sent.and_then(|sent| sent) {
-                return self.part.fail(describe(&error));
+                return self.part.fail_by(&error);
             }
         }
     }
@@ -101,7 +100,7 @@ impl Service for Exchange {
                 SubscribeBody { policy, pattern }.encode(&mut body);
                 let message = Message::with_id(Kind::Subscribe, 0, 1, &body);
                 if let Err(error) = cx.send(&message) {
-                    self.part.fail(describe(&error));
+                    self.part.fail_by(&error);
                 }
             }
         }
@@ -137,16 +136,13 @@ impl Service for Exchange {
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
-        self.part.fail(describe(&error));
+        self.part.fail_by(&error);
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         if std::mem::take(&mut self.connects) {
-            for index in 0..self.subscribers + self.publishers.len() {
-                if let Err(error) = cx.connect(&self.endpoint, index as u64) {
-                    self.part.fail(describe(&error));
-                }
-            }
+            let sessions = self.subscribers + self.publishers.len();
+            self.part.connect(cx, &self.endpoint, sessions);
         }
         let now_ns = now_ns();
         let flow = self.flow.as_mut()?;

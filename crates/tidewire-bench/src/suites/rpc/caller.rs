@@ -4,7 +4,6 @@ use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
 };
 use tidewire_io::clock::now_ns;
-use tidewire_load::format::describe;
 
 use super::super::course::Part;
 use super::{Calls, METHOD, call_timeout_ns, numbers};
@@ -71,10 +70,6 @@ pub(super) fn start(
 }
 
 impl Caller {
-    fn fail(&self, error: &dyn std::error::Error) {
-        self.part.fail(describe(error));
-    }
-
     /// Sends the call of a place to the session at hand.
     fn call(&mut self, cx: &mut Context<'_>, index: usize, place: usize, now_ns: u64) {
         let Some(session) = self.clients[index].session else {
@@ -89,7 +84,7 @@ impl Caller {
         place.sent_ns = now_ns;
         place.is_waiting = true;
         if let Err(error) = cx.send_to(session, &message) {
-            self.fail(&error);
+            self.part.fail_by(&error);
         }
     }
 
@@ -165,16 +160,13 @@ impl Service for Caller {
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
-        self.fail(&error);
+        self.part.fail_by(&error);
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         if std::mem::take(&mut self.connects) {
-            for index in 0..self.clients.len() {
-                if let Err(error) = cx.connect(&self.endpoint, index as u64) {
-                    self.fail(&error);
-                }
-            }
+            let clients = self.clients.len();
+            self.part.connect(cx, &self.endpoint, clients);
         }
         let now_ns = now_ns();
         self.expire(cx, now_ns);
