@@ -192,7 +192,7 @@ impl<'a, C: EchoConnection> Client<'a, C> {
             let replies = connection.receive(self.frame, &mut self.buffer, flight)?;
             let now = now_ns();
             flight.answered(now, replies, counted.as_deref_mut());
-            // What was overtaken frees its place as well.
+            // A frame that was overtaken frees its place as well.
             let free = flight.expected - first;
             if goes_on && free > 0 {
                 self.send(number, free, now)?;
@@ -319,7 +319,7 @@ impl<L: AsFd> AsFd for Caller<L> {
 impl<L: Link> EchoConnection for Caller<L> {
     type Buffer = Vec<u8>;
 
-    /// What is in flight fits the socket's buffer, or this fails.
+    /// Fails if the frames in flight do not fit the socket's buffer.
     fn write(&mut self, frames: &[u8], _: usize) -> io::Result<()> {
         let written = self.stream.write(frames)?;
         if written < frames.len() || self.stream.is_blocked() {

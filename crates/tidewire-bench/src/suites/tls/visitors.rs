@@ -34,8 +34,8 @@ struct Visitor {
     reply: Vec<u8>,
 }
 
-/// What became of the connection of a slot: how many nanoseconds after it began its reply was there, whole and right; nothing
-/// where it failed, ended or had a wrong reply, after which the slot is free.
+/// An event of the connection of a slot: its whole and right reply came, so many nanoseconds after it began; or, without a
+/// number, it failed, ended or had a wrong reply, and the slot is free.
 pub(super) type Event = (usize, Option<u64>);
 
 impl Visitors {
