@@ -18,7 +18,7 @@ use clap::Args;
 use tidewire_load::compare::{Comparison, NOISE_PAIRS_MIN, NoiseRecord, Pairing, RunSet};
 use tidewire_load::statistics::PAIRS_MIN;
 
-use self::side::{Ended, Side};
+use self::side::Side;
 use crate::compare::JudgementArguments;
 use crate::failure::Failure;
 use crate::output;
@@ -162,13 +162,11 @@ impl<'a> Series<'a> {
         let arguments = self.arguments;
         let longest = Duration::from_secs(arguments.run_secs_max);
         let command = side.command(pair, &arguments.scenario, &arguments.load_arguments);
-        match side.run(pair, command, longest, &self.stop)? {
-            Ended::Reported { report, secs } => {
-                output::note(format_args!("{label}: {secs:.1} s"));
-                Ok(Some(report))
-            }
-            Ended::Stopped => Ok(None),
-        }
+        let ended = side.run(pair, command, longest, &self.stop)?;
+        Ok(ended.map(|(report, secs)| {
+            output::note(format_args!("{label}: {secs:.1} s"));
+            report
+        }))
     }
 }
 

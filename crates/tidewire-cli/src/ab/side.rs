@@ -21,16 +21,6 @@ pub(super) struct Side<'a> {
     pub(super) directory: PathBuf,
 }
 
-#[derive(Debug)]
-pub(super) enum Ended {
-    Reported {
-        report: PathBuf,
-        secs: f64,
-    },
-    /// The user stopped it.
-    Stopped,
-}
-
 impl Side<'_> {
     pub(super) fn command(&self, pair: usize, scenario: &Path, further: &[String]) -> Command {
         // PATH is searched for a name without a slash, even if the present directory has such a file.
@@ -49,14 +39,15 @@ impl Side<'_> {
         command
     }
 
-    /// Runs it to its end, at most for `longest`. Its output goes into a file beside its report.
+    /// Runs it to its end, at most for `longest`, and returns its report and the seconds that it took, or nothing if the user
+    /// stopped it. Its output goes into a file beside its report.
     pub(super) fn run(
         &self,
         pair: usize,
         mut command: Command,
         longest: Duration,
         stop: &AtomicBool,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<Option<(PathBuf, f64)>> {
         let directory = self.run_directory(pair);
         let output = directory.join(OUTPUT_FILE);
         fs::create_dir_all(&directory)
@@ -75,15 +66,12 @@ impl Side<'_> {
             .wait(started + longest, stop)
             .context("cannot wait for the run")?;
         if stop.load(Ordering::Relaxed) {
-            return Ok(Ended::Stopped);
+            return Ok(None);
         }
         let report = directory.join(JSON_FILE);
         match status {
             // Its exit code is about its result; the report says whether it has one.
-            Some(_) if report.is_file() => Ok(Ended::Reported {
-                report,
-                secs: started.elapsed().as_secs_f64(),
-            }),
+            Some(_) if report.is_file() => Ok(Some((report, started.elapsed().as_secs_f64()))),
             Some(status) => Err(self.failed(&format!("ended with {status}"), &output)),
             None => Err(self.failed("did not end in time", &output)),
         }
