@@ -62,16 +62,8 @@ impl ChildServer {
         let certificate = DevelopmentCertificate::of(options.bind)?;
         let mut command = Command::new(program);
         command
-            .args([
-                "serve",
-                "--app",
-                options.app,
-                "--codec",
-                options.codec,
-                "--bind",
-                options.bind,
-                "--exit-with-stdin",
-            ])
+            .args(["serve", "--exit-with-stdin", "--bind", options.bind])
+            .args(["--app", options.app, "--codec", options.codec])
             .args(["--poller", &options.poller.to_string()])
             .args(["--coalesce-ms-max", &options.coalesce_ms_max.to_string()])
             .args(certificate.iter().flat_map(DevelopmentCertificate::flags))
@@ -194,22 +186,16 @@ impl DevelopmentCertificate {
             directory,
             host: host.to_owned(),
         };
-        make_files(
-            &certificate.directory,
-            std::slice::from_ref(&certificate.host),
-        )?;
+        let hosts = std::slice::from_ref(&certificate.host);
+        make_files(&certificate.directory, hosts)?;
         Ok(Some(certificate))
     }
 
     /// The flags of its server.
     fn flags(&self) -> [OsString; 4] {
         let file = |name: &str| self.directory.join(name).into();
-        [
-            "--tls-cert".into(),
-            file("server.pem"),
-            "--tls-key".into(),
-            file("server.key"),
-        ]
+        let [cert, key] = ["server.pem", "server.key"].map(file);
+        ["--tls-cert".into(), cert, "--tls-key".into(), key]
     }
 
     fn client(&self) -> ClientTls {

@@ -140,7 +140,14 @@ impl<'a> Runner<'a> {
         let (mut options, child) = match &chosen {
             Chosen::Own(bind) => {
                 self.arguments.security.refuse_for_own_server()?;
-                let child = self.start_server(scenario, &bind.to_string(), server_core)?;
+                let child = ChildServer::start(&ChildOptions {
+                    app: app(scenario)?,
+                    codec: codec(scenario),
+                    bind: &bind.to_string(),
+                    poller: self.arguments.poller,
+                    coalesce_ms_max: self.arguments.coalesce_ms_max,
+                    core: server_core,
+                })?;
                 let mut options = self.options(child.address().clone(), client_cores);
                 options.tls = child.tls();
                 (options, Some(child))
@@ -165,22 +172,6 @@ impl<'a> Runner<'a> {
             child.stop();
         }
         Ok(report)
-    }
-
-    fn start_server(
-        &self,
-        scenario: &Scenario,
-        bind: &str,
-        core: Option<usize>,
-    ) -> anyhow::Result<ChildServer> {
-        ChildServer::start(&ChildOptions {
-            app: app(scenario)?,
-            codec: codec(scenario),
-            bind,
-            poller: self.arguments.poller,
-            coalesce_ms_max: self.arguments.coalesce_ms_max,
-            core,
-        })
     }
 
     fn options(&self, address: Endpoint, cores: Vec<usize>) -> RunOptions {
