@@ -207,10 +207,8 @@ impl State {
     /// Lines of about fifty columns at most, so that they fit half a screen.
     fn lines<'a>(&'a self, progress: &'a Progress, width: usize) -> Vec<Line<'a>> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        let (phase, secs) = (
-            super::progress::phase_name(progress.phase),
-            progress.elapsed.min(progress.duration),
-        );
+        let phase = super::progress::phase_name(progress.phase);
+        let secs = progress.elapsed.min(progress.duration);
         let mut lines = vec![
             Line::styled(self.title.as_str(), bold),
             Line::raw(format!(
@@ -226,24 +224,22 @@ impl State {
             lines.push(Line::styled(text, bold.fg(Color::Red)));
         }
         lines.extend(light(progress, width));
-        let [p50, p99, p999] = [
-            progress.second.p50_ms,
-            progress.second.p99_ms,
-            progress.second.p999_ms,
-        ]
-        .map(|ms| known_milliseconds(ms).trim_end_matches(" ms").to_owned());
+        let second = &progress.second;
+        let times = [second.p50_ms, second.p99_ms, second.p999_ms];
+        let [p50, p99, p999] =
+            times.map(|ms| known_milliseconds(ms).trim_end_matches(" ms").to_owned());
         lines.push(Line::raw(format!(
             "latency  p50 {p50}, p99 {p99}, p99.9 {p999} ms"
         )));
         lines.push(missing(progress));
         lines.push(Line::raw(format!(
             "send lag p99 {}",
-            known_milliseconds(progress.second.send_lag_p99_ms)
+            known_milliseconds(second.send_lag_p99_ms)
         )));
         lines.push(Line::raw(format!(
             "cores    instrument {}, server {}",
-            percent(progress.second.client_cpu_pct),
-            percent(progress.second.server_cpu_pct)
+            percent(second.client_cpu_pct),
+            percent(second.server_cpu_pct)
         )));
         lines
     }

@@ -202,6 +202,12 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     exit_code(conclusion)
 }
 
+/// A line, and the reasons for it below.
+fn with_reasons(line: String, reasons: &[String]) -> String {
+    let below = |text, reason| format!("{text}\n     {reason}");
+    reasons.iter().fold(line, below)
+}
+
 fn exit_code(conclusion: Conclusion) -> ExitCode {
     match conclusion {
         Conclusion::Passed => ExitCode::SUCCESS,

@@ -98,14 +98,8 @@ impl Observer for View {
 }
 
 fn describe(progress: &Progress) -> String {
-    let Progress {
-        elapsed,
-        duration,
-        logins,
-        agents,
-        ..
-    } = progress;
     if progress.phase == Phase::Login {
+        let (logins, agents) = (progress.logins, progress.agents);
         return format!("logging in: {logins} of {agents} agents");
     }
     let phase = phase_name(progress.phase);
@@ -117,8 +111,8 @@ fn describe(progress: &Progress) -> String {
     };
     format!(
         "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {}, p99 {}{errors}",
-        elapsed.as_secs_f64().min(duration.as_secs_f64()),
-        duration.as_secs_f64(),
+        progress.elapsed.min(progress.duration).as_secs_f64(),
+        progress.duration.as_secs_f64(),
         progress.second.send_tps(),
         progress.second.receive_tps(),
         behind.max(0),

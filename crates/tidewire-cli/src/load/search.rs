@@ -11,7 +11,7 @@ use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
 use tidewire_load::search::{SearchEnd, SearchPlan};
 use tidewire_load::slo::Slo;
 
-use super::{LevelArguments, Runner, Tables, View, exit_code, write};
+use super::{LevelArguments, Runner, Tables, View, exit_code, with_reasons, write};
 use crate::failure::Failure;
 use crate::output;
 use crate::payload::json_text;
@@ -176,24 +176,17 @@ fn probe_line(probe: &Probe) -> String {
         0 => String::new(),
         count => format!(" and unconfirmed {count}"),
     };
-    let mut line = format!(
+    let line = format!(
         "{number:>3}  {rate:>9.0}/s  {word:<7}  p50 {} ms, p99 {} ms, lost {lost}{unconfirmed} of {}, sent {:.0}/s",
         probe.p50, probe.p99, probe.expected, probe.send_tps
     );
-    for reason in &probe.reasons {
-        line.push_str("\n     ");
-        line.push_str(reason);
-    }
-    line
+    with_reasons(line, &probe.reasons)
 }
 
 fn result(record: &RateSearch) -> String {
-    let instrument =
-        ", but it was the instrument that did not hold it: INVALID, a lower bound at best";
-    let whose = if record.limited_by_instrument {
-        instrument
-    } else {
-        ""
+    let whose = match record.limited_by_instrument {
+        true => ", but it was the instrument that did not hold it: INVALID, a lower bound at best",
+        false => "",
     };
     match record.end {
         None => "stopped before a rate was found".to_owned(),

@@ -9,7 +9,7 @@ use tidewire_load::levels::{Levels, Sweep, SweepLevel};
 use tidewire_load::scenario::{Load, Step};
 use tidewire_load::statistics::{Estimate, LEVELS_MIN, ScalabilityFit};
 
-use super::{LevelArguments, Runner, Tables, View, conclude, write};
+use super::{LevelArguments, Runner, Tables, View, conclude, with_reasons, write};
 use crate::failure::Failure;
 use crate::output;
 use crate::payload::json_text;
@@ -116,22 +116,13 @@ fn concurrencies(arguments: &SweepArguments, step: &Step) -> anyhow::Result<Vec<
 }
 
 fn level_line(level: &SweepLevel) -> String {
-    let SweepLevel {
-        concurrency,
-        throughput,
-        p50,
-        p99,
-        ..
-    } = level;
-    let mut line = format!(
+    let (concurrency, throughput) = (level.concurrency, level.throughput);
+    let (p50, p99) = (level.p50, level.p99);
+    let line = format!(
         "{concurrency:>7} agents  {throughput:>10.0}/s  p50 {p50} ms, p99 {p99} ms  {}",
         level.conclusion
     );
-    for reason in &level.verdict_reasons {
-        line.push_str("\n     ");
-        line.push_str(reason);
-    }
-    line
+    with_reasons(line, &level.verdict_reasons)
 }
 
 fn fit_lines(sweep: &Sweep) -> String {
