@@ -35,26 +35,22 @@ impl LaneAccount {
 
     /// This and what other lanes did.
     pub fn and(&self, other: &Self) -> Self {
-        Self {
-            system_calls: self.system_calls + other.system_calls,
-            allocations: sum(self.allocations, other.allocations),
-            allocated_bytes: sum(self.allocated_bytes, other.allocated_bytes),
-        }
+        self.with(other, |one, other| one + other)
     }
 
     /// The difference between an earlier account of the same lanes and this one.
     pub fn since(&self, earlier: &Self) -> Self {
-        let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        self.with(earlier, u64::saturating_sub)
+    }
+
+    fn with(&self, other: &Self, count: fn(u64, u64) -> u64) -> Self {
+        let known = |one: Option<u64>, other: Option<u64>| Some(count(one?, other?));
         Self {
-            system_calls: self.system_calls.saturating_sub(earlier.system_calls),
-            allocations: grown(self.allocations, earlier.allocations),
-            allocated_bytes: grown(self.allocated_bytes, earlier.allocated_bytes),
+            system_calls: count(self.system_calls, other.system_calls),
+            allocations: known(self.allocations, other.allocations),
+            allocated_bytes: known(self.allocated_bytes, other.allocated_bytes),
         }
     }
-}
-
-fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    Some(one? + other?)
 }
 
 /// A way to ask the server for its account. It is asked at both ends of the steady window, by the coordinator, and may

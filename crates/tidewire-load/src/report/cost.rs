@@ -31,26 +31,19 @@ impl Cost {
     /// Shares of time are weighted by time, and costs of a message by messages.
     pub(super) fn merge(details: &[&StepDetail], kind: MergeKind) -> Self {
         let secs = |detail: &StepDetail| detail.window.steady_secs;
-        let client = Self {
+        // All parts share one server, and it cannot say which work it did for which part.
+        let servers = match kind {
+            MergeKind::Runs => details,
+            MergeKind::Parts => &[],
+        };
+        Self {
             client_cpu_pct: mean(details, |detail| detail.cost.client_cpu_pct, secs),
+            server_cpu_pct: mean(servers, |detail| detail.cost.server_cpu_pct, secs),
             client_ns_per_message: mean(details, |one| one.cost.client_ns_per_message, messages),
+            server_ns_per_message: mean(servers, |one| one.cost.server_ns_per_message, messages),
             steal_pct: mean(details, |detail| detail.cost.steal_pct, secs),
             client_lanes: merge_lanes(details, |cost| cost.client_lanes),
-            ..Self::default()
-        };
-        match kind {
-            MergeKind::Runs => Self {
-                server_cpu_pct: mean(details, |detail| detail.cost.server_cpu_pct, secs),
-                server_ns_per_message: mean(
-                    details,
-                    |one| one.cost.server_ns_per_message,
-                    messages,
-                ),
-                server_lanes: merge_lanes(details, |cost| cost.server_lanes),
-                ..client
-            },
-            // All parts share one server, and it cannot say which work it did for which part.
-            MergeKind::Parts => client,
+            server_lanes: merge_lanes(servers, |cost| cost.server_lanes),
         }
     }
 }

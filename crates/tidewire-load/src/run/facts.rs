@@ -7,6 +7,7 @@ use super::watch::Watch;
 use crate::agents::StepPlan;
 use crate::exchange::{StepLink, Times};
 use crate::format::{counted, thousands};
+use crate::lane_account::LaneAccount;
 use crate::report::{
     Cost, Distribution, LaneCost, ServerUsage, SloReport, StepDetail, StepTimes, Verdict, Window,
     WorkCounts, Workload,
@@ -113,30 +114,29 @@ impl StepFacts<'_, '_> {
         let secs = self.steady.length.as_secs_f64();
         let client_secs = ended.client_secs_since(&began);
         let server_secs = ended.server_secs_since(&began);
-        let percent_of = |cpu_secs: f64, lanes: f64| cpu_secs / (secs * lanes.max(1.0)) * 100.0;
+        let percent_of = |cpu_secs: Option<f64>, lanes: f64| {
+            let cpu_secs = cpu_secs.filter(|_| secs > 0.0)?;
+            Some(cpu_secs / (secs * lanes.max(1.0)) * 100.0)
+        };
         let lanes = self.lanes.min(self.plan.step.concurrency as usize) as f64;
         let server_lanes = f64::from(self.server.lanes.unwrap_or(1));
-        let messages =
-            self.outcome.counts.work.steady_sent + self.outcome.counts.work.steady_received;
+        let work = &self.outcome.counts.work;
+        let messages = work.steady_sent + work.steady_received;
         let by_message = |cpu_secs: f64| (messages > 0).then(|| cpu_secs * 1e9 / messages as f64);
+        let of_lanes = |now: Option<LaneAccount>, before: Option<LaneAccount>| {
+            LaneCost::of(&now?.since(&before?), messages)
+        };
         Cost {
-            client_cpu_pct: client_secs
-                .filter(|_| secs > 0.0)
-                .map(|cpu| percent_of(cpu, lanes)),
-            server_cpu_pct: server_secs
-                .filter(|_| secs > 0.0)
-                .map(|cpu| percent_of(cpu, server_lanes)),
+            client_cpu_pct: percent_of(client_secs, lanes),
+            server_cpu_pct: percent_of(server_secs, server_lanes),
             client_ns_per_message: client_secs.and_then(by_message),
             server_ns_per_message: server_secs.and_then(by_message),
             steal_pct: ended.stolen_pct_since(&began),
-            client_lanes: LaneCost::of(
-                &account.client_lanes.since(&account_before.client_lanes),
-                messages,
+            client_lanes: of_lanes(
+                Some(account.client_lanes),
+                Some(account_before.client_lanes),
             ),
-            server_lanes: account
-                .server_lanes
-                .zip(account_before.server_lanes)
-                .and_then(|(now, before)| LaneCost::of(&now.since(&before), messages)),
+            server_lanes: of_lanes(account.server_lanes, account_before.server_lanes),
         }
     }
 
