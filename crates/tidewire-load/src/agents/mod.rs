@@ -300,9 +300,10 @@ impl Agent {
 impl Service for Agents {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         let place = cx.tag() as usize;
-        self.link
-            .set_server_agent(cx.peer_agent().unwrap_or_default());
-        self.link.set_encryption(cx.encryption());
+        let link = &self.link;
+        let agent = || cx.peer_agent().unwrap_or_default().to_owned();
+        link.server_agent.get_or_init(agent);
+        link.encryption.get_or_init(|| cx.encryption());
         if let Some(expires_ns) = cx.credentials_expire_ns(cx.session()) {
             self.link.tokens.note_expiry(expires_ns);
         }

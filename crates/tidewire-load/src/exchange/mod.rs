@@ -37,9 +37,10 @@ pub(crate) struct StepLink {
     pub(crate) send_errors: Counter,
     /// Lanes that have sent everything they had to.
     pub(crate) lanes_done: Counter,
-    server_agent: OnceLock<String>,
+    /// What the server says of itself on the first connection.
+    pub(crate) server_agent: OnceLock<String>,
     /// How the first connection was encrypted.
-    encryption: OnceLock<Option<Encryption>>,
+    pub(crate) encryption: OnceLock<Option<Encryption>>,
     pub(crate) tokens: StepTokens,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
@@ -128,10 +129,7 @@ impl StepLink {
     }
 
     pub(crate) fn start_ns(&self) -> Option<u64> {
-        match self.start_ns.load(Ordering::Acquire) {
-            0 => None,
-            start_ns => Some(start_ns),
-        }
+        Some(self.start_ns.load(Ordering::Acquire)).filter(|start_ns| *start_ns > 0)
     }
 
     pub(crate) fn stop_ns(&self) -> u64 {
@@ -150,22 +148,6 @@ impl StepLink {
     /// Agents logged in that are to keep up.
     pub(crate) fn normal_logins(&self) -> u64 {
         self.logins.get() - self.slow_logins.get()
-    }
-
-    pub(crate) fn set_server_agent(&self, agent: &str) {
-        self.server_agent.get_or_init(|| agent.to_owned());
-    }
-
-    pub(crate) fn set_encryption(&self, encryption: Option<Encryption>) {
-        self.encryption.get_or_init(|| encryption);
-    }
-
-    pub(crate) fn encryption(&self) -> Option<Encryption> {
-        *self.encryption.get()?
-    }
-
-    pub(crate) fn server_agent(&self) -> Option<&str> {
-        self.server_agent.get().map(String::as_str)
     }
 
     /// Called by lane `lane` once per turn.
@@ -195,17 +177,16 @@ impl StepLink {
     }
 
     pub(crate) fn sent(&self) -> u64 {
-        self.lanes
-            .iter()
-            .map(|lane| lane.sent.load(Ordering::Relaxed))
-            .sum()
+        self.sum(|lane| &lane.sent)
     }
 
     pub(crate) fn received(&self) -> u64 {
-        self.lanes
-            .iter()
-            .map(|lane| lane.received.load(Ordering::Relaxed))
-            .sum()
+        self.sum(|lane| &lane.received)
+    }
+
+    fn sum(&self, count: fn(&LaneLink) -> &AtomicU64) -> u64 {
+        let counts = self.lanes.iter().map(count);
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Adds what the lanes recorded since the last call to the whole and to `recent`. Called several times

@@ -327,16 +327,14 @@ impl<'p> StepRun<'p> {
         let rss = after
             .server_rss_bytes_max()
             .max(self.watch.server_rss_bytes_max);
-        let agent = self.link.server_agent().unwrap_or_default();
+        let agent = self.link.server_agent.get().map_or("", String::as_str);
+        let encryption = self.link.encryption.get().copied().flatten();
         ServerUsage {
             cpu_secs: after.server_secs_since(&self.usage_before),
             rss_bytes_max: (rss > 0).then_some(rss),
             lanes: agent_field(agent, "lanes=").and_then(|lanes| lanes.parse().ok()),
             poller: agent_field(agent, "poller=").map(str::to_owned),
-            encryption: self
-                .link
-                .encryption()
-                .map(|it| format!("{} {}", it.protocol, it.cipher_suite)),
+            encryption: encryption.map(|it| format!("{} {}", it.protocol, it.cipher_suite)),
         }
     }
 }
