@@ -144,6 +144,11 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
+    /// Whether it has no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Writes the table.
     pub fn write(&self, page: &mut String) {
         page.push_str("<div class=\"scroll\"><table><thead><tr>");

@@ -179,16 +179,22 @@ impl StepReport {
 
     /// Whether all limits were kept; a step without limits keeps them.
     pub fn keeps_slo(&self) -> bool {
-        self.detail
-            .as_ref()
-            .is_none_or(|detail| detail.slo.violations.is_empty())
+        !self.says(|detail| !detail.slo.violations.is_empty())
     }
 
     /// Whether the measurement is one that the scenario refuses to believe.
     pub fn is_refused(&self) -> bool {
-        self.detail
-            .as_ref()
-            .is_some_and(|detail| !detail.verdict.is_valid() && detail.verdict.enforced)
+        self.is_doubtful() && self.says(|detail| detail.verdict.enforced)
+    }
+
+    /// Whether its measurement is not to be believed, even if the scenario takes it all the same.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.says(|detail| !detail.verdict.is_valid())
+    }
+
+    /// Whether its details say so; a step without details says nothing.
+    fn says(&self, so: impl Fn(&StepDetail) -> bool) -> bool {
+        self.detail.as_deref().is_some_and(so)
     }
 
     /// Whether it is clean, keeps its limits and is believed.
@@ -198,9 +204,7 @@ impl StepReport {
 
     /// Whether lost messages are judged by a limit and are no problem by themselves.
     pub(super) fn allows_loss(&self) -> bool {
-        self.detail
-            .as_ref()
-            .is_some_and(|detail| detail.slo.limits_loss())
+        self.says(|detail| detail.slo.limits_loss())
     }
 }
 

@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 
 use super::latency::{detail, percentiles_of};
-use super::summary::is_doubtful;
 use super::{course_of_step, summary};
 use crate::format::{NOT_KNOWN, markup, milliseconds, thousands};
 use crate::page::figure::Figure;
@@ -32,7 +31,7 @@ pub(super) fn write(report: &Report, page: &mut String) {
 /// Index of the step whose figures stand at the top.
 pub(super) fn deciding_step(report: &Report) -> Option<usize> {
     let steps = || report.steps.iter().enumerate();
-    let failed = steps().find(|(_, step)| !step.passes() || is_doubtful(step));
+    let failed = steps().find(|(_, step)| !step.passes() || step.is_doubtful());
     let fastest = || steps().max_by(|(_, one), (_, other)| rate(one).1.total_cmp(&rate(other).1));
     failed.or_else(fastest).map(|(index, _)| index)
 }
@@ -40,7 +39,7 @@ pub(super) fn deciding_step(report: &Report) -> Option<usize> {
 fn write_tiles(report: &Report, index: usize, page: &mut String) {
     let step = &report.steps[index];
     if report.steps.len() > 1 {
-        let why = if step.passes() && !is_doubtful(step) {
+        let why = if step.passes() && !step.is_doubtful() {
             "the step with the highest rate"
         } else {
             "the first step that did not pass"

@@ -93,7 +93,7 @@ fn figure(id: impl Into<String>, title: &'static str, content: Result<Drawn, Str
 /// Writes the section of a step. The course of the step that decides is at the top of the page.
 fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut String) {
     let (name, verdict) = (markup(&step.step_name), summary::step_verdict(step));
-    let class = if step.passes() && !summary::is_doubtful(step) {
+    let class = if step.passes() && !step.is_doubtful() {
         "ok"
     } else {
         "bad"

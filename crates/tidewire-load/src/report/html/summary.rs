@@ -13,7 +13,7 @@ use crate::statistics::Latency;
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
     let conclusion = report.conclusion();
-    let is_doubtful = report.steps.iter().any(is_doubtful);
+    let is_doubtful = report.steps.iter().any(StepReport::is_doubtful);
     let (word, sentence) = match conclusion {
         Conclusion::Passed if is_doubtful => ("! Passed, but invalid", DOUBTFUL),
         Conclusion::Passed => ("✓ Passed", PASSED),
@@ -33,31 +33,22 @@ pub(super) fn verdict(report: &Report, page: &mut String) {
 
 /// The news that made it end so, worst first.
 pub(super) fn news(report: &Report, page: &mut String) {
-    let with_news = report
-        .steps
-        .iter()
-        .enumerate()
-        .filter(|(_, step)| !bad_news(step).is_empty());
-    let mut any = false;
-    for (index, step) in with_news {
-        if !any {
-            page.push_str("<dl class=\"news\" id=\"news\">\n");
-        }
-        any = true;
+    let all = (1..).zip(&report.steps);
+    let all = all.map(|(number, step)| (number, step, bad_news(step)));
+    let all: Vec<(usize, _, _)> = all.filter(|(.., news)| !news.is_empty()).collect();
+    if all.is_empty() {
+        return;
+    }
+    page.push_str("<dl class=\"news\" id=\"news\">\n");
+    for (number, step, news) in all {
         let name = markup(&step.step_name);
         // Writing to a string cannot fail.
-        let _ = write!(page, "<dt><a href=\"#step-{}\">{name}</a></dt>", index + 1);
-        write_news(step, page);
+        let _ = write!(page, "<dt><a href=\"#step-{number}\">{name}</a></dt>");
+        for news in news {
+            let _ = writeln!(page, "<dd>{}</dd>", markup(&news));
+        }
     }
-    if any {
-        page.push_str("</dl>\n");
-    }
-}
-
-fn write_news(step: &StepReport, page: &mut String) {
-    for news in bad_news(step) {
-        let _ = writeln!(page, "<dd>{}</dd>", markup(&news));
-    }
+    page.push_str("</dl>\n");
 }
 
 /// Every step in a line.
@@ -101,9 +92,14 @@ pub(super) fn overview(report: &Report, page: &mut String) {
             p999,
         ]);
     }
-    page.push_str("<section id=\"overview\"><h2>Steps</h2>\n");
-    if report.steps.is_empty() {
-        page.push_str("<p class=\"left-out\">No step was begun.</p>");
+    section(page, ("overview", "Steps"), &table, "No step was begun.");
+}
+
+/// A table under a heading, or a sentence in place of an empty one.
+fn section(page: &mut String, (id, title): (&str, &str), table: &Table, left_out: &str) {
+    let _ = writeln!(page, "<section id=\"{id}\"><h2>{title}</h2>");
+    if table.is_empty() {
+        let _ = write!(page, "<p class=\"left-out\">{left_out}</p>");
     } else {
         table.write(page);
     }
@@ -125,42 +121,26 @@ pub(super) fn step_verdict(step: &StepReport) -> &'static str {
         "✗ limit broken"
     } else if !step.is_clean() {
         "✗ failed"
-    } else if is_doubtful(step) {
+    } else if step.is_doubtful() {
         "! passed, but INVALID"
     } else {
         "✓ passed"
     }
 }
 
-/// Whether its measurement is not to be believed, even if the scenario takes it all the same.
-pub(super) fn is_doubtful(step: &StepReport) -> bool {
-    step.detail
-        .as_ref()
-        .is_some_and(|detail| !detail.verdict.is_valid())
-}
-
 pub(super) fn limits(report: &Report, page: &mut String) {
     let mut table = Table::new("step, verdict, limit, found".split(", "))
         .with_words(1)
         .with_words(2);
-    let mut any = false;
     for (number, step) in (1..).zip(&report.steps) {
         for limit in step_limits(step) {
-            any = true;
             let mut cells = vec![step_link(number, step)];
             cells.extend(limit.map(Cell::from));
             table.row(cells);
         }
     }
-    page.push_str("<section id=\"slo\"><h2>Limits</h2>\n");
-    if any {
-        table.write(page);
-    } else {
-        page.push_str(
-            "<p class=\"left-out\">The table of limits is left out: the scenario sets none.</p>",
-        );
-    }
-    page.push_str("</section>\n");
+    let left_out = "The table of limits is left out: the scenario sets none.";
+    section(page, ("slo", "Limits"), &table, left_out);
 }
 
 /// The verdict, the limit and the figure of each limit of a step.
