@@ -9,7 +9,6 @@
 mod expression;
 
 use std::cmp::Ordering;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -70,21 +69,6 @@ impl Slo {
             Objective::Loss => &mut self.loss_pct,
             Objective::DeliveryRatio => &mut self.delivery_ratio_min,
         }
-    }
-}
-
-impl fmt::Display for Slo {
-    /// An expression that parses to the same limits.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for objective in Objective::ALL {
-            if let Some(limit) = self.limit(objective) {
-                let (name, sign, unit) = (objective.name(), objective.sign(), objective.unit());
-                write!(formatter, "{separator}{name}{sign}{limit}{unit}")?;
-                separator = ",";
-            }
-        }
-        Ok(())
     }
 }
 
