@@ -3,6 +3,8 @@
 //! than a chart has room for, so neighbouring seconds are merged into a span. Counts are added. Percentiles cannot be
 //! added, so a span has those of its worst second.
 
+use crate::page::plot::Plot;
+use crate::page::scale::Axis;
 use crate::report::{Second, StepDetail};
 
 pub(super) struct Course {
@@ -109,20 +111,24 @@ impl Course {
     }
 
     /// Returns the phases that do not count, with begin, end and name.
-    pub(super) fn phases(&self) -> Vec<(f64, f64, &'static str)> {
+    pub(super) fn phases(&self) -> impl Iterator<Item = (f64, f64, &'static str)> {
         self.spans
             .chunk_by(|one, next| one.run == next.run && one.phase == next.phase)
             .filter(|spans| spans[0].phase != STEADY)
             .map(|spans| (spans[0].from, spans[spans.len() - 1].to, spans[0].phase))
-            .collect()
     }
 
-    pub(super) fn axis_title(&self) -> String {
-        if self.runs > 1 {
-            format!("seconds, {} runs or parts side by side", self.runs)
-        } else {
-            "seconds since the start".to_owned()
+    /// Returns a plot over the course, in which the phases that do not count are shaded.
+    pub(super) fn plot(&self, label: &str, y: Axis) -> Plot {
+        let title = match self.runs {
+            0 | 1 => "seconds since the start".to_owned(),
+            runs => format!("seconds, {runs} runs or parts side by side"),
+        };
+        let mut plot = Plot::new(label, Axis::until(title, self.secs), y);
+        for (from, to, phase) in self.phases() {
+            plot.band(from, to, phase);
         }
+        plot
     }
 
     /// Returns a sentence about the length of the spans, if seconds were merged.

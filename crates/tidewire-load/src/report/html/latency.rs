@@ -63,12 +63,8 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     if values.clone().next().is_none() {
         return Err(NOTHING_BACK.to_owned());
     }
-    let mut plot = Plot::new(
-        "p50, p99 and p99.9 over time",
-        Axis::until(course.axis_title(), course.secs),
-        Axis::logarithmic("ms", values.chain(limit)),
-    );
-    shade(&mut plot, &course);
+    let y = Axis::logarithmic("ms", values.chain(limit));
+    let mut plot = course.plot("p50, p99 and p99.9 over time", y);
     if let Some(limit) = limit {
         plot.rule(limit, "limit", format!("limit of p99: {limit} ms"));
     }
@@ -107,12 +103,7 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         return Err(NOTHING_BACK.to_owned());
     }
     let edges = counts().flat_map(|(edge, _)| [*edge, lower_edge(*edge)]);
-    let mut plot = Plot::new(
-        "Latency heat map",
-        Axis::until(course.axis_title(), course.secs),
-        Axis::logarithmic("ms", edges),
-    );
-    shade(&mut plot, &course);
+    let mut plot = course.plot("Latency heat map", Axis::logarithmic("ms", edges));
     let mut table =
         Table::new("time, messages, fastest ms, most around ms, slowest ms".split(", "));
     for span in &course.spans {
@@ -150,13 +141,6 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
     let about = "The scheduled latency of the messages that arrived in each second. The colour is the number of messages a second \
                  in a tenth of a decade. Each shade is four times the one before, so that a few slow ones stay visible.";
     Ok(plot.drawn(about, table))
-}
-
-/// Shades the phases that are not part of the figures.
-pub(super) fn shade(plot: &mut Plot, course: &Course) {
-    for (from, to, phase) in course.phases() {
-        plot.band(from, to, phase);
-    }
 }
 
 pub(super) fn detail(step: &StepReport) -> Result<&StepDetail, String> {

@@ -1,10 +1,9 @@
 //! The rate of messages over time.
 
 use super::course::Course;
-use super::latency::{detail, shade};
+use super::latency::detail;
 use crate::format::per_second;
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
-use crate::page::plot::Plot;
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, StepReport};
 
@@ -16,12 +15,8 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
         let offered = span.offered.unwrap_or(0.0);
         [offered, span.sent, span.received / receivers]
     });
-    let mut plot = Plot::new(
-        "Rate over time",
-        Axis::until(course.axis_title(), course.secs),
-        Axis::from_zero("messages a second", rates.fold(0.0, f64::max)),
-    );
-    shade(&mut plot, &course);
+    let y = Axis::from_zero("messages a second", rates.fold(0.0, f64::max));
+    let mut plot = course.plot("Rate over time", y);
     let received = if receivers > 1.0 {
         format!("received ÷ {receivers:.0}")
     } else {
