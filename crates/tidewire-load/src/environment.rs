@@ -40,6 +40,7 @@ impl Environment {
     pub fn detect(version: &str, commit: &str) -> Self {
         let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let memory_info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             cpu: or_unknown(cpu_name(&cpu_info)),
@@ -47,21 +48,34 @@ impl Environment {
             kernel: or_unknown(&release),
             version: version.to_owned(),
             commit: or_unknown(commit),
-            memory_bytes: memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+            memory_bytes: bytes_of(&memory_info, "MemTotal"),
             virtualisation: (!cpu_info.is_empty()).then(|| virtualisation(&cpu_info)),
             command_line: Some(command_line(std::env::args_os())),
         }
     }
 }
 
+/// The values of a key in a file such as `/proc/cpuinfo`, whose lines are `key: value`.
+pub(crate) fn values<'t>(text: &'t str, key: &str) -> impl Iterator<Item = &'t str> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.filter_map(move |(found, value)| (found.trim() == key).then_some(value.trim()))
+}
+
+/// The bytes of a line such as `VmRSS:  1234 kB`.
+pub(crate) fn bytes_of(text: &str, key: &str) -> Option<u64> {
+    let kibibytes: u64 = values(text, key)
+        .next()?
+        .strip_suffix("kB")?
+        .trim_end()
+        .parse()
+        .ok()?;
+    kibibytes.checked_mul(1 << 10)
+}
+
 /// Whether the processor says that a hypervisor runs beneath it.
 pub(crate) fn is_virtual(cpu_info: &str) -> bool {
-    cpu_info
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .any(|(key, value)| {
-            key.trim() == "flags" && value.split_whitespace().any(|flag| flag == "hypervisor")
-        })
+    let mut flags = values(cpu_info, "flags").flat_map(str::split_whitespace);
+    flags.any(|flag| flag == "hypervisor")
 }
 
 /// The same in words, with the maker of the machine where the firmware names one.
@@ -74,15 +88,6 @@ fn virtualisation(cpu_info: &str) -> String {
         "" => "virtual machine".to_owned(),
         maker => format!("virtual machine ({maker})"),
     }
-}
-
-/// The first line of `/proc/meminfo` is `MemTotal: 8165432 kB`.
-fn memory_bytes(memory_info: &str) -> Option<u64> {
-    let total = memory_info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = total.split_whitespace().next()?.parse().ok()?;
-    kibibytes.checked_mul(1 << 10)
 }
 
 /// Words that hold a space or nothing are put between quotes, so that the line can be read as it was typed.
@@ -101,15 +106,11 @@ fn command_line(words: impl Iterator<Item = OsString>) -> String {
 /// The first processor's name. The key differs: `model name` on x86, `Model` or `Hardware` on boards with
 /// ARM, `uarch` on RISC-V.
 fn cpu_name(cpu_info: &str) -> &str {
-    ["model name", "Model", "Hardware", "uarch"]
-        .iter()
-        .find_map(|wanted| {
-            cpu_info
-                .lines()
-                .filter_map(|line| line.split_once(':'))
-                .find_map(|(key, value)| (key.trim() == *wanted).then_some(value))
-        })
-        .unwrap_or_default()
+    let keys = ["model name", "Model", "Hardware", "uarch"];
+    let mut names = keys
+        .into_iter()
+        .filter_map(|key| values(cpu_info, key).next());
+    names.next().unwrap_or_default()
 }
 
 fn or_unknown(text: &str) -> String {
@@ -147,11 +148,9 @@ mod tests {
 
     #[test]
     fn memory_virtualisation_and_command_line_are_read() {
-        assert_eq!(
-            memory_bytes("MemTotal:  4 kB\nMemFree: 1 kB\n"),
-            Some(4_096)
-        );
-        assert_eq!(memory_bytes("MemTotal: much\n"), None);
+        let memory_info = "MemTotal:  4 kB\nMemFree: 1 kB\n";
+        assert_eq!(bytes_of(memory_info, "MemTotal"), Some(4_096));
+        assert_eq!(bytes_of("MemTotal: much\n", "MemTotal"), None);
         assert!(virtualisation("flags\t\t: fpu hypervisor sse\n").starts_with("virtual machine"));
         assert_eq!(virtualisation("flags: fpu\n"), "none found");
         let words = ["tidewire", "load", "a file", ""].map(OsString::from);

@@ -7,6 +7,8 @@
 use std::fs;
 use std::io;
 
+use crate::environment::bytes_of;
+
 /// One reading of a process's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessSample {
@@ -48,8 +50,8 @@ impl ProcessSample {
         let ticks_per_sec = rustix::param::clock_ticks_per_second();
         Some(Self {
             cpu_secs: cpu_ticks(stat)? as f64 / ticks_per_sec as f64,
-            rss_bytes: status_bytes(status, "VmRSS:")?,
-            rss_bytes_max: status_bytes(status, "VmHWM:")?,
+            rss_bytes: bytes_of(status, "VmRSS")?,
+            rss_bytes_max: bytes_of(status, "VmHWM")?,
         })
     }
 }
@@ -103,13 +105,6 @@ fn machine_ticks(stat: &str) -> Option<MachineSample> {
     })
 }
 
-/// The value of a line such as `VmRSS:  1234 kB`, in bytes.
-fn status_bytes(status: &str, key: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-    kibibytes.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,9 +137,9 @@ mod tests {
     #[test]
     fn memory_lines_are_kibibytes() {
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t     4 kB\n";
-        assert_eq!(status_bytes(status, "VmHWM:"), Some(2 << 20));
-        assert_eq!(status_bytes(status, "VmRSS:"), Some(4096));
-        assert_eq!(status_bytes(status, "VmSwap:"), None);
+        assert_eq!(bytes_of(status, "VmHWM"), Some(2 << 20));
+        assert_eq!(bytes_of(status, "VmRSS"), Some(4096));
+        assert_eq!(bytes_of(status, "VmSwap"), None);
     }
 
     #[test]
