@@ -29,11 +29,38 @@ pub(crate) struct Config {
     pub(crate) agent: String,
     /// Unvalidated addresses over UDP may be sent more bytes than came from them.
     pub(crate) trusts_datagram_peers: bool,
+    /// The maximum age of connections that the server accepts. `None` for any age.
+    pub(crate) age: Option<ConnectionAge>,
     /// Options of the connections that lanes make.
     pub(crate) socket_options: SocketOptions,
     /// Options of the server's UDP sockets and of those that lanes open.
     pub(crate) datagram_options: DatagramOptions,
 }
+
+/// The maximum age of connections, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionAge {
+    pub(crate) max_ns: u64,
+    /// The time for a peer to end its connection after it was asked to.
+    pub(crate) grace_ns: u64,
+}
+
+impl ConnectionAge {
+    /// When a session that opened at this time is asked to end: up to a tenth before the maximum age, by a hash of its number.
+    /// Otherwise clients that connected together would all come back together.
+    pub(crate) fn end_ns(self, opened_ns: u64, session: u64) -> u64 {
+        let hash = session
+            .wrapping_add(opened_ns)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(31)
+            .wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let jitter_ns = hash % (self.max_ns / JITTER_PARTS).max(1);
+        opened_ns.saturating_add(self.max_ns - jitter_ns)
+    }
+}
+
+/// The part of the maximum age that the jitter may take.
+const JITTER_PARTS: u64 = 10;
 
 impl Config {
     /// Checks that a payload with `overhead_bytes` around it fits a frame that all subscribers of a room or topic get.
@@ -146,6 +173,31 @@ impl Policies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_end_within_the_last_tenth_and_not_together() {
+        let age = ConnectionAge {
+            max_ns: 1_000_000,
+            grace_ns: 0,
+        };
+        let mut ends: Vec<u64> = (0..1_000).map(|session| age.end_ns(5, session)).collect();
+        assert!(ends.iter().all(|end| (900_005..=1_000_005).contains(end)));
+        ends.sort_unstable();
+        for part in ends.chunks(100) {
+            let span = part[part.len() - 1] - part[0];
+            assert!(span < 30_000, "a tenth of them takes {span} of 100,000");
+        }
+        let never = ConnectionAge {
+            max_ns: u64::MAX,
+            grace_ns: 0,
+        };
+        assert_eq!(never.end_ns(u64::MAX, 1), u64::MAX);
+        let shortest = ConnectionAge {
+            max_ns: 1,
+            grace_ns: 0,
+        };
+        assert_eq!(shortest.end_ns(7, 1), 8);
+    }
 
     #[test]
     fn a_policy_needs_a_codec_that_can_announce_what_it_drops() {

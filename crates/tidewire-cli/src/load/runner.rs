@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
-use tidewire::{Address, Endpoint, SocketAddress};
+use tidewire::{Address, Endpoint};
 use tidewire_io::affinity::available_cores;
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
@@ -109,7 +109,10 @@ impl<'a> Runner<'a> {
             (None, Some(target)) if !self.arguments.serve => target.parse()?,
             (None, _) => return Ok(Chosen::Own(free()?)),
         };
-        let is_own = self.arguments.serve || port(&resolve(&address)?) == Some(0);
+        let is_own = self.arguments.serve
+            || resolve(&address)?
+                .socket_address()
+                .is_some_and(|at| at.port() == 0);
         Ok(match is_own {
             true => Chosen::Own(address),
             false => Chosen::Running(address),
@@ -225,16 +228,6 @@ fn app(scenario: &Scenario) -> anyhow::Result<&'static str> {
         return Err(Failure::configuration(what, remedy).into());
     }
     Ok(first)
-}
-
-/// The port of an address that has one.
-fn port(endpoint: &Endpoint) -> Option<u16> {
-    match endpoint {
-        Endpoint::Socket(SocketAddress::Tcp(address))
-        | Endpoint::Tls(address)
-        | Endpoint::Udp(address) => Some(address.port()),
-        _ => None,
-    }
 }
 
 fn resolve(target: &Address) -> anyhow::Result<Endpoint> {

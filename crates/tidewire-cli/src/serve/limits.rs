@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use tidewire::Limits;
+use tidewire::{Limits, ServerBuilder};
 
 use super::parse::parse_memory_bytes;
 use crate::connection::parse_seconds;
@@ -35,6 +35,15 @@ pub(super) struct LimitArguments {
     /// --memory-bytes-max counts
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().handshake_bytes_per_address_max)]
     handshake_bytes_per_address_max: usize,
+
+    /// Maximum age of a connection, in seconds: before it, clients are asked to connect again, so that a load balancer spreads
+    /// them anew [default: any age]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
+    connection_age_max: Option<Duration>,
+
+    /// How long a client may take to end a connection that has reached its maximum age, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds, allow_negative_numbers = true)]
+    connection_age_grace: Duration,
 }
 
 impl LimitArguments {
@@ -50,6 +59,14 @@ impl LimitArguments {
             handshake_timeout,
             login_timeout: handshake_timeout.max(defaults.login_timeout),
             ..defaults
+        }
+    }
+
+    /// Sets the maximum age of connections.
+    pub(super) fn limit_age(&self, builder: ServerBuilder) -> ServerBuilder {
+        match self.connection_age_max {
+            Some(max) => builder.connection_age_max(max, self.connection_age_grace),
+            None => builder,
         }
     }
 }

@@ -333,6 +333,7 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
+    builder = arguments.limits.limit_age(builder);
     if let Some(tls) = arguments.tls.settings()? {
         builder = builder.tls(tls);
         let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");

@@ -349,9 +349,13 @@ impl Connection {
         Handled::Done
     }
 
-    /// Schedules a go-away for the peer. It is sent once.
-    pub(super) fn tell_going(&mut self, code: GoAwayCode) {
-        self.tell(code, Words::ShuttingDown);
+    /// Schedules the go-away of a drain for the peer. It is sent once.
+    pub(super) fn tell_going(&mut self, reason: CloseReason) {
+        let words = match reason {
+            CloseReason::Shutdown => Words::ShuttingDown,
+            reason => Words::Reason(reason),
+        };
+        self.tell(GoAwayCode::Shutdown, words);
     }
 
     /// Schedules the reason of the close for the peer, if this side may still send it, and the reason has a code.

@@ -2,10 +2,9 @@
 //! is done.
 
 use super::{
-    CloseReason, Connection, Delivery, Inbound, NewWork, Outbound, Phase, Rules, Side, Then,
+    CloseReason, Connection, Delivery, Drain, Inbound, NewWork, Outbound, Phase, Rules, Side, Then,
     Written,
 };
-use crate::body::GoAwayCode;
 
 impl Connection {
     /// Closes the connection now. Unwritten output is lost. The first reason stays, also for a connection that only
@@ -52,18 +51,42 @@ impl Connection {
 
     /// Begins the shutdown of the server: the peer gets a go-away, or this side ends after its pending replies.
     pub fn drain(&mut self, rules: &Rules) {
-        self.is_draining = true;
+        self.begin_drain(rules, Drain::Shutdown, CloseReason::Shutdown);
+    }
+
+    /// Asks the peer of an open connection to come back with another one, as at a shutdown, because this one has reached its
+    /// maximum age. Close it after a while if the peer does not.
+    pub fn retire(&mut self, rules: &Rules) {
+        if self.drain == Drain::No {
+            self.begin_drain(rules, Drain::Age, CloseReason::ConnectionAge);
+        }
+    }
+
+    /// Whether [`Self::retire`] was called, and not [`Self::drain`].
+    #[must_use]
+    pub const fn is_retiring(&self) -> bool {
+        matches!(self.drain, Drain::Age)
+    }
+
+    /// Whether the server shuts down.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        matches!(self.drain, Drain::Shutdown)
+    }
+
+    fn begin_drain(&mut self, rules: &Rules, drain: Drain, reason: CloseReason) {
+        self.drain = drain;
         match self.outbound {
             // The connection is about to close, for its own reason.
             Outbound::Ending(_) => return,
-            Outbound::HalfClosed => return self.close(CloseReason::Shutdown),
-            _ if !self.is_open() => return self.close(CloseReason::Shutdown),
+            Outbound::HalfClosed => return self.close(reason),
+            _ if !self.is_open() => return self.close(reason),
             _ => {}
         }
         match self.side {
             // A server that this side connected to needs no go-away: the end of the stream is enough.
             Side::Accepting if rules.has_go_away => {
-                self.tell_going(GoAwayCode::Shutdown);
+                self.tell_going(reason);
                 self.new_work = if self.partial.has_frames() {
                     NewWork::ServedToBacklog
                 } else {
@@ -73,7 +96,7 @@ impl Connection {
             _ if self.delivery == Delivery::Lossy && !rules.has_go_away => {
                 // The peer may not know that it should answer this side's end with its own.
                 self.is_going_told = true;
-                self.finish(CloseReason::Shutdown);
+                self.finish(reason);
             }
             // All input that has arrived is read and answered before this side ends.
             _ => self.half_close(),
@@ -213,8 +236,11 @@ impl Connection {
     pub fn end_reason(&self) -> CloseReason {
         match self.peer_farewell() {
             Some(farewell) => CloseReason::GoAway(farewell.code),
-            None if self.is_draining => CloseReason::Shutdown,
-            None => CloseReason::PeerClosed,
+            None => match self.drain {
+                Drain::Shutdown => CloseReason::Shutdown,
+                Drain::Age => CloseReason::ConnectionAge,
+                Drain::No => CloseReason::PeerClosed,
+            },
         }
     }
 }

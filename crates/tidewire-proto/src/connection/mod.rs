@@ -27,7 +27,7 @@
 //!
 //! 1. Decode each frame under [`Connection::filter`]. Serve the kinds that the filter lets through, and pass every
 //!    other frame to [`Connection::handle_frame`].
-//! 2. After `handle_frame`, `handle_connected`, `handle_timeout` and `drain`, call [`Connection::poll_transmit`]: it
+//! 2. After `handle_frame`, `handle_connected`, `handle_timeout`, `drain` and `retire`, call [`Connection::poll_transmit`]: it
 //!    appends the frames that the connection itself has to send.
 //! 3. Write output, and report the result by [`Connection::handle_written`], [`Connection::handle_blocked`] or
 //!    [`Connection::handle_write_failed`]. [`Connection::wants`] says which events to wait for.
@@ -64,6 +64,7 @@ pub use timeouts::Overdue;
 
 use authentication::Authentication;
 use control::{ControlBudget, Pending};
+use state::Drain;
 use timeouts::Timing;
 
 /// Settings of all connections of a server or client. Times are in nanoseconds.
@@ -163,8 +164,8 @@ pub struct Connection {
     last_words: Option<Box<LastWords>>,
     /// Whether the peer was sent a go-away.
     is_going_told: bool,
-    /// The server of this connection is shutting down.
-    is_draining: bool,
+    /// The reason why this side asked the peer to end the connection, once it did.
+    drain: Drain,
     /// The server's name and version, from its welcome.
     peer_agent: Option<Box<PeerAgent>>,
     /// `None` for connections without credentials.
@@ -215,7 +216,7 @@ impl Connection {
             frame_bytes_max: rules.frame_bytes_max,
             last_words: None,
             is_going_told: false,
-            is_draining: false,
+            drain: Drain::No,
             peer_agent: None,
             authentication: None,
             partial: PartialFrame::default(),

@@ -59,13 +59,15 @@ pub enum CloseReason {
     CredentialsExpired,
     /// The unfinished handshakes of the peer's address held more memory than one address may.
     HandshakeLimit,
+    /// The connection reached the maximum age that the server allows, and was asked to come back.
+    ConnectionAge,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 23] = [
+    pub const NAMES: [&'static str; 24] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -88,6 +90,7 @@ impl CloseReason {
         "unauthenticated",
         "credentials_expired",
         "handshake_limit",
+        "connection_age",
         "io",
     ];
 
@@ -117,7 +120,8 @@ impl CloseReason {
             Self::Unauthenticated(_) => 19,
             Self::CredentialsExpired => 20,
             Self::HandshakeLimit => 21,
-            Self::Io(_) => 22,
+            Self::ConnectionAge => 22,
+            Self::Io(_) => 23,
         }
     }
 
@@ -133,7 +137,11 @@ impl CloseReason {
     pub const fn waits_for_answers(self) -> bool {
         matches!(
             self,
-            Self::PeerClosed | Self::Service | Self::Shutdown | Self::GoAway(_)
+            Self::PeerClosed
+                | Self::Service
+                | Self::Shutdown
+                | Self::ConnectionAge
+                | Self::GoAway(_)
         )
     }
 
@@ -148,7 +156,8 @@ impl CloseReason {
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
             Self::Handshake(HandshakeError::Refused { .. }) => None,
-            Self::Shutdown | Self::LaneFailed => Some(GoAwayCode::Shutdown),
+            // The peer should come back, as after the end of a server.
+            Self::Shutdown | Self::LaneFailed | Self::ConnectionAge => Some(GoAwayCode::Shutdown),
             Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
             // A client that speaks TLS learns from these bytes that this side does not.
@@ -216,6 +225,9 @@ impl fmt::Display for CloseReason {
             Self::HandshakeLimit => formatter.write_str(
                 "the unfinished handshakes of its address held more memory than they may",
             ),
+            Self::ConnectionAge => {
+                formatter.write_str("the connection reached its maximum age; connect again")
+            }
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

@@ -177,6 +177,16 @@ impl fmt::Debug for PauseReasons {
     }
 }
 
+/// Whether this side asked the peer to end the connection, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    No,
+    /// The server shuts down.
+    Shutdown,
+    /// The connection has reached its maximum age.
+    Age,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -180,6 +180,9 @@ impl Core {
         let shared = Arc::new(SessionShared::new(session, now_ns));
         session.profile.shared = Some(Arc::clone(&shared));
         self.shared.sessions.enter(shared);
+        if self.config.age.is_some() {
+            self.sessions.arm_timer(slot);
+        }
     }
 
     /// Removes a closed session.

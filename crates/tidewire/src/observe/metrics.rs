@@ -311,6 +311,8 @@ counters! {
     upstream_cancelled,
     /// Connections made to upstreams.
     upstream_connections,
+    /// Connections that reached their maximum age and were asked to end.
+    connections_retired,
     /// Messages of other threads that were appended to their session's output.
     sends_taken,
     /// Messages of other threads whose session had ended before its lane handled them.

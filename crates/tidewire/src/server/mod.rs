@@ -24,6 +24,7 @@ use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::auth::SharedAuthenticator;
+use crate::config::ConnectionAge;
 use crate::engine::Shared;
 use crate::lane::LaneThread;
 use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
@@ -84,6 +85,7 @@ pub struct ServerBuilder {
     limits: Limits,
     rooms: RoomDefaults,
     rate_limit: Option<RateLimit>,
+    age: Option<ConnectionAge>,
     sockets: SocketOptions,
     passed_sockets: Vec<PassedSocket>,
     spin_us: Option<u32>,
@@ -258,6 +260,7 @@ impl Default for ServerBuilder {
             limits: Limits::default(),
             rooms: RoomDefaults::default(),
             rate_limit: None,
+            age: None,
             sockets: SocketOptions::default(),
             passed_sockets: Vec::new(),
             spin_us: None,

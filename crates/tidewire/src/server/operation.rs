@@ -7,11 +7,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use super::Server;
-use crate::limits::Limits;
+use super::{Server, ServerBuilder};
+use crate::config::ConnectionAge;
+use crate::limits::{Limits, nanoseconds};
 use crate::mailbox::Mailbox;
 use crate::observe::LaneCounters;
 
@@ -106,6 +108,30 @@ impl WatchedLane {
     fn has_turned(&mut self) -> bool {
         let count = self.counters.system_calls.read();
         std::mem::replace(&mut self.seen, count) != count
+    }
+}
+
+impl ServerBuilder {
+    /// Sets the maximum age of accepted connections, so that clients spread over servers again behind a load balancer. A
+    /// connection that is up to a tenth younger gets a go-away with [`GoAwayCode::Shutdown`](crate::GoAwayCode::Shutdown), and
+    /// new requests of it are refused as at a shutdown. If its peer has not ended it after `grace`, the server closes it with
+    /// [`CloseReason::ConnectionAge`](crate::CloseReason::ConnectionAge). A client that was built with `reconnect` is back at
+    /// once. Default: connections may have any age.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidewire::Server;
+    ///
+    /// let builder = Server::builder().connection_age_max(Duration::from_secs(3_600), Duration::from_secs(10));
+    /// # drop(builder);
+    /// ```
+    #[must_use]
+    pub fn connection_age_max(mut self, max: Duration, grace: Duration) -> Self {
+        self.age = Some(ConnectionAge {
+            max_ns: nanoseconds(max).max(1),
+            grace_ns: nanoseconds(grace),
+        });
+        self
     }
 }
 

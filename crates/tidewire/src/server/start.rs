@@ -145,6 +145,7 @@ impl ServerBuilder {
             policies: Policies::of(&self.codec),
             agent,
             trusts_datagram_peers: self.trusts_datagram_peers,
+            age: self.age,
             socket_options: self.sockets.clone(),
             datagram_options: self.datagrams.clone(),
         };

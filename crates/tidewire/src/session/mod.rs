@@ -1,6 +1,7 @@
 //! Sessions: the identity, buffers and end of each connection, and the tables of a lane's sessions.
 
 mod adapt;
+mod age;
 mod answer;
 mod attached;
 mod broadcast;

@@ -21,7 +21,10 @@ impl LaneSessions {
             self.reactor.now_ns,
             is_unvalidated,
         );
-        let timer = deadline_ns.map(|deadline_ns| {
+        let age_ns = self.age_deadline_ns(slot).unwrap_or(u64::MAX);
+        let session = &mut self.slab[slot];
+        let timer = deadline_ns.map(|deadline_ns| deadline_ns.min(age_ns));
+        let timer = timer.map(|deadline_ns| {
             self.reactor
                 .timers
                 .insert(deadline_ns, TimerKey::Session(session.id))
@@ -34,6 +37,7 @@ impl LaneSessions {
     pub(crate) fn check_session(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
         self.slab[slot].timer = None;
+        self.check_age(slot);
         let now_ns = self.reactor.now_ns;
         let is_unvalidated = self.slab[slot].is_unvalidated_and_idle();
         let overdue = self.change(slot, |connection, rules| {
