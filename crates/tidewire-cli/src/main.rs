@@ -15,7 +15,6 @@ mod connection;
 mod doctor;
 mod failure;
 mod generate;
-mod jwt;
 mod load;
 mod logging;
 mod output;

@@ -318,8 +318,6 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
 }
 
 fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyhow::Result<Server> {
-    let codec = arguments.codec.name().to_owned();
-    let lanes = arguments.lanes;
     let protection = Protection {
         authenticates: authenticator.is_some(),
         is_waived: arguments.insecure,
@@ -327,7 +325,7 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
     exposure::check(&arguments.binds, protection)?;
     let mut builder = Server::builder()
         .codec(arguments.codec.clone())
-        .lanes(lanes)
+        .lanes(arguments.lanes)
         .poller(arguments.poller)
         .limits(arguments.limits.limits())
         .coalesce_max(arguments.coalesce_ms_max)
@@ -374,10 +372,16 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);
+    tell_ready(arguments, &server)?;
+    Ok(server)
+}
+
+/// Tells on stdout where the server listens.
+fn tell_ready(arguments: &ServeArguments, server: &Server) -> anyhow::Result<()> {
     let ready = Ready {
-        addresses: addresses(arguments, &server)?,
-        codec,
-        lanes,
+        addresses: addresses(arguments, server)?,
+        codec: arguments.codec.name().to_owned(),
+        lanes: arguments.lanes,
         poller: server.poller().to_string(),
     };
     let text = match arguments.json {
@@ -390,7 +394,7 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         tracing::info!("listening on {}", ready.addresses.join(", "));
         output::remember(Err(error));
     }
-    Ok(server)
+    Ok(())
 }
 
 /// Returns the addresses for clients, with the framing if it is not the codec's own.

@@ -37,7 +37,7 @@ pub(crate) struct StepLink {
     pub(crate) send_errors: Counter,
     /// Lanes that have sent everything they had to.
     pub(crate) lanes_done: Counter,
-    /// What the server says of itself on the first connection.
+    /// The server's words about itself on the first connection.
     pub(crate) server_agent: OnceLock<String>,
     /// How the first connection was encrypted.
     pub(crate) encryption: OnceLock<Option<Encryption>>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
 
-use crate::users::{UsersError, parse};
+use super::{UsersError, parse};
 
 /// A file of issuers.
 #[derive(Debug)]

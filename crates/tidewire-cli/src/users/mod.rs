@@ -2,6 +2,8 @@
 //!
 //! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the line.
 
+mod jwt;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -23,7 +25,7 @@ use tidewire::auth::{
 use tidewire::{RateLimit, WhenExceeded};
 
 use crate::config::{ConfigError, check_text};
-use crate::jwt::JwtFile;
+use jwt::JwtFile;
 
 /// Why users, or the issuers of their tokens, cannot be used.
 #[derive(Debug, Error)]
@@ -503,7 +505,7 @@ mod tests {
     /// The error of an unknown key lists all that there are.
     #[test]
     fn the_keys_of_a_user_are_in_the_document() {
-        let page = include_str!("../../../docs/identity.md");
+        let page = include_str!("../../../../docs/identity.md");
         let error = read("[[users]]\nnone = 1").unwrap_err().to_string();
         let (_, keys) = error.split_once("expected one of ").unwrap();
         let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
