@@ -61,13 +61,15 @@ pub enum CloseReason {
     HandshakeLimit,
     /// The connection reached the maximum age that the server allows, and was asked to come back.
     ConnectionAge,
+    /// The peer wanted the page of a WebSocket server, and got it.
+    Paged,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 24] = [
+    pub const NAMES: [&'static str; 25] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -91,6 +93,7 @@ impl CloseReason {
         "credentials_expired",
         "handshake_limit",
         "connection_age",
+        "paged",
         "io",
     ];
 
@@ -121,7 +124,8 @@ impl CloseReason {
             Self::CredentialsExpired => 20,
             Self::HandshakeLimit => 21,
             Self::ConnectionAge => 22,
-            Self::Io(_) => 23,
+            Self::Paged => 23,
+            Self::Io(_) => 24,
         }
     }
 
@@ -181,6 +185,7 @@ impl CloseReason {
             | Self::GoAway(_)
             | Self::Layer(_)
             | Self::HandshakeLimit
+            | Self::Paged
             | Self::Io(_) => None,
         }
     }
@@ -228,6 +233,7 @@ impl fmt::Display for CloseReason {
             Self::ConnectionAge => {
                 formatter.write_str("the connection reached its maximum age; connect again")
             }
+            Self::Paged => formatter.write_str("the peer wanted a page, and got it"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

@@ -79,6 +79,12 @@ pub trait Layer: fmt::Debug + Send {
     /// Whether its peer has announced that no more plaintext follows.
     fn has_ended(&self) -> bool;
 
+    /// Whether its peer wanted a page and no connection. The page is among its own records, and the connection ends when they
+    /// are sent.
+    fn has_paged(&self) -> bool {
+        false
+    }
+
     /// Appends the record that announces the end of the plaintext. It is called at most once.
     fn close(&mut self, network: &mut Vec<u8>);
 
@@ -156,6 +162,9 @@ pub enum LayerError {
     /// One side refused the other in the handshake of the layer.
     #[error("the handshake was refused")]
     Refused,
+    /// The peer wanted the page of a WebSocket server, and got it.
+    #[error("the peer got a page")]
+    Paged,
     /// The layer has more answers for its peer than [`OUTPUT_BYTES_MAX`], because the peer does not take them.
     #[error("the peer requests answers and does not read them")]
     Flood,

@@ -131,6 +131,12 @@ impl Stack {
         self.top().is_some_and(|layer| layer.has_ended())
     }
 
+    /// Whether the peer wanted a page, and all of it has been taken from [`Self::unsent`].
+    #[must_use]
+    pub fn has_paged(&self) -> bool {
+        self.held_output() == 0 && self.top().is_some_and(|layer| layer.has_paged())
+    }
+
     /// Accepts plaintext as far as there is room, and makes records of it. Returns how many bytes it accepted; 0 before
     /// the layers are ready and after they were closed.
     ///

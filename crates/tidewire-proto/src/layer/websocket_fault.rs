@@ -24,6 +24,12 @@ pub enum WebSocketFault {
     /// The request does not begin with `GET`.
     #[error("the handshake has another method than GET")]
     BadMethod,
+    /// A request for the page of this address has another method than `GET` or `HEAD`.
+    #[error("a page is asked for with another method than GET or HEAD")]
+    BadPageMethod,
+    /// A page at another path was asked for.
+    #[error("there is no page at this path")]
+    NoSuchPage,
     /// The handshake is malformed, has a body, or repeats a header that must be there once.
     #[error("the handshake is malformed, or has a body or a header twice")]
     BadRequest,
@@ -119,8 +125,8 @@ impl WebSocketFault {
         Some(match self {
             Self::NotHttp | Self::BadRequest | Self::BadKey | Self::OtherCodec => 400,
             Self::ForeignOrigin => 403,
-            Self::OtherPath => 404,
-            Self::BadMethod => 405,
+            Self::OtherPath | Self::NoSuchPage => 404,
+            Self::BadMethod | Self::BadPageMethod => 405,
             Self::NotWebSocket | Self::WrongVersion => 426,
             Self::HeadersTooLong => 431,
             _ => return None,

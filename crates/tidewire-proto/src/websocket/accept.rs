@@ -1,7 +1,7 @@
 //! The server's side of the handshake.
 
 use super::http::{HEADERS_MAX, Headers, accept_key, is_key};
-use super::{MESSAGE_BYTES_MAX, MessageKind, Origins};
+use super::{MESSAGE_BYTES_MAX, MessageKind, Origins, WebPage};
 use crate::layer::WebSocketFault;
 
 /// A server's side of a handshake: its path, its codec, and the pages that may connect.
@@ -12,6 +12,17 @@ pub struct ServerTerms {
     pub(super) origins: Origins,
     pub(super) kind: MessageKind,
     pub(super) message_bytes_max: u64,
+    page: Option<WebPage>,
+}
+
+/// What a server answers to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// The handshake is accepted. Frames follow.
+    Accepted(Vec<u8>),
+    /// The request gets the page, and the connection ends.
+    Page(Vec<u8>),
 }
 
 impl ServerTerms {
@@ -25,7 +36,15 @@ impl ServerTerms {
             origins: Origins::default(),
             kind,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            page: None,
         }
+    }
+
+    /// Sets the page for requests to this path that do not ask for WebSocket. Without one they get status 426.
+    #[must_use]
+    pub fn page(mut self, page: WebPage) -> Self {
+        self.page = Some(page);
+        self
     }
 
     /// Sets the origins whose pages may connect. Default: those of the host itself, see [`Origins::allow`].
@@ -42,11 +61,11 @@ impl ServerTerms {
         self
     }
 
-    /// Judges the head of a request, with its empty line. Returns the answer, which accepts it.
+    /// Judges the head of a request, with its empty line. Returns the answer, which accepts it or is the page.
     ///
     /// # Errors
     /// The request is refused, with the [status](WebSocketFault::http_status) of the fault.
-    pub fn answer(&self, head: &[u8]) -> Result<Vec<u8>, WebSocketFault> {
+    pub fn answer(&self, head: &[u8]) -> Result<Answer, WebSocketFault> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(head) {
@@ -57,9 +76,18 @@ impl ServerTerms {
         let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
         let is_http_1_1 = request.version == Some(1);
         let headers = Headers::new(request.headers);
-        let key = check_upgrade(&headers, method, is_http_1_1)?;
         // The path has one spelling, so there is nothing to resolve and nothing to traverse.
         let path = target.split_once('?').map_or(target, |(path, _)| path);
+        if let Some(page) = &self.page
+            && !asks_for_websocket(&headers)
+        {
+            check_page(&headers, method)?;
+            return match path == self.path {
+                true => Ok(Answer::Page(page.answer(method == "GET"))),
+                false => Err(WebSocketFault::NoSuchPage),
+            };
+        }
+        let key = check_upgrade(&headers, method, is_http_1_1)?;
         if path != self.path {
             return Err(WebSocketFault::OtherPath);
         }
@@ -85,8 +113,29 @@ impl ServerTerms {
             answer.push_str("\r\n");
         }
         answer.push_str("\r\n");
-        Ok(answer.into_bytes())
+        Ok(Answer::Accepted(answer.into_bytes()))
     }
+}
+
+fn asks_for_websocket(headers: &Headers<'_>) -> bool {
+    headers.has_token("upgrade", "websocket") && headers.has_token("connection", "upgrade")
+}
+
+/// Checks a request for a page.
+fn check_page(headers: &Headers<'_>, method: &str) -> Result<(), WebSocketFault> {
+    if !matches!(method, "GET" | "HEAD") {
+        return Err(WebSocketFault::BadPageMethod);
+    }
+    match has_body(headers)? {
+        true => Err(WebSocketFault::BadRequest),
+        false => Ok(()),
+    }
+}
+
+/// A proxy and this server could disagree where a request with a body ends.
+fn has_body(headers: &Headers<'_>) -> Result<bool, WebSocketFault> {
+    let length = headers.single("content-length")?;
+    Ok(headers.has("transfer-encoding") || length.is_some_and(|bytes| bytes != "0"))
 }
 
 /// Checks that a request asks for WebSocket. Returns its key.
@@ -95,20 +144,13 @@ fn check_upgrade<'a>(
     method: &str,
     is_http_1_1: bool,
 ) -> Result<&'a str, WebSocketFault> {
-    let asks =
-        headers.has_token("upgrade", "websocket") && headers.has_token("connection", "upgrade");
-    if !asks {
+    if !asks_for_websocket(headers) {
         return Err(WebSocketFault::NotWebSocket);
     }
     if method != "GET" {
         return Err(WebSocketFault::BadMethod);
     }
-    // A proxy and this server could disagree where a request with a body ends.
-    let has_body = headers.has("transfer-encoding")
-        || headers
-            .single("content-length")?
-            .is_some_and(|bytes| bytes != "0");
-    if !is_http_1_1 || has_body {
+    if !is_http_1_1 || has_body(headers)? {
         return Err(WebSocketFault::BadRequest);
     }
     if headers.single("sec-websocket-version")? != Some("13") {
@@ -118,8 +160,8 @@ fn check_upgrade<'a>(
     key.filter(|key| is_key(key)).ok_or(WebSocketFault::BadKey)
 }
 
-/// The answer to a request that is refused. Nothing of the request is in it.
-pub(super) fn refusal(fault: WebSocketFault) -> Vec<u8> {
+/// The answer to a request that is refused. Nothing of the request is in it. The one to `HEAD` has no body.
+pub(super) fn refusal(fault: WebSocketFault, to_head: bool) -> Vec<u8> {
     let status = fault.http_status().unwrap_or(400);
     let reason = match status {
         403 => "Forbidden",
@@ -131,6 +173,7 @@ pub(super) fn refusal(fault: WebSocketFault) -> Vec<u8> {
     };
     let more = match fault {
         WebSocketFault::BadMethod => "Allow: GET\r\n",
+        WebSocketFault::BadPageMethod => "Allow: GET, HEAD\r\n",
         WebSocketFault::NotWebSocket | WebSocketFault::WrongVersion => {
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         }
@@ -150,6 +193,7 @@ pub(super) fn refusal(fault: WebSocketFault) -> Vec<u8> {
         fault => format!("{fault}\n"),
     };
     let bytes = body.len();
+    let body = if to_head { "" } else { &body };
     format!(
         "HTTP/1.1 {status} {reason}\r\n{more}Connection: {connection}\r\nContent-Type: text/plain; charset=utf-8\r\n\
          X-Content-Type-Options: nosniff\r\nContent-Length: {bytes}\r\n\r\n{body}"

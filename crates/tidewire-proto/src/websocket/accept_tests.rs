@@ -34,9 +34,10 @@ fn with(more: &str) -> Vec<u8> {
 fn answer(head: &[u8]) -> Result<String, WebSocketFault> {
     let terms = ServerTerms::new("/chat", "tw1", MessageKind::Binary)
         .origins(Origins::new(["https://app.example"]));
-    terms
-        .answer(head)
-        .map(|answer| String::from_utf8(answer).unwrap())
+    match terms.answer(head)? {
+        Answer::Accepted(answer) => Ok(String::from_utf8(answer).unwrap()),
+        Answer::Page(_) => panic!("there is no page"),
+    }
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn bad_requests_are_refused_with_their_reason() {
             "{}",
             String::from_utf8_lossy(&head)
         );
-        let refusal = String::from_utf8(refusal(fault)).unwrap();
+        let refusal = String::from_utf8(refusal(fault, false)).unwrap();
         let status = format!("HTTP/1.1 {} ", fault.http_status().unwrap());
         assert!(refusal.starts_with(&status), "{refusal}");
         let (head, body) = refusal.split_once("\r\n\r\n").unwrap();
@@ -145,7 +146,7 @@ fn header_injection_finds_nothing_that_is_repeated() {
 
 #[test]
 fn a_page_request_gets_a_helpful_answer() {
-    let text = String::from_utf8(refusal(WebSocketFault::NotWebSocket)).unwrap();
+    let text = String::from_utf8(refusal(WebSocketFault::NotWebSocket, false)).unwrap();
     assert!(
         text.starts_with("HTTP/1.1 426 Upgrade Required\r\n"),
         "{text}"
@@ -154,4 +155,61 @@ fn a_page_request_gets_a_helpful_answer() {
         text.contains("Sec-WebSocket-Version: 13") && text.contains("ws://"),
         "{text}"
     );
+}
+
+fn page() -> WebPage {
+    WebPage::html(&b"<p>hello"[..], "default-src 'none'").unwrap()
+}
+
+/// The answer of a server with a page.
+fn paged(head: &[u8]) -> Result<Answer, WebSocketFault> {
+    let terms = ServerTerms::new("/chat", "tw1", MessageKind::Binary);
+    terms.page(page()).answer(head)
+}
+
+#[test]
+fn a_request_without_upgrade_gets_the_page() {
+    for (line, has_body) in [
+        ("GET /chat HTTP/1.1", true),
+        ("GET /chat?room=lobby HTTP/1.1", true),
+        ("GET /chat HTTP/1.0", true),
+        ("HEAD /chat HTTP/1.1", false),
+    ] {
+        let answer = paged(&head(&[line, "Host: a", "Origin: https://evil.example"]));
+        assert_eq!(answer, Ok(Answer::Page(page().answer(has_body))), "{line}");
+    }
+    let accepted = paged(&head(&LINES)).unwrap();
+    assert!(matches!(accepted, Answer::Accepted(_)), "{accepted:?}");
+}
+
+/// The page has one spelling of its path. Nothing is resolved.
+#[test]
+fn there_is_one_page_and_two_methods() {
+    use WebSocketFault as Fault;
+    for (line, fault) in [
+        ("GET / HTTP/1.1", Fault::NoSuchPage),
+        ("HEAD /chat/ HTTP/1.1", Fault::NoSuchPage),
+        ("GET /chat/../chat HTTP/1.1", Fault::NoSuchPage),
+        ("GET /../../etc/passwd HTTP/1.1", Fault::NoSuchPage),
+        ("GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1", Fault::NoSuchPage),
+        ("GET http://a/chat HTTP/1.1", Fault::NoSuchPage),
+        ("POST /chat HTTP/1.1", Fault::BadPageMethod),
+        ("DELETE / HTTP/1.1", Fault::BadPageMethod),
+        ("get /chat HTTP/1.1", Fault::BadPageMethod),
+    ] {
+        assert_eq!(paged(&head(&[line, "Host: a"])), Err(fault), "{line}");
+    }
+    for more in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+        let request = head(&["GET /chat HTTP/1.1", "Host: a", more]);
+        assert_eq!(paged(&request), Err(Fault::BadRequest), "{more}");
+    }
+    let other = paged(&changed(0, "GET / HTTP/1.1", ""));
+    assert_eq!(other, Err(Fault::OtherPath));
+}
+
+#[test]
+fn a_refusal_of_head_has_no_body() {
+    let text = String::from_utf8(refusal(WebSocketFault::NoSuchPage, true)).unwrap();
+    assert!(text.starts_with("HTTP/1.1 404 "), "{text}");
+    assert!(text.ends_with("\r\n\r\n"), "{text}");
 }

@@ -6,7 +6,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::accept::{ServerTerms, refusal};
+use super::accept::{Answer, ServerTerms, refusal};
 use super::connect::ClientTerms;
 use super::frame::{NO_CODE, Opcode, close_frame, header};
 use super::http::HeadEnd;
@@ -39,6 +39,8 @@ enum Phase {
     /// The client waits for the answer, in which this key must be.
     Connecting(Arc<ClientTerms>, HeadEnd, String),
     Open,
+    /// The peer wanted the page, and gets it.
+    Paged,
     Failed(WebSocketFault),
 }
 
@@ -93,8 +95,10 @@ impl WebSocketLayer {
                 let Some(bytes) = end.find(network)? else {
                     return Ok(0);
                 };
-                self.own = terms.answer(&network[..bytes])?;
-                self.phase = Phase::Open;
+                (self.phase, self.own) = match terms.answer(&network[..bytes])? {
+                    Answer::Accepted(answer) => (Phase::Open, answer),
+                    Answer::Page(answer) => (Phase::Paged, answer),
+                };
                 Ok(bytes)
             }
             Phase::Connecting(terms, end, key) => {
@@ -107,6 +111,8 @@ impl WebSocketLayer {
                 Ok(bytes)
             }
             Phase::Open => Ok(0),
+            // Further requests are not answered.
+            Phase::Paged => Ok(network.len()),
             Phase::Failed(fault) => Err(*fault),
         }
     }
@@ -154,9 +160,9 @@ impl WebSocketLayer {
     }
 
     /// Keeps what the peer must hear of a fault: an HTTP answer, or a close frame.
-    fn fail(&mut self, fault: WebSocketFault) -> LayerError {
+    fn fail(&mut self, fault: WebSocketFault, network: &[u8]) -> LayerError {
         self.own = match (&self.phase, fault) {
-            (Phase::Accepting(..), fault) => refusal(fault),
+            (Phase::Accepting(..), fault) => refusal(fault, network.starts_with(b"HEAD ")),
             (Phase::Open, fault) => {
                 let mut frame = Vec::new();
                 let mask = self.next_mask();
@@ -231,9 +237,9 @@ impl Layer for WebSocketLayer {
         if let (Ok(_), Some(code)) = (taken, self.frames.close_code())
             && !matches!(code, 1000 | 1001 | NO_CODE)
         {
-            return Err(self.fail(WebSocketFault::Closed(code)));
+            return Err(self.fail(WebSocketFault::Closed(code), network));
         }
-        taken.map_err(|fault| self.fail(fault))
+        taken.map_err(|fault| self.fail(fault, network))
     }
 
     fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError> {
@@ -271,6 +277,10 @@ impl Layer for WebSocketLayer {
     fn is_ready(&self) -> bool {
         // A fault ends the connection, but a layer that was ready stays it.
         matches!(self.phase, Phase::Open) || self.is_closed
+    }
+
+    fn has_paged(&self) -> bool {
+        matches!(self.phase, Phase::Paged)
     }
 
     fn has_ended(&self) -> bool {

@@ -29,15 +29,17 @@ mod http;
 mod layer;
 mod mask;
 mod origin;
+mod page;
 mod reader;
 mod text;
 
-pub use accept::ServerTerms;
+pub use accept::{Answer, ServerTerms};
 pub use connect::ClientTerms;
 pub use frame::{MessageKind, close_frame, frame_header};
 pub use layer::WebSocketLayer;
 pub use mask::{Mask, Masks};
 pub use origin::Origins;
+pub use page::{PAGE_BYTES_MAX, WebPage, WebPageError};
 pub use reader::{Frames, Received, Side};
 
 /// The longest headers of a handshake, in bytes. Browsers send cookies, and servers commonly accept 8 KiB.

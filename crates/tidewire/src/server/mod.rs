@@ -34,7 +34,7 @@ use crate::service::{Service, Sessions, SharedService};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
-use crate::websocket::Origins;
+use crate::websocket::{Origins, WebPage};
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
 pub use error::ServeError;
@@ -101,6 +101,7 @@ pub struct ServerBuilder {
     allow_plaintext_credentials: bool,
     /// The pages that may open a WebSocket.
     origins: Origins,
+    page: Option<WebPage>,
     authenticator: Option<SharedAuthenticator>,
 }
 
@@ -273,6 +274,7 @@ impl Default for ServerBuilder {
             allow_plaintext_credentials: false,
             tls: None,
             origins: Origins::default(),
+            page: None,
             authenticator: None,
         }
     }

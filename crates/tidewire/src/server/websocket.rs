@@ -3,7 +3,7 @@
 use super::ServerBuilder;
 use crate::address::Address;
 use crate::transport::LayerFactory;
-use crate::websocket::{Origins, WebSocketAcceptor};
+use crate::websocket::{Origins, WebPage, WebSocketAcceptor};
 
 impl ServerBuilder {
     /// Sets the origins whose pages may connect to `ws://` and `wss://` addresses, such as `https://example.com`; `*` allows
@@ -18,9 +18,38 @@ impl ServerBuilder {
         self
     }
 
+    /// Serves this page at the path of each `ws://` and `wss://` address, to requests that do not ask for WebSocket. So a page
+    /// and its server have one address, and the page may connect without [`Self::websocket_origins`] if the host is an IP
+    /// address or `localhost`. Default: such requests get status 426, which says how to connect.
+    ///
+    /// A request for the page is bounded like a handshake: its headers, its time, and the memory that its address holds. The
+    /// counter [`closed_by("paged")`](crate::Metrics::closed_by) counts the pages.
+    ///
+    /// ```
+    /// use tidewire::websocket::WebPage;
+    /// use tidewire::{Chat, Server};
+    ///
+    /// let page = WebPage::html(&b"<!doctype html><title>my chat</title>"[..], "default-src 'self'")?;
+    /// let server = Server::builder()
+    ///     .listen("ws://127.0.0.1:0/")?
+    ///     .websocket_page(page)
+    ///     .start(|_lane| Chat::new())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn websocket_page(mut self, page: WebPage) -> Self {
+        self.page = Some(page);
+        self
+    }
+
     /// Puts WebSocket beneath the layers of its addresses.
     pub(super) fn accept_websockets(&mut self) {
-        let acceptor = WebSocketAcceptor::new(&self.addresses, &self.codec, &self.origins);
+        let acceptor = WebSocketAcceptor::new(
+            &self.addresses,
+            &self.codec,
+            &self.origins,
+            self.page.as_ref(),
+        );
         if let Some(acceptor) = acceptor {
             let make = move |address: &Address| acceptor.layer(address);
             self.layers = Some(LayerFactory::beneath(self.layers.take(), make));

@@ -32,7 +32,7 @@ use tidewire_proto::layer::Layer;
 use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
 
 pub use tidewire_proto::layer::WebSocketFault;
-pub use tidewire_proto::websocket::Origins;
+pub use tidewire_proto::websocket::{Origins, PAGE_BYTES_MAX, WebPage, WebPageError};
 
 use crate::address::{Address, WebSocketEndpoint};
 
@@ -45,10 +45,20 @@ pub(crate) struct WebSocketAcceptor {
 
 impl WebSocketAcceptor {
     /// Returns `None` if no address is one of WebSocket.
-    pub(crate) fn new(addresses: &[Address], codec: &AnyCodec, origins: &Origins) -> Option<Self> {
+    pub(crate) fn new(
+        addresses: &[Address],
+        codec: &AnyCodec,
+        origins: &Origins,
+        page: Option<&WebPage>,
+    ) -> Option<Self> {
         let terms = addresses.iter().filter_map(|address| {
-            let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec));
-            Some((address.clone(), Arc::new(terms.origins(origins.clone()))))
+            let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec))
+                .origins(origins.clone());
+            let terms = match page {
+                Some(page) => terms.page(page.clone()),
+                None => terms,
+            };
+            Some((address.clone(), Arc::new(terms)))
         });
         let terms: Vec<_> = terms.collect();
         (!terms.is_empty()).then_some(Self { terms })

@@ -4,6 +4,7 @@
 
 mod foreign;
 mod outgoing;
+mod page;
 mod refused;
 
 use tidewire::{Client, Server, ServerBuilder};

@@ -216,6 +216,10 @@ impl Transport for LayeredStream {
             if self.stack.is_ready() {
                 return Ok(true);
             }
+            if self.stack.has_paged() {
+                let _ = self.shutdown_write();
+                return Err(failure(LayerError::Paged));
+            }
             if self.stack.has_ended() {
                 return Err(ErrorKind::ConnectionReset.into());
             }
