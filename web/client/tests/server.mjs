@@ -13,7 +13,7 @@ process.on("exit", () => running.forEach((child) => child.kill("SIGKILL")))
 
 /** Starts `tidewire serve` with these arguments. Returns it when it listens. */
 export async function serve(...args) {
-  const child = spawn(binary, ["serve", "--json", "--exit-with-stdin", ...args], { stdio: ["pipe", "pipe", "inherit"], env: { ...process.env, TIDEWIRE_LOG: "warn" } })
+  const child = spawn(binary, ["serve", "--json", "--exit-with-stdin", ...args], { stdio: ["pipe", "pipe", "inherit"], env: { ...process.env, RUST_LOG: "warn" } })
   running.add(child)
   child.once("exit", () => running.delete(child))
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()

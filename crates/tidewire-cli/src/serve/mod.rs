@@ -12,6 +12,7 @@ mod reload;
 mod rpc;
 mod sink;
 mod summary;
+mod web;
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -180,6 +181,15 @@ pub(crate) struct ServeArguments {
     #[arg(long = "ws-origin", value_name = "ORIGIN")]
     ws_origin: Vec<String>,
 
+    /// Serve a chat page for browsers at the paths of the ws:// and wss:// addresses, for --app chat
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    web: bool,
+
     #[command(flatten)]
     tls: ServerTlsArguments,
 
@@ -347,6 +357,9 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
     if !arguments.ws_origin.is_empty() {
         builder = builder.websocket_origins(&arguments.ws_origin);
     }
+    if let Some(page) = web::page(arguments)? {
+        builder = builder.websocket_page(page);
+    }
     if let Some(authenticator) = authenticator {
         builder = builder.authenticate(authenticator);
     }
@@ -473,6 +486,7 @@ Examples:
   tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-tokens tokens
   tidewire serve --bind tls://0.0.0.0:8443 --tls-cert server.pem --tls-key server.key --auth-jwt jwt.toml
   tidewire serve --bind ws://127.0.0.1:8080/chat     for pages in browsers, and then: tidewire chat ws://127.0.0.1:8080/chat
+  tidewire serve --bind ws://127.0.0.1:8080 --web     then open http://127.0.0.1:8080 in a browser
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
   tidewire serve --app rpc --codec uvrpc --bind tcp://127.0.0.1:5555 --bind 'ipc:///tmp/uvrpc.sock?framing=none'
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082

@@ -27,6 +27,7 @@ fn the_commands_of_the_tutorial_work() {
 #[test]
 fn the_commands_of_the_guides_work() {
     for page in [
+        "browser",
         "codecs",
         "command-line",
         "identity",
@@ -370,8 +371,9 @@ fn repository() -> PathBuf {
 /// The host and port of an address that has them.
 fn host_and_port(address: &str) -> Option<&str> {
     let behind = |scheme| address.strip_prefix(scheme);
-    let schemes = ["tcp://", "tls://", "udp://"];
-    schemes.into_iter().find_map(behind)
+    let schemes = ["tcp://", "tls://", "udp://", "ws://"];
+    let place = schemes.into_iter().find_map(behind)?;
+    place.split('/').next()
 }
 
 /// Whether a line is what a document says, where `…` stands for anything.

@@ -1,5 +1,8 @@
 //! `serve --bind ws://` and the commands that connect to it.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use tempfile::TempDir;
 
 use crate::process::{Process, command};
@@ -48,4 +51,44 @@ fn an_open_websocket_needs_protection() {
         text.contains("no encryption and users") && text.contains("wss://"),
         "{text}"
     );
+}
+
+#[test]
+fn a_chat_page_is_served_at_the_path_of_its_websocket() {
+    let (_server, address) = Process::server_at("ws://127.0.0.1:0", &["--web"]);
+    let place = address.trim_start_matches("ws://").trim_end_matches('/');
+    let mut answer = String::new();
+    let mut stream = TcpStream::connect(place).unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("script-src 'sha256-"), "{answer}");
+    assert!(answer.contains("<title>Tidewire chat</title>"));
+    // It loads nothing from elsewhere.
+    assert!(!answer.contains("src=") && !answer.contains("https://"));
+    let mut chat = Process::chat(&address, "ann");
+    chat.expect("you are in lobby as ann");
+}
+
+#[test]
+fn a_page_without_a_chat_server_is_refused() {
+    for (flags, remedy) in [
+        (
+            &["--app", "rpc", "--bind", "ws://127.0.0.1:0"][..],
+            "--app chat",
+        ),
+        (
+            &["--codec", "lines", "--bind", "ws://127.0.0.1:0"],
+            "--codec tw1",
+        ),
+        (&["--bind", "tcp://127.0.0.1:0"], "--bind ws://"),
+    ] {
+        let arguments = [&["serve", "--web"], flags].concat();
+        let refused = command(&arguments).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(text.contains(remedy), "{text}");
+    }
 }

@@ -1,0 +1,267 @@
+/** The chat page of `tidewire serve --web`. Nothing that a name or a message contains ever becomes HTML. */
+
+import { Client, ConnectError, ErrorCode, RequestError, Room, RoomEvent, describe, visible } from "../client/src/index.js"
+import type { Event } from "../client/src/index.js"
+import { History, Line, View, element } from "./history.js"
+
+/** A room that this tab is in. */
+interface Place {
+  name: string
+  room: Room | undefined
+  history: History
+  unread: number
+  /** Who left, and when. */
+  away: Map<string, Date>
+}
+
+const find = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T
+const input = (id: string) => find<HTMLInputElement>(id)
+const view = new View(find("view"), find("above"), find("list"), find("below"), find("newest"))
+const places = new Map<string, Place>()
+let client: Client | undefined
+let present: Place | undefined
+let me = ""
+let isSidePlanned = false
+
+/** The server of this page is at its own address. */
+const address = location.href.replace(/^http/, "ws").replace(/[?#].*/, "")
+
+async function enter(): Promise<void> {
+  const [name, room, token] = [input("name").value.trim().normalize(), input("room").value.trim().normalize(), input("token").value.trim()]
+  find("refusal").textContent = ""
+  find<HTMLButtonElement>("go").disabled = true
+  try {
+    me = name
+    // The token is kept nowhere but in this tab's memory.
+    client = await Client.connect(address, { credentials: token, onEvent: hear })
+    await join(room)
+    find("enter").hidden = true
+    find("chat").hidden = false
+    say("note", `You are in ${room} as ${name}.`)
+    input("text").focus()
+  } catch (error) {
+    void client?.close()
+    client = undefined
+    places.clear()
+    find("refusal").textContent = refusal(error)
+    const isToken = error instanceof ConnectError && error.reason.code === 8
+    input(isToken ? "token" : "name").focus()
+    if (isToken) find("token").closest("details")!.open = true
+  } finally {
+    find<HTMLButtonElement>("go").disabled = false
+  }
+}
+
+function refusal(error: unknown): string {
+  if (error instanceof RequestError && error.code === ErrorCode.NameTaken) return `${visible(error.message)}. Try another name.`
+  return error instanceof Error ? visible(error.message) : String(error)
+}
+
+async function join(name: string): Promise<void> {
+  const known = places.get(name)
+  if (known) return show(known)
+  const place: Place = { name, room: undefined, history: new History(), unread: 0, away: new Map() }
+  places.set(name, place)
+  try {
+    place.room = await client!.join(name, me, { onEvent: (event) => hearRoom(place, event) })
+  } catch (error) {
+    places.delete(name)
+    throw error
+  }
+  show(place)
+}
+
+function show(place: Place): void {
+  present = place
+  place.unread = 0
+  find("title").textContent = place.name
+  document.title = `${place.name} · Tidewire chat`
+  view.show(place.history)
+  planSide()
+}
+
+/** Events of the connection. */
+function hear(event: Event): void {
+  switch (event.type) {
+    case "opened":
+      return state("connected")
+    case "reconnecting":
+      return state(`${event.cause}; trying again in ${Math.ceil(event.delay / 1000)} s`, true)
+    case "credentials_expire":
+      return state(`your token expires in ${Math.ceil(event.left / 1000)} s`, true)
+    case "closed":
+      return state(describe(event.reason), true)
+    case "error":
+      return say("gap", `Not said: ${visible(event.error.message)}`)
+    case "ended":
+      if (!find("chat").hidden) say("gap", "This page is not connected any more. Reload it to enter again.")
+  }
+}
+
+function hearRoom(place: Place, event: RoomEvent): void {
+  switch (event.type) {
+    case "message": {
+      const who = event.isPrivate ? `${visible(event.name)} (to you only)` : visible(event.name)
+      return add(place, { who, what: text(event.payload), at: new Date(), look: event.isPrivate ? "private" : "" })
+    }
+    case "presence": {
+      const name = visible(event.name)
+      if (event.event === "left") {
+        place.away.set(name, new Date())
+        if (place.away.size > AWAY_MAX) place.away.delete(place.away.keys().next().value!)
+      } else place.away.delete(name)
+      if (event.event !== "here") note(place, `${name} ${event.event}.`)
+      return planSide()
+    }
+    case "gap":
+      return add(place, { who: "", what: `${event.lost} messages are missing here: this page read too slowly.`, at: new Date(), look: "gap" })
+    case "interrupted":
+      return add(place, { who: "", what: "The connection ended here. Messages may be missing.", at: new Date(), look: "gap" })
+    case "resumed":
+      place.away.clear()
+      return note(place, "Connected again.")
+    case "refused":
+      return add(place, { who: "", what: `You are not in this room any more: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
+    case "removed":
+      return add(place, { who: "", what: "You were taken out of this room.", at: new Date(), look: "gap" })
+    case "error":
+      return add(place, { who: "", what: `Not said: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
+  }
+}
+
+const note = (place: Place, what: string) => add(place, { who: "", what, at: new Date(), look: "note" })
+
+function say(look: Line["look"], what: string): void {
+  if (present) add(present, { who: "", what, at: new Date(), look })
+}
+
+function add(place: Place, line: Line): void {
+  place.history.add(line)
+  if (place === present) {
+    view.plan()
+    speak(line)
+  } else if (line.look !== "note" && place.unread++ === 0) planSide()
+}
+
+let unspoken: Line[] = []
+
+/** Has a screen reader say what is new, at most once a second, and only the number of what comes faster. */
+function speak(line: Line): void {
+  unspoken.push(line)
+  if (unspoken.length > 1) return
+  setTimeout(() => {
+    const lines = unspoken.splice(0)
+    const words = lines.length > 4 ? [`${lines.length} new messages`] : lines.map((it) => (it.who ? `${it.who}: ${it.what}` : it.what))
+    const log = find("spoken")
+    log.append(...words.map((it) => element("p", "", it)))
+    while (log.childElementCount > 8) log.firstElementChild!.remove()
+  }, 1_000)
+}
+
+function state(words: string, isBad = false): void {
+  const line = find("state")
+  line.textContent = words
+  line.classList.toggle("bad", isBad)
+}
+
+/** Draws rooms and members before the next frame, once for all that changed. */
+function planSide(): void {
+  if (isSidePlanned) return
+  isSidePlanned = true
+  setTimeout(() => {
+    isSidePlanned = false
+    drawSide()
+  }, 50)
+}
+
+function drawSide(): void {
+  find("rooms").replaceChildren(...[...places.values()].map((place) => {
+    const button = element("button", "", place.name)
+    if (place.unread) button.append(element("span", "unread", place.unread > 99 ? "99+" : String(place.unread)))
+    if (place === present) button.setAttribute("aria-current", "true")
+    button.addEventListener("click", () => show(place))
+    return item(button)
+  }))
+  const names = [...(present?.room?.members.values() ?? [])].map(visible).sort((one, other) => one.localeCompare(other))
+  find("count").textContent = `(${names.length + 1})`
+  const rows = names.slice(0, MEMBERS_SHOWN_MAX).map((name) => {
+    const button = element("button", "", name)
+    button.title = `Write to ${name} only`
+    button.addEventListener("click", () => {
+      input("text").value = `/msg ${name} `
+      input("text").focus()
+    })
+    return item(button)
+  })
+  const more = names.length - MEMBERS_SHOWN_MAX
+  find("members").replaceChildren(element("li", "self", `${me} (you)`), ...rows, ...(more > 0 ? [element("li", "more", `and ${more} more`)] : []))
+  const away = [...(present?.away ?? [])].reverse()
+  find("away-title").hidden = away.length === 0
+  find("away").replaceChildren(...away.map(([name, at]) => element("li", "", `${name}, left at ${at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}`)))
+}
+
+function item(content: HTMLElement): HTMLElement {
+  const made = document.createElement("li")
+  made.append(content)
+  return made
+}
+
+async function send(): Promise<void> {
+  const field = input("text")
+  const words = field.value
+  const place = present
+  if (!words.trim() || !place?.room) return
+  const [, to, whispered] = /^\/msg (\S+) (.+)$/s.exec(words) ?? []
+  try {
+    if (to) await place.room.whisper(to.normalize(), whispered!)
+    else place.room.say(words)
+    if (field.value === words) field.value = ""
+    add(place, { who: to ? `${me} (to ${to} only)` : me, what: whispered ?? words, at: new Date(), look: to ? "private" : "mine" })
+  } catch (error) {
+    // The words stay in the field.
+    add(place, { who: "", what: `Not sent: ${refusal(error)}`, at: new Date(), look: "gap" })
+  }
+}
+
+async function leave(): Promise<void> {
+  const place = present
+  if (!place) return
+  places.delete(place.name)
+  await place.room?.leave().catch(() => {})
+  const [next] = places.values()
+  if (next) return show(next)
+  // Without a room there is nothing to see.
+  location.reload()
+}
+
+function on(id: string, event: string, act: () => unknown): void {
+  find(id).addEventListener(event, (cause) => {
+    cause.preventDefault()
+    act()
+  })
+}
+
+on("enter-form", "submit", enter)
+on("say-form", "submit", send)
+on("leave", "click", leave)
+on("join-form", "submit", async () => {
+  const field = input("other")
+  try {
+    await join(field.value.trim().normalize())
+    field.value = ""
+  } catch (error) {
+    say("gap", `Not joined: ${refusal(error)}`)
+  }
+})
+on("menu", "click", () => {
+  const isOpen = find("side").classList.toggle("open")
+  find("menu").setAttribute("aria-expanded", String(isOpen))
+})
+input("name").focus()
+
+const decoder = new TextDecoder()
+const text = (payload: Uint8Array) => decoder.decode(payload)
+
+/** Members that the list shows, and members that left. */
+const MEMBERS_SHOWN_MAX = 500
+const AWAY_MAX = 50

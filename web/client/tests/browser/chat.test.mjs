@@ -1,0 +1,218 @@
+// The chat page of `tidewire serve --web` in Chromium: two tabs, hostile names, a restart, many messages, and its picture.
+import assert from "node:assert/strict"
+import { mkdirSync } from "node:fs"
+import { after, before, test } from "node:test"
+import WebSocket from "ws"
+import { Client } from "../../dist/tidewire.js"
+import { serve } from "../server.mjs"
+import { launch } from "./chromium.mjs"
+
+const HOSTILE = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
+
+let browser
+before(async () => (browser = await launch()))
+after(() => browser.close())
+
+const chat = (bind = "ws://127.0.0.1:0", ...more) => serve("--app", "chat", "--bind", bind, "--web", ...more)
+const pageOf = (url) => url.replace("ws:", "http:")
+
+/** Opens the page and enters a room. Whatever the browser reports fails the test at `check`. */
+async function enter(context, url, name, room = "lobby") {
+  const page = await context.newPage()
+  const faults = []
+  page.on("pageerror", (error) => faults.push(String(error)))
+  page.on("console", (message) => message.type() === "error" && !/WebSocket connection/.test(message.text()) && faults.push(message.text()))
+  page.check_ = () => assert.deepEqual(faults, [])
+  await page.goto(pageOf(url))
+  await page.getByLabel("Name", { exact: true }).fill(name)
+  await page.getByLabel("Room", { exact: true }).fill(room)
+  await page.getByRole("button", { name: "Enter" }).click()
+  return page
+}
+
+const say = async (page, words) => {
+  await page.getByLabel("Message", { exact: true }).fill(words)
+  await page.keyboard.press("Enter")
+}
+
+test("two tabs chat, and no name or message becomes HTML", async () => {
+  const server = await chat()
+  const context = await browser.newContext()
+  const ann = await enter(context, server.url, "ann")
+  await ann.getByText("You are in lobby as ann.").waitFor()
+  // A name of markup is refused by the server, and the refusal is text.
+  const refused = await enter(context, server.url, HOSTILE)
+  await refused.getByRole("alert").filter({ hasText: "name" }).waitFor()
+  const bob = await enter(context, server.url, "bob")
+  await ann.getByText("bob joined.").waitFor()
+  await say(bob, HOSTILE)
+  await ann.locator("#list .what", { hasText: HOSTILE }).waitFor()
+  await say(ann, "/msg bob only for you")
+  await bob.locator("#list .private .what", { hasText: "only for you" }).waitFor()
+  await say(ann, "/msg eve are you there?")
+  await ann.getByText(/Not sent: .*eve/).or(ann.locator("#list .gap", { hasText: "Not sent" })).first().waitFor()
+  // A second room, with its unread messages.
+  await ann.getByLabel("Name of another room").fill("tea")
+  await ann.getByRole("button", { name: "Join" }).click()
+  await ann.locator("#title", { hasText: "tea" }).waitFor()
+  await say(bob, "unread")
+  await ann.locator("#rooms .unread", { hasText: "1" }).waitFor()
+  await ann.getByRole("button", { name: /lobby/ }).click()
+  await ann.locator("#list .what", { hasText: /^unread$/ }).waitFor()
+  await bob.close()
+  await ann.locator("#away li", { hasText: "bob, left at" }).waitFor()
+  for (const page of [ann, refused]) {
+    assert.doesNotMatch(await page.title(), /owned/)
+    assert.equal(await page.locator("img").count(), 0)
+    page.check_()
+  }
+  assert.equal(await ann.locator("script").count(), 1)
+  await context.close()
+  await server.stop()
+})
+
+/** A server that does not keep the rule for names: the page must show them as text as well. */
+test("a hostile server cannot make the page run its text", async () => {
+  const { WebSocketServer } = await import("ws")
+  const server = await chat()
+  const hostile = new WebSocketServer({ port: 0, host: "127.0.0.1" })
+  const text8 = (text) => [Buffer.byteLength(text), ...Buffer.from(text)]
+  const frame = (kind, flags, channel, rest) => Buffer.from([...u32(4 + rest.length), kind, flags, channel, 0, ...rest])
+  const u32 = (n) => [n & 255, (n >> 8) & 255, (n >> 16) & 255, n >>> 24]
+  hostile.on("connection", (socket) => {
+    socket.on("message", (data) => {
+      if (data[4] === 1) socket.send(frame(2, 0, 0, [1, 0, ...u32(0), ...u32(65536), ...u32(0), ...u32(1), ...u32(0), ...text8(HOSTILE)]))
+      if (data[4] !== 12) return
+      socket.send(frame(4, 0, 3, [...data.subarray(8, 12), ...u32(1), ...u32(2)]))
+      socket.send(frame(15, 0, 3, [1, ...u32(2), ...text8(HOSTILE)]))
+      socket.send(frame(11, 0, 3, [...u32(2), ...Buffer.from(HOSTILE)]))
+      socket.send(frame(5, 0, 3, [...u32(0), 9, 0, ...Buffer.from(HOSTILE)]))
+    })
+  })
+  const context = await browser.newContext()
+  const target = `ws://127.0.0.1:${hostile.address().port}/`
+  await context.routeWebSocket(/./, (route) => {
+    const upstream = new WebSocket(target)
+    const early = []
+    upstream.on("open", () => early.splice(0).forEach((data) => upstream.send(data)))
+    upstream.on("message", (data) => route.send(data))
+    route.onMessage((data) => (upstream.readyState === 1 ? upstream.send(data) : early.push(data)))
+  })
+  const page = await enter(context, server.url, "ann")
+  await page.locator("#list .who", { hasText: "<img" }).waitFor()
+  await page.locator("#members button", { hasText: "<img" }).waitFor()
+  await page.locator("#list .gap", { hasText: "Not said: <img" }).waitFor()
+  assert.doesNotMatch(await page.title(), /owned/)
+  assert.equal(await page.locator("img").count(), 0)
+  page.check_()
+  await context.close()
+  hostile.close()
+  hostile.clients.forEach((socket) => socket.terminate())
+  await server.stop()
+})
+
+test("a tab goes on after its server restarted", async () => {
+  const first = await chat()
+  const context = await browser.newContext()
+  const page = await enter(context, first.url, "ann")
+  await page.getByText("You are in lobby as ann.").waitFor()
+  await first.kill()
+  await page.locator("#state.bad", { hasText: "trying again" }).waitFor()
+  await say(page, "lost?")
+  await page.getByText(/Not sent: .*no connection/).waitFor()
+  const second = await chat(`ws://127.0.0.1:${new URL(first.url).port}`)
+  await page.getByText("Connected again.").waitFor()
+  const client = await Client.connect(second.url, { WebSocket })
+  const room = await client.join("lobby", "bob")
+  await say(page, "back")
+  for await (const event of room) if (event.type === "message") break
+  await client.close()
+  page.check_()
+  await context.close()
+  await second.stop()
+})
+
+/** Frames that took longer than 50 ms are reported, and not asserted: the machine may be busy. */
+test("10,000 messages, and the page still answers", async (t) => {
+  const server = await chat("ws://127.0.0.1:0", "--slow-subscriber", "drop_oldest")
+  const context = await browser.newContext()
+  const page = await enter(context, server.url, "ann")
+  await page.getByText("You are in lobby as ann.").waitFor()
+  await page.evaluate(() => {
+    globalThis.frames = []
+    let last = performance.now()
+    const tick = (now) => {
+      frames.push(now - last)
+      last = now
+      requestAnimationFrame(tick)
+    }
+    requestAnimationFrame(tick)
+  })
+  const client = await Client.connect(server.url, { WebSocket })
+  const room = await client.join("lobby", "bob")
+  for (let number = 0; number < 10_000; number++) {
+    if (number % 500 === 0) await client.drained()
+    room.say(`message ${number} ${"with some words ".repeat(number % 5)}`)
+  }
+  await page.locator("#list .what", { hasText: /^message 9999 / }).waitFor()
+  const during = await page.evaluate(() => frames.splice(0))
+  assert.ok((await page.locator("#list > li").count()) < 400, "only what is near the visible part is in the document")
+  // To the beginning and back, by keyboard.
+  await page.locator("#view").focus()
+  await page.keyboard.press("Home")
+  await page.locator("#list .what", { hasText: /^message 0 / }).waitFor()
+  await page.getByRole("button", { name: "Newest messages" }).click()
+  await page.locator("#list .what", { hasText: /^message 9999 / }).waitFor()
+  await say(page, "answered")
+  await page.locator("#list .mine", { hasText: "answered" }).waitFor()
+  const after = await page.evaluate(() => frames.splice(0))
+  const long = (all) => `${all.filter((it) => it > 50).length} of ${all.length} frames over 50 ms, longest ${Math.round(Math.max(...all))} ms`
+  t.diagnostic(`while 10,000 messages came: ${long(during)}`)
+  t.diagnostic(`while scrolling through them: ${long(after)}`)
+  page.check_()
+  await client.close()
+  await context.close()
+  await server.stop()
+})
+
+test("pictures of the page at all sizes", async () => {
+  const server = await chat()
+  const bots = []
+  for (const name of ["bob", "carol", "Дмитрий", "Zoë"]) {
+    const client = await Client.connect(server.url, { WebSocket })
+    bots.push([client, await client.join("lobby", name)])
+  }
+  const out = process.env.TIDEWIRE_PICTURES
+  if (out) mkdirSync(out, { recursive: true })
+  for (const colorScheme of ["light", "dark"]) {
+    for (const [width, height] of [[360, 740], [390, 844], [1000, 540], [1280, 800], [1920, 1080], [3840, 2160]]) {
+      const context = await browser.newContext({ colorScheme, viewport: { width, height }, locale: "en-GB" })
+      const page = await context.newPage()
+      await page.goto(pageOf(server.url))
+      if (out) await page.screenshot({ path: `${out}/enter-${width}-${colorScheme}.png` })
+      await page.getByLabel("Name", { exact: true }).fill("ann")
+      await page.getByRole("button", { name: "Enter" }).click()
+      await page.getByText("You are in lobby as ann.").waitFor()
+      bots[0][1].say("Is the new build on the test machine?")
+      bots[1][1].say("Since noon. Fan-out to 500 over WebSocket looks good, and nothing was lost.")
+      await page.locator("#list .what", { hasText: "Since noon" }).waitFor()
+      await say(page, "Then I try it from a browser now.")
+      await bots[2][1].whisper("ann", "The numbers are on the wiki.")
+      bots[3][1].say("Спасибо! Grüße aus dem Büro.")
+      const far = await bots[0][0].join("tea", "bob")
+      await far.leave()
+      await page.locator("#list .what", { hasText: "Grüße" }).waitFor()
+      // Nothing is wider than the screen.
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width)
+      if (out) await page.screenshot({ path: `${out}/chat-${width}-${colorScheme}.png` })
+      if (width === 390) {
+        await page.getByRole("button", { name: "Rooms and members" }).click()
+        await page.getByRole("button", { name: "carol" }).waitFor()
+        if (out) await page.screenshot({ path: `${out}/side-${width}-${colorScheme}.png` })
+      }
+      await context.close()
+    }
+  }
+  await Promise.all(bots.map(([client]) => client.close()))
+  await server.stop()
+})
