@@ -40,6 +40,13 @@ pub fn coarse_tick_ns() -> u64 {
     tick.tv_sec.cast_unsigned() * NS_PER_SEC + tick.tv_nsec.cast_unsigned()
 }
 
+/// Returns the processor time that the calling thread has used since it began, in nanoseconds. It costs a system call.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    used.tv_sec.cast_unsigned() * NS_PER_SEC + used.tv_nsec.cast_unsigned()
+}
+
 /// Returns the processor time that this process has used since it began, in nanoseconds: user and system time of all
 /// its threads, including ended ones, without its child processes. Any process can be queried, whoever owns it.
 ///
@@ -111,12 +118,8 @@ mod tests {
 
     /// Works until the thread's own clock shows so much processor time.
     fn work_for_ns(time_ns: u64) {
-        let used_ns = || {
-            let used = clock_gettime(ClockId::ThreadCPUTime);
-            used.tv_sec.cast_unsigned() * NS_PER_SEC + used.tv_nsec.cast_unsigned()
-        };
-        let until_ns = used_ns() + time_ns;
-        while used_ns() < until_ns {}
+        let until_ns = thread_cpu_ns() + time_ns;
+        while thread_cpu_ns() < until_ns {}
     }
 
     #[test]

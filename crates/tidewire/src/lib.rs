@@ -108,17 +108,19 @@ pub use mailbox::EnqueueError;
 pub use observe::log;
 pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use room::{
-    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError,
+    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, RoomFigures,
     SubscribeError,
 };
 pub use server::{Liveness, Readiness, ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError,
-    HandlerResult, Methods, NotOpen, Part, PubSub, Router, Service, SessionHandle, SessionSender,
-    Sessions, SharedService, Task, Upstream, UpstreamAddressError, UpstreamError,
+    HandlerResult, InspectError, Inspector, Methods, NotOpen, Part, PubSub, Router, Service,
+    SessionHandle, SessionSender, Sessions, SharedService, Task, Upstream, UpstreamAddressError,
+    UpstreamError,
 };
 pub use session::{
-    Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,
+    Broadcast, BroadcastReport, Lag, LaneFigures, SendError, SessionFigures, SessionId,
+    SessionView, TimerError, TimerId,
 };
 pub use transport::inproc::{InprocBindError, InprocConnectError};
 pub use transport::{ConnectFailure, TransportKind};

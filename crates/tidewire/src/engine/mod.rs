@@ -13,12 +13,13 @@ mod delivery;
 mod draining;
 mod handover;
 mod handshakes;
+mod inspect;
 mod lifecycle;
 mod replies;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::Poller;
@@ -34,7 +35,7 @@ pub(crate) use replies::{Origin, Replies};
 use crate::address::{Endpoint, WebSocketEndpoint};
 use crate::auth::Guard;
 use crate::config::Config;
-use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
+use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox, MessageQueue};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     /// Emptied frames of deferred answers, for reuse by their senders.
     pub(crate) spare_frames: Arc<SpareFrames>,
     pub(crate) lanes: Arc<Lanes>,
+    /// Held by the thread that asks the lanes about themselves.
+    pub(crate) inspecting: Mutex<LanesAsked>,
 }
 
 /// The layers of connections that lanes make.
@@ -154,6 +157,7 @@ impl Shared {
             cookies: Cookies::default(),
             spare_frames: Arc::default(),
             lanes: Arc::default(),
+            inspecting: Mutex::default(),
             config: Arc::new(config),
             outgoing,
         }

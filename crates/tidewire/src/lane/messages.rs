@@ -42,6 +42,7 @@ impl<S: Service> Lane<S> {
         *work += match &message {
             // A broadcast checks every session. A check costs a fraction of a send.
             LaneMessage::Broadcast(_) => 1 + self.core.sessions.len() / SESSIONS_PER_WORK,
+            LaneMessage::Inspect(_) => INSPECTION_WORK,
             LaneMessage::Batch(batch) => 1 + batch.len() / BATCH_BYTES_PER_WORK,
             _ => 1,
         };
@@ -75,6 +76,7 @@ impl<S: Service> Lane<S> {
                 handle_upstream_token(&mut self.core, number, token);
                 run_answers(&mut self.core);
             }
+            LaneMessage::Inspect(inspection) => self.core.inspect(*inspection),
             LaneMessage::Reauthenticate => self.core.reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
             LaneMessage::Drain { deadline_ns } => {
@@ -118,6 +120,9 @@ const WORK_PER_TURN_MAX: usize = 8 * WORK_PER_TURN;
 
 /// Sessions that a broadcast checks in the time of a send.
 const SESSIONS_PER_WORK: usize = 8;
+
+/// Sends that take as long as an answer about the lane.
+const INSPECTION_WORK: usize = 512;
 
 /// Bytes of a batch that are delivered in the time of a send. A mailbox full of batches is then about a turn's work.
 const BATCH_BYTES_PER_WORK: usize = 512;

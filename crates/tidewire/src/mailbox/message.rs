@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidewire_proto::connection::Farewell;
 
+use super::Inspection;
 use crate::auth::{Attempt, AuthOutcome, Token};
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
@@ -54,6 +55,8 @@ pub(crate) enum LaneMessage {
     Authenticated(Box<LateOutcome>),
     /// The credentials for a connection to the upstream of this number, or why there are none.
     UpstreamToken(Box<(u64, Result<Token, String>)>),
+    /// A question about the lane.
+    Inspect(Box<Inspection>),
     /// The users have changed: ask about all sessions again.
     Reauthenticate,
     /// Stop accepting, tell the peers, and stop when all sessions have ended, or at this time.
@@ -68,7 +71,8 @@ impl LaneMessage {
 
     /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
     /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
-    /// and one late answer about its peer. An upstream has one question for credentials at a time.
+    /// and one late answer about its peer. An upstream has one question for credentials at a time, and a lane one
+    /// question about itself.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
             Self::Answer(_)
@@ -77,7 +81,8 @@ impl LaneMessage {
             | Self::Reading { .. }
             | Self::Broadcast(_)
             | Self::Authenticated(_)
-            | Self::UpstreamToken(_) => true,
+            | Self::UpstreamToken(_)
+            | Self::Inspect(_) => true,
             Self::Batch(_)
             | Self::Adopt(_)
             | Self::Arrive { .. }
@@ -122,6 +127,7 @@ impl LaneMessage {
             | Self::Placed { .. }
             | Self::Authenticated(_)
             | Self::UpstreamToken(_)
+            | Self::Inspect(_)
             | Self::Reauthenticate
             | Self::Drain { .. }
             | Self::Stop => {}

@@ -22,6 +22,7 @@
 mod batch;
 mod enqueue;
 mod exchange;
+mod inspection;
 mod message;
 mod queue;
 
@@ -35,6 +36,7 @@ use tidewire_io::waker::LaneWaker;
 pub(crate) use batch::{BatchEntry, SpareBatches};
 pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
+pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
 pub(crate) use message::{LaneMessage, LateOutcome};
 pub(crate) use queue::MessageQueue;
 

@@ -112,7 +112,7 @@ impl DatagramDrop {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $name:ident),* $(,)?) => {
         #[derive(Debug, Default)]
         pub(crate) struct LaneCounters {
             $(pub(crate) $name: Counter,)*
@@ -141,7 +141,7 @@ macro_rules! counters {
         /// ```
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Metrics {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
             /// Bytes that the server's lanes hold for its peers, to within 64 KiB a lane; see
             /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
             pub memory_bytes: u64,
@@ -155,6 +155,23 @@ macro_rules! counters {
             pub room_dropped: [u64; DropReason::NAMES.len()],
             /// Datagrams dropped, by reason; see [`DatagramDrop::NAMES`].
             pub datagrams_dropped: [u64; DatagramDrop::NAMES.len()],
+        }
+
+        impl Metrics {
+            /// The counters that have no reason, each with its name, its meaning as its field documents it, and its count.
+            /// Exporters read them.
+            ///
+            /// ```
+            /// let metrics = tidewire::Metrics { frames_in: 7, ..tidewire::Metrics::default() };
+            /// let mut counters = metrics.counters();
+            /// assert!(counters.any(|counter| counter == ("frames_in", " Frames decoded.", 7)));
+            /// ```
+            pub fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [
+                    $((stringify!($name), concat!($($doc),*), self.$name),)*
+                ]
+                .into_iter()
+            }
         }
 
         impl LaneCounters {
@@ -395,6 +412,26 @@ impl MetricsReader {
     /// The counters of the first lane, which are also those of the server.
     pub(crate) fn first_lane(&self) -> &LaneCounters {
         &self.lanes[0]
+    }
+
+    /// Reads the counters of each lane at this moment, in the order of the lanes. The three figures of memory belong to the whole
+    /// server, and are 0 here.
+    ///
+    /// ```
+    /// use tidewire::{Context, Message, Server};
+    ///
+    /// let server = Server::builder().lanes(2).start(|_| |_: &mut Context<'_>, _: Message<'_>| Ok(()))?;
+    /// assert_eq!(server.metrics_reader().read_lanes().len(), 2);
+    /// # Ok::<(), tidewire::ServeError>(())
+    /// ```
+    #[must_use]
+    pub fn read_lanes(&self) -> Vec<Metrics> {
+        let read = |lane: &Arc<CachePadded<LaneCounters>>| {
+            let mut metrics = Metrics::default();
+            lane.add_to(&mut metrics);
+            metrics
+        };
+        self.lanes.iter().map(read).collect()
     }
 
     /// Reads the sum over all lanes at this moment.

@@ -2,6 +2,7 @@
 
 mod directory;
 mod fanout;
+mod figures;
 mod history;
 mod members;
 mod recorded;
@@ -13,6 +14,7 @@ mod shared_room;
 mod slow;
 mod topic;
 
+pub use figures::RoomFigures;
 pub use history::History;
 pub(crate) use history::PastMessage;
 pub use refusal::{

@@ -30,7 +30,7 @@ use crate::lane::LaneThread;
 use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
-use crate::service::{Service, Sessions, SharedService};
+use crate::service::{Inspector, Service, Sessions, SharedService};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
@@ -168,6 +168,12 @@ impl Server {
     #[must_use]
     pub fn sessions(&self) -> Sessions {
         Sessions::new(Arc::clone(&self.shared))
+    }
+
+    /// Returns a handle that asks the lanes for figures of themselves, their sessions and rooms. It outlives the server.
+    #[must_use]
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(Arc::clone(&self.shared))
     }
 
     /// Returns the current counters of all lanes.

@@ -72,6 +72,20 @@ impl Relief {
         self.memory.resize(SESSION_BYTES, 0);
     }
 
+    /// Bytes charged for what a session keeps.
+    pub(super) fn kept_bytes(&self, slot: usize) -> usize {
+        self.kept_bytes.get(slot).copied().unwrap_or_default()
+    }
+
+    /// Bytes charged for what all sessions keep. It reads eight bytes for each slot.
+    pub(super) fn kept_bytes_total(&self) -> usize {
+        self.kept_bytes.iter().sum()
+    }
+
+    pub(super) fn common_bytes(&self) -> usize {
+        self.common_bytes
+    }
+
     #[inline]
     fn charge_kept_bytes(&mut self, slot: usize, bytes: usize) {
         let charged = &mut self.kept_bytes[slot];
@@ -378,7 +392,7 @@ impl Session {
 
 /// Memory of a session beside its buffers and subscriptions: its entry, the part that other threads see, its timer, and its
 /// entries in the tables of lane, server and poller.
-const SESSION_BYTES: usize = size_of::<Session>() + 512;
+pub(super) const SESSION_BYTES: usize = size_of::<Session>() + 512;
 
 /// Memory of a membership or subscription.
 pub(crate) const MEMBERSHIP_BYTES: usize = size_of::<Membership>() + size_of::<usize>();

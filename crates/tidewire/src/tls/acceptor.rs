@@ -1,6 +1,7 @@
 //! The server's side: its certificate, and the layers of accepted connections.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use crossbeam_utils::CachePadded;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -8,6 +9,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use tidewire_proto::layer::Layer;
 
 use super::error::{PemPart, TlsError};
+use super::expiry::expiry;
 use super::layer::{TlsLayer, failed};
 use super::pem::Pem;
 use super::provider::{provider, ticketer, versions};
@@ -23,6 +25,8 @@ pub(crate) struct Acceptor {
     protocol: &'static str,
     /// Replaced by a reload. It is read once a connection.
     config: RwLock<Arc<ServerConfig>>,
+    /// The earliest end of a certificate of the chain, as of the last load that succeeded.
+    expires: RwLock<Option<SystemTime>>,
     /// The states of the files at the last load, whether it failed or not.
     seen: Mutex<[Option<FileState>; 3]>,
 }
@@ -58,11 +62,12 @@ impl Acceptor {
     /// Reads certificate and key. The codec's name is offered by ALPN.
     pub(crate) fn load(settings: ServerTls, protocol: &'static str) -> Result<Self, TlsError> {
         let seen = settings.files();
-        let config = settings.config(protocol)?;
+        let (config, expires) = settings.config(protocol)?;
         Ok(Self {
             settings,
             protocol,
             config: RwLock::new(Arc::new(config)),
+            expires: RwLock::new(expires),
             seen: Mutex::new(seen),
         })
     }
@@ -86,8 +91,9 @@ impl Acceptor {
         // Held to the end, so that of two reloads at once the later one reads the later files.
         let mut seen = self.seen();
         *seen = self.settings.files();
-        let config = Arc::new(self.settings.config(self.protocol)?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let (config, expires) = self.settings.config(self.protocol)?;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        *self.expires.write().unwrap_or_else(PoisonError::into_inner) = expires;
         Ok(())
     }
 
@@ -103,6 +109,13 @@ impl Acceptor {
 impl TlsReloader {
     pub(crate) fn new(acceptor: Arc<Acceptor>, counters: Arc<CachePadded<LaneCounters>>) -> Self {
         Self { acceptor, counters }
+    }
+
+    /// Returns when the first certificate of the chain in use expires. `None` if that cannot be read from it.
+    #[must_use]
+    pub fn expiry(&self) -> Option<SystemTime> {
+        let expires = self.acceptor.expires.read();
+        *expires.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the files now. The log says how it ended, and the counters
@@ -155,8 +168,10 @@ impl ServerTls {
         [self.chain.file_state(), self.key.file_state(), ca]
     }
 
-    fn config(&self, protocol: &str) -> Result<ServerConfig, TlsError> {
+    /// Reads the files. Returns the earliest expiry of a certificate of the chain, too.
+    fn config(&self, protocol: &str) -> Result<(ServerConfig, Option<SystemTime>), TlsError> {
         let chain = self.chain.certificates(PemPart::Chain)?;
+        let expires = chain.iter().filter_map(|it| expiry(it)).min();
         let key = self.key.key()?;
         let unusable = |error: rustls::Error| unusable(&self.chain, &self.key, &error);
         let builder = ServerConfig::builder_with_provider(provider())
@@ -189,7 +204,7 @@ impl ServerTls {
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
-        Ok(config)
+        Ok((config, expires))
     }
 }
 

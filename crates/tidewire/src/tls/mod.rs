@@ -14,6 +14,7 @@
 mod acceptor;
 mod connector;
 mod error;
+mod expiry;
 mod layer;
 mod pem;
 mod provider;

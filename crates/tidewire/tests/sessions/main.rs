@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod broadcast;
+mod inspector;
 mod lookup;
 mod send;
 mod shared;

@@ -1,0 +1,42 @@
+//! Answers to questions of other threads about the lane.
+
+use std::time::Duration;
+
+use tidewire_io::clock::{now_ns, thread_cpu_ns};
+
+use super::Core;
+use crate::mailbox::{Answered, Inspection, Question};
+use crate::session::LaneFigures;
+
+impl Core {
+    /// Answers a question, or a piece of it.
+    pub(crate) fn inspect(&self, inspection: Inspection) {
+        let answered = match inspection.question {
+            Question::Lane { asked_ns } => Answered::Lane(LaneFigures {
+                answered_after: Duration::from_nanos(now_ns().saturating_sub(asked_ns)),
+                cpu: Duration::from_nanos(thread_cpu_ns()),
+                ..self.sessions.lane_figures()
+            }),
+            Question::Sessions { from } => {
+                let mut figures = Vec::with_capacity(SESSIONS_PER_PIECE);
+                let next = self
+                    .sessions
+                    .inspect(from, SESSIONS_PER_PIECE, &mut figures);
+                Answered::Sessions(figures, next)
+            }
+            Question::Rooms { from } => {
+                let mut rooms = Vec::new();
+                let logs = &self.sessions.outbox.logs;
+                let next = self.rooms.inspect(logs, from, ROOMS_PER_PIECE, &mut rooms);
+                Answered::Rooms(rooms, next)
+            }
+        };
+        inspection.answer(answered);
+    }
+}
+
+/// Slots of sessions in one answer. An answer takes as long as a read of many messages.
+const SESSIONS_PER_PIECE: usize = 256;
+
+/// Aliases of rooms in one answer.
+const ROOMS_PER_PIECE: usize = 512;

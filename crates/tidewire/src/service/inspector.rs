@@ -1,0 +1,255 @@
+//! Figures of lanes, sessions and rooms for any thread, for dashboards and watchdogs.
+//!
+//! The lanes are asked by their mailboxes and answer between their other work, in pieces of bounded size. So nothing is counted
+//! for this while messages move, and a server that is not asked pays nothing. Rejected: figures that the lanes publish all the time, because
+//! each session would need atomics that nobody reads. Rejected: reading a lane's sessions from another thread under a lock, because
+//! every message would then take it.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tidewire_io::clock::now_ns;
+
+use crate::engine::Shared;
+use crate::mailbox::{Answered, Inspection, LaneMessage, LaneRoom, LanesAsked, Question};
+use crate::room::RoomFigures;
+use crate::session::{LaneFigures, SessionFigures};
+
+/// Asks the lanes of a server for figures, from any thread but a lane. [`Server::inspector`](crate::Server::inspector) returns it.
+/// Clones ask the same server. One question runs at a time, and the others wait for it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidewire::{Client, Context, Message};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+///     cx.reply(message.payload)
+/// })?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// client.request(b"hello").wait()?;
+///
+/// let inspector = server.inspector();
+/// let lanes = inspector.lanes(Duration::from_secs(10));
+/// assert_eq!(lanes[0].unwrap().sessions, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Inspector {
+    shared: Arc<Shared>,
+}
+
+/// A lane did not answer a question about itself. An error of [`Inspector::sessions`], which has an example of success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// The lane has ended, because the server ends or the lane failed.
+    #[error("lane {lane} has ended")]
+    Ended {
+        /// Its index.
+        lane: usize,
+    },
+    /// The lane did not answer in time: a handler blocks, or the machine is overloaded. Ask again later.
+    #[error("lane {lane} did not answer in time; look which handler takes this long")]
+    Late {
+        /// Its index.
+        lane: usize,
+    },
+}
+
+impl Inspector {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Asks every lane for its figures, and waits for the answers up to `within`. A lane that has ended, or that does not turn, has
+    /// none. A call costs a lane one message and one system call; it also reads eight bytes for each session.
+    #[must_use]
+    pub fn lanes(&self, within: Duration) -> Vec<Option<LaneFigures>> {
+        let mut round = Round::begin(&self.shared, within);
+        let mut figures = vec![None; self.shared.lanes.all().len()];
+        let asked_ns = now_ns();
+        let question = Question::Lane { asked_ns };
+        let asked = (0..figures.len()).filter(|lane| round.ask(*lane, question).is_ok());
+        let mut left = asked.count();
+        while left > 0 {
+            let Some((lane, answered)) = round.next() else {
+                break;
+            };
+            left -= 1;
+            if let Answered::Lane(found) = answered {
+                figures[lane] = Some(found);
+            }
+        }
+        figures
+    }
+
+    /// Calls `visit` with every open session, lane by lane. It asks for 256 at a time, and the lanes do their other work in between. So
+    /// the figures of two sessions are not of the same moment, and a session that opens meanwhile may be missing.
+    /// `within` is the longest time for one piece.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tidewire::{Client, Context, Message};
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// #     cx.reply(message.payload)
+    /// # })?;
+    /// # let client = Client::connect(&server.to_string()).wait()?;
+    /// # client.request(b"hello").wait()?;
+    /// let mut slowest = None;
+    /// server.inspector().sessions(Duration::from_secs(10), |session| {
+    ///     slowest = slowest.max(Some((session.queued_bytes, session.id)));
+    /// })?;
+    /// assert_eq!(slowest.unwrap().0, 0, "it takes everything");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InspectError`]. The sessions of other lanes were visited, and some of that lane's.
+    pub fn sessions(
+        &self,
+        within: Duration,
+        mut visit: impl FnMut(SessionFigures),
+    ) -> Result<(), InspectError> {
+        self.pieces(
+            within,
+            |from| Question::Sessions { from },
+            |answered| {
+                let Answered::Sessions(figures, next) = answered else {
+                    return None;
+                };
+                figures.into_iter().for_each(&mut visit);
+                next
+            },
+        )
+    }
+
+    /// Returns the rooms, topics and patterns that have members, by their numbers. `within` is the longest time for one piece, as for
+    /// [`Self::sessions`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tidewire::{Client, PubSub, Server};
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// let subscription = client.subscribe("weather.>").wait()?;
+    /// let rooms = server.inspector().rooms(Duration::from_secs(10))?;
+    /// assert_eq!((rooms[0].name.as_str(), rooms[0].members), ("weather.>", 1));
+    /// # drop(subscription);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InspectError`].
+    pub fn rooms(&self, within: Duration) -> Result<Vec<RoomFigures>, InspectError> {
+        let mut rooms = BTreeMap::new();
+        self.pieces(
+            within,
+            |from| Question::Rooms { from },
+            |answered| {
+                let Answered::Rooms(pieces, next) = answered else {
+                    return None;
+                };
+                pieces
+                    .into_iter()
+                    .for_each(|piece| add_room(&mut rooms, piece));
+                next
+            },
+        )?;
+        let directory = &self.shared.directory;
+        let named = rooms.into_values().filter_map(|mut room: RoomFigures| {
+            if !room.is_topic {
+                // A room that has just lost its last member has no name any more.
+                room.name = directory.name_of(room.alias)?.into();
+            }
+            Some(room)
+        });
+        Ok(named.collect())
+    }
+
+    /// Asks lane after lane, piece after piece. `take` returns where the next piece begins.
+    fn pieces(
+        &self,
+        within: Duration,
+        question: impl Fn(usize) -> Question,
+        mut take: impl FnMut(Answered) -> Option<usize>,
+    ) -> Result<(), InspectError> {
+        for lane in 0..self.shared.lanes.all().len() {
+            let mut from = Some(0);
+            while let Some(start) = from {
+                let mut round = Round::begin(&self.shared, within);
+                round.ask(lane, question(start))?;
+                let (_, answered) = round.next().ok_or_else(|| round.failure(lane))?;
+                from = take(answered);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_room(rooms: &mut BTreeMap<u16, RoomFigures>, piece: LaneRoom) {
+    let room = rooms.entry(piece.alias).or_default();
+    room.alias = piece.alias;
+    if let Some(pattern) = piece.pattern {
+        room.is_topic = true;
+        room.name = String::from(&*pattern);
+    }
+    room.members += piece.members;
+    room.messages = room.messages.max(piece.messages);
+    room.log_bytes += piece.log_bytes;
+    room.lanes += 1;
+    room.is_congested |= piece.is_congested;
+}
+
+/// Questions that are answered until one deadline. While it lives, no other thread asks.
+struct Round<'a> {
+    shared: &'a Shared,
+    asked: MutexGuard<'a, LanesAsked>,
+    deadline: Instant,
+    /// `None` when all questions were asked, so that a lane that ends without an answer is noticed.
+    reply: Option<Sender<(usize, Answered)>>,
+    answers: Receiver<(usize, Answered)>,
+}
+
+impl<'a> Round<'a> {
+    fn begin(shared: &'a Shared, within: Duration) -> Self {
+        let (reply, answers) = mpsc::channel();
+        Self {
+            shared,
+            asked: shared
+                .inspecting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+            deadline: Instant::now() + within,
+            reply: Some(reply),
+            answers,
+        }
+    }
+
+    fn ask(&self, lane: usize, question: Question) -> Result<(), InspectError> {
+        let reply = self.reply.as_ref();
+        let inspection = reply.and_then(|it| Inspection::new(question, lane, &self.asked, it));
+        let inspection = inspection.ok_or(InspectError::Late { lane })?;
+        let message = LaneMessage::Inspect(Box::new(inspection));
+        let mailbox = &self.shared.lanes.all()[lane];
+        mailbox
+            .post(message)
+            .map_err(|_| InspectError::Ended { lane })
+    }
+
+    fn next(&mut self) -> Option<(usize, Answered)> {
+        self.reply = None;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.answers.recv_timeout(left).ok()
+    }
+
+    /// The reason why a lane did not answer.
+    fn failure(&self, lane: usize) -> InspectError {
+        match self.shared.lanes.all()[lane].is_retired() {
+            true => InspectError::Ended { lane },
+            false => InspectError::Late { lane },
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The figures of sessions and lanes that other threads ask for.
+//!
+//! A lane copies what it knows anyway when it is asked. Nothing is counted for this while messages move.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidewire_proto::room::Policy;
+
+use super::relief::SESSION_BYTES;
+use super::{LaneSessions, Membership, Session, SessionId};
+use crate::address::Endpoint;
+use crate::auth::Identity;
+use crate::transport::{Transport, TransportKind};
+
+/// An open session at one moment. [`Inspector::sessions`](crate::Inspector::sessions) has an example.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SessionFigures {
+    /// Its number.
+    pub id: SessionId,
+    /// The index of its lane.
+    pub lane: usize,
+    /// The peer's address. Clients of a Unix socket and of the same process have none.
+    pub peer: Option<Endpoint>,
+    /// The kind of transport.
+    pub transport: TransportKind,
+    /// Whether a lane of this server opened the connection, and not the peer.
+    pub is_outgoing: bool,
+    /// The time when it opened, in nanoseconds on the clock of [`Context::now_ns`](crate::Context::now_ns).
+    pub opened_ns: u64,
+    /// The identity of its peer, on servers that ask.
+    pub identity: Option<Arc<Identity>>,
+    /// Its name in rooms. The peer chose it.
+    pub name: Option<Arc<str>>,
+    /// Bytes that the server's [memory limit](crate::Limits::memory_bytes_max) counts for the session itself, without rooms.
+    pub memory_bytes: usize,
+    /// Bytes of its output that the peer has not taken. Messages of rooms and topics are not among them.
+    pub queued_bytes: usize,
+    /// Requests whose answers are deferred.
+    pub unanswered: usize,
+    /// Whether the session is not read at the moment: it does not take its output, exceeds its rate, or a room is slow.
+    pub is_paused: bool,
+    /// Rooms that it is in.
+    pub rooms: usize,
+    /// Topics and patterns that it is subscribed to.
+    pub topics: usize,
+    /// The membership that is furthest behind. `None` if the session has received everything.
+    pub lag: Option<Lag>,
+}
+
+/// Messages of a room or topic that a subscriber has not received. Part of [`SessionFigures`], whose source has an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lag {
+    /// The number of the room or topic; see [`RoomFigures::alias`](crate::RoomFigures::alias).
+    pub alias: u16,
+    /// Messages that wait for the subscriber.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The reaction of the server when they become too many.
+    pub policy: Policy,
+}
+
+/// A lane at one moment. [`Inspector::lanes`](crate::Inspector::lanes) has an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneFigures {
+    /// The time from the question until the lane answered it: the rest of a turn, or waking the lane.
+    pub answered_after: Duration,
+    /// Processor time of the lane's thread since it began.
+    pub cpu: Duration,
+    /// Sessions, including those that have not finished their handshakes.
+    pub sessions: usize,
+    /// Bytes that the server's memory limit counts for the lane.
+    pub memory_bytes: usize,
+    /// Of these, the fixed cost of sessions.
+    pub session_bytes: usize,
+    /// Of these, output, partial frames and queued answers that sessions keep.
+    pub kept_bytes: usize,
+    /// Of these, spare buffers, and messages from and to other threads. The rest belongs to rooms and topics.
+    pub common_bytes: usize,
+}
+
+impl LaneSessions {
+    /// Adds the figures of up to `count_max` slots, beginning with slot `from`. Returns the next slot, if there may be more.
+    pub(crate) fn inspect(
+        &self,
+        from: usize,
+        count_max: usize,
+        figures: &mut Vec<SessionFigures>,
+    ) -> Option<usize> {
+        // Free slots count, because each is looked at.
+        let end = self.slab.capacity().min(from.saturating_add(count_max));
+        for slot in from..end {
+            if let Some(session) = self.slab.get(slot).filter(|session| session.announced) {
+                figures.push(self.figures(slot, session));
+            }
+        }
+        (end < self.slab.capacity()).then_some(end)
+    }
+
+    fn figures(&self, slot: usize, session: &Session) -> SessionFigures {
+        let profile = &session.profile;
+        let topics = session.memberships.iter().filter(|it| it.is_topic).count();
+        SessionFigures {
+            id: session.id,
+            lane: session.id.lane(),
+            peer: profile.peer.as_deref().cloned(),
+            transport: session.stream.kind(),
+            is_outgoing: session.connection.is_outgoing(),
+            opened_ns: profile.shared.as_ref().map_or(0, |shared| shared.opened_ns),
+            identity: profile.admitted.as_ref().map(|it| Arc::clone(&it.identity)),
+            name: profile.member.as_ref().map(|it| Arc::clone(&it.name)),
+            memory_bytes: SESSION_BYTES + self.relief.kept_bytes(slot),
+            queued_bytes: self.output(slot).len() + session.stream.pending_bytes(),
+            unanswered: session.unanswered_count(),
+            is_paused: session.connection.is_paused(),
+            rooms: session.memberships.len() - topics,
+            topics,
+            lag: self.lag(session),
+        }
+    }
+
+    fn lag(&self, session: &Session) -> Option<Lag> {
+        // Few sessions are in many rooms. The rest of a long list would hold the lane.
+        let memberships = session.memberships.iter().take(MEMBERSHIPS_LOOKED_AT);
+        let lag_of = |membership: &Membership| {
+            let log = self.outbox.logs.get(membership.room)?;
+            let subscriber = &membership.subscriber;
+            Some(Lag {
+                alias: membership.room,
+                messages: subscriber.messages_behind(log),
+                bytes: subscriber.bytes_behind(log),
+                policy: subscriber.policy(),
+            })
+        };
+        let lags = memberships.filter_map(lag_of);
+        lags.filter(|lag| lag.messages > 0)
+            .max_by_key(|lag| lag.bytes)
+    }
+
+    /// The lane's figures, but for those of its thread.
+    pub(crate) fn lane_figures(&self) -> LaneFigures {
+        LaneFigures {
+            sessions: self.len(),
+            memory_bytes: self.relief.memory.bytes(),
+            session_bytes: self.len() * SESSION_BYTES,
+            kept_bytes: self.relief.kept_bytes_total(),
+            common_bytes: self.relief.common_bytes(),
+            ..LaneFigures::default()
+        }
+    }
+}
+
+/// Memberships of a session that are searched for the one that is furthest behind.
+const MEMBERSHIPS_LOOKED_AT: usize = 64;
