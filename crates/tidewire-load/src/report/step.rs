@@ -8,7 +8,7 @@ use crate::ledger::ReceiverTotals;
 use crate::scenario::{Load, Pattern, Step};
 
 /// The result of one step; field for field an entry of `steps` in `report.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepReport {
     /// Name from the scenario.
@@ -89,14 +89,15 @@ pub struct StepReport {
 impl StepReport {
     /// Derives every figure of the report from what was measured.
     pub(crate) fn from_measurements(step: &Step, measured: StepMeasurements) -> Self {
-        let totals = &measured.totals;
+        let (totals, known) = (&measured.totals, &measured.known);
+        let (secs, total_sent) = (known.test_duration_secs, known.total_sent);
         let steady = Steady {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
             receive_tps: rate(measured.steady_received, measured.steady_secs),
         };
         // Only who gets a message back sees these.
         let seen = |count| (step.pattern != Pattern::Ingest).then_some(count);
-        let theoretical_tps = match (&step.load, &measured.detail) {
+        let theoretical_tps = match (&step.load, &known.detail) {
             // The rate may change, so what the window is compared with is what was due in it.
             (Load::Open { .. }, Some(detail)) => {
                 rate(detail.counts.steady_offered, measured.steady_secs)
@@ -107,37 +108,27 @@ impl StepReport {
             pattern: step.pattern,
             receivers: u64::from(step.senders()),
             logged_in: measured.logged_in,
-            sent: measured.total_sent,
-            logins: measured.login_failures,
-            sends: measured.send_errors,
+            sent: total_sent,
+            logins: known.total_login_failures,
+            sends: known.total_send_errors,
             receivers_unresolved: totals.receivers_unresolved,
         }
         .deliveries();
-        let mut detail = measured.detail.clone();
+        let mut detail = known.detail.clone();
         if let Some(detail) = &mut detail {
             detail.counts.failed_deliveries = failures;
         }
-        let success_rate = success_rate(
-            measured.total_sent,
-            totals.delivered,
-            totals.expected,
-            failures,
-        );
+        let success_rate = success_rate(total_sent, totals.delivered, totals.expected, failures);
         Self {
             step_name: step.name.clone(),
-            test_duration_secs: measured.test_duration_secs,
             concurrency: step.concurrency,
-            total_sent: measured.total_sent,
             total_received: totals.delivered,
-            send_tps: rate(measured.total_sent, measured.test_duration_secs),
-            receive_tps: rate(totals.delivered, measured.test_duration_secs),
-            total_login_failures: measured.login_failures,
-            total_send_errors: measured.send_errors,
+            send_tps: rate(total_sent, secs),
+            receive_tps: rate(totals.delivered, secs),
             error_rate: 1.0 - success_rate,
             success_rate,
-            latency: measured.latency,
             theoretical_tps,
-            attainment: attainment(detail.as_ref(), steady.send_tps, theoretical_tps),
+            attainment: attainment(detail.as_deref(), steady.send_tps, theoretical_tps),
             steady,
             expected_received: totals.expected,
             lost: totals.lost,
@@ -154,21 +145,17 @@ impl StepReport {
                 Pattern::Ingest => LATENCY_KIND_NONE.to_owned(),
                 _ => LATENCY_KIND_END_TO_END.to_owned(),
             },
-            latency_send: measured.latency_send,
             problems: problems(step, &measured),
             notes: notes(&measured),
-            server: measured.server,
-            client: measured.client,
-            detail: detail.map(Box::new),
+            detail,
+            ..measured.known
         }
     }
 
     /// A step that could not be measured.
     pub(crate) fn failed(step: &Step, cause: String) -> Self {
-        let measured = StepMeasurements {
-            problems: vec![cause],
-            ..StepMeasurements::default()
-        };
+        let mut measured = StepMeasurements::default();
+        measured.known.problems.push(cause);
         Self::from_measurements(step, measured)
     }
 
@@ -249,13 +236,11 @@ pub struct ClientUsage {
 /// Everything a step measured, before any figure is derived from it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepMeasurements {
-    pub(crate) test_duration_secs: f64,
-    pub(crate) total_sent: u64,
+    /// The part of the report that needs no derivation. Its problems and notes are those that no count shows, such as a
+    /// server that died.
+    pub(crate) known: StepReport,
     /// Agents that logged in, slow receivers left out.
     pub(crate) logged_in: u64,
-    /// Agents that could not connect or log in.
-    pub(crate) login_failures: u64,
-    pub(crate) send_errors: u64,
     /// The merged accounts of all receivers.
     pub(crate) totals: ReceiverTotals,
     /// Length of the steady window in seconds; 0 when the step had none.
@@ -263,23 +248,6 @@ pub(crate) struct StepMeasurements {
     pub(crate) steady_sent: u64,
     /// Distinct messages received within the steady window.
     pub(crate) steady_received: u64,
-    pub(crate) latency: Option<Latency>,
-    pub(crate) latency_send: Option<Latency>,
-    pub(crate) server: ServerUsage,
-    pub(crate) client: ClientUsage,
-    /// Other problems that make the step fail, such as a server that died.
-    pub(crate) problems: Vec<String>,
-    /// Other remarks for a reader.
-    pub(crate) notes: Vec<String>,
-    pub(crate) detail: Option<StepDetail>,
-}
-
-impl StepMeasurements {
-    /// Whether lost messages are judged by a limit and are no problem by themselves.
-    fn limits_loss(&self) -> bool {
-        let detail = self.detail.as_ref();
-        detail.is_some_and(|detail| detail.slo.limits_loss())
-    }
 }
 
 /// Events a second; 0 where there was no time for any.
@@ -290,7 +258,7 @@ pub(super) fn rate(count: u64, secs: f64) -> f64 {
 /// Worst first: what never came, what came wrong, what could not even be tried.
 fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
-    let (lost, unconfirmed) = if measured.limits_loss() {
+    let (lost, unconfirmed) = if measured.known.allows_loss() {
         (0, 0)
     } else {
         (totals.lost, totals.unconfirmed)
@@ -313,12 +281,15 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
         (totals.invented, "messages arrived that were never sent"),
         (totals.foreign, "messages arrived that belong elsewhere"),
         (
-            measured.login_failures,
+            measured.known.total_login_failures,
             "agents could not connect or log in",
         ),
-        (measured.send_errors, "messages could not be sent"),
+        (
+            measured.known.total_send_errors,
+            "messages could not be sent",
+        ),
     ]);
-    if measured.total_sent == 0 {
+    if measured.known.total_sent == 0 {
         problems.push("nothing was sent".to_owned());
     }
     if !totals.is_conserved() {
@@ -326,7 +297,7 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
             "the ledger does not close, a fault of the instrument: {totals:?}"
         ));
     }
-    problems.extend(measured.problems.iter().cloned());
+    problems.extend(measured.known.problems.iter().cloned());
     problems
 }
 
@@ -347,7 +318,7 @@ fn unconfirmed_text(pattern: Pattern) -> &'static str {
 fn notes(measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
     let mut notes = Vec::new();
-    if totals.unconfirmed > 0 && measured.limits_loss() {
+    if totals.unconfirmed > 0 && measured.known.allows_loss() {
         notes.push(format!(
             "{} expected deliveries are unconfirmed; the limits are judged as if they were lost",
             crate::format::thousands(totals.unconfirmed)
@@ -367,6 +338,6 @@ fn notes(measured: &StepMeasurements) -> Vec<String> {
             crate::format::thousands(totals.settled)
         ));
     }
-    notes.extend(measured.notes.iter().cloned());
+    notes.extend(measured.known.notes.iter().cloned());
     notes
 }

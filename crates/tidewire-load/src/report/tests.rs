@@ -27,21 +27,9 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
         p99_ms: 8.1,
         max_ms: 40.0,
     };
-    let mut measured = StepMeasurements {
+    let known = StepReport {
         test_duration_secs: 31.5,
         total_sent: 120_000,
-        logged_in: 500,
-        totals: ReceiverTotals {
-            receivers: 500,
-            receivers_tracked: 500,
-            expected: 59_880_000,
-            delivered: 59_880_000,
-            arrived: 59_880_000,
-            ..ReceiverTotals::default()
-        },
-        steady_secs: 24.0,
-        steady_sent: 96_000,
-        steady_received: 47_904_000,
         latency: Some(latency),
         latency_send: Some(Latency {
             max_ms: 0.05,
@@ -58,7 +46,22 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
             cpu_secs: 20.5,
             send_lag_p99_ms: Some(0.4),
         },
-        ..StepMeasurements::default()
+        ..StepReport::default()
+    };
+    let mut measured = StepMeasurements {
+        known,
+        logged_in: 500,
+        totals: ReceiverTotals {
+            receivers: 500,
+            receivers_tracked: 500,
+            expected: 59_880_000,
+            delivered: 59_880_000,
+            arrived: 59_880_000,
+            ..ReceiverTotals::default()
+        },
+        steady_secs: 24.0,
+        steady_sent: 96_000,
+        steady_received: 47_904_000,
     };
     spoil(&mut measured);
     let facts = Report {
@@ -196,15 +199,21 @@ fn one_lost_message_fails_the_run_and_never_rounds_up_to_success() {
 fn every_kind_of_trouble_is_a_problem() {
     type Spoil = fn(&mut StepMeasurements);
     let spoils: [(Spoil, &str); 10] = [
-        (|measured| measured.login_failures = 1, "could not connect"),
-        (|measured| measured.send_errors = 1, "could not be sent"),
+        (
+            |measured| measured.known.total_login_failures = 1,
+            "could not connect",
+        ),
+        (
+            |measured| measured.known.total_send_errors = 1,
+            "could not be sent",
+        ),
         (
             |measured| measured.totals.receivers_unresolved = 1,
             "wrong set",
         ),
         (|measured| measured.totals.reordered = 1, "out of order"),
         (
-            |measured| measured.problems.push("the server died".to_owned()),
+            |measured| measured.known.problems.push("the server died".to_owned()),
             "the server died",
         ),
         (
@@ -238,7 +247,7 @@ fn every_kind_of_trouble_is_a_problem() {
         report.validate().unwrap();
     }
     let silent = report_of(|measured| {
-        measured.total_sent = 0;
+        measured.known.total_sent = 0;
         measured.totals = ReceiverTotals::default();
     });
     assert_eq!(
@@ -317,8 +326,8 @@ fn contradictions_are_found() {
 #[test]
 fn times_that_were_not_measured_are_null_and_not_zero() {
     let report = report_of(|measured| {
-        (measured.latency, measured.latency_send) = (None, None);
-        measured.client.send_lag_p99_ms = None;
+        (measured.known.latency, measured.known.latency_send) = (None, None);
+        measured.known.client.send_lag_p99_ms = None;
     });
     let json = serde_json::to_value(&report).unwrap();
     assert!(schema().is_valid(&json));
@@ -340,7 +349,8 @@ fn times_that_were_not_measured_are_null_and_not_zero() {
 #[test]
 fn generated_reports_match_the_schema_and_survive_a_round_trip() {
     let schema = schema();
-    let unknown_server = |measured: &mut StepMeasurements| measured.server = ServerUsage::default();
+    let unknown_server =
+        |measured: &mut StepMeasurements| measured.known.server = ServerUsage::default();
     for mut report in [
         report_of(|_| {}),
         report_of(lose(17)),
@@ -538,7 +548,7 @@ fn the_table_says_the_worst_first_and_cannot_be_broken_by_a_name() {
 
 #[test]
 fn an_unobserved_server_says_so() {
-    let report = report_of(|measured| measured.server = ServerUsage::default());
+    let report = report_of(|measured| measured.known.server = ServerUsage::default());
     assert!(step_table(&report.steps[0]).contains("server      not observed"));
     let value = serde_json::to_value(&report).unwrap();
     assert_eq!(value["steps"][0]["server"]["cpu_secs"], Value::Null);

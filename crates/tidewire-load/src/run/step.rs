@@ -148,16 +148,12 @@ impl<'p> StepRun<'p> {
         };
         let detail = facts.detail(&mut notes);
         let client_cpu_secs = usage_after.client_secs_since(&self.usage_before);
-        let measured = StepMeasurements {
+        let work = &outcome.counts.work;
+        let known = StepReport {
             test_duration_secs: self.started.elapsed().as_secs_f64(),
             total_sent: outcome.sent,
-            logged_in: self.link.normal_logins(),
-            login_failures: self.link.login_failures.get(),
-            send_errors: outcome.counts.send_errors,
-            totals: outcome.totals,
-            steady_secs: steady.length.as_secs_f64(),
-            steady_sent: outcome.counts.work.steady_sent,
-            steady_received: outcome.counts.work.steady_received,
+            total_login_failures: self.link.login_failures.get(),
+            total_send_errors: outcome.counts.send_errors,
             latency: times.scheduled.summary(),
             latency_send: times.write.summary(),
             server,
@@ -167,7 +163,16 @@ impl<'p> StepRun<'p> {
             },
             problems,
             notes,
-            detail: Some(detail),
+            detail: Some(Box::new(detail)),
+            ..StepReport::default()
+        };
+        let measured = StepMeasurements {
+            known,
+            logged_in: self.link.normal_logins(),
+            totals: outcome.totals,
+            steady_secs: steady.length.as_secs_f64(),
+            steady_sent: work.steady_sent,
+            steady_received: work.steady_received,
         };
         Ok(StepReport::from_measurements(&self.plan.step, measured))
     }
