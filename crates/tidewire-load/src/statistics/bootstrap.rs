@@ -18,18 +18,10 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Returns the ends of the middle 95 % of the values of `draw`. NaN, such as a fit without a solution, is left
-    /// out. `None` if all values are NaN.
+    /// Returns the ends of the middle 95 % of the values of `draw`.
     pub(crate) fn interval(self, mut draw: impl FnMut(&mut Rng) -> f64) -> Option<(f64, f64)> {
         let mut random = Rng::with_seed(self.seed);
-        let mut figures: Vec<f64> = (0..self.resamples)
-            .map(|_| draw(&mut random))
-            .filter(|figure| !figure.is_nan())
-            .collect();
-        figures.sort_unstable_by(f64::total_cmp);
-        let last = figures.len().checked_sub(1)?;
-        let below = (figures.len() as f64 * LEFT_OUT / 2.0).floor() as usize;
-        Some((figures[below.min(last)], figures[last - below.min(last)]))
+        middle_of((0..self.resamples).map(|_| draw(&mut random)))
     }
 }
 
@@ -40,6 +32,15 @@ impl Default for Bootstrap {
             seed: 42,
         }
     }
+}
+
+/// The ends of the middle 95 % of these figures. NaN is left out; nothing if there is nothing else.
+pub(super) fn middle_of(figures: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let mut figures: Vec<f64> = figures.filter(|figure| !figure.is_nan()).collect();
+    figures.sort_unstable_by(f64::total_cmp);
+    let last = figures.len().checked_sub(1)?;
+    let below = (figures.len() as f64 * LEFT_OUT / 2.0).floor() as usize;
+    Some((figures[below.min(last)], figures[last - below.min(last)]))
 }
 
 /// The middle of the values, or the mean of the two in the middle. Sorts them; NaN when there are none.

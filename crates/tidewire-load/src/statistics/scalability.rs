@@ -13,10 +13,11 @@
 
 use std::fmt;
 
+use fastrand::Rng;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::bootstrap::Bootstrap;
+use super::bootstrap::{Bootstrap, middle_of};
 use super::law::{FITTED, Law};
 
 /// Throughput at a level of concurrency.
@@ -62,26 +63,19 @@ impl ScalabilityFit {
         let freedom = (points.len() - FITTED) as f64;
         let spread = (points.len() as f64 / freedom).sqrt() * student_factor(freedom);
         let mut drawn = points.to_vec();
-        let mut laws = Vec::with_capacity(bootstrap.resamples as usize);
+        let mut random = Rng::with_seed(bootstrap.seed);
         // The draws are made once and looked at for each figure.
-        let _ = bootstrap.interval(|random| {
+        let mut draw = || {
             for (point, original) in drawn.iter_mut().zip(points) {
                 let deviation = deviations[random.usize(..deviations.len())] * spread;
                 point.throughput = law.throughput(original.concurrency) * deviation.exp();
             }
-            laws.extend(Law::fitted(&drawn));
-            0.0
-        });
+            Law::fitted(&drawn)
+        };
+        let laws: Vec<Law> = (0..bootstrap.resamples).filter_map(|_| draw()).collect();
         let estimate = |figure: fn(&Law) -> f64| {
-            let mut values = laws.iter().map(figure);
-            let draws = Bootstrap {
-                resamples: laws.len() as u32,
-                ..bootstrap
-            };
             let value = figure(&law);
-            let (low, high) = draws
-                .interval(|_| values.next().unwrap_or(f64::NAN))
-                .unwrap_or((value, value));
+            let (low, high) = middle_of(laws.iter().map(figure)).unwrap_or((value, value));
             Estimate { value, low, high }
         };
         let kappa = estimate(|law| law.kappa);
@@ -244,7 +238,7 @@ mod tests {
     const LEVELS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
     fn points(law: Law, noise: f64, seed: u64) -> Vec<ScalePoint> {
-        let mut random = fastrand::Rng::with_seed(seed);
+        let mut random = Rng::with_seed(seed);
         LEVELS
             .iter()
             .map(|&concurrency| {
