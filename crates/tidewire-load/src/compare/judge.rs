@@ -22,9 +22,7 @@ impl Judge<'_> {
         let first = &self.base.runs[0].steps[index];
         let mut compared = StepComparison {
             step_name: first.step_name.clone(),
-            metrics: Vec::new(),
-            obstacle: None,
-            notes: Vec::new(),
+            ..StepComparison::default()
         };
         let found = [self.base, self.new].map(|side| steps_of(side, first));
         let [base, new] = match found {

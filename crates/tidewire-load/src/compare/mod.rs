@@ -94,11 +94,10 @@ impl Comparison {
         });
         steps.extend(only_new.map(|step| StepComparison {
             step_name: step.step_name.clone(),
-            metrics: Vec::new(),
             obstacle: Some(Obstacle::OtherScenario {
                 what: "only the new side has this step".to_owned(),
             }),
-            notes: Vec::new(),
+            ..StepComparison::default()
         }));
         Ok(Self {
             base: Side::of(first_base, base.len()),
@@ -160,7 +159,7 @@ impl Side {
 }
 
 /// One step of both sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepComparison {
     /// Name of the step.
     pub step_name: String,

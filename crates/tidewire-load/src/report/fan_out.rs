@@ -43,12 +43,9 @@ impl Unheard {
         let mut unheard = Self::default();
         for share in shares {
             for (sender, heard) in &share.heard {
-                let sent = shares.iter().flat_map(|share| &share.sent);
-                let sent = sent
-                    .filter(|(agent, _)| agent == sender)
-                    .map(|(_, sent)| *sent)
-                    .next()
-                    .unwrap_or(0);
+                let mut all_sent = shares.iter().flat_map(|share| &share.sent);
+                let sent = all_sent.find(|(agent, _)| agent == sender);
+                let sent = sent.map_or(0, |(_, sent)| *sent);
                 let behind = sent.saturating_sub(*heard);
                 let behind = behind.saturating_mul(share.receivers);
                 let mut unsettled = shares.iter().flat_map(|share| &share.unsettled);

@@ -178,18 +178,17 @@ fn tail(detail: &StepDetail) -> String {
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
     let success = percent(step.success_rate);
-    let mut fates = Vec::new();
-    let mut lose = |at_least| {
-        let row = format!("{lost} of {expected} expected (success {at_least}{success})");
-        fates.push(("lost", row));
+    let at_least = if step.unconfirmed > 0 {
+        "at least "
+    } else {
+        ""
     };
+    let row = format!("{lost} of {expected} expected (success {at_least}{success})");
+    let mut fates = vec![("lost", row)];
     if step.unconfirmed > 0 {
-        lose("at least ");
         // Next to what was lost, so that neither is taken for the other.
         let row = format!("{} of {expected} expected", thousands(step.unconfirmed));
         fates.push(("unconfirmed", row));
-    } else {
-        lose("");
     }
     fates.push(("irregular", irregular(step)));
     let counts = step.detail.as_ref().map(|detail| detail.counts);

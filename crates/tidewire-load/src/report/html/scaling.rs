@@ -22,23 +22,19 @@ pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
     let fit = ScalabilityFit::of(&points, Bootstrap::default());
     let mut plot = scaling_plot(&points, &fit);
     let mut table = Table::new("step, agents, messages a second, fitted".split(", "));
-    for step in &steps {
-        let (agents, rate) = (thousands(u64::from(step.concurrency)), throughput(step));
-        let fitted = match &fit {
-            Ok(fit) => per_second(fit.throughput(f64::from(step.concurrency))),
-            Err(_) => NO_VALUE.to_owned(),
-        };
-        let (name, told) = (&step.step_name, per_second(rate));
-        let tip = format!("{name}\n{agents} agents\n{told}\nfitted {fitted}");
-        plot.dot((f64::from(step.concurrency), rate), "s1", tip);
+    for (step, point) in steps.iter().zip(&points) {
+        let (name, agents) = (&step.step_name, thousands(u64::from(step.concurrency)));
         let fitted = fit.as_ref().ok();
+        let fitted = fitted.map(|fit| fit.throughput(point.concurrency));
+        let told = per_second(point.throughput);
+        let law = fitted.map_or_else(|| NO_VALUE.to_owned(), per_second);
+        let tip = format!("{name}\n{agents} agents\n{told}\nfitted {law}");
+        plot.dot((point.concurrency, point.throughput), "s1", tip);
         table.row(vec![
-            Cell::from(step.step_name.clone()),
+            Cell::from(name.clone()),
             agents.into(),
-            rate.into(),
-            fitted
-                .map(|fit| fit.throughput(f64::from(step.concurrency)))
-                .into(),
+            point.throughput.into(),
+            fitted.into(),
         ]);
     }
     let about = match fit {
