@@ -17,6 +17,7 @@ mod levels;
 mod load;
 mod logging;
 mod operations;
+mod packaging;
 mod process;
 mod secured;
 mod serve;

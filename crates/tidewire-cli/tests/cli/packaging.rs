@@ -1,0 +1,99 @@
+//! The files in `packaging/`: what they ask of the binary exists.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::Process;
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
+}
+
+fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files_in(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+/// The words of a text that are flags.
+fn flags(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|it: char| it.is_whitespace() || "\"',=`()".contains(it));
+    let is_flag = |word: &&str| word.len() > 2 && word.starts_with("--");
+    words
+        .map(|word| word.trim_end_matches([';', '.', ':']))
+        .filter(is_flag)
+}
+
+#[test]
+fn every_flag_in_the_units_and_the_container_exists() {
+    let help = Process::start(&["serve", "--help"]).wait().text();
+    let known: Vec<&str> = flags(&help).collect();
+    let mut checked = 0;
+    let mut files = Vec::new();
+    files_in(&packaging().join("systemd"), &mut files);
+    files.push(packaging().join("container/compose.yaml"));
+    for file in files {
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            for flag in flags(line) {
+                checked += 1;
+                assert!(known.contains(&flag), "{}: {flag}", file.display());
+            }
+        }
+    }
+    assert!(checked > 5, "only {checked} flags were found");
+}
+
+#[test]
+fn the_service_and_its_socket_fit_together() {
+    let read = |name: &str| fs::read_to_string(packaging().join("systemd").join(name)).unwrap();
+    let (service, socket) = (read("tidewire.service"), read("tidewire.socket"));
+    let values = |text: &str, key: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(key));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(values(&service, "Type="), ["notify"]);
+    assert_eq!(values(&service, "ExecReload="), ["/bin/kill -HUP $MAINPID"]);
+    let address = &values(&socket, "ListenStream=")[0];
+    assert!(
+        socket.contains(&format!("bind = \"tls://{address}\"")),
+        "{socket}"
+    );
+    assert!(
+        values(&socket, "Accept=").is_empty(),
+        "one server for all connections"
+    );
+}
+
+/// Debian has the program in its package systemd. Without it there is nothing to ask.
+#[test]
+fn systemd_understands_the_units() {
+    let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {
+        return;
+    };
+    assert!(version.status.success());
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["tidewire.service", "tidewire.socket"] {
+        let text = fs::read_to_string(packaging().join("systemd").join(name)).unwrap();
+        // The binary and its manual are not installed here.
+        let text = text.replace("/usr/bin/tidewire", env!("CARGO_BIN_EXE_tidewire"));
+        let text = text.replace("Documentation=man:tidewire-serve(1)\n", "");
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let verified = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(directory.path().join("tidewire.service"))
+        .arg(directory.path().join("tidewire.socket"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&verified.stderr);
+    let about_ours: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("tidewire"))
+        .collect();
+    assert!(about_ours.is_empty(), "{said}");
+}
