@@ -13,6 +13,7 @@ pub mod handshake;
 pub mod layer;
 pub mod limits;
 pub mod message;
+pub mod proxy;
 pub mod room;
 pub mod text;
 pub mod topic;

@@ -22,7 +22,7 @@ pub(super) struct LimitArguments {
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
     memory_bytes_max: Option<usize>,
 
-    /// Maximum sessions from one address. Behind a proxy all clients have one address
+    /// Maximum sessions from one address. Behind a proxy all clients have one address, unless --proxy-protocol-from names it
     #[arg(long, value_name = "N", default_value_t = Limits::default().sessions_per_address_max)]
     sessions_per_address_max: usize,
 

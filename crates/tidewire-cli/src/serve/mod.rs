@@ -190,6 +190,11 @@ pub(crate) struct ServeArguments {
     )]
     web: bool,
 
+    /// Address of a proxy, or range of them as 10.0.0.0/8, whose TCP connections begin with a header of the PROXY protocol,
+    /// version 2; several with commas. The address that the header names is the client's, for limits, users and the log
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    proxy_protocol_from: Vec<String>,
+
     #[command(flatten)]
     tls: ServerTlsArguments,
 
@@ -342,6 +347,12 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
     builder = arguments.limits.limit_age(builder);
+    for network in &arguments.proxy_protocol_from {
+        builder = builder.proxy_protocol_from(network).map_err(|error| {
+            let remedy = "correct --proxy-protocol-from";
+            Failure::configuration(error.to_string(), remedy)
+        })?;
+    }
     if let Some(tls) = arguments.tls.settings()? {
         builder = builder.tls(tls);
         let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");

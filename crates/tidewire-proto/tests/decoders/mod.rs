@@ -7,10 +7,12 @@
 
 mod foreign;
 mod handshake;
+mod proxy;
 mod websocket;
 
 pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
 pub use handshake::handshake;
+pub use proxy::proxy;
 pub use websocket::websocket;
 
 use tidewire_proto::body::{
@@ -30,7 +32,7 @@ use tidewire_proto::text::is_hazardous;
 pub type Target = fn(&[u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("tw1", tw1),
     ("lines", lines),
     ("hello", hello),
@@ -43,6 +45,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("raw", raw),
     ("uvrpc", uvrpc),
     ("websocket", websocket),
+    ("proxy", proxy),
 ];
 
 /// TW1 frames.

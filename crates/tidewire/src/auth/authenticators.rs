@@ -82,7 +82,7 @@ pub struct Anonymous(Arc<Users>);
 
 /// A range of addresses, such as `10.0.0.0/8` or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Network {
+pub(crate) struct Network {
     address: IpAddr,
     prefix_bits: u32,
 }
@@ -326,7 +326,7 @@ impl Authenticate for Anonymous {
 }
 
 impl Network {
-    fn contains(self, address: IpAddr) -> bool {
+    pub(crate) fn contains(self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {

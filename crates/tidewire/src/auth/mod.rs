@@ -35,6 +35,7 @@ use tidewire_io::socket::PeerCredentials;
 pub use tidewire_proto::connection::AuthFailure;
 use tidewire_proto::layer::CertificateNames;
 
+pub(crate) use authenticators::Network;
 pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, NetworkError};
 pub(crate) use failures::{Attempt, Failures};
 pub(crate) use identity::{Admitted, IdentitySessions, Proof};

@@ -18,6 +18,7 @@ use tidewire_proto::layer::{LayerError, WebSocketFault};
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
+use super::proxied::ProxiedArrivals;
 use crate::address::Endpoint;
 use crate::mailbox::LaneMessage;
 use crate::memory::Pressure;
@@ -38,6 +39,8 @@ pub(crate) struct Acceptor {
     pub(super) authentication_log: QuietLog,
     /// Limits the log lines about peers that TLS or WebSocket refuses, or that refuse this side.
     layer_log: QuietLog,
+    /// The connections of proxies whose headers are awaited.
+    pub(super) proxied: ProxiedArrivals,
     /// Memory of the unfinished handshakes of layers, by slot, as it counts for their addresses.
     pub(super) unfinished: HashMap<usize, usize>,
 }
@@ -97,6 +100,13 @@ impl Core {
                 return;
             };
             match socket.accept() {
+                Ok(Accepted {
+                    stream,
+                    peer: Some(peer),
+                }) if terms.is_proxy(peer.ip()) => {
+                    let terms = Arc::clone(terms);
+                    self.await_header(stream, peer, terms, ready);
+                }
                 Ok(Accepted { stream, peer }) => {
                     let (stream, terms) = (terms.connection(stream), Arc::clone(terms));
                     let peer = peer.map(Endpoint::from);

@@ -37,6 +37,7 @@ impl Core {
                 tracing::error!(%error, "cannot stop watching a listener");
             }
         }
+        self.end_proxied();
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.sessions

@@ -26,6 +26,7 @@ impl Core {
         for listener in listeners {
             self.give_listener(Box::new(listener));
         }
+        self.end_proxied();
         if let Some(successor) = self.successor() {
             inproc::hand_over(&*self.exchange.mailbox, &successor.party());
         }

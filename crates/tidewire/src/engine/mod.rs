@@ -15,6 +15,7 @@ mod handover;
 mod handshakes;
 mod inspect;
 mod lifecycle;
+mod proxied;
 mod replies;
 
 use std::net::IpAddr;
@@ -30,6 +31,7 @@ pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
+pub(crate) use proxied::PROXIED_LAST;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::address::{Endpoint, WebSocketEndpoint};

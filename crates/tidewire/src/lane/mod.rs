@@ -47,7 +47,7 @@ pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use wait::Spin;
 
-use crate::engine::{Core, earlier};
+use crate::engine::{Core, PROXIED_LAST, earlier};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
@@ -188,7 +188,11 @@ impl<S: Service> Lane<S> {
             let event = self.events[index];
             match event.token {
                 WAKER => {}
-                Token(number) if number > LISTENER_LAST => {
+                Token(number) if number > PROXIED_LAST => {
+                    if let Some(index) = self.core.proxied_of(event.token) {
+                        self.core.read_header(index, &mut self.ready);
+                        continue;
+                    }
                     if let Some(port) = self.core.port_of(event.token) {
                         self.handle_port_event(port, event);
                         continue;
@@ -370,6 +374,3 @@ const RECEIVE_BYTES: usize = 256 * 1024;
 const EVENTS_PER_WAIT: usize = 128;
 
 const WAKER: Token = Token(usize::MAX);
-
-/// The first token below those of the listeners, which are counted down from the waker's.
-const LISTENER_LAST: usize = usize::MAX - 1024;

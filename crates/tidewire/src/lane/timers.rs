@@ -17,6 +17,7 @@ impl<S: Service> Lane<S> {
             match key {
                 TimerKey::Session(id) => self.core.sessions.check_session(id),
                 TimerKey::Listener(index) => self.core.resume_listener(index),
+                TimerKey::Proxied(index) => self.core.expire_header(index),
                 TimerKey::Upstream(number) => {
                     handle_upstream_timer(&mut self.core, number);
                     run_answers(&mut self.core);

@@ -19,8 +19,12 @@ pub(crate) enum Question {
     Lane {
         asked_ns: u64,
     },
-    Sessions { from: usize },
-    Rooms { from: usize },
+    Sessions {
+        from: usize,
+    },
+    Rooms {
+        from: usize,
+    },
 }
 
 /// A question with the way back for its answer. Dropping it frees the place of the lane's question.

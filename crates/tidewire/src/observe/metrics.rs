@@ -328,6 +328,8 @@ counters! {
     upstream_cancelled,
     /// Connections made to upstreams.
     upstream_connections,
+    /// Connections of proxies that were closed, because they began without a usable PROXY header, or it did not come in time.
+    proxy_headers_refused,
     /// Connections that reached their maximum age and were asked to end.
     connections_retired,
     /// Messages of other threads that were appended to their session's output.

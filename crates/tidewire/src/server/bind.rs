@@ -13,7 +13,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
 use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Limits};
 use crate::server::ServeError;
-use crate::transport::{LayerFactory, Layers, ListenerTerms, StreamListener};
+use crate::transport::{LayerFactory, Layers, ListenerTerms, Proxies, StreamListener};
 
 /// The bound sockets of a server.
 #[derive(Debug, Default)]
@@ -26,6 +26,7 @@ pub(crate) struct Bound {
     pub(crate) addresses: Vec<Endpoint>,
     /// Sockets of another program that no address has taken yet.
     passed: Vec<PassedSocket>,
+    proxies: Proxies,
 }
 
 impl Bound {
@@ -38,10 +39,11 @@ impl Bound {
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
         layers: Option<&LayerFactory>,
-        passed: Vec<PassedSocket>,
+        (passed, proxies): (Vec<PassedSocket>, Proxies),
     ) -> Result<Self, ServeError> {
         let mut bound = Self {
             passed,
+            proxies,
             ..Self::default()
         };
         bound.ports.resize_with(lanes, Vec::new);
@@ -134,7 +136,7 @@ impl Bound {
             leaves_lengths_out,
             layers,
         );
-        let terms = Arc::new(terms);
+        let terms = Arc::new(terms.behind(Arc::clone(&self.proxies)));
         self.listeners.push(StreamListener { socket, terms });
         Ok(local)
     }

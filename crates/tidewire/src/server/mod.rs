@@ -23,7 +23,7 @@ use tidewire_proto::layer::Layer;
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
-use crate::auth::SharedAuthenticator;
+use crate::auth::{Network, SharedAuthenticator};
 use crate::config::ConnectionAge;
 use crate::engine::Shared;
 use crate::lane::LaneThread;
@@ -88,6 +88,7 @@ pub struct ServerBuilder {
     age: Option<ConnectionAge>,
     sockets: SocketOptions,
     passed_sockets: Vec<PassedSocket>,
+    proxies: Vec<Network>,
     spin_us: Option<u32>,
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
@@ -270,6 +271,7 @@ impl Default for ServerBuilder {
             age: None,
             sockets: SocketOptions::default(),
             passed_sockets: Vec::new(),
+            proxies: Vec::new(),
             spin_us: None,
             datagrams: default_datagram_options(),
             trusts_datagram_peers: false,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::{Server, ServerBuilder};
+use crate::auth::NetworkError;
 use crate::config::ConnectionAge;
 use crate::limits::{Limits, nanoseconds};
 use crate::mailbox::Mailbox;
@@ -132,6 +133,28 @@ impl ServerBuilder {
             grace_ns: nanoseconds(grace),
         });
         self
+    }
+
+    /// Adds addresses of proxies, such as `10.0.0.0/8` or `192.0.2.7`. A TCP connection from there begins with a header of the
+    /// PROXY protocol, version 2, also below `tls://` and `ws://`. The address that it names is the peer's for limits,
+    /// logs, authenticators and sessions. A connection without such a header is closed, and
+    /// [`proxy_headers_refused`](crate::Metrics::proxy_headers_refused) counts it. Connections from other addresses have no
+    /// header: there it would be input like any other, because anybody could send one.
+    ///
+    /// ```
+    /// use tidewire::Server;
+    ///
+    /// let builder = Server::builder().proxy_protocol_from("10.0.0.0/8")?;
+    /// assert!(Server::builder().proxy_protocol_from("10.0.0.0/99").is_err());
+    /// # drop(builder);
+    /// # Ok::<(), tidewire::auth::NetworkError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NetworkError`] if the text is no range of addresses.
+    pub fn proxy_protocol_from(mut self, network: &str) -> Result<Self, NetworkError> {
+        self.proxies.push(network.parse()?);
+        Ok(self)
     }
 }
 

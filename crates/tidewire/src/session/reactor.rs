@@ -23,6 +23,8 @@ pub(crate) enum TimerKey {
     Session(SessionId),
     /// Accepts again.
     Listener(usize),
+    /// Ends the connection with this index, whose PROXY header did not come.
+    Proxied(usize),
     /// Checks the request deadlines of the upstream with this number.
     Upstream(u64),
     /// Ends the waiting time for slow subscribers of this room.

@@ -1,5 +1,6 @@
 //! Listeners of stream sockets, and the settings of their connections.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +9,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 
 use super::{Carrier, Layers, UnframedStream};
 use crate::address::Endpoint;
+use crate::auth::Network;
 
 /// A listener of TCP or a Unix socket, and the settings of its sessions.
 #[derive(Debug)]
@@ -27,9 +29,14 @@ pub(crate) struct ListenerTerms {
     leaves_lengths_out: bool,
     /// The layers over its connections.
     layers: Option<Layers>,
+    /// The addresses of proxies, whose connections begin with a PROXY header.
+    proxies: Proxies,
     /// The log has warned of a peer with the other framing.
     has_warned: AtomicBool,
 }
+
+/// The addresses of the proxies of a server.
+pub(crate) type Proxies = Arc<[Network]>;
 
 impl ListenerTerms {
     /// Settings for a listener on `address`, whose peers frame as `codec` does. With `leaves_lengths_out` the output has lengths
@@ -45,8 +52,20 @@ impl ListenerTerms {
             codec,
             leaves_lengths_out,
             layers,
+            proxies: Proxies::default(),
             has_warned: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the addresses of proxies.
+    pub(crate) fn behind(mut self, proxies: Proxies) -> Self {
+        self.proxies = proxies;
+        self
+    }
+
+    /// Whether connections from this address begin with a PROXY header.
+    pub(crate) fn is_proxy(&self, address: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(address))
     }
 
     pub(crate) fn codec(&self) -> &AnyCodec {
@@ -127,6 +146,7 @@ mod tests {
             codec,
             leaves_lengths_out: false,
             layers: None,
+            proxies: Proxies::default(),
             has_warned: AtomicBool::new(false),
         };
         let text = logged(|| terms.note_refused(&frame, 1 << 16, None));

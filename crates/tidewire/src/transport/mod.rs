@@ -58,7 +58,7 @@ use datagram::{DatagramPeer, Standing};
 use inproc::InprocStream;
 use layer::LayeredStream;
 pub(crate) use layer::{LayerFactory, Layers};
-pub(crate) use listener::{Arrival, ListenerTerms, StreamListener};
+pub(crate) use listener::{Arrival, ListenerTerms, Proxies, StreamListener};
 pub(crate) use unframed::UnframedStream;
 
 /// The transport of a session, for example by [`Context::transport`](crate::Context::transport).

@@ -5,6 +5,7 @@
 mod broadcast;
 mod inspector;
 mod lookup;
+mod proxied;
 mod send;
 mod shared;
 

@@ -1,0 +1,281 @@
+//! The header of the PROXY protocol, version 2: a proxy tells whose connection it passes on.
+//!
+//! The header comes once, before anything else, also before TLS. A receiver must know by other means that it comes from a proxy,
+//! because anybody could send it. See <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
+//!
+//! ```text
+//!   0            12        13          14       16
+//!   ┌────────────┬─────────┬───────────┬────────┬───────────┬──────┐
+//!   │ signature  │ version │ family,   │ length │ addresses │ TLVs │
+//!   │            │ command │ transport │        │           │      │
+//!   └────────────┴─────────┴───────────┴────────┴───────────┴──────┘
+//!                                               └──── length ──────┘
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use thiserror::Error;
+
+/// The connection that a proxy passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxied {
+    /// The proxy's own, such as a health check. Its address is that of the proxy.
+    Local,
+    /// One over TCP.
+    Tcp {
+        /// The address of the client.
+        source: SocketAddr,
+        /// The address that the client connected to.
+        destination: SocketAddr,
+    },
+    /// One without IP addresses: over a Unix socket, or of a kind that the proxy does not know.
+    Unknown,
+}
+
+/// The result of [`decode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyHeader {
+    /// The bytes are the beginning of a header.
+    Partial {
+        /// The number of bytes that are needed to go on, in all. The header may be longer, and is never shorter, so a receiver that
+        /// reads no more than these reads nothing that comes behind it.
+        bytes: usize,
+    },
+    /// The bytes begin with a header.
+    Whole {
+        /// The connection.
+        proxied: Proxied,
+        /// The length of the header.
+        bytes: usize,
+    },
+}
+
+/// The bytes are no header that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ProxyError {
+    /// Other bytes came in its place.
+    #[error(
+        "there is no PROXY header; let the proxy send one of version 2, or take its address off the list"
+    )]
+    Missing,
+    /// The header is of version 1, which is text.
+    #[error("the PROXY header is of version 1; let the proxy send version 2")]
+    VersionOne,
+    /// The version is neither 1 nor 2.
+    #[error("the PROXY header is of an unknown version")]
+    Version,
+    /// The command is neither LOCAL nor PROXY.
+    #[error("the PROXY header has an unknown command")]
+    Command,
+    /// The connection is not a stream, or its addresses are of an unknown family.
+    #[error("the PROXY header is about a connection that is no stream")]
+    Transport,
+    /// The header is shorter than its addresses, or than one of its extensions.
+    #[error("the PROXY header is shorter than what it must hold")]
+    TooShort,
+    /// The header is longer than [`PROXY_HEADER_BYTES_MAX`].
+    #[error("the PROXY header is longer than {PROXY_HEADER_BYTES_MAX} bytes")]
+    TooLong,
+    /// The connection ended within the header.
+    #[error("the connection ended before the PROXY header did")]
+    Truncated,
+}
+
+/// Decodes the header at the beginning of a connection. Call it again with more bytes while it is [`ProxyHeader::Partial`].
+///
+/// # Errors
+/// [`ProxyError`], as soon as the bytes cannot become a header any more.
+pub fn decode(bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
+    let start = &bytes[..bytes.len().min(SIGNATURE.len())];
+    if !SIGNATURE.starts_with(start) {
+        let is_text = bytes.starts_with(TEXT);
+        return match is_text || !TEXT.starts_with(bytes) {
+            true if is_text => Err(ProxyError::VersionOne),
+            true => Err(ProxyError::Missing),
+            false => Ok(ProxyHeader::Partial { bytes: TEXT.len() }),
+        };
+    }
+    let Some(&[version_command, family, high, low]) = bytes.get(SIGNATURE.len()..HEAD_BYTES) else {
+        return Ok(ProxyHeader::Partial { bytes: HEAD_BYTES });
+    };
+    if version_command >> 4 != 2 {
+        return Err(ProxyError::Version);
+    }
+    let is_local = match version_command & 0xf {
+        0 => true,
+        1 => false,
+        _ => return Err(ProxyError::Command),
+    };
+    let whole = HEAD_BYTES + usize::from(u16::from_be_bytes([high, low]));
+    if whole > PROXY_HEADER_BYTES_MAX {
+        return Err(ProxyError::TooLong);
+    }
+    let Some(body) = bytes.get(HEAD_BYTES..whole) else {
+        return Ok(ProxyHeader::Partial { bytes: whole });
+    };
+    let proxied = match is_local {
+        // The rest of such a header must be ignored, whatever it is.
+        true => Proxied::Local,
+        false => decode_body(family, body)?,
+    };
+    Ok(ProxyHeader::Whole {
+        proxied,
+        bytes: whole,
+    })
+}
+
+fn decode_body(family: u8, body: &[u8]) -> Result<Proxied, ProxyError> {
+    let (proxied, extensions) = match family {
+        UNSPECIFIED => return Ok(Proxied::Unknown),
+        TCP_OVER_IPV4 => {
+            let (addresses, rest) = split::<12>(body)?;
+            let [a, b, c, d, e, f, g, h, ports @ ..] = *addresses;
+            let source = Ipv4Addr::new(a, b, c, d).into();
+            let destination = Ipv4Addr::new(e, f, g, h).into();
+            (tcp(source, destination, ports), rest)
+        }
+        TCP_OVER_IPV6 => {
+            let (source, rest) = split::<16>(body)?;
+            let (destination, rest) = split::<16>(rest)?;
+            let (ports, rest) = split::<4>(rest)?;
+            let [source, destination] = [source, destination].map(|it| Ipv6Addr::from(*it).into());
+            (tcp(source, destination, *ports), rest)
+        }
+        UNIX_STREAM => {
+            let (_, rest) = split::<216>(body)?;
+            (Proxied::Unknown, rest)
+        }
+        _ => return Err(ProxyError::Transport),
+    };
+    skip_extensions(extensions)?;
+    Ok(proxied)
+}
+
+fn tcp(source: IpAddr, destination: IpAddr, ports: [u8; 4]) -> Proxied {
+    let [a, b, c, d] = ports;
+    Proxied::Tcp {
+        source: SocketAddr::new(source, u16::from_be_bytes([a, b])),
+        destination: SocketAddr::new(destination, u16::from_be_bytes([c, d])),
+    }
+}
+
+/// Checks that the extensions fill the rest of the header. They have a type, a length and a value each, and none is used.
+fn skip_extensions(mut rest: &[u8]) -> Result<(), ProxyError> {
+    while !rest.is_empty() {
+        let (&[_, high, low], values) = split::<3>(rest)?;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        rest = values.get(length..).ok_or(ProxyError::TooShort)?;
+    }
+    Ok(())
+}
+
+fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ProxyError> {
+    bytes.split_first_chunk().ok_or(ProxyError::TooShort)
+}
+
+/// The longest header. Proxies that pass a whole certificate on need some kilobytes; the format allows 64 KiB, which a peer could
+/// make the server hold for each connection.
+pub const PROXY_HEADER_BYTES_MAX: usize = 4_096;
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The beginning of a header of version 1.
+const TEXT: &[u8; 6] = b"PROXY ";
+
+/// Signature, version and command, family and transport, length.
+const HEAD_BYTES: usize = 16;
+
+const UNSPECIFIED: u8 = 0x00;
+const TCP_OVER_IPV4: u8 = 0x11;
+const TCP_OVER_IPV6: u8 = 0x21;
+const UNIX_STREAM: u8 = 0x31;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(version_command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(body.len()).unwrap().to_be_bytes();
+        [SIGNATURE, &[version_command, family][..], &length, body].concat()
+    }
+
+    fn whole(proxied: Proxied, bytes: usize) -> Result<ProxyHeader, ProxyError> {
+        Ok(ProxyHeader::Whole { proxied, bytes })
+    }
+
+    /// A header as HAProxy sends it: 192.0.2.7:51234 to 198.51.100.9:443, with a checksum (type 3) and a name (type 2).
+    const VECTOR: [u8; 46] = [
+        0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a, 0x21, 0x11, 0x00,
+        0x1e, 0xc0, 0x00, 0x02, 0x07, 0xc6, 0x33, 0x64, 0x09, 0xc8, 0x22, 0x01, 0xbb, 0x03, 0x00,
+        0x04, 0x01, 0x02, 0x03, 0x04, 0x02, 0x00, 0x08, 0x61, 0x2e, 0x65, 0x78, 0x61, 0x6d, 0x70,
+        0x6c,
+    ];
+
+    fn of_the_vector() -> Proxied {
+        Proxied::Tcp {
+            source: "192.0.2.7:51234".parse().unwrap(),
+            destination: "198.51.100.9:443".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_vector_is_read_after_each_cut_and_nothing_behind_it() {
+        for cut in 0..VECTOR.len() {
+            let Ok(ProxyHeader::Partial { bytes }) = decode(&VECTOR[..cut]) else {
+                panic!("{cut} bytes are no part");
+            };
+            assert!(cut < bytes && bytes <= VECTOR.len(), "{cut}: {bytes}");
+        }
+        let more = [&VECTOR[..], b"GET / HTTP/1.1"].concat();
+        assert_eq!(decode(&more), whole(of_the_vector(), VECTOR.len()));
+    }
+
+    #[test]
+    fn addresses_of_each_family_are_read() {
+        let mut body = Vec::new();
+        for text in ["2001:db8::1", "2001:db8::2"] {
+            body.extend(text.parse::<Ipv6Addr>().unwrap().octets());
+        }
+        body.extend([0, 80, 1, 187]);
+        let proxied = Proxied::Tcp {
+            source: "[2001:db8::1]:80".parse().unwrap(),
+            destination: "[2001:db8::2]:443".parse().unwrap(),
+        };
+        assert_eq!(decode(&header(0x21, 0x21, &body)), whole(proxied, 52));
+        let unix = header(0x21, 0x31, &[0; 216]);
+        assert_eq!(decode(&unix), whole(Proxied::Unknown, 232));
+        assert_eq!(decode(&header(0x21, 0, b"?")), whole(Proxied::Unknown, 17));
+        // A health check may have any content.
+        assert_eq!(decode(&header(0x20, 0x99, b"?")), whole(Proxied::Local, 17));
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused_with_its_reason() {
+        let long = vec![0; PROXY_HEADER_BYTES_MAX];
+        let cut_extension = [&[0; 12][..], &[1, 0, 2, 0]].concat();
+        for (bytes, error) in [
+            (b"GET / HTTP/1.1".to_vec(), ProxyError::Missing),
+            (b"PROXYING".to_vec(), ProxyError::Missing),
+            (b"\r\n\r\nhello".to_vec(), ProxyError::Missing),
+            (b"PROXY TCP4 192.0.2.7".to_vec(), ProxyError::VersionOne),
+            (header(0x11, 0x11, &[0; 12]), ProxyError::Version),
+            (header(0x22, 0x11, &[0; 12]), ProxyError::Command),
+            (header(0x21, 0x12, &[0; 12]), ProxyError::Transport),
+            (header(0x21, 0x99, &[0; 12]), ProxyError::Transport),
+            (header(0x21, 0x11, &[0; 11]), ProxyError::TooShort),
+            (header(0x21, 0x21, &[0; 35]), ProxyError::TooShort),
+            (header(0x21, 0x31, &[0; 215]), ProxyError::TooShort),
+            (header(0x21, 0x11, &cut_extension), ProxyError::TooShort),
+            (header(0x21, 0x11, &[0; 14]), ProxyError::TooShort),
+            (header(0x21, 0x11, &long), ProxyError::TooLong),
+        ] {
+            assert_eq!(decode(&bytes), Err(error), "{bytes:?}");
+        }
+        // The longest length is refused before its bytes come.
+        let head = [SIGNATURE, &[0x21, 0x11, 0xff, 0xff][..]].concat();
+        assert_eq!(decode(&head), Err(ProxyError::TooLong));
+        // The beginning of version 1 is waited for.
+        assert_eq!(decode(b"PRO"), Ok(ProxyHeader::Partial { bytes: 6 }));
+    }
+}
