@@ -109,7 +109,7 @@ export class View {
     this.below.style.height = `${between(end, behind)}px`
     if (isAtEnd) this.view.scrollTop = this.view.scrollHeight
     else {
-      // What is visible stays where it is when the chunks above turn out longer or shorter.
+      // Visible lines stay where they are when the chunks above turn out longer or shorter.
       const moved = between(from, anchor) - anchorTop
       if (Math.abs(moved) > 1) this.view.scrollTop = this.#history.scroll += moved
     }

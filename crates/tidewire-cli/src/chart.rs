@@ -9,14 +9,14 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 use tidewire_load::page::scale;
 
 /// A line of a chart.
-pub(super) struct Curve {
-    pub(super) name: &'static str,
-    pub(super) colour: Color,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Curve {
+    pub(crate) name: &'static str,
+    pub(crate) colour: Color,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// Draws curves over one scale, with their names and last figures above, and the seconds until now below.
-pub(super) fn render(
+pub(crate) fn render(
     unit: &str,
     curves: &[Curve],
     seconds: f64,

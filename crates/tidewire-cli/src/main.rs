@@ -7,6 +7,7 @@ mod ab;
 mod bench;
 mod call;
 mod cert;
+mod chart;
 mod chat;
 mod check;
 mod compare;

@@ -14,8 +14,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use tidewire_proto::websocket::{
-    ClientTerms, Frames, HANDSHAKE_BYTES_MAX, Masks, MessageKind, ServerTerms, Side, close_frame,
-    frame_header,
+    Answer, ClientTerms, Frames, HANDSHAKE_BYTES_MAX, Masks, MessageKind, ServerTerms, Side,
+    close_frame, frame_header,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -49,8 +49,10 @@ fn serve(address: &str) -> Outcome<()> {
 
 fn accept(mut stream: TcpStream) -> Outcome<Echo> {
     let (head, input) = read_head(&mut stream)?;
-    let answer = ServerTerms::new("/", "echo", MessageKind::Binary).answer(&head)?;
-    stream.write_all(&answer)?;
+    match ServerTerms::new("/", "echo", MessageKind::Binary).answer(&head)? {
+        Answer::Accepted(answer) => stream.write_all(&answer)?,
+        _ => return Err("a page was asked for, and there is none".into()),
+    }
     Ok(Echo::new(stream, Side::Server, None, input))
 }
 

@@ -65,7 +65,7 @@ for (const rate of rates) {
   }
   await publisher.flush()
   const took = (performance.now() - start) / 1_000
-  // What was dropped is told in front of the next message, so all is known when the last one is there.
+  // A loss is told in front of the next message, so all is known when the last one is there.
   const seen = await page.evaluate(async (behind) => {
     while (seen.next.some((it) => it !== behind)) await new Promise((resolve) => setTimeout(resolve, 10))
     return seen

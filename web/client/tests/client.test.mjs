@@ -144,7 +144,7 @@ test("100,000 messages one by one: offered = delivered + told as lost", async ()
     if (number % 1_000 === 0) await publisher.drained()
     publisher.publish("n", String(number))
   }
-  // What was dropped is told in front of the next message, so all is known when the last one is there.
+  // A loss is told in front of the next message, so all is known when the last one is there.
   while (fast.last < offered - 1) await new Promise((resolve) => setTimeout(resolve, 5))
   while (other.metrics.messagesReceived + other.metrics.messagesLost < offered) await new Promise((resolve) => setTimeout(resolve, 5))
   assert.equal(fast.delivered + fast.lost, offered)

@@ -25,7 +25,7 @@ use ratatui::{Frame, Terminal};
 use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
 
-use super::chart::{self, Curve};
+use crate::chart::{self, Curve};
 
 /// The view of one step. Dropping it restores the terminal.
 #[derive(Debug)]

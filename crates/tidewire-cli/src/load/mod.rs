@@ -1,6 +1,5 @@
 //! `tidewire load`: runs a scenario and reports.
 
-mod chart;
 mod child;
 mod live;
 mod merge;

@@ -13,7 +13,6 @@
 
 use std::fmt;
 
-use fastrand::Rng;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -63,7 +62,7 @@ impl ScalabilityFit {
         let freedom = (points.len() - FITTED) as f64;
         let spread = (points.len() as f64 / freedom).sqrt() * student_factor(freedom);
         let mut drawn = points.to_vec();
-        let mut random = Rng::with_seed(bootstrap.seed);
+        let mut random = fastrand::Rng::with_seed(bootstrap.seed);
         // The draws are made once and looked at for each figure.
         let mut draw = || {
             for (point, original) in drawn.iter_mut().zip(points) {
@@ -238,7 +237,7 @@ mod tests {
     const LEVELS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
     fn points(law: Law, noise: f64, seed: u64) -> Vec<ScalePoint> {
-        let mut random = Rng::with_seed(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         LEVELS
             .iter()
             .map(|&concurrency| {

@@ -15,7 +15,7 @@ pub struct ServerTerms {
     page: Option<WebPage>,
 }
 
-/// What a server answers to a request.
+/// The answer of a server to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tidewire_proto::layer::{Layer, LayerError, Stack};
-use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
+use tidewire_proto::websocket::{
+    Answer, ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer,
+};
 
 /// A handshake that may fail, and frames behind one that did not.
 pub fn websocket(bytes: &[u8]) {
@@ -37,7 +39,11 @@ fn prefixes(choice: u8) -> [Vec<u8>; 2] {
         false => {
             let (request, _) = client_terms(MessageKind::Binary).request(&mut Masks::new(SEED));
             let terms = ServerTerms::new("/", "tw1", MessageKind::Binary);
-            terms.answer(&request).expect("the request is good")
+            let answer = terms.answer(&request).expect("the request is good");
+            let Answer::Accepted(answer) = answer else {
+                panic!("a request for WebSocket got a page")
+            };
+            answer
         }
     };
     [Vec::new(), good]

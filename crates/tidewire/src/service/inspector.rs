@@ -66,6 +66,17 @@ impl Inspector {
 
     /// Asks every lane for its figures, and waits for the answers up to `within`. A lane that has ended, or that does not turn, has
     /// none. A call costs a lane one message and one system call; it also reads eight bytes for each session.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tidewire::{Context, Message};
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// #     cx.reply(message.payload)
+    /// # })?;
+    /// let lanes = server.inspector().lanes(Duration::from_secs(10));
+    /// assert_eq!(lanes[0].map(|lane| lane.sessions), Some(0), "no client is connected");
+    /// # Ok::<(), tidewire::ServeError>(())
+    /// ```
     #[must_use]
     pub fn lanes(&self, within: Duration) -> Vec<Option<LaneFigures>> {
         let mut round = Round::begin(&self.shared, within);

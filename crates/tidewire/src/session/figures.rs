@@ -49,7 +49,7 @@ pub struct SessionFigures {
     pub lag: Option<Lag>,
 }
 
-/// Messages of a room or topic that a subscriber has not received. Part of [`SessionFigures`], whose source has an example.
+/// Messages of a room or topic that a subscriber has not received. [`Inspector::sessions`](crate::Inspector::sessions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lag {

@@ -18,8 +18,10 @@ fn page() -> Vec<u8> {
 
 /// A server of the longest page, whose sockets take a part of it at once.
 fn builder() -> ServerBuilder {
-    let mut sockets = SocketOptions::default();
-    sockets.send_buffer_bytes = Some(4 << 10);
+    let sockets = SocketOptions {
+        send_buffer_bytes: Some(4 << 10),
+        ..SocketOptions::default()
+    };
     Server::builder()
         .socket_options(sockets)
         .websocket_page(WebPage::html(page(), "default-src 'none'").unwrap())
@@ -70,11 +72,10 @@ fn a_page_that_is_not_read_ends_at_the_timeout_of_handshakes() {
     };
     let server = serve_as(builder().limits(limits), "lines");
     let mut stream = request(&server, REQUEST);
-    // What follows is neither answered nor kept.
+    // Later bytes are neither answered nor kept.
     let flood = loop {
-        match stream.write(&[b'x'; 1 << 16]) {
-            Ok(_) => {}
-            Err(error) => break error.kind(),
+        if let Err(error) = stream.write_all(&[b'x'; 1 << 16]) {
+            break error.kind();
         }
     };
     assert!(

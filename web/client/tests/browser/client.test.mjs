@@ -66,7 +66,7 @@ test("100,000 messages one by one in a tab: offered = delivered + told as lost",
       if (number % 1_000 === 0) await publisher.drained()
       publisher.publish("n", String(number))
     }
-    // What was dropped is told in front of the next message, so all is known when the last one is there.
+    // A loss is told in front of the next message, so all is known when the last one is there.
     while (seen.last < 99_999) await new Promise((resolve) => setTimeout(resolve, 5))
     await Promise.all([publisher.close(), reader.close()])
     return seen
