@@ -32,6 +32,9 @@ pub(crate) struct Ready {
     pub(crate) lanes: usize,
     /// Name of their poller.
     pub(crate) poller: String,
+    /// The address of the dashboard, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admin: Option<String>,
 }
 
 /// The error of a server's output that is not these lines.
@@ -84,6 +87,7 @@ impl Ready {
             codec: value("codec")?.to_owned(),
             lanes: value("lanes")?.parse().ok()?,
             poller: value("poller")?.to_owned(),
+            admin: value("admin").map(str::to_owned),
         })
     }
 }
@@ -94,10 +98,14 @@ impl fmt::Display for Ready {
             writeln!(formatter, "{LISTENING}{address}")?;
         }
         let (codec, lanes, poller) = (&self.codec, self.lanes, &self.poller);
-        writeln!(
+        write!(
             formatter,
             "{READY}codec={codec} lanes={lanes} poller={poller}"
-        )
+        )?;
+        match &self.admin {
+            Some(admin) => writeln!(formatter, " admin={admin}"),
+            None => writeln!(formatter),
+        }
     }
 }
 
@@ -118,11 +126,13 @@ mod tests {
             codec: "tw1".to_owned(),
             lanes: 2,
             poller: "epoll".to_owned(),
+            admin: Some("http://127.0.0.1:9090/".to_owned()),
         };
         let text = ready.to_string();
         assert_eq!(
             text,
-            "listening on tcp://127.0.0.1:41873\nlistening on ipc:///tmp/a b.sock\nready codec=tw1 lanes=2 poller=epoll\n"
+            "listening on tcp://127.0.0.1:41873\nlistening on ipc:///tmp/a b.sock\nready codec=tw1 lanes=2 poller=epoll \
+             admin=http://127.0.0.1:9090/\n"
         );
         let text = text + "more";
         let mut input = text.as_bytes();
@@ -137,6 +147,7 @@ mod tests {
             codec: "tw1".to_owned(),
             lanes: 1,
             poller: "poll".to_owned(),
+            admin: None,
         };
         let object = r#"{"addresses":["tcp://127.0.0.1:1"],"codec":"tw1","event":"ready","lanes":1,"poller":"poll"}"#;
         assert_eq!(ready.to_json(), format!("{object}\n"));

@@ -1,27 +1,25 @@
 //! The figures of a running load test for Prometheus: those of the live view, as text over HTTP.
 //!
-//! The coordinator sets a handful of atomic gauges about once a second, and a thread of its own answers scrapes from
-//! them; no lane uses either. The thread implements the part of HTTP that a scraper needs: one request per connection
-//! and one connection at a time, each for at most two seconds. An HTTP library would be more code than all of the rest.
+//! The coordinator sets a handful of atomic gauges about once a second, and the HTTP server of `tidewire-admin` answers scrapes
+//! from them on a thread of its own; no lane uses either.
 //! Latencies are gauges of the last second and not histograms: the report has exact histograms, and buckets made of
 //! quantiles would be guesses.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tidewire_admin::{CONTENT_TYPE, HttpServer, serve_text};
 use tidewire_load::report::StepReport;
 use tidewire_load::run::{Observer, Phase, Progress};
 use tidewire_load::scenario::Step;
 
 use super::progress::View;
-use crate::threads;
 
 /// Lists the figures of a scrape: the name of each, its kind and its help.
 macro_rules! figures {
@@ -62,23 +60,18 @@ figures! {
 }
 
 impl Metrics {
-    /// Answers scrapes at this address until the program ends. Returns the address, with the port that the system chose
-    /// for port 0.
-    pub(super) fn serve(address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
+    /// Answers scrapes at this address as long as the returned server lives.
+    pub(super) fn serve(address: SocketAddr) -> io::Result<(Self, HttpServer)> {
         let metrics = Self::default();
         let registry = metrics.registry();
         let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
-        threads::start("metrics", move || {
-            for stream in listener.incoming() {
-                // A scraper that is gone or too slow tries again at its next interval.
-                let answered = stream.and_then(|stream| answer(stream, &registry));
-                if let Err(error) = answered {
-                    tracing::debug!(%error, "a scrape was not answered");
-                }
-            }
+        let server = serve_text(listener, CONTENT_TYPE, move || {
+            let mut text = String::new();
+            // Writing to memory cannot fail.
+            let _ = encode(&mut text, &registry);
+            text
         })?;
-        Ok((metrics, address))
+        Ok((metrics, server))
     }
 
     fn set(&self, progress: &Progress) {
@@ -156,56 +149,5 @@ impl Observer for Exported<'_> {
     }
 }
 
-fn answer(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
-    let request = read_head(&mut stream)?;
-    let line = request.split(|byte| *byte == b'\r').next();
-    let mut words = line.unwrap_or_default().split(|byte| *byte == b' ');
-    let (method, path) = (words.next(), words.next());
-    let (status, body) = match (method, path) {
-        (Some(b"GET"), Some(b"/metrics" | b"/")) => {
-            let mut text = String::new();
-            encode(&mut text, registry).map_err(io::Error::other)?;
-            ("200 OK", text)
-        }
-        (Some(b"GET"), _) => ("404 Not Found", "see /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.set_write_timeout(Some(ANSWER_MAX))?;
-    stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())
-}
-
-/// Reads until the empty line, so that closing the connection does not reset it before the answer is read.
-fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + ANSWER_MAX;
-    let mut head = Vec::new();
-    let mut buffer = [0; 1024];
-    while !head.ends_with(b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > HEAD_BYTES_MAX {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        head.extend_from_slice(&buffer[..count]);
-    }
-    Ok(head)
-}
-
 /// A gauge with a fraction; NaN if the figure is not known.
 type Number = Gauge<f64, AtomicU64>;
-
-/// The text format that Prometheus requests first.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Maximum time for a scraper to send its request, and to take the answer.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
-
-/// Longest head of a request; a scraper's has a few hundred bytes.
-const HEAD_BYTES_MAX: usize = 8 << 10;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use tidewire::{Address, Endpoint};
+use tidewire_admin::HttpServer;
 use tidewire_io::affinity::available_cores;
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
@@ -78,7 +79,8 @@ pub(super) struct Runner<'a> {
     /// The time when the share begins to send.
     pub(super) start_at: Option<SystemTime>,
     stop: Arc<AtomicBool>,
-    metrics: Option<Metrics>,
+    /// The figures for scrapes, and the server that answers them.
+    metrics: Option<(Metrics, HttpServer)>,
 }
 
 impl<'a> Runner<'a> {
@@ -167,7 +169,7 @@ impl<'a> Runner<'a> {
         options.server_pid = child.as_ref().map(ChildServer::pid);
         options.server_probe = child.as_ref().map(ChildServer::probe);
         view.announce(scenario, &options);
-        let mut exported = Exported::new(view, self.metrics.as_ref());
+        let mut exported = Exported::new(view, self.metrics.as_ref().map(|(it, _)| it));
         let result = tidewire_load::run::run(scenario, &options, &mut exported);
         view.finish();
         let report = result.map_err(explain)?;
@@ -241,14 +243,17 @@ fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
 }
 
 /// Begins to answer scrapes, and prints the address.
-fn export(address: SocketAddr) -> anyhow::Result<Metrics> {
-    let (metrics, address) = Metrics::serve(address).map_err(|error| {
+fn export(address: SocketAddr) -> anyhow::Result<(Metrics, HttpServer)> {
+    let (metrics, server) = Metrics::serve(address).map_err(|error| {
         let what = format!("cannot answer scrapes at {address}: {error}");
         let remedy = "name another address with --prometheus, such as 127.0.0.1:0";
         Failure::configuration(what, remedy)
     })?;
-    output::note(format_args!("metrics at http://{address}/metrics"));
-    Ok(metrics)
+    output::note(format_args!(
+        "metrics at http://{}/metrics",
+        server.address()
+    ));
+    Ok((metrics, server))
 }
 
 fn explain(error: RunError) -> anyhow::Error {

@@ -3,6 +3,7 @@
 //! Every event that can end the wait arrives on one channel: a signal, the end of stdin if the server follows its
 //! parent, the end of the drain. A second signal is not waited for: it ends the process.
 
+mod admin;
 mod apps;
 mod exposure;
 mod limits;
@@ -27,6 +28,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tidewire::auth::Replaceable;
 use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, Stopped};
+use tidewire_admin::{Admin, BoundAdmin};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_proto::codec::{Codec, StreamFraming};
@@ -41,6 +43,7 @@ use crate::systemd::{self, Notifier};
 use crate::tell::{Stream, tell};
 use crate::threads;
 use crate::tls::ServerTlsArguments;
+use admin::AdminArguments;
 use apps::App;
 use exposure::Protection;
 use limits::LimitArguments;
@@ -199,6 +202,9 @@ pub(crate) struct ServeArguments {
     tls: ServerTlsArguments,
 
     #[command(flatten)]
+    admin: AdminArguments,
+
+    #[command(flatten)]
     pub(crate) log: LogArguments,
 }
 
@@ -222,10 +228,12 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     watch_signals(arguments, sender.clone(), &ending)?;
     let settings = Settings::read(arguments);
     let users = ServedUsers::read(arguments)?;
+    let admin = arguments.admin.bind(arguments.insecure)?;
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
-    let server = start(arguments, users.authenticator().cloned())?;
+    // The admin server answers until this function returns.
+    let (server, _admin) = start(arguments, users.authenticator().cloned(), admin)?;
     // Only this line sets it.
     let _ = ending.metrics.set(server.metrics_reader());
     if follow_stdin {
@@ -332,7 +340,11 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyhow::Result<Server> {
+fn start(
+    arguments: &ServeArguments,
+    authenticator: Option<Replaceable>,
+    admin: Option<BoundAdmin>,
+) -> anyhow::Result<(Server, Option<Admin>)> {
     let protection = Protection {
         authenticates: authenticator.is_some(),
         is_waived: arguments.insecure,
@@ -396,17 +408,23 @@ fn start(arguments: &ServeArguments, authenticator: Option<Replaceable>) -> anyh
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);
-    tell_ready(arguments, &server)?;
-    Ok(server)
+    let admin = admin.map(|admin| admin.serve(&server)).transpose()?;
+    tell_ready(arguments, &server, admin.as_ref())?;
+    Ok((server, admin))
 }
 
 /// Tells on stdout where the server listens.
-fn tell_ready(arguments: &ServeArguments, server: &Server) -> anyhow::Result<()> {
+fn tell_ready(
+    arguments: &ServeArguments,
+    server: &Server,
+    admin: Option<&Admin>,
+) -> anyhow::Result<()> {
     let ready = Ready {
         addresses: addresses(arguments, server)?,
         codec: arguments.codec.name().to_owned(),
         lanes: arguments.lanes,
         poller: server.poller().to_string(),
+        admin: admin.map(|it| format!("http://{}/", it.address())),
     };
     let text = match arguments.json {
         true => ready.to_json(),

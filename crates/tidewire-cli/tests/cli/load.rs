@@ -285,7 +285,7 @@ fn a_running_test_answers_scrapes() {
     };
     // The figures are those of a printed line, or later ones.
     load.expect("steady  sent");
-    let answer = ask("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    let answer = ask("GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.ends_with("# EOF\n"), "{answer}");
     let value = |name: &str| -> f64 {
@@ -306,8 +306,10 @@ fn a_running_test_answers_scrapes() {
     assert_eq!(value("tidewire_load_agents "), 2.0);
     assert!(value("tidewire_load_latency_seconds{quantile=\"0.99\"} ") > 0.0);
     assert!(value("tidewire_load_offered_rate ") > 0.0);
-    assert!(ask("GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
-    assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    assert!(ask("GET /other HTTP/1.1\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(
+        ask("POST /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 405 ")
+    );
     let ended = load.wait();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
     let text = std::fs::read_to_string(format!("{out}/report.json")).unwrap();

@@ -1,0 +1,378 @@
+//! Access to the admin server: the host that a browser thinks it talks to, the page that asks, and the token.
+//!
+//! A page of the web may make a browser send requests to this machine. By *DNS rebinding* its own name becomes 127.0.0.1, and it
+//! could read the answers. So only requests for an IP address, `localhost` or a configured name are answered: an address cannot
+//! be rebound. By *request forgery* it could send a POST without reading the answer. So a POST needs a header that pages of
+//! other origins cannot set, and an `Origin` of this server if it has one.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::header::{self, HeaderMap};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode, Version};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tidewire::auth::Token;
+
+/// The rules for requests.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// The hash of the token. `None` if there is none, so that everybody who reaches the server may do everything.
+    token: Option<[u8; 32]>,
+    /// Names besides addresses and `localhost`, in lower case.
+    hosts: Vec<String>,
+    logins: Mutex<Logins>,
+}
+
+/// Browsers that have shown the token, and recent failures.
+#[derive(Debug, Default)]
+struct Logins {
+    /// The number in the cookie, and when it was made. The oldest is first.
+    open: VecDeque<([u8; 16], Instant)>,
+    /// The failures in the second that began then.
+    failures: u32,
+    failures_since: Option<Instant>,
+}
+
+/// A refused request: its status and the reason.
+pub(crate) type Refused = (StatusCode, &'static str);
+
+impl Access {
+    pub(crate) fn new(token: Option<&Token>, hosts: &[String]) -> Self {
+        Self {
+            token: token.map(|token| hash(token.secret())),
+            hosts: hosts.iter().map(|host| host.to_lowercase()).collect(),
+            logins: Mutex::default(),
+        }
+    }
+
+    /// Checks everything but the token.
+    pub(crate) fn check_source(&self, request: &Parts) -> Result<(), Refused> {
+        let host = single(&request.headers, header::HOST)?;
+        if request.version != Version::HTTP_11 && host.is_none() {
+            return Err((
+                StatusCode::BAD_REQUEST,
+                "the request has no host; use HTTP/1.1",
+            ));
+        }
+        let host = host.ok_or((StatusCode::BAD_REQUEST, "the request has no host"))?;
+        let target = request.uri.authority().map(|it| it.as_str());
+        if !self.allows_host(host) || target.is_some_and(|target| target != host) {
+            return Err((
+                StatusCode::MISDIRECTED_REQUEST,
+                "this name is not one of the admin server; use its IP address, or name it with --admin-host",
+            ));
+        }
+        if request.headers.contains_key(header::UPGRADE) {
+            return Err((
+                StatusCode::BAD_REQUEST,
+                "the admin server has no WebSocket; connect to a ws:// address of --bind",
+            ));
+        }
+        if request.headers.contains_key(header::CONTENT_LENGTH)
+            && request.headers.contains_key(header::TRANSFER_ENCODING)
+        {
+            return Err((StatusCode::BAD_REQUEST, "the request has two lengths"));
+        }
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            check_page(&request.headers, host)?;
+        }
+        Ok(())
+    }
+
+    fn allows_host(&self, host: &str) -> bool {
+        let name = host_name(host).to_lowercase();
+        let address = name.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        name == "localhost"
+            || address.unwrap_or(&name).parse::<IpAddr>().is_ok()
+            || self.hosts.contains(&name)
+    }
+
+    /// Checks the token of a request, or the cookie of a login.
+    pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        if self.token.is_none() || self.has_login(headers) {
+            return Ok(());
+        }
+        let given = single(headers, header::AUTHORIZATION)?;
+        let given = given.and_then(|it| it.strip_prefix("Bearer "));
+        match given {
+            None => Err((
+                StatusCode::UNAUTHORIZED,
+                "this needs the token of --admin-token-file: send Authorization: Bearer TOKEN",
+            )),
+            Some(given) => self.check_secret(given),
+        }
+    }
+
+    fn check_secret(&self, given: &str) -> Result<(), Refused> {
+        // Wrong ones are counted before the comparison, so that a flood of guesses is not even compared.
+        if !self.logins().may_try() {
+            return Err((
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many wrong tokens in this second; try again",
+            ));
+        }
+        let is_right = self
+            .token
+            .is_some_and(|token| token.ct_eq(&hash(given)).into());
+        if is_right {
+            return Ok(());
+        }
+        self.logins().failures += 1;
+        Err((StatusCode::UNAUTHORIZED, "the token is wrong"))
+    }
+
+    /// Exchanges the token for a cookie, which scripts cannot read and other sites cannot send.
+    pub(crate) fn log_in(&self, token: &str) -> Result<String, Refused> {
+        self.check_secret(token.trim())?;
+        let mut number = [0; 16];
+        let filled = rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty());
+        if filled != Ok(number.len()) {
+            return Err((
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the system has no random numbers",
+            ));
+        }
+        let mut logins = self.logins();
+        if logins.open.len() == LOGINS_MAX {
+            logins.open.pop_front();
+        }
+        logins.open.push_back((number, Instant::now()));
+        let number = u128::from_be_bytes(number);
+        Ok(format!("{COOKIE}={number:032x}; {ATTRIBUTES}"))
+    }
+
+    /// Ends a login. Returns the cookie that removes the browser's.
+    pub(crate) fn log_out(&self, headers: &HeaderMap) -> String {
+        let numbers: Vec<_> = cookies(headers).collect();
+        self.logins()
+            .open
+            .retain(|(number, _)| !numbers.contains(number));
+        format!("{COOKIE}=; {ATTRIBUTES}; Max-Age=0")
+    }
+
+    fn has_login(&self, headers: &HeaderMap) -> bool {
+        let mut logins = self.logins();
+        logins
+            .open
+            .retain(|(_, since)| since.elapsed() < LOGIN_AGE_MAX);
+        cookies(headers).any(|found| logins.open.iter().any(|(number, _)| *number == found))
+    }
+
+    fn logins(&self) -> MutexGuard<'_, Logins> {
+        self.logins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Logins {
+    fn may_try(&mut self) -> bool {
+        let is_new = self
+            .failures_since
+            .is_none_or(|since| since.elapsed() >= Duration::from_secs(1));
+        if is_new {
+            (self.failures, self.failures_since) = (0, Some(Instant::now()));
+        }
+        self.failures < FAILURES_PER_SECOND
+    }
+}
+
+/// Refuses a change that a page of another origin asks for.
+fn check_page(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
+    if !headers.contains_key(MARK) {
+        return Err((
+            StatusCode::FORBIDDEN,
+            "a POST needs the header X-Tidewire-Admin: 1, which pages of other origins cannot send",
+        ));
+    }
+    let origin = single(headers, header::ORIGIN)?;
+    let of_host = |origin: &str| {
+        let name = origin
+            .strip_prefix("http://")
+            .or(origin.strip_prefix("https://"));
+        name == Some(host)
+    };
+    match origin.is_none_or(of_host) {
+        true => Ok(()),
+        false => Err((StatusCode::FORBIDDEN, "the page is of another origin")),
+    }
+}
+
+/// The value of a header that may come once.
+fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, Refused> {
+    let mut values = headers.get_all(name).iter();
+    let refused = (
+        StatusCode::BAD_REQUEST,
+        "a header is doubled or has bytes that no header has",
+    );
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| refused),
+        (Some(_), Some(_)) => Err(refused),
+    }
+}
+
+/// A host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+fn cookies(headers: &HeaderMap) -> impl Iterator<Item = [u8; 16]> {
+    let values = headers.get_all(header::COOKIE).iter();
+    let pairs = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'));
+    let numbers = pairs.filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+    numbers
+        .filter(|number| number.len() == 32)
+        .filter_map(|number| Some(u128::from_str_radix(number, 16).ok()?.to_be_bytes()))
+}
+
+fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+const COOKIE: &str = "tidewire_admin";
+const ATTRIBUTES: &str = "Path=/; HttpOnly; SameSite=Strict";
+
+/// The header of requests that change something.
+pub(crate) const MARK: &str = "x-tidewire-admin";
+
+/// Browsers that are logged in at a time. A further one replaces the oldest.
+const LOGINS_MAX: usize = 64;
+
+/// The age at which a browser must show the token again: a working day.
+const LOGIN_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// Wrong tokens in a second, of all peers together.
+const FAILURES_PER_SECOND: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    fn access() -> Access {
+        Access::new(
+            Some(&Token::new("secret").unwrap()),
+            &["Ops.Example".to_owned()],
+        )
+    }
+
+    fn request(method: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().method(method).uri("/api/drain");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn only_names_that_cannot_be_rebound_are_answered() {
+        let access = access();
+        for host in [
+            "127.0.0.1:9090",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:9090",
+            "192.0.2.1",
+            "ops.example:80",
+        ] {
+            assert_eq!(
+                access.check_source(&request("GET", &[("host", host)])),
+                Ok(()),
+                "{host}"
+            );
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "[::1",
+            "x:y:z",
+        ] {
+            let refused = access
+                .check_source(&request("GET", &[("host", host)]))
+                .unwrap_err();
+            assert_eq!(refused.0, StatusCode::MISDIRECTED_REQUEST, "{host}");
+        }
+        let doubled = [("host", "127.0.0.1"), ("host", "127.0.0.1")];
+        assert_eq!(
+            access
+                .check_source(&request("GET", &doubled))
+                .unwrap_err()
+                .0,
+            StatusCode::BAD_REQUEST
+        );
+    }
+
+    #[test]
+    fn a_change_is_asked_for_by_a_page_of_this_server_only() {
+        let access = access();
+        let (host, mark) = (("host", "127.0.0.1:9"), ("x-tidewire-admin", "1"));
+        let check =
+            |headers: &[(&str, &str)]| access.check_source(&request("POST", headers)).is_ok();
+        assert!(check(&[host, mark]));
+        assert!(check(&[host, mark, ("origin", "http://127.0.0.1:9")]));
+        assert!(!check(&[host]));
+        for origin in [
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:10",
+            "http://127.0.0.1:9.evil.example",
+        ] {
+            assert!(!check(&[host, mark, ("origin", origin)]), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_stands_for_the_token_until_it_is_given_back() {
+        let access = access();
+        let allowed = |name: &str, value: &str| {
+            access
+                .check_token(&request("GET", &[(name, value)]).headers)
+                .map_err(|it| it.0)
+        };
+        assert_eq!(allowed("accept", "*/*"), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(allowed("authorization", "Bearer secret"), Ok(()));
+        assert_eq!(
+            allowed("authorization", "Bearer secre"),
+            Err(StatusCode::UNAUTHORIZED)
+        );
+        assert_eq!(
+            access.log_in("wrong").unwrap_err().0,
+            StatusCode::UNAUTHORIZED
+        );
+        let cookie = access.log_in("secret\n").unwrap();
+        assert!(cookie.ends_with("HttpOnly; SameSite=Strict"));
+        let pair = cookie.split(';').next().unwrap();
+        assert_eq!(allowed("cookie", &format!("a=b; {pair}")), Ok(()));
+        assert_eq!(
+            allowed("cookie", &format!("{pair}0")),
+            Err(StatusCode::UNAUTHORIZED)
+        );
+        access.log_out(&request("GET", &[("cookie", pair)]).headers);
+        assert_eq!(allowed("cookie", pair), Err(StatusCode::UNAUTHORIZED));
+    }
+
+    #[test]
+    fn guesses_and_logins_are_bounded() {
+        let access = access();
+        let tries = (0..1000).map(|_| access.log_in("wrong").unwrap_err().0);
+        let compared = tries
+            .filter(|status| *status == StatusCode::UNAUTHORIZED)
+            .count();
+        assert!(compared < 1000, "{compared}");
+        access.logins().failures = 0;
+        for _ in 0..1000 {
+            access.log_in("secret").unwrap();
+        }
+        assert_eq!(access.logins().open.len(), LOGINS_MAX);
+    }
+}

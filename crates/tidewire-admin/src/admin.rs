@@ -1,0 +1,116 @@
+//! Starting the admin server.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tidewire::Server;
+
+use crate::access::Access;
+use crate::events::Events;
+use crate::http::HttpServer;
+use crate::openmetrics::Exporter;
+use crate::routes::Routes;
+use crate::sampler::Sampler;
+use crate::settings::Settings;
+
+/// The admin server cannot start. [`Admin::bind`] has an example.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Everybody who reaches the address could close sessions.
+    #[error(
+        "the admin server at {0} is reached by other machines and has no token; give it one, or use 127.0.0.1"
+    )]
+    NoToken(SocketAddr),
+    /// The token could be read on the way.
+    #[error(
+        "the admin server at {0} is reached by other machines without encryption; use 127.0.0.1 behind a proxy with TLS or an \
+         SSH tunnel, or allow plain text in a closed network"
+    )]
+    Plaintext(SocketAddr),
+    /// The address cannot be bound.
+    #[error(
+        "the admin server cannot listen on {address}: {source}; choose another port, or end the program that has it"
+    )]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The system refused the thread, or a descriptor.
+    #[error("the admin server cannot start: {0}; look at the limits of threads and descriptors")]
+    Start(#[source] io::Error),
+}
+
+/// An admin server that listens and does not answer yet. [`Admin::bind`] makes it, and has an example.
+#[derive(Debug)]
+pub struct BoundAdmin {
+    listener: TcpListener,
+    settings: Settings,
+}
+
+/// A running admin server. Dropping it ends it. The [crate] has an example.
+#[derive(Debug)]
+pub struct Admin {
+    http: HttpServer,
+}
+
+impl Admin {
+    /// Binds the address. Connections wait until [`BoundAdmin::serve`].
+    ///
+    /// ```
+    /// use tidewire_admin::{Admin, AdminError, Settings};
+    ///
+    /// let open = Admin::bind("0.0.0.0:0".parse()?, Settings::default());
+    /// assert!(matches!(open, Err(AdminError::NoToken(_))));
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AdminError`].
+    pub fn bind(address: SocketAddr, settings: Settings) -> Result<BoundAdmin, AdminError> {
+        if !address.ip().to_canonical().is_loopback() {
+            if settings.token.is_none() {
+                return Err(AdminError::NoToken(address));
+            }
+            if !settings.is_plaintext_allowed {
+                return Err(AdminError::Plaintext(address));
+            }
+        }
+        let listener = TcpListener::bind(address);
+        let listener = listener.map_err(|source| AdminError::Bind { address, source })?;
+        Ok(BoundAdmin { listener, settings })
+    }
+
+    /// The address, with the real port in place of port 0.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.http.address()
+    }
+}
+
+impl BoundAdmin {
+    /// Begins to answer, about this server.
+    ///
+    /// # Errors
+    /// [`AdminError::Start`].
+    pub fn serve(self, server: &Server) -> Result<Admin, AdminError> {
+        let Self { listener, settings } = self;
+        let sampler = Arc::new(Sampler::new(server));
+        let routes = Routes {
+            access: Access::new(settings.token.as_ref(), &settings.hosts),
+            exporter: Arc::new(Exporter::new(Arc::clone(&sampler))),
+            sampler,
+            events: Arc::new(Events::new()),
+            actions: settings.actions,
+            every: settings.pace.every,
+        };
+        let http = HttpServer::start(listener, Arc::new(routes), settings.pace.stall_max);
+        let http = http.map_err(AdminError::Start)?;
+        tracing::info!("the dashboard is at http://{}/", http.address());
+        Ok(Admin { http })
+    }
+}

@@ -1,0 +1,86 @@
+//! The overview as server-sent events: one snapshot a second, made once for all listeners, and only while there is one.
+//!
+//! Each listener reads the newest snapshot when its connection takes more bytes. A slow listener so skips snapshots, and the
+//! connection is cut when it takes nothing for too long. Nothing is queued for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use tokio::sync::watch::{Receiver, Sender};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::http::{Answer, Body, EventFrames, failure};
+use crate::sampler::Sampler;
+
+/// The snapshots and those who listen to them.
+#[derive(Debug)]
+pub(crate) struct Events {
+    newest: Sender<Bytes>,
+    came: Notify,
+    places: Arc<Semaphore>,
+}
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self {
+            newest: Sender::new(Bytes::new()),
+            came: Notify::new(),
+            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
+        }
+    }
+
+    /// Makes snapshots for ever.
+    pub(crate) async fn run(&self, sampler: Arc<Sampler>, every: Duration) {
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if self.newest.receiver_count() == 0 {
+                self.came.notified().await;
+                continue;
+            }
+            ticks.tick().await;
+            let sampler = Arc::clone(&sampler);
+            let made = spawn_blocking(move || snapshot(&sampler)).await;
+            if let Ok(Some(snapshot)) = made {
+                self.newest.send_replace(snapshot);
+            }
+        }
+    }
+
+    /// Answers a listener.
+    pub(crate) fn listen(&self) -> Answer {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return failure(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many listeners; close other dashboards",
+            );
+        };
+        let listener = self.newest.subscribe();
+        self.came.notify_one();
+        let body = Body::Events(next(listener, place));
+        crate::http::answer(StatusCode::OK, "text/event-stream", body)
+    }
+}
+
+/// The next snapshot for a listener, and how to go on.
+fn next(mut listener: Receiver<Bytes>, place: OwnedSemaphorePermit) -> EventFrames {
+    EventFrames(Box::pin(async move {
+        listener.changed().await.ok()?;
+        let snapshot = listener.borrow_and_update().clone();
+        Some((snapshot, next(listener, place)))
+    }))
+}
+
+fn snapshot(sampler: &Sampler) -> Option<Bytes> {
+    sampler.walk();
+    let json = serde_json::to_string(&*sampler.overview()).ok()?;
+    // JSON has no line end outside of strings, and within strings it is escaped.
+    Some(format!("event: overview\ndata: {json}\n\n").into())
+}
+
+/// Dashboards that listen at a time.
+const LISTENERS_MAX: usize = 32;

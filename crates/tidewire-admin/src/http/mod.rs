@@ -1,0 +1,199 @@
+//! HTTP on a thread of its own: connections, their limits, and answers.
+//!
+//! `hyper` parses and frames. This module bounds it: the number of connections, the time and size of a request's head, the size of its
+//! body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md`.
+
+mod answer;
+mod stream;
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, StatusCode};
+use hyper_util::rt::TokioTimer;
+use tokio::runtime::{self, Runtime};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::settings::STALL_MAX;
+pub(crate) use answer::{Answer, Body, EventFrames, answer, bytes, failure, json, text};
+use stream::TimedStream;
+
+pub(crate) type Request = hyper::Request<Incoming>;
+
+/// The pages of a server.
+pub(crate) trait Site: Send + Sync + 'static {
+    /// Runs on the server's thread when it begins.
+    fn begin(self: &Arc<Self>) {}
+
+    fn answer(self: Arc<Self>, request: Request) -> impl Future<Output = Answer> + Send;
+}
+
+/// A running HTTP server. Dropping it ends its thread and cuts its connections.
+#[derive(Debug)]
+pub struct HttpServer {
+    address: SocketAddr,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    pub(crate) fn start<S: Site>(
+        listener: TcpListener,
+        site: Arc<S>,
+        stall_max: Duration,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("tidewire-ask")
+            .build()?;
+        let listener = {
+            let _guard = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("tidewire-admin".to_owned())
+            .spawn(move || run(runtime, listener, site, stall_max, &stopped))?;
+        Ok(Self {
+            address,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// The address, with the real port in place of port 0.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has reached the log.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves one text at `/metrics` and `/`, without access control: for programs with metrics of their own.
+///
+/// ```
+/// use std::net::TcpListener;
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let server = tidewire_admin::serve_text(listener, tidewire_admin::CONTENT_TYPE, || "# EOF\n".to_owned())?;
+/// println!("http://{}/metrics", server.address());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// The system refused the thread, or a descriptor.
+pub fn serve_text(
+    listener: TcpListener,
+    content_type: &'static str,
+    make: impl Fn() -> String + Send + Sync + 'static,
+) -> io::Result<HttpServer> {
+    let site = TextSite { content_type, make };
+    HttpServer::start(listener, Arc::new(site), STALL_MAX)
+}
+
+struct TextSite<F> {
+    content_type: &'static str,
+    make: F,
+}
+
+impl<F: Fn() -> String + Send + Sync + 'static> Site for TextSite<F> {
+    async fn answer(self: Arc<Self>, request: Request) -> Answer {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        match request.uri().path() {
+            _ if !is_read => failure(StatusCode::METHOD_NOT_ALLOWED, "only GET"),
+            "/metrics" | "/" => text(StatusCode::OK, self.content_type, (self.make)()),
+            _ => failure(StatusCode::NOT_FOUND, "see /metrics"),
+        }
+    }
+}
+
+fn run<S: Site>(
+    runtime: Runtime,
+    listener: tokio::net::TcpListener,
+    site: Arc<S>,
+    stall_max: Duration,
+    stop: &Notify,
+) {
+    runtime.block_on(async {
+        site.begin();
+        tokio::spawn(accept(listener, site, stall_max));
+        stop.notified().await;
+    });
+    // A question to a lane that hangs may still wait. Its thread ends by itself.
+    runtime.shutdown_background();
+}
+
+async fn accept<S: Site>(listener: tokio::net::TcpListener, site: Arc<S>, stall_max: Duration) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // Without a place, connections wait in the system's queue, whose length is limited, too.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let stream = TimedStream::new(stream, stall_max);
+                tokio::spawn(serve(stream, Arc::clone(&site), place));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the admin server cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve<S: Site>(stream: TimedStream, site: Arc<S>, _place: OwnedSemaphorePermit) {
+    let service = service_fn(move |request| {
+        let answered = Arc::clone(&site).answer(request);
+        async move { Ok::<_, std::convert::Infallible>(answered.await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(stream, service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection of the admin server ended with an error");
+    }
+}
+
+/// Connections at a time. Browsers keep up to six.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Threads that wait for lanes. One question runs at a time, and a second thread serves health meanwhile.
+const BLOCKING_THREADS: usize = 4;
+
+/// The longest time for the head of a request, and between two requests of a connection.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Longest head of a request.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+const HEADERS_MAX: usize = 64;
+
+/// A pause after a failure to accept, such as no free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

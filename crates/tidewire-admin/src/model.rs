@@ -1,0 +1,220 @@
+//! The answers of the API. `schema.json` describes them, and a test compares both.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tidewire::{RoomFigures, SessionFigures, TransportKind};
+use tidewire_io::clock::now_ns;
+
+/// The state of a server at one moment, with rates since the moment before.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Overview {
+    /// Milliseconds since 1970.
+    pub(crate) at_ms: u64,
+    pub(crate) version: &'static str,
+    pub(crate) uptime_seconds: f64,
+    /// Whether new clients are wanted, and every lane turns.
+    pub(crate) ready: bool,
+    /// The time that rates are of. 0 at the first look, which has none.
+    pub(crate) interval_seconds: f64,
+    pub(crate) rates: Rates,
+    pub(crate) sessions: SessionCounts,
+    pub(crate) turns: Turns,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) memory: Memory,
+    /// Frames of rooms and topics that are on their way.
+    pub(crate) in_flight: i64,
+    /// Frames of rooms and topics that subscribers did not get, by reason.
+    pub(crate) dropped: BTreeMap<&'static str, u64>,
+    pub(crate) datagrams_dropped: BTreeMap<&'static str, u64>,
+    pub(crate) closed: BTreeMap<&'static str, u64>,
+    pub(crate) identity: Identity,
+    pub(crate) certificate: Option<Certificate>,
+    pub(crate) tops: Tops,
+    /// Every other counter.
+    pub(crate) counters: BTreeMap<&'static str, u64>,
+}
+
+/// Events a second.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Rates {
+    pub(crate) frames_in: f64,
+    pub(crate) bytes_in: f64,
+    pub(crate) bytes_out: f64,
+    pub(crate) chat_messages: f64,
+    pub(crate) published: f64,
+    /// Frames of rooms and topics, once for each subscriber.
+    pub(crate) delivered: f64,
+    pub(crate) dropped: f64,
+    pub(crate) opened: f64,
+    pub(crate) closed: f64,
+    pub(crate) system_calls: f64,
+    /// Subscribers that a message had, on average. `null` if there was no message.
+    pub(crate) fan_out: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SessionCounts {
+    pub(crate) open: u64,
+    pub(crate) opened: u64,
+    pub(crate) refused: u64,
+}
+
+/// The time that lanes take to answer: that of a turn and of waking the lane. Milliseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Turns {
+    /// The slowest lane, now.
+    pub(crate) last_ms: Option<f64>,
+    /// Of the answers of the last minute.
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) max_ms: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Lane {
+    pub(crate) lane: usize,
+    /// Whether it answered in time. If not, the figures that only the lane knows are missing.
+    pub(crate) turns: bool,
+    pub(crate) answer_ms: Option<f64>,
+    /// The share of a core that its thread used, from 0 to 1.
+    pub(crate) load: Option<f64>,
+    pub(crate) sessions: Option<usize>,
+    pub(crate) memory_bytes: Option<usize>,
+    pub(crate) frames_in_rate: f64,
+    pub(crate) delivered_rate: f64,
+}
+
+/// Bytes that the memory limit counts, by kind. Kinds are summed over the lanes that answered.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Memory {
+    pub(crate) bytes: u64,
+    pub(crate) bytes_max: u64,
+    pub(crate) pressure_changes: u64,
+    /// The fixed cost of sessions.
+    pub(crate) sessions: usize,
+    /// Output, partial frames and queued answers of sessions.
+    pub(crate) kept: usize,
+    /// Spare buffers, and messages between threads.
+    pub(crate) common: usize,
+    /// Rooms, topics and their logs.
+    pub(crate) rooms: usize,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Identity {
+    pub(crate) authenticated: u64,
+    pub(crate) auth_refused: u64,
+    pub(crate) forbidden: u64,
+    pub(crate) auth_reloads: u64,
+    pub(crate) auth_reloads_refused: u64,
+    pub(crate) handshakes_refused: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Certificate {
+    /// Milliseconds since 1970.
+    pub(crate) expires_ms: u64,
+    pub(crate) days_left: f64,
+}
+
+/// The sessions furthest behind, and the largest rooms and topics, as of the last walk over them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Tops {
+    /// How long the walk took, in milliseconds. It is repeated less often the longer it takes.
+    pub(crate) walk_ms: f64,
+    pub(crate) age_seconds: f64,
+    pub(crate) slowest: Vec<Session>,
+    pub(crate) rooms: Vec<Room>,
+    pub(crate) topics: Vec<Room>,
+}
+
+/// A session. Names and addresses come from peers: show them as text only.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Session {
+    pub(crate) id: String,
+    pub(crate) lane: usize,
+    pub(crate) peer: Option<String>,
+    pub(crate) transport: &'static str,
+    pub(crate) outgoing: bool,
+    pub(crate) age_seconds: f64,
+    pub(crate) identity: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) memory_bytes: usize,
+    pub(crate) queued_bytes: usize,
+    pub(crate) unanswered: usize,
+    pub(crate) paused: bool,
+    pub(crate) rooms: usize,
+    pub(crate) topics: usize,
+    pub(crate) lag_messages: u64,
+    pub(crate) lag_bytes: u64,
+    /// The policy of the membership that is furthest behind.
+    pub(crate) policy: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Room {
+    pub(crate) name: String,
+    pub(crate) members: usize,
+    pub(crate) messages: u64,
+    pub(crate) log_bytes: usize,
+    pub(crate) lanes: usize,
+    pub(crate) congested: bool,
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Page<T> {
+    /// All entries.
+    pub(crate) total: usize,
+    /// Entries that the search found.
+    pub(crate) found: usize,
+    pub(crate) offset: usize,
+    pub(crate) entries: Vec<T>,
+}
+
+impl Session {
+    pub(crate) fn of(figures: &SessionFigures) -> Self {
+        Self {
+            id: figures.id.to_string(),
+            lane: figures.lane,
+            peer: figures.peer.as_ref().map(ToString::to_string),
+            transport: transport(figures.transport),
+            outgoing: figures.is_outgoing,
+            age_seconds: now_ns().saturating_sub(figures.opened_ns) as f64 / 1e9,
+            identity: figures.identity.as_ref().map(|it| it.name().to_owned()),
+            name: figures.name.as_deref().map(str::to_owned),
+            memory_bytes: figures.memory_bytes,
+            queued_bytes: figures.queued_bytes,
+            unanswered: figures.unanswered,
+            paused: figures.is_paused,
+            rooms: figures.rooms,
+            topics: figures.topics,
+            lag_messages: figures.lag.map_or(0, |lag| lag.messages),
+            lag_bytes: figures.lag.map_or(0, |lag| lag.bytes),
+            policy: figures.lag.map(|lag| lag.policy.to_string()),
+        }
+    }
+}
+
+impl Room {
+    pub(crate) fn of(figures: &RoomFigures) -> Self {
+        Self {
+            name: figures.name.clone(),
+            members: figures.members,
+            messages: figures.messages,
+            log_bytes: figures.log_bytes,
+            lanes: figures.lanes,
+            congested: figures.is_congested,
+        }
+    }
+}
+
+fn transport(kind: TransportKind) -> &'static str {
+    match kind {
+        TransportKind::Tcp => "tcp",
+        TransportKind::Ipc => "ipc",
+        TransportKind::Inproc => "inproc",
+        TransportKind::Udp => "udp",
+        _ => "other",
+    }
+}

@@ -1,0 +1,195 @@
+//! The JSON and what may be done, against the schema that the server itself serves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tidewire::{Chat, Client, Event, Policy, Server};
+use tidewire_admin::Settings;
+use tidewire_testkit::wait_until;
+
+use crate::Site;
+
+/// Fails unless the value is what the schema says of this definition.
+fn check(site: &Site, definition: &str, value: &Value) {
+    let mut schema = site.json("/api/schema");
+    assert!(schema["$defs"][definition].is_object(), "{definition}");
+    schema["anyOf"] = json!([{ "$ref": format!("#/$defs/{definition}") }]);
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<_> = validator
+        .iter_errors(value)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{definition}: {errors:#?}");
+}
+
+#[test]
+fn answers_are_what_the_schema_says() {
+    let site = Site::start(Settings::default());
+    let client = Client::connect(&site.server.to_string()).wait().unwrap();
+    let _topic = client.subscribe("a.>").wait().unwrap();
+    client.publish("a.b", b"news").unwrap();
+    wait_until("the message is delivered", || {
+        (site.server.metrics().room_delivered == 1).then_some(())
+    });
+    let overview = site.json("/api/overview");
+    check(&site, "overview", &overview);
+    assert_eq!(overview["sessions"]["open"], 1);
+    assert_eq!(overview["lanes"].as_array().unwrap().len(), 2);
+    assert_eq!(overview["counters"]["published"], 1);
+    let sessions = site.json("/api/sessions");
+    check(&site, "sessions", &sessions);
+    assert_eq!(
+        (&sessions["total"], &sessions["entries"][0]["topics"]),
+        (&json!(1), &json!(1))
+    );
+    let topics = site.json("/api/topics?search=A.");
+    check(&site, "rooms", &topics);
+    assert_eq!(
+        (
+            &topics["entries"][0]["name"],
+            &topics["entries"][0]["members"]
+        ),
+        (&json!("a.>"), &json!(1))
+    );
+    let rooms = site.json("/api/rooms");
+    check(&site, "rooms", &rooms);
+    assert_eq!(rooms["total"], 0);
+    for (path, status) in [
+        ("/api/sessions?sort=x", 400),
+        ("/api/nothing", 404),
+        ("/nothing", 404),
+    ] {
+        let answer = site.get(path);
+        assert_eq!(answer.status, status, "{path}");
+        check(&site, "error", &serde_json::from_str(&answer.body).unwrap());
+    }
+    assert_eq!(
+        site.request("DELETE", "/api/overview", &["X-Tidewire-Admin: 1"], "")
+            .status,
+        405
+    );
+}
+
+#[test]
+fn a_session_is_closed_with_a_reason() {
+    let site = Site::start(Settings::default());
+    let client = Client::connect(&site.server.to_string()).wait().unwrap();
+    let sessions = wait_until("the session is open", || {
+        let sessions = site.json("/api/sessions");
+        (sessions["total"] == 1).then_some(sessions)
+    });
+    let id = sessions["entries"][0]["id"].as_str().unwrap();
+    let path = format!("/api/sessions/{id}/close");
+    assert_eq!(
+        site.request("POST", &path, &[], "{}").status,
+        403,
+        "without the header"
+    );
+    let answer = site.post(&path, r#"{"reason":"maintenance <b>"}"#);
+    assert_eq!(answer.status, 202, "{answer:?}");
+    check(
+        &site,
+        "accepted",
+        &serde_json::from_str(&answer.body).unwrap(),
+    );
+    let (reason, text) = loop {
+        if let Event::Closed { reason, text } = client.next_event().wait() {
+            break (reason, text);
+        }
+    };
+    assert!(reason.is_final());
+    assert_eq!(&*text, "maintenance <b>");
+    wait_until("the session is gone", || {
+        (site.json("/api/sessions")["total"] == 0).then_some(())
+    });
+    assert_eq!(site.post(&path, "{}").status, 404);
+    assert_eq!(site.post("/api/sessions/zz/close", "{}").status, 400);
+    assert_eq!(site.post(&path, r#"{"resaon":"x"}"#).status, 400);
+    assert_eq!(site.server.metrics().closed_by("service"), 1);
+}
+
+#[test]
+fn a_program_says_what_drain_and_reload_do() {
+    let site = Site::start(Settings::default());
+    assert_eq!(site.post("/api/drain", "{}").status, 501);
+    let calls = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let (drains, reloads) = (Arc::clone(&calls), Arc::clone(&calls));
+    let settings = Settings::default()
+        .on_drain(move || drop(drains[0].fetch_add(1, Ordering::SeqCst)))
+        .on_reload(move || drop(reloads[1].fetch_add(1, Ordering::SeqCst)));
+    let site = Site::start(settings);
+    assert_eq!(site.post("/api/drain", "").status, 202);
+    assert_eq!(site.post("/api/reload", "{}").status, 202);
+    assert_eq!(calls.each_ref().map(|it| it.load(Ordering::SeqCst)), [1, 1]);
+    // A link or an image of another page can only GET.
+    assert_eq!(site.get("/api/drain").status, 404);
+}
+
+#[test]
+fn readiness_ends_with_the_drain_and_health_with_the_lanes() {
+    let site = Site::start(Settings::default());
+    assert_eq!(
+        (site.get("/healthz").status, site.get("/readyz").status),
+        (200, 200)
+    );
+    site.server.readiness().withdraw();
+    assert_eq!(
+        (site.get("/healthz").status, site.get("/readyz").status),
+        (200, 503)
+    );
+    let Site { admin, server } = site;
+    drop(server);
+    let ended = || {
+        let mut stream = std::net::TcpStream::connect(admin.address()).unwrap();
+        let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        let answer = std::io::read_to_string(stream).unwrap();
+        answer.starts_with("HTTP/1.1 503").then_some(())
+    };
+    wait_until("the lanes have ended", ended);
+}
+
+#[test]
+fn pages_of_many_sessions_are_searched_and_sorted() {
+    let server = Server::builder()
+        .listen("inproc://paged")
+        .unwrap()
+        .lanes(2)
+        .slow_subscribers(Policy::DropOldest)
+        .start(|_| Chat::new())
+        .unwrap();
+    let site = Site::beside(server, Settings::default());
+    let names: Vec<String> = (0..300).map(|index| format!("user-{index:03}")).collect();
+    let clients: Vec<Client> = names
+        .iter()
+        .map(|name| {
+            let client = Client::connect("inproc://paged").wait().unwrap();
+            client.join("lobby", name).wait().unwrap();
+            client
+        })
+        .collect();
+    let page = site.json("/api/sessions?sort=name&order=asc&offset=298&limit=10");
+    assert_eq!((&page["total"], &page["found"]), (&json!(300), &json!(300)));
+    let found: Vec<_> = page["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(found, ["user-298", "user-299"]);
+    let page = site.json("/api/sessions?search=USER-12&sort=name");
+    assert_eq!(
+        (&page["found"], &page["entries"][0]["name"]),
+        (&json!(10), &json!("user-129"))
+    );
+    let rooms = site.json("/api/rooms");
+    assert_eq!(
+        (
+            &rooms["entries"][0]["name"],
+            &rooms["entries"][0]["members"]
+        ),
+        (&json!("lobby"), &json!(300))
+    );
+    drop(clients);
+}

@@ -1,0 +1,404 @@
+//! Requests that no honest program sends, and honest ones too many.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidewire::auth::Token;
+use tidewire::{Client, Policy, PubSub, Server};
+use tidewire_admin::{Admin, AdminError, Settings};
+use tidewire_testkit::wait_until;
+
+use crate::Site;
+
+fn secured() -> Site {
+    Site::start(Settings::default().token(Token::new("c2VjcmV0").unwrap()))
+}
+
+#[test]
+fn without_the_token_there_is_only_health_and_an_empty_page() {
+    let site = secured();
+    for path in [
+        "/",
+        "/admin.js",
+        "/admin.css",
+        "/healthz",
+        "/readyz",
+        "/api/schema",
+    ] {
+        assert_eq!(site.get(path).status, 200, "{path}");
+    }
+    for path in [
+        "/metrics",
+        "/api/overview",
+        "/api/sessions",
+        "/api/rooms",
+        "/api/topics",
+        "/api/events",
+        "/nothing",
+    ] {
+        let answer = site.get(path);
+        assert_eq!(answer.status, 401, "{path}");
+        assert!(
+            answer.head.contains("www-authenticate: bearer"),
+            "{}",
+            answer.head
+        );
+    }
+    for path in [
+        "/api/drain",
+        "/api/reload",
+        "/api/logout",
+        "/api/sessions/1/close",
+    ] {
+        assert_eq!(site.post(path, "{}").status, 401, "{path}");
+    }
+    let with = |value: &str| site.request("GET", "/metrics", &[value], "").status;
+    assert_eq!(with("Authorization: Bearer c2VjcmV0"), 200);
+    assert_eq!(with("Authorization: Bearer c2VjcmV1"), 401);
+    assert_eq!(with("Authorization: Basic c2VjcmV0"), 401);
+    assert_eq!(
+        with("Cookie: tidewire_admin=00000000000000000000000000000000"),
+        401
+    );
+    let doubled = "Authorization: Bearer c2VjcmV0\r\nAuthorization: Bearer c2VjcmV0";
+    assert_eq!(with(doubled), 400);
+}
+
+#[test]
+fn a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use() {
+    let site = secured();
+    assert_eq!(site.post("/api/login", r#"{"token":"wrong"}"#).status, 401);
+    assert_eq!(site.post("/api/login", "{").status, 400);
+    let answer = site.post("/api/login", r#"{"token":"c2VjcmV0"}"#);
+    assert_eq!(answer.status, 202);
+    let cookie = answer
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "))
+        .unwrap();
+    assert!(
+        cookie.contains("httponly") && cookie.contains("samesite=strict"),
+        "{cookie}"
+    );
+    let pair = format!("Cookie: {}", cookie.split(';').next().unwrap());
+    assert_eq!(
+        site.request("GET", "/api/overview", &[&pair], "").status,
+        200
+    );
+    let logout = site.request("POST", "/api/logout", &[&pair, "X-Tidewire-Admin: 1"], "");
+    assert_eq!(logout.status, 202);
+    assert_eq!(
+        site.request("GET", "/api/overview", &[&pair], "").status,
+        401
+    );
+}
+
+#[test]
+fn pages_of_other_origins_and_rebound_names_are_refused() {
+    let site = Site::start(Settings::default().host("ops.example"));
+    let ask = |host: &str| {
+        let request =
+            format!("GET /api/overview HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        site.raw(request.as_bytes()).status
+    };
+    for host in ["localhost", "127.0.0.1", "[::1]:9090", "ops.example"] {
+        assert_eq!(ask(host), 200, "{host}");
+    }
+    for host in [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:80",
+    ] {
+        assert_eq!(ask(host), 421, "{host}");
+    }
+    let absolute = "GET http://evil.example/api/overview HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(site.raw(absolute.as_bytes()).status, 421);
+    let post = |headers: &[&str]| site.request("POST", "/api/drain", headers, "{}").status;
+    assert_eq!(post(&["Origin: http://evil.example"]), 403);
+    assert_eq!(
+        post(&["X-Tidewire-Admin: 1", "Origin: http://evil.example"]),
+        403
+    );
+    assert_eq!(post(&["X-Tidewire-Admin: 1", "Origin: null"]), 403);
+    let preflight = site.request(
+        "OPTIONS",
+        "/api/drain",
+        &[
+            "Origin: http://evil.example",
+            "Access-Control-Request-Headers: x-tidewire-admin",
+        ],
+        "",
+    );
+    assert!(
+        preflight.status >= 400 && !preflight.head.contains("access-control"),
+        "{preflight:?}"
+    );
+    let page = site.get("/");
+    assert!(
+        page.head
+            .contains("content-security-policy: default-src 'none'"),
+        "{}",
+        page.head
+    );
+    assert!(page.head.contains("x-frame-options: deny"), "{}", page.head);
+}
+
+/// The pages are parts of the program and name nothing outside of it.
+#[test]
+fn pages_refer_to_nothing_outside_and_make_no_html_of_data() {
+    let site = Site::start(Settings::default());
+    for path in ["/", "/admin.js", "/admin.css"] {
+        let body = site.get(path).body;
+        let foreign = body.replace("http://www.w3.org/2000/svg", "");
+        assert!(
+            !foreign.contains("http:") && !foreign.contains("https:") && !foreign.contains("url("),
+            "{path}"
+        );
+        for word in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ] {
+            assert!(!body.contains(word), "{path} has {word}");
+        }
+    }
+}
+
+#[test]
+fn malformed_and_smuggled_requests_are_refused() {
+    let site = Site::start(Settings::default());
+    let host = format!("Host: {}\r\n", site.address());
+    let long = "x".repeat(70_000);
+    let smuggled = "GET /api/reload HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let cases: Vec<(&str, String)> = vec![
+        (
+            "two lengths",
+            format!(
+                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nContent-Length: 2\r\nContent-Length: 4\r\n\r\n{{}}"
+            ),
+        ),
+        (
+            "a length and chunks",
+            format!(
+                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"
+            ),
+        ),
+        (
+            "chunks that are hidden",
+            format!(
+                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{smuggled}"
+            ),
+        ),
+        (
+            "a folded header",
+            format!("GET / HTTP/1.1\r\n{host}X-Folded: a\r\n b\r\n\r\n"),
+        ),
+        (
+            "a space before the colon",
+            format!("GET / HTTP/1.1\r\n{host}X-Space : a\r\n\r\n"),
+        ),
+        (
+            "a line end within a value",
+            format!("GET / HTTP/1.1\r\n{host}X-End: a\rInjected: b\r\n\r\n"),
+        ),
+        (
+            "a zero within a value",
+            format!("GET / HTTP/1.1\r\n{host}X-Zero: a\0b\r\n\r\n"),
+        ),
+        (
+            "a line end in the path",
+            format!("GET /%0d%0aInjected:%20b HTTP/1.1\r\n{host}Connection: close\r\n\r\n"),
+        ),
+        (
+            "a path upwards",
+            format!("GET /../../../../etc/passwd HTTP/1.1\r\n{host}Connection: close\r\n\r\n"),
+        ),
+        (
+            "an encoded path upwards",
+            format!("GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\n{host}Connection: close\r\n\r\n"),
+        ),
+        (
+            "a long header",
+            format!("GET / HTTP/1.1\r\n{host}X-Long: {long}\r\n\r\n"),
+        ),
+        (
+            "a long path",
+            format!("GET /{long} HTTP/1.1\r\n{host}\r\n\r\n"),
+        ),
+        (
+            "many headers",
+            format!(
+                "GET / HTTP/1.1\r\n{host}{}\r\n",
+                "X-Many: a\r\n".repeat(200)
+            ),
+        ),
+        (
+            "no host",
+            "GET /api/overview HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+        ),
+        (
+            "two hosts",
+            format!("GET / HTTP/1.1\r\n{host}Host: evil.example\r\nConnection: close\r\n\r\n"),
+        ),
+        (
+            "an old version",
+            "GET /api/overview HTTP/1.0\r\n\r\n".to_owned(),
+        ),
+        (
+            "a WebSocket",
+            format!(
+                "GET / HTTP/1.1\r\n{host}Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            ),
+        ),
+        (
+            "a proxy's method",
+            "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n".to_owned(),
+        ),
+        (
+            "a long body",
+            format!(
+                "POST /api/login HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{long}",
+                long.len()
+            ),
+        ),
+        (
+            "another protocol",
+            "TW1\x01\x02\x03 hello\r\n\r\n".to_owned(),
+        ),
+        ("TLS", "\x16\x03\x01\x00\x01\x01\r\n\r\n".to_owned()),
+    ];
+    for (what, request) in cases {
+        let answer = site.raw(request.as_bytes());
+        // 0: closed without an answer. 202 would be an action, and 200 a page.
+        assert!(
+            answer.status == 0 || answer.status >= 400,
+            "{what}: {answer:?}"
+        );
+        assert!(
+            !answer.head.contains("\ninjected") && !answer.body.contains("HTTP/1.1 "),
+            "{what}: {answer:?}"
+        );
+    }
+    assert_eq!(site.get("/healthz").status, 200, "the server goes on");
+}
+
+#[test]
+fn addresses_that_others_reach_need_a_token_and_consent() {
+    let bind = |settings| Admin::bind("0.0.0.0:0".parse().unwrap(), settings);
+    assert!(matches!(
+        bind(Settings::default().allow_plaintext(true)),
+        Err(AdminError::NoToken(_))
+    ));
+    let token = Token::new("c2VjcmV0").unwrap();
+    let settings = Settings::default().token(token);
+    assert!(matches!(
+        bind(settings.clone()),
+        Err(AdminError::Plaintext(_))
+    ));
+    assert!(bind(settings.allow_plaintext(true)).is_ok());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refused = Admin::bind(taken.local_addr().unwrap(), Settings::default());
+    assert!(matches!(refused, Err(AdminError::Bind { .. })));
+}
+
+/// Half-sent requests hold a place each, and no more.
+#[test]
+fn connections_that_send_nothing_do_not_keep_others_out() {
+    let site = Site::start(Settings::default());
+    let mut idle: Vec<_> = (0..100).map(|_| site.connect()).collect();
+    for stream in &mut idle {
+        stream.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
+    }
+    assert_eq!(site.get("/healthz").status, 200);
+    let mut answer = Vec::new();
+    // The server ends them itself.
+    let _ = idle[0].read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/1.1 200"));
+}
+
+#[test]
+fn no_message_is_lost_while_the_admin_server_is_flooded() {
+    const MESSAGES: u64 = 20_000;
+    let server = Server::builder()
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .lanes(2)
+        .slow_subscribers(Policy::Block)
+        .start(|_| PubSub::new())
+        .unwrap();
+    let site = Site::beside(server, Settings::default());
+    let address = site.server.to_string();
+    let subscriber = Client::connect(&address).wait().unwrap();
+    let topic = subscriber.subscribe("news").wait().unwrap();
+    let ends = Arc::new(AtomicBool::new(false));
+    let admin = site.address();
+    let floods: Vec<_> = ["/metrics", "/api/sessions", "/api/overview", "/readyz"]
+        .map(|path| {
+            let ends = Arc::clone(&ends);
+            std::thread::spawn(move || flood(admin, path, &ends))
+        })
+        .into_iter()
+        .collect();
+    let publisher = Client::connect(&address).wait().unwrap();
+    for number in 0..MESSAGES {
+        publisher.publish("news", &number.to_le_bytes()).unwrap();
+    }
+    for number in 0..MESSAGES {
+        let message = loop {
+            if let tidewire::TopicEvent::Message(message) = topic.next_event().wait() {
+                break message;
+            }
+        };
+        assert_eq!(message.payload, number.to_le_bytes());
+    }
+    ends.store(true, Ordering::SeqCst);
+    let answered: usize = floods.into_iter().map(|it| it.join().unwrap()).sum();
+    assert!(answered > 0);
+    let metrics = wait_until("all is counted", || {
+        let metrics = site.server.metrics();
+        (metrics.room_in_flight() == 0).then_some(metrics)
+    });
+    assert_eq!(
+        metrics.room_offered,
+        metrics.room_delivered + metrics.room_dropped_total()
+    );
+    assert_eq!(
+        (metrics.room_delivered, metrics.published),
+        (MESSAGES, MESSAGES)
+    );
+    drop(publisher);
+}
+
+/// Asks as fast as it can on one connection. Returns how many answers came.
+fn flood(address: std::net::SocketAddr, path: &str, ends: &AtomicBool) -> usize {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let mut answered = 0;
+    let mut bytes = vec![0; 1 << 16];
+    while !ends.load(Ordering::SeqCst) {
+        stream.write_all(request.as_bytes()).unwrap();
+        // A whole answer: its head says how long the body is.
+        let mut answer = Vec::new();
+        loop {
+            let count = stream.read(&mut bytes).unwrap();
+            assert!(count > 0, "{path}: the connection ended");
+            answer.extend_from_slice(&bytes[..count]);
+            let text = String::from_utf8_lossy(&answer);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                continue;
+            };
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.unwrap().parse().unwrap() {
+                assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+                break;
+            }
+        }
+        answered += 1;
+    }
+    answered
+}

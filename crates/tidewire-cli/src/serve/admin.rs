@@ -1,0 +1,94 @@
+//! The flags of the admin server, and what its actions do here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::low_level::raise;
+use tidewire::auth::Token;
+use tidewire_admin::{Admin, AdminError, BoundAdmin, Settings};
+
+use crate::failure::Failure;
+
+/// The flags of the admin server.
+#[derive(Debug, Args)]
+pub(super) struct AdminArguments {
+    /// Address of the dashboard, /metrics, /healthz, /readyz and /api over HTTP, such as 127.0.0.1:9090. Whoever reaches it may
+    /// close sessions and drain the server, unless there is an --admin-token-file. See docs/admin.md
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<SocketAddr>,
+
+    /// The file with the token of the --admin address, which other users may not read. An address that other machines reach
+    /// needs it, and --insecure, because HTTP is not encrypted
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+
+    /// Name by which a proxy or a scraper asks the --admin address; may be repeated. IP addresses and localhost are always
+    /// answered, and other names are not, because a web page could make one of its own mean this machine
+    #[arg(long, value_name = "NAME")]
+    admin_host: Vec<String>,
+}
+
+impl AdminArguments {
+    /// Binds the address, if there is one.
+    ///
+    /// # Errors
+    /// The address cannot be used, or the token cannot be read.
+    pub(super) fn bind(&self, is_insecure: bool) -> anyhow::Result<Option<BoundAdmin>> {
+        let Some(address) = self.admin else {
+            return match self.admin_token_file.is_some() || !self.admin_host.is_empty() {
+                true => {
+                    let what = "--admin-token-file and --admin-host are for an admin server, and there is none";
+                    Err(Failure::configuration(what, "give --admin 127.0.0.1:9090").into())
+                }
+                false => Ok(None),
+            };
+        };
+        let mut settings = Settings::default()
+            .allow_plaintext(is_insecure)
+            .on_drain(once(SIGTERM))
+            .on_reload(|| send(SIGHUP));
+        if let Some(file) = &self.admin_token_file {
+            let token = Token::read(file);
+            let token = token.map_err(|error| Failure::configuration(error.to_string(), TOKEN))?;
+            settings = settings.token(token);
+        }
+        for host in &self.admin_host {
+            settings = settings.host(host);
+        }
+        let bound = Admin::bind(address, settings);
+        Ok(Some(bound.map_err(|error| refused(&error))?))
+    }
+}
+
+fn refused(error: &AdminError) -> Failure {
+    let remedy = match error {
+        AdminError::NoToken(_) => "give --admin-token-file, or --admin 127.0.0.1:PORT",
+        AdminError::Plaintext(_) => {
+            "give --admin 127.0.0.1:PORT, and let a proxy with TLS or an SSH tunnel reach it; or say --insecure in a closed network"
+        }
+        _ => "give another --admin HOST:PORT; port 0 takes a free one",
+    };
+    Failure::configuration(error.to_string(), remedy)
+}
+
+/// The actions are the signals of an operator, so that both ways do the same. A second SIGTERM would end the process at once.
+fn once(signal: i32) -> impl Fn() + Send + Sync {
+    let is_sent = AtomicBool::new(false);
+    move || {
+        if !is_sent.swap(true, Ordering::SeqCst) {
+            send(signal);
+        }
+    }
+}
+
+fn send(signal: i32) {
+    if let Err(error) = raise(signal) {
+        tracing::error!(%error, signal, "the process cannot signal itself");
+    }
+}
+
+const TOKEN: &str =
+    "write a long random text into a file of mode 600, as `tidewire token new` prints one";
