@@ -1,4 +1,4 @@
-//! A chart of the live view: curves over the seconds until now, with a scale.
+//! A chart on a terminal: curves over the seconds until now, with a scale.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

@@ -116,8 +116,12 @@ fn a_program_says_what_drain_and_reload_do() {
     let calls = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let (drains, reloads) = (Arc::clone(&calls), Arc::clone(&calls));
     let settings = Settings::default()
-        .on_drain(move || drop(drains[0].fetch_add(1, Ordering::SeqCst)))
-        .on_reload(move || drop(reloads[1].fetch_add(1, Ordering::SeqCst)));
+        .on_drain(move || {
+            drains[0].fetch_add(1, Ordering::SeqCst);
+        })
+        .on_reload(move || {
+            reloads[1].fetch_add(1, Ordering::SeqCst);
+        });
     let site = Site::start(settings);
     assert_eq!(site.post("/api/drain", "").status, 202);
     assert_eq!(site.post("/api/reload", "{}").status, 202);
