@@ -1,0 +1,155 @@
+// The dashboard in a real browser: log in, close a session, drain.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const BINARY = process.env.TIDEWIRE_BINARY ?? new URL("../../../target/debug/tidewire", import.meta.url).pathname;
+const BROWSER = process.env.TIDEWIRE_CHROMIUM ?? "/usr/bin/chromium";
+const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+// Long enough for a busy machine. A test that fails waits for it.
+const LONG = 120_000;
+
+let browser;
+let directory;
+before(async () => {
+  browser = await chromium.launch({ executablePath: BROWSER, args: FLAGS });
+  directory = await mkdtemp(join(tmpdir(), "tidewire-admin-"));
+});
+after(async () => {
+  await browser.close();
+  await rm(directory, { recursive: true });
+});
+
+// Starts a program, and reads its lines until one matches.
+function start(...flags) {
+  const child = spawn(BINARY, flags, { stdio: ["pipe", "pipe", "inherit"] });
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  return {
+    child,
+    ended: new Promise((resolve) => { child.on("exit", resolve); }),
+    async line(pattern) {
+      for (;;) {
+        const { value, done } = await lines.next();
+        assert.ok(!done, `the program ended before it said ${pattern}`);
+        const match = pattern.exec(value);
+        if (match) return match[1] ?? match[0];
+      }
+    },
+  };
+}
+
+// A server with an admin server, and a page that shows the latter.
+async function site(t, app, ...flags) {
+  const server = start("serve", "--app", app, "--bind", "tcp://127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-level", "error", ...flags);
+  t.after(() => server.child.kill("SIGKILL"));
+  const address = await server.line(/^listening on (.*)$/);
+  const admin = await server.line(/admin=(.*)$/);
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const page = await context.newPage();
+  page.setDefaultTimeout(LONG);
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(String(error)));
+  page.on("console", (message) => {
+    if (message.type() === "error" && !message.text().includes("401")) errors.push(message.text());
+  });
+  await page.goto(admin);
+  return { server, address, admin, page, errors };
+}
+
+async function join_chat(t, address, name) {
+  const client = start("chat", address, "--name", name);
+  t.after(() => client.child.kill("SIGKILL"));
+  await client.line(/you are in lobby/);
+  return client;
+}
+
+test("a session is closed with a reason", async (t) => {
+  const { address, page, errors } = await site(t, "chat");
+  const client = await join_chat(t, address, "ann");
+  await page.getByRole("button", { name: "Refresh" }).click();
+  const close = page.locator("#entries").getByRole("button", { name: "Close the session of ann" });
+  // By the keyboard: the focus is in the dialog, and Enter in the reason confirms.
+  await close.focus();
+  await page.keyboard.press("Enter");
+  await page.getByLabel("Reason, which the peer is told").fill("maintenance");
+  await page.keyboard.press("Enter");
+  await client.ended;
+  await page.getByText("Nothing was found.").waitFor();
+  assert.deepEqual(errors, []);
+});
+
+test("a name that a peer chose is never HTML", async (t) => {
+  const { address, page, errors } = await site(t, "pubsub");
+  const name = "a.&lt;<img/src=x";
+  const client = start("sub", address, name);
+  t.after(() => client.child.kill("SIGKILL"));
+  await page.getByRole("tab", { name: "Topics" }).click();
+  const cell = page.locator("#entries td").filter({ hasText: name });
+  while ((await cell.count()) === 0) {
+    await page.getByRole("button", { name: "Refresh" }).click();
+    await page.locator("#found").filter({ hasText: "topics" }).waitFor();
+  }
+  assert.equal(await cell.textContent(), name);
+  assert.equal(await page.locator("#entries img, #entries b").count(), 0);
+  assert.deepEqual(errors, []);
+});
+
+test("a confirmation that is cancelled does nothing", async (t) => {
+  const { page, server } = await site(t, "chat");
+  await page.getByRole("button", { name: "Drain" }).click();
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Drain" }).click();
+  await page.getByRole("button", { name: "Cancel" }).click();
+  assert.equal(await page.locator("dialog[open]").count(), 0);
+  assert.equal(server.child.exitCode, null);
+});
+
+test("a drain ends the server, and the page says so", async (t) => {
+  const { page, server, address } = await site(t, "chat");
+  await join_chat(t, address, "ann");
+  await page.getByRole("button", { name: "Drain" }).click();
+  await page.locator("#confirm-go").click();
+  assert.equal(await server.ended, 0);
+  await page.getByText("Not connected").waitFor();
+});
+
+test("the token is asked for once, and a log-out forgets it", async (t) => {
+  const file = join(directory, "token");
+  await writeFile(file, "c2VjcmV0\n", { mode: 0o600 });
+  const { page, admin } = await site(t, "chat", "--admin-token-file", file);
+  const token = page.getByLabel("Token of");
+  await token.fill("wrong");
+  await page.keyboard.press("Enter");
+  await page.getByText("the token is wrong").waitFor();
+  assert.ok(await page.locator("#figures").isHidden());
+  await token.fill("c2VjcmV0");
+  await page.keyboard.press("Enter");
+  await page.getByText("Ready").waitFor();
+  assert.equal(await page.evaluate(() => document.cookie), "", "scripts do not see the cookie");
+  await page.goto(admin);
+  await page.getByText("Ready").waitFor();
+  await page.getByRole("button", { name: "Log out" }).click();
+  await token.waitFor();
+  await page.goto(admin);
+  await token.waitFor();
+});
+
+test("tabs and sorting work by the keyboard, and nothing is wider than a telephone", async (t) => {
+  const { page, address, errors } = await site(t, "chat");
+  await page.setViewportSize({ width: 360, height: 740 });
+  await join_chat(t, address, "ann");
+  await page.getByRole("tab", { name: "Sessions" }).focus();
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await page.getByRole("tab", { name: "Rooms" }).getAttribute("aria-selected"), "true");
+  await page.locator("#entries").getByText("lobby").waitFor();
+  await page.locator("#entries").getByRole("button", { name: "Name" }).press("Enter");
+  await page.locator("th[aria-sort]").filter({ hasText: "Name" }).waitFor();
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
+  assert.deepEqual(errors, []);
+});
