@@ -81,7 +81,7 @@ fn a_session_has_the_address_of_its_client_however_its_header_is_cut() {
     let server = server(Server::builder());
     let whole = header(7, 300);
     let single = whole.iter().map(|byte| vec![*byte]).collect();
-    let joined = vec![[&whole[..], &hello_frame()].concat()];
+    let joined = [[&whole[..], &hello_frame()].concat()];
     for pieces in [vec![whole], single] {
         let seen = seen_by("tcp", proxy(&server, pieces), "");
         assert_eq!(seen, "tcp://203.0.113.7:4000");
@@ -170,7 +170,7 @@ fn what_is_no_header_ends_the_connection_and_is_counted() {
 #[test]
 fn a_header_that_does_not_come_is_waited_for_as_long_as_a_handshake() {
     let server = server(limited(|limits| {
-        limits.handshake_timeout = Duration::from_millis(20)
+        limits.handshake_timeout = Duration::from_millis(20);
     }));
     let mut stream = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
     stream.write_all(&header(7, 0)[..20]).unwrap();
