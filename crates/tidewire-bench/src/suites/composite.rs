@@ -84,7 +84,7 @@ fn serve_tidewire(work: &Work, file: &Path, stage: &mut Stage) -> Result<(), Rol
     let service =
         move |cx: &mut Context<'_>, message: Message<'_>| hand_over(&submit, cx, &message);
     let server = super::builder(work)?
-        .start_shared(service)
+        .start_boxed(move |_| Box::new(service.clone()))
         .or_failed("start the server")?;
     stage.serve(&server.to_string(), || Account {
         messages: Some(pool.metrics().completed),

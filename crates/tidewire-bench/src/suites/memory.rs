@@ -91,7 +91,7 @@ fn serve(_: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn start_server(work: &Work) -> Result<Server, RoleError> {
-    super::start_server(work, |_| answer)
+    super::start_server(work, || answer)
 }
 
 /// Sends back what it gets, and for nothing at all its resident memory.
@@ -115,14 +115,16 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
     };
     let holder = Server::builder()
         .limits(super::limits(work))
-        .start(|_| Holder {
-            endpoint: endpoint.clone(),
-            shared: Arc::clone(&shared),
-            sessions: Vec::with_capacity(work.connections),
-            connecting: 0,
-            was_active: false,
-            at_once,
-            turn: 0,
+        .start_boxed(|_| {
+            Box::new(Holder {
+                endpoint: endpoint.clone(),
+                shared: Arc::clone(&shared),
+                sessions: Vec::with_capacity(work.connections),
+                connecting: 0,
+                was_active: false,
+                at_once,
+                turn: 0,
+            })
         })
         .or_failed("start the sessions")?;
     // Each session has its first message while it is being held, so that the window begins with the first of them.

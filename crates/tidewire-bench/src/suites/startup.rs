@@ -182,7 +182,10 @@ impl Local {
     fn start(side: Side, address: &str) -> Result<Self, RoleError> {
         if side == Side::Tidewire {
             let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
-            return tidewire::serve(address, echo)
+            return Server::builder()
+                .listen(address)
+                .or_failed("listen")?
+                .start_boxed(|_| Box::new(echo))
                 .map(Self::Ours)
                 .or_failed("start the server");
         }

@@ -61,20 +61,21 @@ impl App {
     /// Starts the server with the service of the app.
     pub(super) fn start(self, builder: ServerBuilder, policy: Policy) -> anyhow::Result<Server> {
         Ok(match self {
+            // These two do so little for a message that an indirect call would count.
             Self::Echo => builder.start(|_| echo)?,
             Self::Sink => builder.start(|_| Sink::default())?,
             Self::Rpc => {
                 let methods = Methods::start()?;
-                builder.start(|_| methods.router())?
+                builder.start_boxed(|_| Box::new(methods.router()))?
             }
             Self::PubSub => {
                 // If the server's own policy holds publishers, a subscriber may request that policy too.
                 let blocking = policy == Policy::Block;
-                builder.start(|_| PubSub::new().allow_blocking(blocking))?
+                builder.start_boxed(|_| Box::new(PubSub::new().allow_blocking(blocking)))?
             }
             Self::Chat => {
                 let chat = Chat::new().policy(policy);
-                builder.start(|_| chat.clone())?
+                builder.start_boxed(|_| Box::new(chat.clone()))?
             }
         })
     }

@@ -476,6 +476,36 @@ impl ServerBuilder {
     pub fn start<S: Service>(self, mut make: impl FnMut(usize) -> S) -> Result<Server, ServeError> {
         self.start_with(|lane| Ok(make(lane)))
     }
+
+    /// Starts like [`ServerBuilder::start`], with services behind pointers, so that lanes may have services of several types.
+    ///
+    /// The compiler makes a copy of the lane's loops for each type of service that [`ServerBuilder::start`] gets, in the
+    /// crate that calls it, and that takes seconds. The copy for boxed services is compiled once, with this library. Each
+    /// message then costs an indirect call, and the loops cannot inline the service.
+    ///
+    /// ```
+    /// use tidewire::{Chat, Client, Context, Message, Server, Service};
+    ///
+    /// let make = |name: &str| -> Box<dyn Service> {
+    ///     match name {
+    ///         "chat" => Box::new(Chat::new()),
+    ///         _ => Box::new(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload)),
+    ///     }
+    /// };
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_boxed(|_lane| make("echo"))?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`ServeError`]. After an error nothing runs.
+    pub fn start_boxed(
+        self,
+        mut make: impl FnMut(usize) -> Box<dyn Service>,
+    ) -> Result<Server, ServeError> {
+        self.start_boxed_with(&mut make)
+    }
 }
 
 impl fmt::Display for Server {

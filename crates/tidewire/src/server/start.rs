@@ -18,7 +18,7 @@ use crate::limits::RateLimit;
 use crate::mailbox::Mailbox;
 use crate::observe::{LaneCounters, MetricsReader};
 use crate::room::LANES_MAX;
-use crate::service::Service;
+use crate::service::{BoxedService, Service};
 use crate::tls::TlsReloader;
 
 impl ServerBuilder {
@@ -96,6 +96,14 @@ impl ServerBuilder {
             server.threads.push(LaneThread::start(index, lane)?);
         }
         Ok(server)
+    }
+
+    /// The only function that names the lane of boxed services. It is not generic, so that this crate has the one copy.
+    pub(super) fn start_boxed_with(
+        self,
+        make: &mut dyn FnMut(usize) -> Box<dyn Service>,
+    ) -> Result<Server, ServeError> {
+        self.start_with(|lane| Ok(BoxedService(make(lane))))
     }
 
     /// Checks that the codec supports the policy for slow subscribers, and warns if it cannot announce losses.

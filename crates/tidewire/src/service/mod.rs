@@ -2,6 +2,7 @@
 
 mod answers;
 mod async_service;
+mod boxed;
 mod chat;
 mod chat_hooks;
 mod chat_past;
@@ -31,6 +32,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::message::{Kind, Message};
 
 pub use async_service::{AsyncRequest, AsyncService, Task};
+pub(crate) use boxed::BoxedService;
 pub use chat::Chat;
 pub use chat_hooks::ChatMessage;
 pub use context::Context;

@@ -36,7 +36,7 @@ pub(super) fn row((connections, rate_per_sec): (usize, f64), quick: bool) -> Row
 const MEASURE_MS_MIN: u64 = 3_000;
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    super::super::serve_ours(&super::super::start_server(work, |_| Chat::new())?, stage)
+    super::super::serve_ours(&super::super::start_server(work, Chat::new)?, stage)
 }
 
 /// Runs the step. The load test has windows of its own; what it says of the processor is of the whole step, as the number of

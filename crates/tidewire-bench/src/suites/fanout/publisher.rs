@@ -27,7 +27,7 @@ struct Publisher {
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let published = Arc::new(AtomicU64::new(0));
-    let server = super::super::start_server(work, |_| Publisher {
+    let server = super::super::start_server(work, || Publisher {
         subscriptions: PubSub::new(),
         awaited: work.subscribers,
         rate_per_sec: work.rate_per_sec,

@@ -84,7 +84,7 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn start_server(work: &Work) -> Result<Server, RoleError> {
-    super::start_server(work, |_| Router::new().on(METHOD, add))
+    super::start_server(work, || Router::new().on(METHOD, add))
 }
 
 /// The method: two numbers, and their sum.
