@@ -93,18 +93,19 @@ impl TestServer {
         Self::start(builder, codec, &address, None, make)
     }
 
+    /// The services are boxed, so that the lane's loops are not compiled again for each service of each test.
     fn start<S: Service>(
         builder: ServerBuilder,
         codec: &AnyCodec,
         address: &str,
         directory: Option<TempDir>,
-        make: impl FnMut(usize) -> S,
+        mut make: impl FnMut(usize) -> S,
     ) -> Self {
         let server = builder
             .codec(codec.clone())
             .listen(address)
             .expect("a well-formed address")
-            .start(make)
+            .start_boxed(|lane| Box::new(make(lane)))
             .expect("the server starts");
         Self {
             server,
