@@ -113,7 +113,6 @@ fn a_chosen_port_and_the_peers_are_known_by_address() {
     let client = Stream::connect(listener.local_address()).unwrap();
     let accepted = listener.accept().unwrap();
     assert_eq!(client.peer(), Some(local));
-    assert_eq!(client.peer_text(), format!("tcp://{local}"));
     assert_eq!(accepted.peer, accepted.stream.peer());
     assert_eq!(accepted.peer.unwrap().ip(), local.ip());
 }
@@ -125,13 +124,9 @@ fn the_peer_of_a_unix_socket_is_a_process() {
     let listener = listen(&address);
     let client = Stream::connect(&address).unwrap();
     let accepted = listener.accept().unwrap();
-    assert_eq!(client.peer_text(), address.to_string());
-    assert_eq!(accepted.peer, None);
-    let process = std::process::id();
-    assert_eq!(
-        accepted.stream.peer_text(),
-        format!("ipc (process {process})")
-    );
+    assert_eq!((client.peer(), accepted.peer), (None, None));
+    let credentials = accepted.stream.peer_credentials().unwrap();
+    assert_eq!(credentials.process_id, std::process::id());
 }
 
 #[test]
@@ -140,8 +135,6 @@ fn tcp_sends_at_once_on_both_ends() {
     let (client, server) = connected(&listener);
     for stream in [client, server] {
         assert!(rustix::net::sockopt::tcp_nodelay(stream.as_fd()).unwrap());
-        stream.set_nodelay(false).unwrap();
-        assert!(!rustix::net::sockopt::tcp_nodelay(stream.as_fd()).unwrap());
     }
 }
 

@@ -175,19 +175,6 @@ impl Stream {
         }
     }
 
-    /// The peer for a log line: its address, or for a client of a Unix socket its process when it connected. The latter
-    /// costs a system call.
-    #[must_use]
-    pub fn peer_text(&self) -> String {
-        match &self.peer {
-            Some(address) => address.to_string(),
-            None => self.peer_credentials().map_or_else(
-                || "ipc (unknown peer)".to_owned(),
-                |credentials| format!("ipc (process {})", credentials.process_id),
-            ),
-        }
-    }
-
     /// Whether it is a TCP connection rather than a Unix socket.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
@@ -201,16 +188,6 @@ impl Stream {
             return None;
         }
         PeerCredentials::of(&self.socket).ok()
-    }
-
-    /// Sets whether small writes are sent at once (the default) or held back to be joined (Nagle's algorithm). Only TCP
-    /// has the option.
-    ///
-    /// # Errors
-    ///
-    /// `Unsupported` for a Unix socket.
-    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        Ok(sockopt::set_tcp_nodelay(&self.socket, nodelay)?)
     }
 
     /// Makes closing the stream discard unsent bytes and, over TCP, reset the connection rather than end it. For tests

@@ -318,9 +318,6 @@ pub const REGISTRATION: &[u8; 9] = b"UVRPC_REG";
 /// The body of a subscription to every topic, under the server's own policy.
 const EVERY_TOPIC: &[u8] = b"\0>";
 
-/// The longest frame, including its length, that the original accepts over TCP; keep below it when talking to one.
-pub const ORIGINAL_FRAME_BYTES_MAX: usize = 32_764;
-
 const NAME: &str = "uvrpc";
 const LENGTH_BYTES: usize = 4;
 const MSGID_BYTES: usize = 4;
