@@ -89,7 +89,6 @@ macro_rules! with_codec {
         }
     };
 }
-pub(super) use with_codec;
 
 /// The outcome of one read.
 pub(super) enum Read {
