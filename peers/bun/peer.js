@@ -5,38 +5,20 @@
 
 import { dlopen, ptr } from "bun:ffi";
 import { unlinkSync } from "node:fs";
-import { createInterface } from "node:readline";
+
+import { fail, listen, main, publish, say } from "../javascript/contract.js";
 
 const offers = [
-  { suite: "fanout", transports: ["tcp", "ipc"], mode: "", driver: "websocket" },
+  { suite: "fanout", transports: ["tcp", "ipc", "ws"], mode: "", driver: "websocket" },
   { suite: "echo", transports: ["tcp"], mode: "", driver: "own" },
+  { suite: "echo", transports: ["ws"], mode: "each", driver: "bare" },
 ];
 
 // The topic of all publications. The benchmark's subscriber sends nothing: a server subscribes each connection when it opens.
 const TOPIC = "t";
 
-// Milliseconds between two looks of a publisher at the clock.
-const TICK_MS = 1;
-
-// Milliseconds of the rate that a late publisher makes up for in one turn.
-const TURN_MS = 10;
-
 // Milliseconds that a driver waits for more replies before it gives up.
 const PATIENCE_MS = 3000;
-
-function say(line) {
-  process.stdout.write(JSON.stringify(line) + "\n");
-}
-
-function fail(message) {
-  process.stderr.write(`error: ${message}\n`);
-  process.exit(1);
-}
-
-// Calls `onLine` for each line from the benchmark, and `onEnd` at the end of input.
-function listen(onLine, onEnd) {
-  createInterface({ input: process.stdin }).on("line", onLine).on("close", onEnd);
-}
 
 // CLOCK_MONOTONIC, which subscribers in other processes read too; bun's own clocks begin with its process.
 function monotonicClock() {
@@ -47,33 +29,6 @@ function monotonicClock() {
     libc.symbols.clock_gettime(1, place);
     return time[0] * 1_000_000_000n + time[1];
   };
-}
-
-// Publishes at the work's rate. A message has its number, counted from 0, the time at which it was due, and bytes 0x5a. A late
-// publisher catches up in turns, between which the event loop reads from the benchmark and writes to subscribers. A publisher
-// that caught up at once would take longer each time, and would never answer again at a rate that it cannot keep.
-function publish(server, work) {
-  const payload = new Uint8Array(work.message_bytes).fill(0x5a);
-  const view = new DataView(payload.buffer);
-  const now = monotonicClock();
-  const begunNs = now();
-  const isPaced = work.rate_per_sec > 0;
-  const turnMessages = isPaced ? Math.max(1, Math.ceil((work.rate_per_sec * TURN_MS) / 1000)) : 64;
-  let sent = 0;
-  const turn = () => {
-    const elapsedSecs = Number(now() - begunNs) / 1e9;
-    const due = isPaced ? Math.floor(elapsedSecs * work.rate_per_sec) : Infinity;
-    const until = Math.min(due, sent + turnMessages);
-    for (; sent < until; sent++) {
-      view.setBigUint64(0, BigInt(sent), true);
-      const dueNs = isPaced ? begunNs + BigInt(Math.floor(((sent + 1) * 1e9) / work.rate_per_sec)) : now();
-      view.setBigInt64(8, dueNs, true);
-      server.publish(TOPIC, payload, false);
-    }
-    if (sent < due) setImmediate(turn);
-    else setTimeout(turn, TICK_MS);
-  };
-  turn();
 }
 
 function serve(work) {
@@ -98,7 +53,9 @@ function serve(work) {
         if (!isFanout) return;
         socket.subscribe(TOPIC);
         subscribers += 1;
-        if (subscribers === work.subscribers) publish(server, work);
+        if (subscribers === work.subscribers) {
+          publish(work, monotonicClock(), (payload) => server.publish(TOPIC, payload, false));
+        }
       },
       message(socket, message) {
         socket.send(message);
@@ -196,12 +153,4 @@ function connect(address) {
   });
 }
 
-const [command, ...rest] = process.argv.slice(2);
-try {
-  if (command === "describe") say({ name: "bun", version: Bun.version, offers });
-  else if (command === "serve" && rest.length === 1) serve(JSON.parse(rest[0]));
-  else if (command === "drive" && rest.length === 2) await drive(rest[0], JSON.parse(rest[1]));
-  else fail("usage: describe | serve WORK | drive ADDRESS WORK");
-} catch (error) {
-  fail(error.message);
-}
+await main({ name: "bun", version: Bun.version, offers }, serve, drive);

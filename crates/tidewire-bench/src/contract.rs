@@ -36,7 +36,7 @@ use tidewire_load::statistics::LatencyHistogram;
 pub struct Work {
     /// Name of the suite: `ingest`, `echo`, `rpc`, `pubsub`, `fanout` and so on.
     pub suite: String,
-    /// `tcp`, `tls`, `udp`, `ipc` or `inproc`.
+    /// `tcp`, `tls`, `ws`, `wss`, `udp`, `ipc` or `inproc`.
     pub transport: String,
     /// Name of a codec where the work asks for the bytes of one; a rival with a format of its own ignores it.
     pub codec: String,
@@ -198,7 +198,7 @@ pub struct Times {
 impl Work {
     /// Whether the work has a server in a process of its own.
     pub(crate) fn has_server(&self) -> bool {
-        matches!(self.transport.as_str(), "tcp" | "tls" | "udp" | "ipc")
+        self.transport != "inproc" && !self.transport.is_empty()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The connection of a probe: a socket, or a socket with TLS by hand.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::socket::Stream;
@@ -20,8 +20,14 @@ pub(crate) trait Link: AsFd + Sized + Send + 'static {
     /// the end.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
+    /// The socket.
+    fn stream(&self) -> &Stream;
+
     /// Accepts bytes, and writes what the socket takes of them.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// The same with bytes in several pieces.
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Whether accepted bytes wait for the socket. [`Self::write`] goes on with them, also if it is given no bytes.
     fn is_blocked(&self) -> bool {
@@ -48,9 +54,18 @@ impl Link for Stream {
         Self::read(self, buffer)
     }
 
+    fn stream(&self) -> &Stream {
+        self
+    }
+
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Self::write(self, bytes)
+    }
+
+    #[inline]
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        Self::write_vectored(self, pieces)
     }
 }
 
@@ -114,10 +129,6 @@ impl TlsLink {
         Self { stream, tls }
     }
 
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
-    }
-
     /// Writes records as far as the socket takes them.
     fn flush(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
@@ -168,15 +179,23 @@ impl Link for TlsLink {
         }
     }
 
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush()?;
-        if bytes.is_empty() {
+        if pieces.iter().all(|piece| piece.is_empty()) {
             return Ok(0);
         }
         if self.is_blocked() {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let accepted = io::Write::write(&mut self.tls.writer(), bytes)?;
+        let accepted = io::Write::write_vectored(&mut self.tls.writer(), pieces)?;
         self.flush()?;
         Ok(accepted)
     }
@@ -215,7 +234,7 @@ impl io::Write for Socket<'_> {
         self.0.write(bytes)
     }
 
-    fn write_vectored(&mut self, pieces: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.0.write_vectored(pieces)
     }
 

@@ -12,6 +12,7 @@
 //!   that checks every reply.
 //! - [`ingest`]: a sender of blocks, and a receiver that counts bytes or finds the frames.
 //! - [`datagram`], [`datagram_ingest`]: both over UDP, with segmentation offload, and one way without it as well.
+//! - [`websocket`]: WebSocket by hand, beneath echo and fan-out.
 //! - [`ring`]: the same and one way within a process, over the byte ring.
 
 pub(crate) mod datagram;
@@ -23,9 +24,33 @@ pub(crate) mod ingest;
 mod link;
 pub(crate) mod ring;
 pub(crate) mod wait;
+pub(crate) mod websocket;
 
 pub(crate) use frame::{Frame, Parse};
 pub(crate) use link::{Link, TlsLink, Unfinished, or_none, received};
+pub(crate) use websocket::WebSocketLink;
+
+/// Returns the function for the link of a work's connections.
+macro_rules! with_link {
+    ($work:expr, $($function:ident)::+) => {{
+        use tidewire_io::socket::Stream;
+        use $crate::probes::{EACH, EACH_BYTES, TlsLink, WebSocketLink};
+        match ($work.transport.as_str(), $work.mode.as_str()) {
+            ("tls", _) => $($function)::+::<TlsLink>,
+            ("ws", EACH) => $($function)::+::<WebSocketLink<Stream, EACH_BYTES>>,
+            ("ws", _) => $($function)::+::<WebSocketLink<Stream, 0>>,
+            ("wss", _) => $($function)::+::<WebSocketLink<TlsLink, 0>>,
+            _ => $($function)::+::<Stream>,
+        }
+    }};
+}
+pub(crate) use with_link;
+
+/// The mode in which every message is a WebSocket message of its own, and not every write.
+pub(crate) const EACH: &str = "each";
+
+/// Bytes of a message in this mode.
+pub(crate) const EACH_BYTES: usize = 32;
 
 /// Size of one read or write of a probe in bytes: what a lane of Tidewire uses, and large enough that a system call
 /// costs less than what it moves.

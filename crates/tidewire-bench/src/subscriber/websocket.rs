@@ -2,6 +2,7 @@
 //! being subscribed.
 
 use super::dialect::{Dialect, DialectError, Next, Role, line, refused, whole, within_limit};
+use crate::probes::websocket::{ACCEPT, REQUEST};
 
 #[derive(Debug, Default)]
 pub(super) struct WebSocket {
@@ -23,13 +24,7 @@ enum State {
 
 impl Dialect for WebSocket {
     fn greet(&mut self, _: Role, out: &mut Vec<u8>) {
-        out.extend_from_slice(
-            format!(
-                "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                 Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n"
-            )
-            .as_bytes(),
-        );
+        out.extend_from_slice(REQUEST.as_bytes());
     }
 
     #[inline]
@@ -112,17 +107,13 @@ fn handle_control(first: u8, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Di
     }
 }
 
-/// Whether a header is the one answer that there is to [`KEY`].
+/// Whether a header is the one answer that there is to the key of the [request](REQUEST).
 fn is_accepted(line: &[u8]) -> bool {
     let mut parts = line.splitn(2, |&byte| byte == b':');
     let name = parts.next().unwrap_or_default();
     let value = parts.next().unwrap_or_default();
     name.eq_ignore_ascii_case(b"sec-websocket-accept") && value.trim_ascii() == ACCEPT.as_bytes()
 }
-
-/// The example of the specification: any key does for a benchmark, and of this one the answer is known.
-const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
-const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 /// First bytes of frames that are whole.
 const TEXT: u8 = 0x81;

@@ -5,6 +5,7 @@ mod course;
 mod echo;
 mod fanout;
 mod frame_link;
+mod idle;
 mod ingest;
 mod inproc;
 mod lane_client;
@@ -19,6 +20,8 @@ mod pubsub;
 mod rpc;
 mod startup;
 mod tls;
+mod visitors;
+mod websocket;
 mod workers;
 
 use std::hint::black_box;
@@ -53,6 +56,7 @@ pub static SUITES: &[Suite] = &[
     memory::SUITE,
     startup::SUITE,
     tls::SUITE,
+    websocket::SUITE,
 ];
 
 /// The suite of this name, or else the nearest name.
@@ -149,14 +153,15 @@ fn socket_address(address: &str) -> Result<SocketAddress, RoleError> {
     match endpoint(address)? {
         Endpoint::Socket(address) => Ok(address),
         Endpoint::Tls(address) => Ok(SocketAddress::Tcp(address)),
+        Endpoint::WebSocket(at) => Ok(SocketAddress::Tcp(at.address())),
         other => Err(RoleError::Unsupported(format!("no bare loop over {other}"))),
     }
 }
 
-/// The address with the transport of the work, as a bare server over TLS listens on a plain socket.
+/// The address with the transport of the work, as a bare server over TLS or WebSocket listens on a plain socket.
 fn with_transport(work: &Work, address: &str) -> String {
     match (work.transport.as_str(), address.strip_prefix("tcp://")) {
-        ("tls", Some(rest)) => format!("tls://{rest}"),
+        (transport @ ("tls" | "ws" | "wss"), Some(rest)) => format!("{transport}://{rest}"),
         _ => address.to_owned(),
     }
 }
@@ -181,7 +186,7 @@ fn serve_ours(server: &Server, stage: &mut Stage) -> Result<(), RoleError> {
 fn builder(work: &Work) -> Result<ServerBuilder, RoleError> {
     let builder = Server::builder().limits(limits(work));
     let builder = match work.transport.as_str() {
-        "tls" => builder.tls(tls::settings(work)?),
+        "tls" | "wss" => builder.tls(tls::settings(work)?),
         _ => builder,
     };
     builder.listen(&bind_address(work)).or_failed("listen")
@@ -280,7 +285,7 @@ pub(super) fn in_own_format(work: &mut Work) {
 /// first session in a new page would be charged for all of it. Programs whose memory is measured use small pages
 /// instead.
 pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)] {
-    if work.suite == memory::SUITE.name || tls::measures_memory(work) {
+    if work.suite == memory::SUITE.name || idle::measures_memory(work) {
         &[("MIMALLOC_ALLOW_THP", "0")]
     } else {
         &[]

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidewire::{Context, Endpoint, Kind, Message};
-use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
 
 use super::codec;
@@ -21,7 +20,7 @@ use super::lane_client::{self, Task};
 use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::echo::{self, EchoLoad};
-use crate::probes::{Frame, Parse, TlsLink, datagram};
+use crate::probes::{Frame, Parse, datagram, with_link};
 use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
@@ -147,10 +146,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         _ => {
             let (listener, local) = super::listen(work)?;
             // It ends with the process: the runner's last word is the end of our input.
-            let serve = match work.transport.as_str() {
-                "tls" => echo::serve::<TlsLink>,
-                _ => echo::serve::<Stream>,
-            };
+            let serve = with_link!(work, echo::serve);
             thread::spawn(move || serve(&listener, &AtomicBool::new(false), &counted));
             local
         }
@@ -193,11 +189,10 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     };
     let measured = match endpoint {
         Endpoint::Udp(address) => datagram::drive(address, &load, stage),
-        Endpoint::Socket(address) => echo::drive::<Stream>(&address, &load, stage),
-        Endpoint::Tls(address) => {
-            echo::drive::<TlsLink>(&SocketAddress::Tcp(address), &load, stage)
+        _ => {
+            let server = super::socket_address(&address)?;
+            with_link!(work, echo::drive)(&server, &load, stage)
         }
-        other => return Err(RoleError::Unsupported(format!("no echo over {other}"))),
     };
     stage.measured(measured.or_failed("drive the echo")?)
 }

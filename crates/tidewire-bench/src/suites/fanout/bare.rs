@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use tidewire::{Kind, Message};
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::{Listener, Stream};
+use tidewire_io::socket::Listener;
 use tidewire_proto::codec::{Codec, Tw1};
 
 use crate::contract::{Account, Work};
 use crate::pace::Pace;
 use crate::plan::RoleError;
-use crate::probes::{Link, TlsLink, or_none};
+use crate::probes::{Link, or_none, with_link};
 use crate::publication::Publication;
 use crate::stage::Stage;
 use crate::subscriber::TOPIC;
@@ -51,10 +51,7 @@ pub(in crate::suites) fn serve(work: &Work, stage: &mut Stage) -> Result<(), Rol
     let (listener, local) = super::super::listen(work)?;
     let interval = interval(work)?;
     let published = Arc::new(AtomicU64::new(0));
-    let publish = match work.transport.as_str() {
-        "tls" => publish::<TlsLink>,
-        _ => publish::<Stream>,
-    };
+    let publish = with_link!(work, publish);
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn({
         let (work, published) = (work.clone(), Arc::clone(&published));

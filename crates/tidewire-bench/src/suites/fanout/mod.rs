@@ -8,13 +8,10 @@ pub(super) mod bare;
 mod chat;
 mod publisher;
 
-use tidewire::Endpoint;
-use tidewire_io::socket::{SocketAddress, Stream};
-
 use crate::contract::Work;
 use crate::hold::OFFERED;
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::{Link, TlsLink};
+use crate::probes::{Link, with_link};
 use crate::stage::{OrFailed, Stage};
 use crate::subscriber::{self, Listen};
 
@@ -77,18 +74,12 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let endpoint = super::endpoint(&super::full_address(work, address))?;
+    let address = super::full_address(work, address);
     if work.mode == chat::MODE {
-        return chat::drive(endpoint, work, stage);
+        return chat::drive(super::endpoint(&address)?, work, stage);
     }
-    let (listen, address) = match endpoint {
-        Endpoint::Socket(address) => (listen::<Stream>(side, work), address),
-        Endpoint::Tls(address) => (listen::<TlsLink>(side, work), SocketAddress::Tcp(address)),
-        _ => {
-            let text = format!("no raw subscriber over {}", work.transport);
-            return Err(RoleError::Unsupported(text));
-        }
-    };
+    let address = super::socket_address(&address)?;
+    let listen = with_link!(beneath_dialect(work), listen)(side, work);
     let unknown = || format!("the raw subscriber does not speak {}", work.codec);
     let listen = listen.ok_or_else(|| RoleError::Unsupported(unknown()))?;
     let heard = listen(&address, work, stage).or_failed("hear the publisher")?;
@@ -97,6 +88,20 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         .with_figure(OFFERED, work.rate_per_sec * work.subscribers as f64)
         .with_figure("closed_connections", heard.closed as f64);
     stage.measured(measured)
+}
+
+/// The work with the transport that is beneath the dialect. The subscriber of rivals over WebSocket speaks it by itself, because
+/// they send no stream of bytes but messages.
+fn beneath_dialect(work: &Work) -> Work {
+    let transport = match (work.codec.as_str(), work.transport.as_str()) {
+        ("websocket", "ws") => "tcp",
+        ("websocket", "wss") => "tls",
+        (_, transport) => transport,
+    };
+    Work {
+        transport: transport.to_owned(),
+        ..work.clone()
+    }
 }
 
 fn listen<L: Link>(side: Side, work: &Work) -> Option<Listen> {

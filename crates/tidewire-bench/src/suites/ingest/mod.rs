@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Service};
-use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_io::socket::SocketAddress;
 
 use super::codec;
 use super::inproc::{self, ONE_LANE};
@@ -25,7 +25,7 @@ use super::numbers::Numbers;
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::ingest::{self, Received, Sender};
-use crate::probes::{BLOCK_BYTES, Frame, Link, Parse, TlsLink};
+use crate::probes::{BLOCK_BYTES, Frame, Link, Parse, with_link};
 use crate::stage::{OrFailed, Stage, allocated_bytes};
 
 pub(super) const SUITE: Suite = Suite {
@@ -186,10 +186,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let (parse, read_bytes) = (parse(work)?, read_bytes(work)?);
     let received = Arc::new(Received::default());
     let counted = Arc::clone(&received);
-    let serve = match work.transport.as_str() {
-        "tls" => ingest::serve::<TlsLink>,
-        _ => ingest::serve::<Stream>,
-    };
+    let serve = with_link!(work, ingest::serve);
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn(move || {
         let stop = AtomicBool::new(false);
@@ -316,7 +313,8 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     if work.transport == "inproc" {
         return inproc::drive(side, work, stage);
     }
-    let endpoint = super::endpoint(&super::full_address(work, address))?;
+    let address = super::full_address(work, address);
+    let endpoint = super::endpoint(&address)?;
     if side == Side::Tidewire && work.write_bytes == 0 {
         let task = Task::Send {
             flushes_each: work.mode == FLUSH,
@@ -325,12 +323,11 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         return drive_lane(&endpoint, work, task, stage);
     }
     match endpoint {
-        Endpoint::Socket(address) => drive_bare::<Stream>(side, &address, work, stage),
-        Endpoint::Tls(address) => {
-            drive_bare::<TlsLink>(side, &SocketAddress::Tcp(address), work, stage)
-        }
         Endpoint::Udp(server) => datagrams::drive_bare(server, work, stage),
-        other => Err(RoleError::Unsupported(format!("no blocks over {other}"))),
+        _ => {
+            let server = super::socket_address(&address)?;
+            with_link!(work, drive_bare)(side, &server, work, stage)
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use rustls::{ClientConfig, HandshakeKind};
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 
-use super::visitors::Visitors;
+use super::super::visitors::Visitors;
 use super::{FULL, MUTUAL, RESUMED};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RowPlan};
+use crate::probes::TlsLink;
 use crate::probes::echo::DRAIN;
 use crate::stage::Stage;
 
@@ -28,7 +29,7 @@ pub(super) fn row(quick: bool, mode: &str) -> RowPlan {
 
 /// The counts of the driver.
 struct Count {
-    visitors: Visitors,
+    visitors: Visitors<TlsLink>,
     /// Since the beginning, and within the window.
     all: u64,
     handshakes: u64,
@@ -54,7 +55,7 @@ pub(super) fn drive(
     };
     let configs = (0..work.connections).map(own).collect();
     let mut count = Count {
-        visitors: Visitors::new(server, configs, work.connections)?,
+        visitors: super::visitors(server, configs, work)?,
         all: 0,
         handshakes: 0,
         lost: 0,
@@ -106,7 +107,8 @@ impl Count {
         for (slot, answered_ns) in self.visitors.turn()? {
             match answered_ns {
                 Some(ns) => {
-                    let kind = self.visitors.end(slot);
+                    let link = self.visitors.end(slot);
+                    let kind = link.and_then(|link| link.tls.handshake_kind());
                     self.all += 1;
                     if is_counted {
                         self.handshakes += 1;

@@ -5,30 +5,26 @@
 //! clients drives both: it sends one message over each connection, so that a handshake counts only if it was worth something.
 
 mod handshakes;
-mod idle;
 mod reconnect;
-mod visitors;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::thread;
 
 use rustls::{ClientConfig, ServerConnection};
 use tempfile::TempPath;
+use tidewire::Endpoint;
 use tidewire::tls::ServerTls;
-use tidewire::{Context, Endpoint, HandlerResult, Message};
-use tidewire_io::socket::Stream;
-use tidewire_load::process::ProcessSample;
+use tidewire_io::socket::{SocketAddress, Stream};
 
-use super::{codec, echo, fanout, ingest};
-use crate::certificates::{Certificates, KeyedCertificate, client_config};
+use super::visitors::{self, Visitors};
+use super::{codec, echo, fanout, idle, ingest};
+use crate::certificates::{Certificates, KeyedCertificate, client_config, client_of};
 use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::{TlsLink, echo as bare_echo};
+use crate::probes::TlsLink;
 use crate::stage::{OrFailed, Stage};
 
 pub(super) const SUITE: Suite = Suite {
@@ -61,7 +57,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     }
     rows.extend([FULL, RESUMED, MUTUAL].map(|mode| handshakes::row(quick, mode)));
     rows.push(reconnect::row(quick));
-    rows.extend(idle::rows(quick));
+    rows.extend(idle::rows(quick, |mode, connections| {
+        work(quick, mode, connections)
+    }));
     rows
 }
 
@@ -103,11 +101,6 @@ fn work(quick: bool, mode: &str, connections: usize) -> Work {
     }
 }
 
-/// Whether a program of this work must use small pages.
-pub(super) fn measures_memory(work: &Work) -> bool {
-    work.suite == SUITE.name && work.mode == IDLE
-}
-
 /// The certificate of a server of ours.
 pub(super) fn settings(work: &Work) -> Result<ServerTls, RoleError> {
     let certificates = Certificates::get().or_failed("make certificates")?;
@@ -129,7 +122,9 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         Side::Bare => serve_bare(work, stage),
         Side::Tidewire => {
             let builder = super::builder(work)?.codec(codec(work)?);
-            let server = builder.start(|_| answer).or_failed("start the server")?;
+            let server = builder
+                .start(|_| idle::answer)
+                .or_failed("start the server")?;
             let _client = hand_out_client(&server.to_string())?;
             super::serve_ours(&server, stage)
         }
@@ -145,33 +140,9 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         let tls = ServerConnection::new(Arc::clone(&config)).map_err(io::Error::other)?;
         Ok(TlsLink::new(stream, tls))
     };
-    let tell = |bytes: &mut [u8]| tell_memory(bytes.get_mut(visitors::HEADER_BYTES..));
-    // It ends with the process: the runner's last word is the end of our input.
-    thread::spawn(move || {
-        let never = AtomicBool::new(false);
-        bare_echo::serve_with(&listener, accept, tell, &never, &Default::default())
-    });
+    idle::serve_bare(listener, accept);
     let _client = hand_out_client(&address)?;
     stage.serve(&address, Account::default)
-}
-
-/// Sends back what comes, and tells its memory if it is asked.
-fn answer(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    if !message.payload.starts_with(&visitors::QUESTION) {
-        return cx.reply(message.payload);
-    }
-    let mut payload = message.payload.to_vec();
-    tell_memory(Some(&mut payload));
-    cx.reply(&payload)
-}
-
-/// Replaces a question by the resident memory of this process.
-fn tell_memory(payload: Option<&mut [u8]>) {
-    let asked = payload.and_then(|payload| payload.first_chunk_mut());
-    if let Some(asked) = asked.filter(|asked| **asked == visitors::QUESTION) {
-        let sample = ProcessSample::of_self().unwrap_or_default();
-        *asked = sample.rss_bytes.to_le_bytes();
-    }
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
@@ -188,7 +159,8 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     let measured = match work.mode.as_str() {
         FULL | RESUMED | MUTUAL => handshakes::drive(server, &config, work, stage),
         RECONNECT => reconnect::drive(server, config, work, stage),
-        IDLE => idle::drive(server, config, work, stage),
+        idle::IDLE => visitors(server, vec![config], work)
+            .and_then(|visitors| idle::drive(visitors, work, stage)),
         other => {
             return Err(RoleError::Unsupported(format!(
                 "there is no mode `{other}`"
@@ -196,6 +168,20 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         }
     };
     stage.measured(measured.or_failed("drive the clients")?)
+}
+
+/// The clients of a row, whose slots share these settings in turn.
+fn visitors(
+    server: SocketAddr,
+    configs: Vec<ClientConfig>,
+    work: &Work,
+) -> io::Result<Visitors<TlsLink>> {
+    let configs: Vec<_> = configs.into_iter().map(Arc::new).collect();
+    let dial = move |slot: usize, stream| {
+        let tls = client_of(&configs[slot % configs.len()])?;
+        Ok(TlsLink::new(stream, tls))
+    };
+    Visitors::new(SocketAddress::Tcp(server), work.connections, dial)
 }
 
 fn driver_config(work: &Work, server: SocketAddr) -> io::Result<ClientConfig> {
@@ -251,9 +237,6 @@ const MUTUAL: &str = "mutual";
 /// All clients come back at the same time.
 const RECONNECT: &str = "reconnect";
 
-/// Sessions at rest, whose memory is measured.
-const IDLE: &str = "idle";
-
 #[cfg(test)]
 mod tests {
     use super::super::played::{loses_nothing, play, play_until};
@@ -286,7 +269,7 @@ mod tests {
         for side in Side::ALL {
             let work = Work {
                 warm_up_ms: 1,
-                ..work(true, IDLE, 20)
+                ..work(true, idle::IDLE, 20)
             };
             let measured = play(&SUITE, side, &work).measured;
             assert_eq!((measured.messages, measured.lost), (20, 0));
@@ -301,7 +284,7 @@ mod tests {
         let server = super::super::builder(&work).unwrap();
         let server = server
             .codec(codec(&work).unwrap())
-            .start(|_| answer)
+            .start(|_| idle::answer)
             .unwrap();
         let Endpoint::Tls(address) = server.addresses()[0].clone() else {
             panic!("it listens with TLS");
@@ -309,7 +292,7 @@ mod tests {
         let without = client_config().unwrap();
         let with = certificates.client.client_config().unwrap();
         for (config, is_accepted) in [(without, false), (with, true)] {
-            let mut visitors = visitors::Visitors::new(address, vec![config], 1).unwrap();
+            let mut visitors = visitors(address, vec![config], &work).unwrap();
             visitors.begin(0).unwrap();
             let events = loop {
                 let events = visitors.turn().unwrap();

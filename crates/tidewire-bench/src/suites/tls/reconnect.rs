@@ -8,10 +8,11 @@ use rustls::ClientConfig;
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 
+use super::super::visitors::Visitors;
 use super::RECONNECT;
-use super::visitors::Visitors;
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RowPlan};
+use crate::probes::TlsLink;
 use crate::stage::Stage;
 
 pub(super) fn row(quick: bool) -> RowPlan {
@@ -26,7 +27,7 @@ pub(super) fn row(quick: bool) -> RowPlan {
 
 /// The clients, in slots behind those of the others.
 struct Crowd {
-    visitors: Visitors,
+    visitors: Visitors<TlsLink>,
     clients: usize,
     /// The next client that begins.
     next: usize,
@@ -51,7 +52,7 @@ pub(super) fn drive(
     let others = OTHERS.min(work.connections / 2);
     let clients = work.connections - others;
     let mut crowd = Crowd {
-        visitors: Visitors::new(server, vec![config], work.connections)?,
+        visitors: super::visitors(server, vec![config], work)?,
         clients,
         next: 0,
         back: 0,

@@ -1,32 +1,30 @@
 //! Bare clients on one thread: each makes a connection, says one message, and checks that it comes back.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::sync::Arc;
 
-use rustls::{ClientConfig, HandshakeKind};
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{SocketAddress, Stream};
 
-use crate::certificates::client_of;
 use crate::probes::wait::WaitSet;
-use crate::probes::{Link, TlsLink, received};
+use crate::probes::{Link, received};
 
 /// The clients, by the numbers of their slots.
-pub(super) struct Visitors {
+pub(super) struct Visitors<L> {
     server: SocketAddress,
-    /// The settings of the slots, which share them in turn.
-    configs: Vec<Arc<ClientConfig>>,
+    /// Makes the link of a slot.
+    dial: Box<Dial<L>>,
     set: WaitSet,
-    slots: Vec<Option<Visitor>>,
+    slots: Vec<Option<Visitor<L>>>,
     ready: Vec<usize>,
     buffer: Vec<u8>,
 }
 
+/// Makes the link of the slot with this number.
+type Dial<L> = dyn Fn(usize, Stream) -> io::Result<L>;
+
 /// One connection.
-struct Visitor {
-    link: TlsLink,
+struct Visitor<L> {
+    link: L,
     is_connected: bool,
     /// When it began to connect, or spoke last.
     began_ns: u64,
@@ -38,16 +36,16 @@ struct Visitor {
 /// number, it failed, ended or had a wrong reply, and the slot is free.
 pub(super) type Event = (usize, Option<u64>);
 
-impl Visitors {
-    /// So many free slots, which have these settings in turn.
+impl<L: Link> Visitors<L> {
+    /// So many free slots.
     pub(super) fn new(
-        server: SocketAddr,
-        configs: Vec<ClientConfig>,
+        server: SocketAddress,
         slots: usize,
+        dial: impl Fn(usize, Stream) -> io::Result<L> + 'static,
     ) -> io::Result<Self> {
         Ok(Self {
-            server: SocketAddress::Tcp(server),
-            configs: configs.into_iter().map(Arc::new).collect(),
+            server,
+            dial: Box::new(dial),
             set: WaitSet::new()?,
             slots: (0..slots).map(|_| None).collect(),
             ready: Vec::new(),
@@ -58,8 +56,7 @@ impl Visitors {
     /// Begins to connect. What is to be said is said as soon as the handshake is over.
     pub(super) fn begin(&mut self, slot: usize) -> io::Result<()> {
         let stream = Stream::connect(&self.server).map_err(io::Error::other)?;
-        let config = &self.configs[slot % self.configs.len()];
-        let link = TlsLink::new(stream, client_of(config)?);
+        let link = (self.dial)(slot, stream)?;
         self.set.add(link.as_fd(), slot)?;
         self.set.watch_output(link.as_fd(), slot, true)?;
         self.slots[slot] = Some(Visitor {
@@ -95,12 +92,12 @@ impl Visitors {
     }
 
     /// Ends a connection at once, as if its client had lost power. Without a reset, tens of thousands of ports would be in
-    /// use for a minute. Returns what kind of handshake it had.
-    pub(super) fn end(&mut self, slot: usize) -> Option<HandshakeKind> {
+    /// use for a minute. Returns its link.
+    pub(super) fn end(&mut self, slot: usize) -> Option<L> {
         let visitor = self.slots[slot].take()?;
         // If it fails, the connection ends in the usual way.
         let _ = visitor.link.stream().reset_on_close();
-        visitor.link.tls.handshake_kind()
+        Some(visitor.link)
     }
 
     /// Waits for events, at most a tenth of a second.
@@ -139,7 +136,7 @@ impl Visitors {
             finished.map_err(io::Error::other)?;
             visitor.is_connected = true;
             self.set.watch_output(visitor.link.as_fd(), slot, false)?;
-            // It waits in rustls for the end of the handshake.
+            // The link keeps it until the end of the handshake.
             visitor.link.write(&MESSAGE)?;
             return Ok(None);
         }
