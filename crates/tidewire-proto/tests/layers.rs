@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use fastrand::Rng;
 use tidewire_proto::layer::{
-    Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack,
+    Ending, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack,
 };
 use tidewire_testkit::stacks::{carry, exchange_all, read_all, stack_of, write};
 use tidewire_testkit::{XorLayer, layers_of};
@@ -47,7 +47,7 @@ fn plaintext_comes_whole_at_every_cut_of_the_network() {
         let (mut client, mut server) = ready(layers);
         write(&mut client, &sent[..100]);
         write(&mut client, &sent[100..]);
-        client.close().unwrap();
+        client.close(Ending::InOrder).unwrap();
         let network = client.unsent().to_vec();
         for cut in 0..=network.len() {
             let (_, mut other) = ready(layers);
@@ -80,7 +80,7 @@ fn a_lower_layer_that_ends_first_has_cut_the_upper_one_off() {
     assert_eq!(lower.receive(&hello, &mut Vec::new()), Ok(hello.len()));
     lower.transmit(&mut Vec::new());
     let mut close = Vec::new();
-    lower.close(&mut close);
+    lower.close(Ending::InOrder, &mut close);
     assert_eq!(server.receive(&close), Err(LayerError::Truncated));
 }
 
@@ -148,10 +148,10 @@ fn garbage_and_long_records_are_refused_and_never_kept() {
 fn nothing_is_accepted_after_the_close() {
     let (mut client, mut server) = ready(2);
     assert_eq!(write(&mut client, b"last"), 4);
-    client.close().unwrap();
+    client.close(Ending::InOrder).unwrap();
     assert_eq!(write(&mut client, b"late"), 0);
     let bytes = client.unsent().len();
-    client.close().unwrap();
+    client.close(Ending::InOrder).unwrap();
     assert_eq!(client.unsent().len(), bytes, "it is said once");
     carry(&mut client, &mut server, usize::MAX).unwrap();
     assert_eq!(read_all(&mut server), b"last");
@@ -201,7 +201,7 @@ impl Layer for Puppet {
         false
     }
 
-    fn close(&mut self, _: &mut Vec<u8>) {}
+    fn close(&mut self, _: Ending, _: &mut Vec<u8>) {}
 }
 
 fn puppet() -> Stack {

@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidewire_proto::layer::{Layer, Stack};
+use tidewire_proto::layer::{Ending, Layer, Stack};
 
 use crate::xor_layer::{XorLayer, layers_of};
 
@@ -60,7 +60,9 @@ impl<W: Read + Write> LayeredWire<W> {
 
     /// Announces that no more is written.
     pub(crate) fn close(&mut self) -> io::Result<()> {
-        self.lock().close().map_err(io::Error::other)?;
+        self.lock()
+            .close(Ending::InOrder)
+            .map_err(io::Error::other)?;
         self.send_pending()
     }
 

@@ -9,7 +9,7 @@
 
 use std::io::IoSlice;
 
-use tidewire_proto::layer::{Layer, LayerError};
+use tidewire_proto::layer::{Ending, Layer, LayerError};
 
 /// One side of the layer.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Layer for XorLayer {
         self.has_ended
     }
 
-    fn close(&mut self, network: &mut Vec<u8>) {
+    fn close(&mut self, _: Ending, network: &mut Vec<u8>) {
         self.is_closed = true;
         if self.is_ready() {
             self.record(CLOSE, &[], network);

@@ -5,7 +5,7 @@
 //! module [`tidewire_proto::layer`] has the contract. Lengths are in bytes.
 
 pub use tidewire_proto::layer::{
-    FailedLayer, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
+    Ending, FailedLayer, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
     RecordHeader,
 };
 pub use tidewire_proto::websocket::{

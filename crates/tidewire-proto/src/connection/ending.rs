@@ -5,16 +5,23 @@ use super::{
     CloseReason, Connection, Delivery, Drain, Inbound, NewWork, Outbound, Phase, Rules, Side, Then,
     Written,
 };
+use crate::layer::{LayerError, WebSocketFault};
 
 impl Connection {
     /// Closes the connection now. Unwritten output is lost. The first reason stays, also for a connection that only
     /// waits for the last bytes of its transport. A reset after a peer's farewell counts as that farewell: the peer did
     /// not read the output that crossed it.
     pub fn close(&mut self, reason: CloseReason) {
+        // A WebSocket tells its end by a code, which is less exact than a farewell.
+        let is_told = matches!(
+            reason,
+            CloseReason::PeerReset
+                | CloseReason::Layer(LayerError::WebSocket(WebSocketFault::Closed(_)))
+        );
         if !self.is_closed() {
-            self.phase = Phase::Closed(match (self.outbound, reason, self.peer_farewell()) {
-                (Outbound::Ending(first), ..) => first,
-                (_, CloseReason::PeerReset, Some(farewell)) => CloseReason::GoAway(farewell.code),
+            self.phase = Phase::Closed(match (self.outbound, self.peer_farewell()) {
+                (Outbound::Ending(first), _) => first,
+                (_, Some(farewell)) if is_told => CloseReason::GoAway(farewell.code),
                 _ => reason,
             });
         }
@@ -173,6 +180,15 @@ impl Connection {
                 Written::ShutdownWrite
             }
             _ => Written::GoOn,
+        }
+    }
+
+    /// The reason for which this side ends its output.
+    #[must_use]
+    pub fn output_end(&self) -> CloseReason {
+        match self.outbound {
+            Outbound::Ending(reason) => reason,
+            _ => self.end_reason(),
         }
     }
 

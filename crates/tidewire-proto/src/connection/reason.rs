@@ -7,7 +7,7 @@ use super::AuthFailure;
 use crate::body::GoAwayCode;
 use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
-use crate::layer::{LayerError, TlsFault};
+use crate::layer::{Ending, LayerError, TlsFault};
 
 /// The reason why a session ended. Counters use [`CloseReason::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +153,30 @@ impl CloseReason {
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::GoAway(code) if code.is_final())
+    }
+
+    /// The ending that a layer of the transport may tell the peer for this reason.
+    #[must_use]
+    pub const fn ending(self) -> Ending {
+        match self {
+            Self::PeerClosed | Self::PeerReset | Self::Service | Self::Paged | Self::GoAway(_) => {
+                Ending::InOrder
+            }
+            Self::Shutdown | Self::ConnectionAge => Ending::GoingAway,
+            Self::Decode(DecodeError::FrameTooLarge { .. }) => Ending::TooLong,
+            Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => Ending::Invalid,
+            Self::MemoryLimit | Self::HandshakeLimit | Self::Evicted => Ending::Overloaded,
+            Self::LaneFailed | Self::Layer(_) | Self::Io(_) => Ending::Failed,
+            Self::IdleTimeout
+            | Self::FrameTimeout
+            | Self::HandshakeTimeout
+            | Self::SlowSubscriber
+            | Self::ControlFlood
+            | Self::RateLimit
+            | Self::Unvalidated
+            | Self::Unauthenticated(_)
+            | Self::CredentialsExpired => Ending::Forbidden,
+        }
     }
 
     /// The code of the go-away before the close, if its codec has one and the peer may still read it.

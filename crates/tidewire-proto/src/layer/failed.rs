@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use super::{Layer, LayerError};
+use super::{Ending, Layer, LayerError};
 
 /// Stands in for a layer that could not be made, so that its connection fails and never becomes plaintext.
 #[derive(Debug)]
@@ -27,5 +27,5 @@ impl Layer for FailedLayer {
         false
     }
 
-    fn close(&mut self, _: &mut Vec<u8>) {}
+    fn close(&mut self, _: Ending, _: &mut Vec<u8>) {}
 }

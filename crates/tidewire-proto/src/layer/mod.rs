@@ -85,8 +85,9 @@ pub trait Layer: fmt::Debug + Send {
         false
     }
 
-    /// Appends the record that announces the end of the plaintext. It is called at most once.
-    fn close(&mut self, network: &mut Vec<u8>);
+    /// Appends the record that announces the end of the plaintext, and why, if the records can say that. It is called at most
+    /// once.
+    fn close(&mut self, why: Ending, network: &mut Vec<u8>);
 
     /// The names in the peer's certificate, if the layer has verified one.
     fn certificate(&self) -> Option<&CertificateNames> {
@@ -102,6 +103,27 @@ pub trait Layer: fmt::Debug + Send {
     fn memory_bytes(&self) -> usize {
         0
     }
+}
+
+/// Why this side ends a connection, as far as a layer may tell the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// The connection did its work.
+    #[default]
+    InOrder,
+    /// This side stops, or drains.
+    GoingAway,
+    /// The peer sent bytes that are not valid.
+    Invalid,
+    /// The peer sent a frame that is too long.
+    TooLong,
+    /// The peer did what the rules of this side forbid, such as being silent or slow.
+    Forbidden,
+    /// This side has too much to do or to keep; the peer may try again later.
+    Overloaded,
+    /// This side failed.
+    Failed,
 }
 
 /// How a connection is encrypted.

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 
 use super::buffer::Buffer;
-use super::{CertificateNames, Encryption, Layer, LayerError};
+use super::{CertificateNames, Encryption, Ending, Layer, LayerError};
 
 /// The layers of a connection.
 ///
@@ -236,14 +236,14 @@ impl Stack {
     ///
     /// # Errors
     /// A layer cannot go on.
-    pub fn close(&mut self) -> Result<(), LayerError> {
+    pub fn close(&mut self, why: Ending) -> Result<(), LayerError> {
         if std::mem::replace(&mut self.is_closed, true) {
             return Ok(());
         }
         for index in (0..self.levels.len()).rev() {
             self.pass_down_to(index)?;
             let Level { layer, output, .. } = &mut self.levels[index];
-            layer.close(output.end());
+            layer.close(why, output.end());
         }
         Ok(())
     }

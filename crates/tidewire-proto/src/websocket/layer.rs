@@ -13,7 +13,7 @@ use super::http::HeadEnd;
 use super::reader::{Frames, Side};
 use super::text::{TextWriter, is_text, repaired};
 use super::{Mask, Masks, MessageKind, frame_header};
-use crate::layer::{Layer, LayerError, RecordHeader, WebSocketFault};
+use crate::layer::{Ending, Layer, LayerError, RecordHeader, WebSocketFault};
 
 /// One side of a WebSocket connection.
 #[derive(Debug)]
@@ -287,7 +287,7 @@ impl Layer for WebSocketLayer {
         self.frames.close_code().is_some()
     }
 
-    fn close(&mut self, network: &mut Vec<u8>) {
+    fn close(&mut self, why: Ending, network: &mut Vec<u8>) {
         if !self.is_ready() || self.is_closed {
             return;
         }
@@ -296,7 +296,7 @@ impl Layer for WebSocketLayer {
         // The answer to a close frame repeats its code.
         let code = self.frames.close_code().filter(|code| *code != NO_CODE);
         let mask = self.next_mask();
-        close_frame(code.or(Some(NORMAL)), mask, network);
+        close_frame(code.or(Some(close_code(why))), mask, network);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -317,8 +317,18 @@ fn check_first(network: &[u8], allowed: &[u8]) -> Result<(), WebSocketFault> {
 /// stalls for minutes stay below it.
 const CONTROLS_AT_ONCE_MAX: u32 = 256;
 
-/// The code of an end in order.
-const NORMAL: u16 = 1000;
+/// The code of a close frame for the end of a connection. Those of faults are [`WebSocketFault::close_code`].
+fn close_code(why: Ending) -> u16 {
+    match why {
+        Ending::InOrder => 1000,
+        Ending::GoingAway => 1001,
+        Ending::Invalid => 1002,
+        Ending::Forbidden => 1008,
+        Ending::TooLong => 1009,
+        Ending::Failed => 1011,
+        Ending::Overloaded => 1013,
+    }
+}
 
 #[cfg(test)]
 #[path = "layer_tests.rs"]

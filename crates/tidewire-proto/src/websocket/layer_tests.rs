@@ -3,7 +3,7 @@
 use std::io;
 
 use super::*;
-use crate::layer::{RECORD_BYTES_MAX, Stack};
+use crate::layer::{Ending, RECORD_BYTES_MAX, Stack};
 use crate::websocket::HANDSHAKE_BYTES_MAX;
 
 fn server(kind: MessageKind) -> Stack {
@@ -82,10 +82,10 @@ fn two_sides_agree_and_talk_however_bytes_are_cut() {
                 assert_eq!(read(&mut client), text.as_bytes());
                 assert_eq!(read(&mut server), text.as_bytes());
             }
-            client.close().unwrap();
+            client.close(Ending::InOrder).unwrap();
             pass(&mut client, &mut server, piece).unwrap();
             assert!(server.has_ended() && !client.has_ended());
-            server.close().unwrap();
+            server.close(Ending::InOrder).unwrap();
             pass(&mut server, &mut client, piece).unwrap();
             assert!(client.has_ended());
         }
@@ -228,7 +228,7 @@ fn a_close_frame_is_answered_with_its_code() {
         assert!(server.has_ended() && server.handle_network_end().is_ok());
         // The side that is left may still answer, and closes then.
         assert_eq!(server.write(&[IoSlice::new(b"last")]).unwrap(), 4);
-        server.close().unwrap();
+        server.close(Ending::InOrder).unwrap();
         assert_eq!(server.unsent(), [b"\x82\x04last", answer].concat());
     }
 }

@@ -8,7 +8,7 @@ use tidewire_proto::connection::{
     CloseReason, Connection, Delivery, Handled, Inbound, Introduction, Overdue, PauseReason, Phase,
     Rules, Written,
 };
-use tidewire_proto::layer::{LayerError, OUTPUT_BYTES_MAX, Stack};
+use tidewire_proto::layer::{Ending, LayerError, OUTPUT_BYTES_MAX, Stack};
 use tidewire_proto::message::{Kind, Message};
 
 use crate::RULES;
@@ -368,7 +368,7 @@ impl Owner {
                 if is_told && !is_full {
                     stack.write(&[IoSlice::new(&self.output)]).unwrap();
                 }
-                stack.close().unwrap();
+                stack.close(Ending::InOrder).unwrap();
                 match is_full {
                     true => self.has_cut = true,
                     false => pipe.send(stack.unsent().to_vec(), link, now_ns, random),
@@ -384,7 +384,7 @@ impl Owner {
     fn shut_down(&mut self, pipe: &mut Pipe, link: &Link, now_ns: u64, random: &mut Rng) {
         self.has_shut_down = true;
         if let Some(stack) = &mut self.stack {
-            stack.close().unwrap();
+            stack.close(Ending::InOrder).unwrap();
             if !self.offer(pipe, link, now_ns, random) {
                 return;
             }

@@ -250,8 +250,9 @@ impl LaneSessions {
                 if let Some(shared) = &session.profile.shared {
                     shared.set_closed();
                 }
+                let why = session.connection.output_end().ending();
                 // If this fails, the peer has gone, and the next read reports it.
-                let _ = session.stream.shutdown_write();
+                let _ = session.stream.end_output(why);
                 if session.stream.pending_bytes() == 0 {
                     self.change(slot, |connection, _| connection.handle_ended());
                 }
@@ -302,7 +303,7 @@ impl LaneSessions {
             let _ = session.stream.write(session.output.unsent());
         }
         // Layers need an explicit end for every reason. Without it the peer must treat the end as a truncation.
-        let _ = session.stream.shutdown_write();
+        let _ = session.stream.end_output(reason.ending());
     }
 
     /// Counts room messages that a closing session will not get.

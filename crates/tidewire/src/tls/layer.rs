@@ -9,7 +9,8 @@ use rustls::{
     AlertDescription, CertificateError, Connection, Error, InvalidMessage, ProtocolVersion,
 };
 use tidewire_proto::layer::{
-    CertificateNames, Encryption, FailedLayer, Layer, LayerError, TlsAlert, TlsFault, is_tls_record,
+    CertificateNames, Encryption, Ending, FailedLayer, Layer, LayerError, TlsAlert, TlsFault,
+    is_tls_record,
 };
 use tidewire_proto::text::escaped;
 
@@ -135,7 +136,7 @@ impl Layer for TlsLayer {
         self.has_ended
     }
 
-    fn close(&mut self, network: &mut Vec<u8>) {
+    fn close(&mut self, _: Ending, network: &mut Vec<u8>) {
         self.connection.send_close_notify();
         self.transmit(network);
     }

@@ -50,7 +50,7 @@ use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 use tidewire_proto::connection::Delivery;
-use tidewire_proto::layer::{CertificateNames, Encryption};
+use tidewire_proto::layer::{CertificateNames, Encryption, Ending};
 
 use crate::address::InprocName;
 pub use connect_failure::ConnectFailure;
@@ -339,6 +339,16 @@ macro_rules! each {
             Carrier::Datagram($stream) => $call,
         }
     };
+}
+
+impl Carrier {
+    /// Ends this side's output. Layers tell the peer why.
+    pub(crate) fn end_output(&mut self, why: Ending) -> io::Result<()> {
+        if let Self::Layered(layered) = self {
+            layered.set_ending(why);
+        }
+        self.shutdown_write()
+    }
 }
 
 impl Transport for Carrier {

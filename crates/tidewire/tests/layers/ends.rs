@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{Client, CloseReason, Context, Event, Kind, Message, Server};
-use tidewire_proto::layer::Stack;
+use tidewire_proto::layer::{Ending, Stack};
 use tidewire_testkit::fixtures::{lines, tw1};
 use tidewire_testkit::{Peer, TestServer, XorLayer, assert_conserved, layers_of};
 
@@ -62,7 +62,7 @@ fn end_after_the_handshake(in_order: bool) -> (String, thread::JoinHandle<()>) {
             stack.receive(&buffer[..count]).unwrap();
         }
         if in_order {
-            stack.close().unwrap();
+            stack.close(Ending::InOrder).unwrap();
         }
         socket.write_all(stack.unsent()).unwrap();
     });

@@ -9,7 +9,7 @@ use std::io::{IoSlice, Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tidewire::layer::{Layer, LayerError, PLAIN_BYTES_MAX};
+use tidewire::layer::{Ending, Layer, LayerError, PLAIN_BYTES_MAX};
 use tidewire::{
     Address, Client, CloseReason, ConnectError, ConnectFailure, Context, Message, ServeError,
     Server, ServerBuilder,
@@ -126,7 +126,7 @@ impl Layer for Expanding {
         false
     }
 
-    fn close(&mut self, _: &mut Vec<u8>) {}
+    fn close(&mut self, _: Ending, _: &mut Vec<u8>) {}
 }
 
 const EXPANSION: usize = 1_000;

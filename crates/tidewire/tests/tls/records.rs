@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use tidewire::layer::{LayerError, OUTPUT_BYTES_MAX};
+use tidewire::layer::{Ending, LayerError, OUTPUT_BYTES_MAX};
 use tidewire::tls::TlsFault;
 use tidewire_proto::layer::Stack;
 use tidewire_testkit::certificates::usual;
@@ -69,7 +69,7 @@ fn an_end_is_in_order_only_with_its_record() {
     write(&mut client, b"last");
     carry(&mut client, &mut server, usize::MAX).unwrap();
     assert_eq!(server.handle_network_end(), Err(LayerError::Truncated));
-    client.close().unwrap();
+    client.close(Ending::InOrder).unwrap();
     carry(&mut client, &mut server, 1).unwrap();
     assert_eq!(read_all(&mut server), b"last");
     assert!(server.has_ended());
@@ -85,7 +85,7 @@ fn an_end_is_in_order_only_with_its_record() {
 fn a_peer_that_closes_during_the_handshake_is_cut_and_refuses_nothing() {
     let (mut client, mut server) = sides();
     carry(&mut client, &mut server, usize::MAX).unwrap();
-    client.close().unwrap();
+    client.close(Ending::InOrder).unwrap();
     let ended = server.receive(client.unsent());
     assert_eq!(ended, Err(LayerError::Truncated));
     assert!(!server.is_ready());
@@ -95,12 +95,12 @@ fn a_peer_that_closes_during_the_handshake_is_cut_and_refuses_nothing() {
 fn a_cut_anywhere_is_no_end_and_a_changed_byte_is_refused() {
     let (mut client, _) = ready(usize::MAX);
     write(&mut client, b"hello");
-    client.close().unwrap();
+    client.close(Ending::InOrder).unwrap();
     let network = client.unsent().to_vec();
     for cut in 0..network.len() {
         let (mut client, mut server) = ready(usize::MAX);
         write(&mut client, b"hello");
-        client.close().unwrap();
+        client.close(Ending::InOrder).unwrap();
         let mut network = client.unsent().to_vec();
         server.receive(&network[..cut]).unwrap();
         assert_eq!(server.handle_network_end(), Err(LayerError::Truncated));

@@ -16,7 +16,7 @@ use tungstenite::{Message, WebSocket};
 use super::{ask, serve, serve_as};
 
 /// Connects to a server, and offers its codec as subprotocol.
-fn connect(server: &TestServer, protocol: &'static str) -> WebSocket<TcpStream> {
+pub(crate) fn connect(server: &TestServer, protocol: &'static str) -> WebSocket<TcpStream> {
     let mut request = server.url().into_client_request().unwrap();
     let headers = request.headers_mut();
     headers.insert("Sec-WebSocket-Protocol", protocol.parse().unwrap());
@@ -214,7 +214,7 @@ fn a_drain_ends_with_a_close_frame() {
     let Message::Close(Some(close)) = socket.read().unwrap() else {
         panic!("no close frame");
     };
-    assert_eq!(close.code, CloseCode::Normal);
+    assert_eq!(close.code, CloseCode::Away);
     // The answer, and the end.
     while socket.read().is_ok() {}
     stopping.join().unwrap();

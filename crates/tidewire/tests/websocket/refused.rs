@@ -80,6 +80,16 @@ fn handshakes_are_refused_with_a_status_and_counted() {
         (replaced("/test", "/test/../../etc/passwd"), 404),
         (replaced("GET", "POST"), 405),
         (with("Transfer-Encoding: chunked"), 400),
+        // A proxy could find another end of the request, and another one behind it.
+        (with("Content-Length: 5\r\n\r\nGET /"), 400),
+        (with("Content-Length: 0\r\nContent-Length: 5"), 400),
+        (with("Content-Length: 0\r\nTransfer-Encoding: chunked"), 400),
+        (with(" Folded: line"), 400),
+        (with("Host: b"), 400),
+        (with("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="), 400),
+        (replaced("HTTP/1.1", "HTTP/1.0"), 400),
+        (replaced("GET /test", "GET http://h/test"), 404),
+        (replaced("/test", "/test\r\nX-Injected: yes"), 400),
         (with("Sec-WebSocket-Protocol: mqtt"), 400),
         (with("X: a\0b"), 400),
         ("\x16\x03\x01".to_owned(), 400),
@@ -92,7 +102,9 @@ fn handshakes_are_refused_with_a_status_and_counted() {
             "{request}: {answer}"
         );
         assert!(
-            !answer.contains("passwd") && !answer.contains("mqtt"),
+            !["passwd", "mqtt", "Injected"]
+                .iter()
+                .any(|it| answer.contains(it)),
             "{answer}"
         );
     }
@@ -170,7 +182,9 @@ fn half_a_handshake_ends_at_its_timeout() {
 #[test]
 fn bad_frames_end_a_session_with_a_close_code_and_are_counted() {
     let server = serve("lines");
-    let cases: [(&[u8], u16); 10] = [
+    let cases: [(&[u8], u16); 11] = [
+        // A second request behind the first.
+        (b"GET / HTTP/1.1\r\n\r\n", 1002),
         (b"\x81\x02hi", 1002),
         (b"\xC1\x80abcd", 1002),
         (b"\x83\x80abcd", 1002),

@@ -67,7 +67,7 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn start_server(work: &Work) -> Result<Server, RoleError> {
-    super::start_server(work, || PubSub::new())
+    super::start_server(work, PubSub::new)
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {

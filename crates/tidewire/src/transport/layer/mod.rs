@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
 use tidewire_io::socket::{Stream, StreamConnectError};
-use tidewire_proto::layer::{CertificateNames, Encryption, LayerError, Stack};
+use tidewire_proto::layer::{CertificateNames, Encryption, Ending, LayerError, Stack};
 
 pub(crate) use config::{LayerFactory, Layers};
 
@@ -41,6 +41,10 @@ pub(crate) struct LayeredStream {
     is_ending: bool,
     /// A read has returned the end of the peer's layers.
     is_end_told: bool,
+    /// A failure of the layers. The plaintext before it is read first.
+    failed: Option<LayerError>,
+    /// Why this side ends, which the layers tell the peer.
+    ending: Ending,
 }
 
 impl LayeredStream {
@@ -53,7 +57,14 @@ impl LayeredStream {
             is_read: false,
             is_ending: false,
             is_end_told: false,
+            failed: None,
+            ending: Ending::InOrder,
         }
+    }
+
+    /// Sets why this side ends, before it does.
+    pub(crate) fn set_ending(&mut self, why: Ending) {
+        self.ending = why;
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -70,17 +81,25 @@ impl LayeredStream {
                 self.stack.receive(&scratch[..count])
             }
         };
-        outcome.map_err(|error| {
-            // This sends the alert of the layer, if it has one and the socket accepts it.
-            let _ = self.flush();
-            failure(error)
-        })
+        let Err(error) = outcome else {
+            return Ok(());
+        };
+        // This sends the alert of the layer, if it has one and the socket accepts it.
+        let _ = self.flush();
+        match self.stack.has_plain() {
+            true => {
+                self.failed = Some(error);
+                Ok(())
+            }
+            false => Err(failure(error)),
+        }
     }
 
     /// Whether a read has a result without the socket: plaintext, or the end of the layers. No event announces the end if the
     /// peer waits for our end before it closes the socket.
     fn has_news(&self) -> bool {
-        self.stack.has_plain() || (self.stack.has_ended() && !self.is_end_told)
+        let is_end_news = self.stack.has_ended() && !self.is_end_told;
+        self.stack.has_plain() || self.failed.is_some() || is_end_news
     }
 
     /// Passes plaintext to the layers. The socket must have accepted all sealed bytes before. A layer that only puts a header in
@@ -104,6 +123,9 @@ impl Transport for LayeredStream {
             let count = self.stack.read(buffer).map_err(failure)?;
             if count > 0 {
                 return Ok(count);
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(failure(error));
             }
             if self.stack.has_ended() {
                 self.is_end_told = true;
@@ -146,7 +168,7 @@ impl Transport for LayeredStream {
     }
 
     fn shutdown_write(&mut self) -> io::Result<()> {
-        self.stack.close().map_err(failure)?;
+        self.stack.close(self.ending).map_err(failure)?;
         self.is_ending = true;
         match self.flush() {
             Err(error) if is_blocked(&error) => Ok(()),

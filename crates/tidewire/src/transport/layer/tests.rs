@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tidewire_proto::layer::{Layer, OUTPUT_BYTES_MAX};
+use tidewire_proto::layer::{Ending, Layer, OUTPUT_BYTES_MAX};
 use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
 use tidewire_testkit::XorLayer;
 
@@ -185,7 +185,7 @@ fn the_end_of_layers_is_noticed_although_the_socket_goes_on() {
     let (mut near, mut far) = secured();
     far.is_read = true;
     assert_eq!(near.write(b"last").unwrap(), 4);
-    near.stack.close().unwrap();
+    near.stack.close(Ending::InOrder).unwrap();
     near.flush().unwrap();
     let mut buffer = [0; 1_000];
     assert_eq!(far.read(&mut buffer).unwrap(), 4);
