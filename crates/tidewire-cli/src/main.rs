@@ -22,6 +22,7 @@ mod output;
 mod payload;
 mod ready;
 mod report_directory;
+mod screen;
 mod security;
 mod serve;
 mod signals;
@@ -30,6 +31,7 @@ mod tell;
 mod threads;
 mod tls;
 mod token;
+mod top;
 mod topics;
 mod users;
 
@@ -68,6 +70,8 @@ enum Command {
     Token(token::TokenArguments),
     /// Show what the users of a server may do, and find what has no effect.
     Check(check::CheckArguments),
+    /// Show a running server: rates, lanes, memory, the slowest subscribers.
+    Top(top::TopArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),
     /// Find the highest rate that keeps its limits.
@@ -162,6 +166,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sub(arguments) => topics::run_subscribe(&arguments),
         Command::Token(arguments) => token::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Search(arguments) => load::run_search(&arguments),
         Command::Sweep(arguments) => load::run_sweep(&arguments),

@@ -2,62 +2,36 @@
 //! whether the measurement is valid so far.
 //!
 //! It is drawn about once a second, when the coordinator reads the state of the step anyway, and never by a thread that
-//! sends or receives. It uses the alternate screen of standard error, so that standard output and the scrollback stay
-//! unchanged. The terminal stays in its usual mode: Ctrl-C is a signal as usual, and there are no keys. Rejected: a
-//! thread that draws more often, which would take processor time from the measurement.
-//!
-//! Every path that ends the program calls [`restore`], including a panic on any thread and a signal's thread.
+//! sends or receives. Rejected: a thread that draws more often, which would take processor time from the measurement.
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Stderr};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
 
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Paragraph};
-use ratatui::{Frame, Terminal};
 use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
 
 use crate::chart::{self, Curve};
+use crate::screen::Screen;
 
 /// The view of one step. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct Live {
-    terminal: Terminal<CrosstermBackend<Stderr>>,
+    screen: Screen,
     state: State,
 }
 
 impl Live {
-    /// Whether standard error is a terminal that can show it.
-    pub(super) fn is_possible() -> bool {
-        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        io::stderr().is_terminal() && !is_dumb
-    }
-
     /// Takes the terminal over.
     pub(super) fn start(title: String) -> io::Result<Self> {
-        static HOOK: Once = Once::new();
-        HOOK.call_once(|| {
-            let before = std::panic::take_hook();
-            std::panic::set_hook(Box::new(move |panic| {
-                restore();
-                before(panic);
-            }));
-        });
-        let terminal = Terminal::new(CrosstermBackend::new(io::stderr()))?;
-        IS_SHOWN.store(true, Ordering::SeqCst);
         let mut live = Self {
-            terminal,
+            screen: Screen::start()?,
             state: State::new(title),
         };
-        execute!(io::stderr(), EnterAlternateScreen)?;
         live.draw()?;
         Ok(live)
     }
@@ -69,27 +43,8 @@ impl Live {
     }
 
     fn draw(&mut self) -> io::Result<()> {
-        // After a panic on another thread the screen belongs to its message.
-        if !IS_SHOWN.load(Ordering::SeqCst) {
-            return Ok(());
-        }
         let state = &self.state;
-        self.terminal.draw(|frame| state.render(frame))?;
-        Ok(())
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        restore();
-    }
-}
-
-/// Gives the terminal back, if it was taken.
-pub(super) fn restore() {
-    if IS_SHOWN.swap(false, Ordering::SeqCst) {
-        // A terminal that is gone cannot show an error.
-        let _ = execute!(io::stderr(), LeaveAlternateScreen, Show);
+        self.screen.draw(|frame| state.render(frame))
     }
 }
 
@@ -302,9 +257,6 @@ fn percent(used: Option<f64>) -> String {
     used.map_or_else(|| "not known".to_owned(), |used| format!("{used:.0} %"))
 }
 
-/// Whether the terminal shows the view; only one view at a time can.
-static IS_SHOWN: AtomicBool = AtomicBool::new(false);
-
 /// The number of seconds that are kept: a chart has fewer columns on any terminal.
 const HISTORY_MAX: usize = 1_000;
 
@@ -324,6 +276,7 @@ mod tests {
 
     use super::*;
     use crate::load::progress::tests::progress;
+    use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use tidewire_testkit::open_terminal;
 
@@ -468,7 +421,7 @@ mod tests {
     }
 
     fn panic_while_shown() {
-        assert!(Live::is_possible());
+        assert!(Screen::is_possible());
         let mut live = Live::start("[1/1] before".to_owned()).unwrap();
         let lane = std::thread::spawn(|| panic!("this lane has had enough"));
         assert!(lane.join().is_err());

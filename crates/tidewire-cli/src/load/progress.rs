@@ -9,6 +9,7 @@ use tidewire_load::scenario::{Scenario, Step};
 use super::live::Live;
 use crate::output;
 use crate::payload::json_text;
+use crate::screen::Screen;
 
 /// Shows a run on standard error, and each step's table on standard output.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl View {
         Self {
             steps,
             tables,
-            plain: plain || !Live::is_possible(),
+            plain: plain || !Screen::is_possible(),
             live: None,
         }
     }

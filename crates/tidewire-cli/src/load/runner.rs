@@ -17,13 +17,12 @@ use tidewire_load::scenario::{SEED_DEFAULT, Scenario, Step};
 use tidewire_load::segment::Segment;
 
 use super::child::{ChildOptions, ChildServer};
-use super::live;
 use super::progress::View;
 use super::prometheus::{Exported, Metrics};
 use crate::connection::parse_seconds;
 use crate::failure::Failure;
 use crate::security::SecurityArguments;
-use crate::{output, signals};
+use crate::{output, screen, signals};
 
 // Flags of a run, for every command that makes runs. This is no doc comment, because it would become the help of the
 // whole command.
@@ -92,7 +91,7 @@ impl<'a> Runner<'a> {
             arguments,
             segment: Segment::WHOLE,
             start_at: None,
-            stop: signals::stop_flag(way_out(scenario), live::restore)?,
+            stop: signals::stop_flag(way_out(scenario), screen::restore)?,
             metrics,
         })
     }

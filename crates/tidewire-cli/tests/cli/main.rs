@@ -4,6 +4,7 @@
     reason = "a failure in a helper fails the test that called it"
 )]
 
+mod admin;
 mod bench;
 mod call;
 mod chat;

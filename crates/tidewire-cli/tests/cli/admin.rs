@@ -1,0 +1,156 @@
+//! `serve --admin` and `tidewire top`, as operators use them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use super::process::Process;
+
+/// A server with an admin server, and the address of the latter.
+fn start(arguments: &[&str]) -> (Process, String, String) {
+    let mut all = vec![
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ];
+    all.extend_from_slice(arguments);
+    let mut server = Process::start(&all);
+    let line = server.expect("listening on ");
+    let ready = server.expect("ready codec=");
+    let admin = ready.split("admin=http://").nth(1).unwrap();
+    let address = line.trim_start_matches("listening on ").to_owned();
+    (server, address, admin.trim_end_matches('/').to_owned())
+}
+
+fn ask(admin: &str, request: &str, headers: &str) -> String {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    let request =
+        format!("{request} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_drain_from_the_dashboard_ends_the_server_in_order() {
+    let (server, address, admin) = start(&["--json=false"]);
+    let _client = Process::chat(&address, "ann");
+    assert!(ask(&admin, "GET /readyz", "").starts_with("HTTP/1.1 200"));
+    assert!(ask(&admin, "GET /metrics", "").contains("tidewire_sessions_open 1.0"));
+    let drained = ask(
+        &admin,
+        "POST /api/drain",
+        "X-Tidewire-Admin: 1\r\nContent-Length: 0\r\n",
+    );
+    assert!(drained.starts_with("HTTP/1.1 202"), "{drained}");
+    let ended = server.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert!(
+        ended.text().contains("served: sessions=1"),
+        "{}",
+        ended.text()
+    );
+}
+
+#[test]
+fn a_reload_from_the_dashboard_reads_the_users_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tidewire.toml");
+    std::fs::write(
+        &file,
+        "[[users]]\nname = \"anonymous\"\npermissions.join = { allow = [\">\"] }\n",
+    )
+    .unwrap();
+    let (mut server, _, admin) = start(&["--config", &file.display().to_string()]);
+    let reloaded = ask(
+        &admin,
+        "POST /api/reload",
+        "X-Tidewire-Admin: 1\r\nContent-Length: 0\r\n",
+    );
+    assert!(reloaded.starts_with("HTTP/1.1 202"), "{reloaded}");
+    server.expect("2: ");
+    let read_again = || ask(&admin, "GET /api/overview", "").contains("\"auth_reloads\":1");
+    tidewire_testkit::wait_until("the users are read again", || read_again().then_some(()));
+}
+
+#[test]
+fn top_prints_the_figures_once_as_text_and_as_json() {
+    let (_server, address, admin) = start(&["--lanes", "2"]);
+    let _client = Process::chat(&address, "ann");
+    let ended = Process::start(&["top", &admin, "--once", "--json"]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let overview: Value = serde_json::from_str(ended.text().trim()).unwrap();
+    assert_eq!(overview["sessions"]["open"], 1);
+    assert!(overview["interval_seconds"].as_f64().unwrap() > 0.0);
+    let ended = Process::start(&["top", &admin, "--once"]).wait();
+    assert!(ended.text().contains("sessions 1 open"), "{}", ended.text());
+    let ended = Process::start(&["top", &admin]).wait();
+    assert_eq!(
+        ended.status.code(),
+        Some(2),
+        "no terminal: {}",
+        ended.text()
+    );
+    let served = address.trim_start_matches("tcp://");
+    let ended = Process::start(&["top", served, "--once"]).wait();
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
+}
+
+#[test]
+fn a_token_protects_the_figures_and_top_sends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("admin.token");
+    std::fs::write(&file, "c2VjcmV0\n").unwrap();
+    let name = file.display().to_string();
+    let mode =
+        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o644);
+    let all = [
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--admin-token-file",
+        &name,
+    ];
+    let ended = Process::start(&all).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains("chmod 600"), "{}", ended.text());
+    mode(0o600);
+    let (_server, _, admin) = start(&["--admin-token-file", &name]);
+    assert!(ask(&admin, "GET /metrics", "").starts_with("HTTP/1.1 401"));
+    let ended = Process::start(&["top", &admin, "--once"]).wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    let ended = Process::start(&["top", &admin, "--once", "--token-file", &name]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+}
+
+#[test]
+fn an_admin_address_that_others_reach_is_refused_in_plain_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("admin.token");
+    std::fs::write(&file, "c2VjcmV0\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let name = file.display().to_string();
+    for (flags, told) in [
+        (vec!["--admin", "0.0.0.0:0"], "has no token"),
+        (vec!["--admin", "0.0.0.0:0", "--insecure"], "has no token"),
+        (
+            vec!["--admin", "0.0.0.0:0", "--admin-token-file", &name],
+            "without encryption",
+        ),
+        (vec!["--admin-token-file", &name], "there is none"),
+    ] {
+        let mut all = vec!["serve", "--bind", "tcp://127.0.0.1:0"];
+        all.extend(flags);
+        let ended = Process::start(&all).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(told), "{told}: {}", ended.text());
+    }
+}
