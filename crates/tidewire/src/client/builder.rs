@@ -22,7 +22,7 @@ use crate::address::Address;
 use crate::auth::Credentials;
 use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
-use crate::tls::{ClientTls, Connector};
+use crate::tls::{ClientTls, Connector, HTTP};
 use crate::transport::LayerFactory;
 use crate::websocket::WebSocketConnector;
 
@@ -297,7 +297,11 @@ impl ClientBuilder {
         let Some(host) = address.host().filter(|_| address.is_tls()) else {
             return Ok(layers);
         };
-        let connector = Connector::load(&self.tls, host, Some(self.codec.name()));
+        let protocol = match address.websocket_path() {
+            Some(_) => HTTP,
+            None => self.codec.name(),
+        };
+        let connector = Connector::load(&self.tls, host, Some(protocol));
         let connector = connector.map_err(ServeError::from)?;
         let secure = move |_: &Address| Some(connector.layer());
         Ok(Some(LayerFactory::beneath(layers, secure)))

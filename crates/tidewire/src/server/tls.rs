@@ -71,7 +71,10 @@ impl ServerBuilder {
         let acceptor = Arc::new(Acceptor::load(settings, self.codec.name())?);
         let layers = Arc::clone(&acceptor);
         let upper = self.layers.take();
-        let make = move |address: &Address| address.is_tls().then(|| layers.layer());
+        let make = move |address: &Address| {
+            let is_web = address.websocket_path().is_some();
+            address.is_tls().then(|| layers.layer(is_web))
+        };
         self.layers = Some(LayerFactory::beneath(upper, make));
         Ok(Some(acceptor))
     }

@@ -23,12 +23,21 @@ pub(crate) struct Acceptor {
     settings: ServerTls,
     /// The name of the server's codec.
     protocol: &'static str,
-    /// Replaced by a reload. It is read once a connection.
-    config: RwLock<Arc<ServerConfig>>,
+    /// Replaced by a reload. They are read once a connection.
+    configs: RwLock<Configs>,
     /// The earliest end of a certificate of the chain, as of the last load that succeeded.
     expires: RwLock<Option<SystemTime>>,
     /// The states of the files at the last load, whether it failed or not.
     seen: Mutex<[Option<FileState>; 3]>,
+}
+
+/// They differ in the name that ALPN agrees on.
+#[derive(Debug)]
+struct Configs {
+    /// For `tls://`, with the codec's name.
+    codec: Arc<ServerConfig>,
+    /// For `wss://`, with [`HTTP`].
+    web: Arc<ServerConfig>,
 }
 
 /// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader) makes it.
@@ -66,23 +75,24 @@ impl Acceptor {
         Ok(Self {
             settings,
             protocol,
-            config: RwLock::new(Arc::new(config)),
+            configs: RwLock::new(Configs::new(config)),
             expires: RwLock::new(expires),
             seen: Mutex::new(seen),
         })
     }
 
-    /// Makes the layer of an accepted connection.
-    pub(crate) fn layer(&self) -> Box<dyn Layer> {
-        match self.connection() {
+    /// Makes the layer of an accepted connection, beneath WebSocket or not.
+    pub(crate) fn layer(&self, is_web: bool) -> Box<dyn Layer> {
+        match self.connection(is_web) {
             Ok(connection) => Box::new(TlsLayer::new(connection.into())),
             Err(error) => failed(&error),
         }
     }
 
-    pub(super) fn connection(&self) -> Result<ServerConnection, rustls::Error> {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        ServerConnection::new(Arc::clone(&config))
+    pub(super) fn connection(&self, is_web: bool) -> Result<ServerConnection, rustls::Error> {
+        let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
+        let config = if is_web { &configs.web } else { &configs.codec };
+        ServerConnection::new(Arc::clone(config))
     }
 
     /// Reads the files again. Tickets of earlier sessions become invalid, so that nobody comes back with an identity whose
@@ -92,7 +102,8 @@ impl Acceptor {
         let mut seen = self.seen();
         *seen = self.settings.files();
         let (config, expires) = self.settings.config(self.protocol)?;
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        let configs = Configs::new(config);
+        *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         *self.expires.write().unwrap_or_else(PoisonError::into_inner) = expires;
         Ok(())
     }
@@ -103,6 +114,17 @@ impl Acceptor {
 
     fn seen(&self) -> std::sync::MutexGuard<'_, [Option<FileState>; 3]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Configs {
+    fn new(codec: ServerConfig) -> Self {
+        let mut web = codec.clone();
+        web.alpn_protocols = vec![HTTP.into()];
+        Self {
+            codec: Arc::new(codec),
+            web: Arc::new(web),
+        }
     }
 }
 
@@ -157,7 +179,7 @@ impl ServerTls {
     /// # Errors
     /// See [`TlsError`].
     pub fn layer(&self, protocol: &'static str) -> Result<Box<dyn Layer>, TlsError> {
-        Ok(Acceptor::load(self.clone(), protocol)?.layer())
+        Ok(Acceptor::load(self.clone(), protocol)?.layer(false))
     }
 
     fn files(&self) -> [Option<FileState>; 3] {
@@ -207,6 +229,9 @@ impl ServerTls {
         Ok((config, expires))
     }
 }
+
+/// The ALPN name of WebSocket, which begins as HTTP. Browsers offer no other one.
+pub(crate) const HTTP: &str = "http/1.1";
 
 /// Reads the certificates of authorities.
 pub(super) fn authorities(ca: &Pem) -> Result<RootCertStore, TlsError> {

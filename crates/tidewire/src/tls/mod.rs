@@ -21,7 +21,7 @@ mod provider;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use acceptor::Acceptor;
+pub(crate) use acceptor::{Acceptor, HTTP};
 pub use acceptor::TlsReloader;
 pub(crate) use connector::{Connector, OutgoingTls};
 pub use error::{PemError, PemPart, TlsError};

@@ -43,7 +43,7 @@ fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) {
 /// One connection. Returns the kind of its handshake. It never has early data.
 fn kind(connector: &Connector, acceptor: &Acceptor) -> HandshakeKind {
     let mut client = connector.connection().unwrap();
-    let mut server = acceptor.connection().unwrap();
+    let mut server = acceptor.connection(false).unwrap();
     assert!(client.early_data().is_none(), "no 0-RTT is offered");
     exchange(&mut client, &mut server);
     assert!(server.early_data().is_none(), "no 0-RTT is accepted");
@@ -65,5 +65,28 @@ fn the_second_connection_of_a_client_is_resumed_unless_certificates_of_clients_a
         // After a reload tickets are worth nothing.
         acceptor.reload().unwrap();
         assert_eq!(kind(&connector, &acceptor), Full);
+    }
+}
+
+/// The bug: at `wss://` a server knew the codec's name only, and browsers, which offer `http/1.1`, were refused.
+#[test]
+fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
+    let [(server, client), _] = settings();
+    let acceptor = Acceptor::load(server, "tw1").unwrap();
+    for (offered, is_web, is_accepted) in [
+        (Some(HTTP), true, true),
+        (None, true, true),
+        (Some("h2"), true, false),
+        (Some(HTTP), false, false),
+        (Some("tw1"), false, true),
+    ] {
+        let connector = Connector::load(&client, "localhost", offered).unwrap();
+        let mut client = connector.connection().unwrap();
+        let mut server = acceptor.connection(is_web).unwrap();
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).unwrap();
+        server.read_tls(&mut &hello[..]).unwrap();
+        let outcome = server.process_new_packets();
+        assert_eq!(outcome.is_ok(), is_accepted, "{offered:?}, {is_web}");
     }
 }
