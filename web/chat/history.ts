@@ -2,7 +2,7 @@
 
 /** A line of the list. All of it becomes text, never HTML. */
 export interface Line {
-  /** Who said it. Empty for a notice. */
+  /** The author. Empty for a notice. */
   who: string
   what: string
   at: Date
@@ -109,7 +109,7 @@ export class View {
     this.below.style.height = `${between(end, behind)}px`
     if (isAtEnd) this.view.scrollTop = this.view.scrollHeight
     else {
-      // Visible lines stay where they are when the chunks above turn out longer or shorter.
+      // The visible lines stay where they are when the chunks above turn out longer or shorter.
       const moved = between(from, anchor) - anchorTop
       if (Math.abs(moved) > 1) this.view.scrollTop = this.#history.scroll += moved
     }

@@ -1,6 +1,6 @@
 /** The chat page of `tidewire serve --web`. Nothing that a name or a message contains ever becomes HTML. */
 
-import { Client, ConnectError, ErrorCode, RequestError, Room, RoomEvent, describe, visible } from "../client/src/index.js"
+import { Client, ConnectError, ErrorCode, GoAwayCode, RequestError, Room, RoomEvent, describe, visible } from "../client/src/index.js"
 import type { Event } from "../client/src/index.js"
 import { History, Line, View, element } from "./history.js"
 
@@ -10,7 +10,7 @@ interface Place {
   room: Room | undefined
   history: History
   unread: number
-  /** Who left, and when. */
+  /** The members that left, and when. */
   away: Map<string, Date>
 }
 
@@ -40,16 +40,22 @@ async function enter(): Promise<void> {
     say("note", `You are in ${room} as ${name}.`)
     input("text").focus()
   } catch (error) {
-    void client?.close()
-    client = undefined
-    places.clear()
-    find("refusal").textContent = refusal(error)
-    const isToken = error instanceof ConnectError && error.reason.code === 8
-    input(isToken ? "token" : "name").focus()
-    if (isToken) find("token").closest("details")!.open = true
+    leaveAll(refusal(error), error instanceof ConnectError && error.reason.code === GoAwayCode.Unauthenticated)
   } finally {
     find<HTMLButtonElement>("go").disabled = false
   }
+}
+
+/** Shows the form of the beginning, and why. */
+function leaveAll(why: string, isToken: boolean): void {
+  void client?.close()
+  client = present = undefined
+  places.clear()
+  find("chat").hidden = true
+  find("enter").hidden = false
+  find("refusal").textContent = why
+  if (isToken) find("token").closest("details")!.open = true
+  input(isToken ? "token" : "name").focus()
 }
 
 function refusal(error: unknown): string {
@@ -90,11 +96,13 @@ function hear(event: Event): void {
     case "credentials_expire":
       return state(`your token expires in ${Math.ceil(event.left / 1000)} s`, true)
     case "closed":
+      // An old token is not tried again and again.
+      if (event.reason.name === "go_away" && event.reason.code === GoAwayCode.Unauthenticated) return leaveAll(describe(event.reason), true)
       return state(describe(event.reason), true)
     case "error":
       return say("gap", `Not said: ${visible(event.error.message)}`)
     case "ended":
-      if (!find("chat").hidden) say("gap", "This page is not connected any more. Reload it to enter again.")
+      if (present) say("gap", "This page is not connected any more. Reload it to enter again.")
   }
 }
 
@@ -164,14 +172,15 @@ function state(words: string, isBad = false): void {
   line.classList.toggle("bad", isBad)
 }
 
-/** Draws rooms and members before the next frame, once for all that changed. */
+/** Draws rooms and members soon, once for all that changed. Many members are sorted less often. */
 function planSide(): void {
   if (isSidePlanned) return
   isSidePlanned = true
+  const pause = 50 + (present?.room?.members.size ?? 0) / 20
   setTimeout(() => {
     isSidePlanned = false
     drawSide()
-  }, 50)
+  }, pause)
 }
 
 function drawSide(): void {
@@ -182,7 +191,7 @@ function drawSide(): void {
     button.addEventListener("click", () => show(place))
     return item(button)
   }))
-  const names = [...(present?.room?.members.values() ?? [])].map(visible).sort((one, other) => one.localeCompare(other))
+  const names = [...(present?.room?.members.values() ?? [])].map(visible).sort(order.compare)
   find("count").textContent = `(${names.length + 1})`
   const rows = names.slice(0, MEMBERS_SHOWN_MAX).map((name) => {
     const button = element("button", "", name)
@@ -231,7 +240,7 @@ async function leave(): Promise<void> {
   const [next] = places.values()
   if (next) return show(next)
   // Without a room there is nothing to see.
-  location.reload()
+  leaveAll("", false)
 }
 
 function on(id: string, event: string, act: () => unknown): void {
@@ -259,6 +268,7 @@ on("menu", "click", () => {
 })
 input("name").focus()
 
+const order = new Intl.Collator()
 const decoder = new TextDecoder()
 const text = (payload: Uint8Array) => decoder.decode(payload)
 

@@ -17,8 +17,6 @@ await build({
   format: "esm",
   target: "es2022",
   charset: "utf8",
-  // Members that end with an underscore are internal.
-  mangleProps: /[^_]_$/,
 })
 execFileSync(process.execPath, [here("node_modules/typescript/bin/tsc"), "--project", here(".")], { stdio: "inherit" })
 

@@ -1,4 +1,4 @@
-/** What outlives a connection: subscriptions and rooms. Each has an alias, its channel, on the present connection. */
+/** Subscriptions and rooms, which outlive a connection. Each has an alias, its channel, on the present connection. */
 
 import type { CloseReason } from "./errors.js"
 import { ErrorCode, RequestError } from "./errors.js"

@@ -1,90 +1,11 @@
 /** The client: requests, publishing, and what must survive a reconnect. */
 
-import { CallOptions, Channel, Host, Room, RoomEvent, Subscription, TopicEvent } from "./channel.js"
+import { CallOptions, Channel, Host, Room, Subscription } from "./channel.js"
 import { Connection, ConnectionSettings, WebSocketClass } from "./connection.js"
 import { CloseReason, ConnectError, ErrorCode, GoAwayCode, RequestError, describe, isFinal } from "./errors.js"
-import { Ended, EventQueue, Lost, QueueBounds } from "./queue.js"
+import type { Backoff, ClientOptions, Credentials, Event, JoinOptions, Metrics, RequestOptions, SubscribeOptions } from "./options.js"
+import { EventQueue } from "./queue.js"
 import { FLAG_NAMED, FRAME_BYTES_MAX, Frame, Kind, Payload, Welcome, WireError, Writer } from "./wire.js"
-
-/** The pauses between attempts to connect, in milliseconds: each is twice as long as the one before, less a random part of up to a half. */
-export interface Backoff {
-  /** Default 200. */
-  first: number
-  /** Default 5,000. */
-  max: number
-}
-
-/** A token, or a function that gets one. It is called for each connection, and before the present token expires. */
-export type Credentials = string | (() => string | Promise<string>)
-
-export interface ClientOptions extends Partial<QueueBounds> {
-  credentials?: Credentials
-  /** Sends credentials also to another machine over `ws://`, where others may read them. For a closed network. */
-  allowPlaintextCredentials?: boolean
-  /** Default: on, with the defaults of `Backoff`. The first attempt is never repeated. */
-  reconnect?: Partial<Backoff> | false
-  /** How long a request waits for its reply, in milliseconds. Default 10,000. */
-  requestTimeout?: number
-  /** Default 5,000. */
-  handshakeTimeout?: number
-  /** How long `close` waits for the server. Default 5,000. */
-  closeTimeout?: number
-  /** How many requests may wait for their replies. Default 4,096. */
-  pendingMax?: number
-  /** Messages are refused as long as more bytes than this wait for the network. Default 1 MiB. */
-  bufferedBytesMax?: number
-  /** The longest frame, in bytes. Default 1 MiB. */
-  frameBytesMax?: number
-  /** Gets each event at once, instead of the queue. */
-  onEvent?: (event: Event) => void
-  agent?: string
-  /** The class of WebSocket. Default: that of the browser. In Node before 22: the one of the package `ws`. */
-  WebSocket?: unknown
-}
-
-/** Something that happened to a client. */
-export type Event =
-  | { type: "opened"; agent: string }
-  /** A one-way message of the server. */
-  | { type: "message"; channel: number; name: string; payload: Uint8Array }
-  | { type: "closed"; reason: CloseReason }
-  /** The next attempt follows after a pause, in milliseconds. */
-  | { type: "reconnecting"; delay: number; cause: string }
-  /** The credentials expire in so many milliseconds. A function for `credentials` is asked for newer ones now. */
-  | { type: "credentials_expire"; left: number }
-  /** The server refused a message that has no reply, such as a `publish`. */
-  | { type: "error"; error: RequestError }
-  | Lost
-  | Ended
-
-export interface RequestOptions extends CallOptions {
-  /** The name of a method. */
-  method?: string
-  channel?: number
-  /** The request may be processed twice: it is sent again after a reconnect, until its deadline. */
-  idempotent?: boolean
-}
-
-export interface SubscribeOptions extends CallOptions, Partial<QueueBounds> {
-  /** What the server does if this client reads too slowly. Default: the server chooses. */
-  policy?: "disconnect" | "drop_oldest" | "drop_newest" | "conflate" | "block" | "conflate_by_topic"
-  /** Gets each event at once, instead of the queue. */
-  onEvent?: (event: TopicEvent) => void
-}
-
-export interface JoinOptions extends CallOptions, Partial<QueueBounds> {
-  /** Gets each event at once, instead of the queue. */
-  onEvent?: (event: RoomEvent) => void
-}
-
-/** What a client has counted so far. */
-export interface Metrics {
-  connections: number
-  bytesReceived: number
-  messagesReceived: number
-  /** Messages that the server dropped, as it said in gaps. */
-  messagesLost: number
-}
 
 /** A call that waits for its reply. */
 interface Pending {
@@ -545,7 +466,7 @@ function refusal(frame: Frame): RequestError {
   return new RequestError("refused", body.lastText() || `refused with code ${code}`, code)
 }
 
-/** What cannot be expressed as a frame is an error of the call. */
+/** Converts the error of a frame that cannot be expressed into one of the call. */
 function encoding(write: () => void): void {
   try {
     write()

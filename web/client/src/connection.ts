@@ -4,7 +4,7 @@ import type { CloseReason } from "./errors.js"
 import { GoAwayCode } from "./errors.js"
 import { Decoder, Frame, Kind, Payload, Welcome, WireError, Writer, readWelcome, writeHello } from "./wire.js"
 
-/** What the client uses of a WebSocket: that of a browser, or of the package `ws`. */
+/** The part of a WebSocket that the client uses: that of a browser, or of the package `ws`. */
 export interface WebSocketLike {
   binaryType: string
   readonly readyState: number
@@ -27,7 +27,7 @@ export interface ConnectionSettings {
   closeTimeout: number
 }
 
-/** Who hears of a connection. */
+/** The events of a connection. */
 export interface ConnectionHandler {
   /** The handshake is over, or credentials were renewed. */
   welcomed(welcome: Welcome): void

@@ -4,7 +4,7 @@ export type { CallOptions, ChannelEvent, RoomEvent, TopicEvent } from "./channel
 export { Room, Subscription } from "./channel.js"
 export type {
   Backoff, ClientOptions, Credentials, Event, JoinOptions, Metrics, RequestOptions, SubscribeOptions,
-} from "./client.js"
+} from "./options.js"
 export { Client } from "./client.js"
 export type { CloseReason } from "./errors.js"
 export { ConnectError, ErrorCode, GoAwayCode, RequestError, describe, isFinal, visible } from "./errors.js"

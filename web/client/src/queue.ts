@@ -35,7 +35,7 @@ export class EventQueue<E extends AnyEvent> {
   #events: E[] = []
   #first = 0
   #bytes = 0
-  /** What was dropped in front of the oldest event. */
+  /** The number of events that were dropped in front of the oldest event. */
   #lost = 0
   #hasEnded = false
   #waiters: ((event: E) => void)[] = []

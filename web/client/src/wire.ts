@@ -6,7 +6,7 @@
  * partial frame grows only with the bytes that came.
  */
 
-/** What a frame is for. */
+/** The kind of a frame: its purpose. */
 export const enum Kind {
   Hello = 1,
   Welcome,
@@ -48,7 +48,7 @@ const WITH_ID = ofKinds(
 )
 const MAY_BE_NAMED = ofKinds(Kind.Request, Kind.OneWay, Kind.Publish, Kind.Deliver)
 
-/** What is sent: text becomes UTF-8. */
+/** Bytes to send. Text becomes UTF-8. */
 export type Payload = string | Uint8Array | ArrayBuffer
 
 /** Bytes that are no frame, or a frame that cannot be expressed. */
@@ -300,7 +300,7 @@ export class Writer {
   takeAll(): Uint8Array<ArrayBuffer> {
     const all = this.#bytes.slice(0, this.length)
     this.length = 0
-    // The space of one long frame is not kept.
+    // The memory of one long frame is not kept.
     if (this.#bytes.length > 1 << 16) this.#bytes = new Uint8Array(1024)
     return all
   }
@@ -314,7 +314,7 @@ export class Writer {
   }
 }
 
-/** What a client says first. */
+/** Writes the first frame of a client. */
 export function writeHello(out: Writer, credentials: string, agent: string, frameBytesMax: number): void {
   out.frame(Kind.Hello, 0, 0, (body) => {
     body.uint(0x00315754, 4).uint(1, 2).uint(FEATURE_RENEWAL, 4).uint(frameBytesMax, 4).uint(0, 2)
@@ -328,7 +328,7 @@ export function writeHello(out: Writer, credentials: string, agent: string, fram
   })
 }
 
-/** What a server answers to a hello. */
+/** The answer of a server to a hello. */
 export interface Welcome {
   frameBytesMax: number
   heartbeatMs: number

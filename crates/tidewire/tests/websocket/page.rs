@@ -72,7 +72,7 @@ fn a_page_that_is_not_read_ends_at_the_timeout_of_handshakes() {
     };
     let server = serve_as(builder().limits(limits), "lines");
     let mut stream = request(&server, REQUEST);
-    // Later bytes are neither answered nor kept.
+    // Bytes that follow are neither answered nor kept.
     let flood = loop {
         if let Err(error) = stream.write_all(&[b'x'; 1 << 16]) {
             break error.kind();

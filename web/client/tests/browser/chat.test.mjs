@@ -1,10 +1,13 @@
 // The chat page of `tidewire serve --web` in Chromium: two tabs, hostile names, a restart, many messages, and its picture.
 import assert from "node:assert/strict"
-import { mkdirSync } from "node:fs"
+import { execFileSync } from "node:child_process"
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
 import { after, before, test } from "node:test"
 import WebSocket from "ws"
 import { Client } from "../../dist/tidewire.js"
-import { serve } from "../server.mjs"
+import { binary, serve, token } from "../server.mjs"
 import { launch } from "./chromium.mjs"
 
 const HOSTILE = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
@@ -14,7 +17,7 @@ before(async () => (browser = await launch()))
 after(() => browser.close())
 
 const chat = (bind = "ws://127.0.0.1:0", ...more) => serve("--app", "chat", "--bind", bind, "--web", ...more)
-const pageOf = (url) => url.replace("ws:", "http:")
+const pageOf = (url) => url.replace(/^ws/, "http")
 
 /** Opens the page and enters a room. Whatever the browser reports fails the test at `check`. */
 async function enter(context, url, name, room = "lobby") {
@@ -69,6 +72,39 @@ test("two tabs chat, and no name or message becomes HTML", async () => {
   assert.equal(await ann.locator("script").count(), 1)
   await context.close()
   await server.stop()
+})
+
+test("a server with users asks for a token, and asks again when it has expired", async () => {
+  const directory = mkdtempSync(join(tmpdir(), "tidewire-"))
+  const file = join(directory, "tokens")
+  const short = token(file, "ann", "--valid-for", "3s")
+  const server = await chat("ws://127.0.0.1:0", "--auth-tokens", file)
+  const context = await browser.newContext()
+  const page = await enter(context, server.url, "ann")
+  await page.getByRole("alert").filter({ hasText: "credentials" }).waitFor()
+  await page.getByLabel("Token").fill(short)
+  await page.keyboard.press("Enter")
+  await page.getByText("You are in lobby as ann.").waitFor()
+  await page.getByRole("alert").filter({ hasText: "credentials" }).waitFor()
+  assert.equal(await page.locator("#chat").isVisible(), false)
+  page.check_()
+  await context.close()
+  await server.stop()
+  rmSync(directory, { recursive: true })
+})
+
+/** The bug: browsers offer `http/1.1` by ALPN, and servers of `wss://` refused it. */
+test("a page over https chats over wss", async () => {
+  const directory = mkdtempSync(join(tmpdir(), "tidewire-"))
+  execFileSync(binary, ["cert", "dev", "--out", directory])
+  const server = await chat("wss://127.0.0.1:0/chat", "--tls-cert", join(directory, "server.pem"), "--tls-key", join(directory, "server.key"))
+  const context = await browser.newContext({ ignoreHTTPSErrors: true })
+  const page = await enter(context, server.url, "ann")
+  await page.getByText("You are in lobby as ann.").waitFor()
+  page.check_()
+  await context.close()
+  await server.stop()
+  rmSync(directory, { recursive: true })
 })
 
 /** A server that does not keep the rule for names: the page must show them as text as well. */
