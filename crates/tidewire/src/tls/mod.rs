@@ -21,8 +21,8 @@ mod provider;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use acceptor::{Acceptor, HTTP};
 pub use acceptor::TlsReloader;
+pub(crate) use acceptor::{Acceptor, HTTP};
 pub(crate) use connector::{Connector, OutgoingTls};
 pub use error::{PemError, PemPart, TlsError};
 pub use pem::Pem;
