@@ -1,4 +1,4 @@
-// What all rivals in JavaScript have in common: the lines of the contract, and a publisher at a rate.
+// The common parts of all rivals in JavaScript: the lines of the contract, and a publisher at a rate.
 
 import { createInterface } from "node:readline";
 

@@ -67,6 +67,10 @@ impl Events {
 }
 
 /// The next snapshot for a listener, and how to go on.
+#[expect(
+    clippy::only_used_in_recursion,
+    reason = "a listener keeps its place until it goes"
+)]
 fn next(mut listener: Receiver<Bytes>, place: OwnedSemaphorePermit) -> EventFrames {
     EventFrames(Box::pin(async move {
         listener.changed().await.ok()?;

@@ -1,4 +1,4 @@
-//! What a program may set, and whether its server wants new clients.
+//! The settings of an admin server.
 
 use std::fmt;
 use std::sync::Arc;
