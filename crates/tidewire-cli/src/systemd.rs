@@ -208,7 +208,7 @@ fn interval(watchdog: Option<Duration>) -> Duration {
     })
 }
 
-/// Takes the sockets that systemd has passed. Call it once, before there are other threads.
+/// Takes the sockets that systemd has passed. The variables that name them are gone afterwards, so that no child takes them, too.
 ///
 /// # Errors
 /// A descriptor is no socket that a server can listen on.

@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidewire_proto::layer::{Ending, Layer, Stack};
+use tidewire_proto::layer::{Ending, Layer, LayerError, Stack, WebSocketFault};
 
 use crate::xor_layer::{XorLayer, layers_of};
 
@@ -78,7 +78,7 @@ impl<W: Read + Write> LayeredWire<W> {
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(error) => return Err(error),
         };
-        received.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+        received.map_err(io_error)
     }
 
     fn send_pending(&mut self) -> io::Result<()> {
@@ -94,12 +94,21 @@ impl<W: Read + Write> LayeredWire<W> {
     }
 }
 
+/// A WebSocket that its peer closed with a code was not cut: the peer announced the end, and why.
+fn io_error(error: LayerError) -> io::Error {
+    let kind = match error {
+        LayerError::WebSocket(WebSocketFault::Closed(_)) => ErrorKind::ConnectionReset,
+        _ => ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, error)
+}
+
 impl<W: Read + Write> Read for LayeredWire<W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             {
                 let mut stack = self.lock();
-                let count = stack.read(buffer).map_err(io::Error::other)?;
+                let count = stack.read(buffer).map_err(io_error)?;
                 if count > 0 || stack.has_ended() {
                     return Ok(count);
                 }

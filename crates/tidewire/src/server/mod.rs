@@ -360,28 +360,6 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds a socket that another program, such as systemd, has bound and passed to this one. The [address](Self::listen) at
-    /// which it is bound takes it instead of binding a socket; so TLS, WebSocket and framing are chosen as always.
-    /// A passed socket that no address takes is an error at the start.
-    ///
-    /// ```
-    /// use std::net::TcpListener;
-    /// use tidewire::{Context, Message, PassedSocket, Server};
-    ///
-    /// let bound = TcpListener::bind("127.0.0.1:0")?;
-    /// let server = Server::builder()
-    ///     .listen(&format!("tcp://{}", bound.local_addr()?))?
-    ///     .passed_socket(PassedSocket::new(bound)?)
-    ///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
-    /// # drop(server);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn passed_socket(mut self, socket: PassedSocket) -> Self {
-        self.passed_sockets.push(socket);
-        self
-    }
-
     /// Sets how long an idle lane spins before it sleeps, in microseconds. Spinning means to look for work without
     /// sleeping. The setting applies to all transports and every wait; with 0 the lane sleeps at once.
     ///

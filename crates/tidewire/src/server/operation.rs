@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use tidewire_io::socket::PassedSocket;
 
 use super::{Server, ServerBuilder};
 use crate::auth::NetworkError;
@@ -17,6 +18,7 @@ use crate::config::ConnectionAge;
 use crate::limits::{Limits, nanoseconds};
 use crate::mailbox::Mailbox;
 use crate::observe::LaneCounters;
+use crate::transport::Proxies;
 
 /// Whether a server takes new clients, for the health checks of a load balancer. Clones are handles to the same state. Given by
 /// [`Server::readiness`].
@@ -155,6 +157,33 @@ impl ServerBuilder {
     pub fn proxy_protocol_from(mut self, network: &str) -> Result<Self, NetworkError> {
         self.proxies.push(network.parse()?);
         Ok(self)
+    }
+
+    /// Adds a socket that another program, such as systemd, has bound and passed to this one. The [address](Self::listen) at
+    /// which it is bound takes it instead of binding a socket; so TLS, WebSocket and framing are chosen as always.
+    /// A passed socket that no address takes is an error at the start.
+    ///
+    /// ```
+    /// use std::net::TcpListener;
+    /// use tidewire::{Context, Message, PassedSocket, Server};
+    ///
+    /// let bound = TcpListener::bind("127.0.0.1:0")?;
+    /// let server = Server::builder()
+    ///     .listen(&format!("tcp://{}", bound.local_addr()?))?
+    ///     .passed_socket(PassedSocket::new(bound)?)
+    ///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+    /// # drop(server);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn passed_socket(mut self, socket: PassedSocket) -> Self {
+        self.passed_sockets.push(socket);
+        self
+    }
+
+    /// The passed sockets, and the addresses of proxies.
+    pub(super) fn intake(&self) -> (Vec<PassedSocket>, Proxies) {
+        (self.passed_sockets.clone(), self.proxies.clone().into())
     }
 }
 

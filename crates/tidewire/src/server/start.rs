@@ -44,10 +44,7 @@ impl ServerBuilder {
             &self.sockets,
             &self.datagrams,
             self.layers.as_ref(),
-            (
-                std::mem::take(&mut self.passed_sockets),
-                self.proxies.clone().into(),
-            ),
+            self.intake(),
         )?;
         // The first lane chooses the poller and logs it; the others use the same.
         let first = poller::open(self.poller).map_err(LaneError::from)?;

@@ -81,14 +81,14 @@ fn a_session_has_the_address_of_its_client_however_its_header_is_cut() {
     let server = server(Server::builder());
     let whole = header(7, 300);
     let single = whole.iter().map(|byte| vec![*byte]).collect();
-    let joined = [[&whole[..], &hello_frame()].concat()];
+    let joined = [&whole[..], &hello_frame()].concat();
     for pieces in [vec![whole], single] {
         let seen = seen_by("tcp", proxy(&server, pieces), "");
         assert_eq!(seen, "tcp://203.0.113.7:4000");
     }
-    // Bytes behind the header in the same write are read as ever.
+    // What comes behind the header in the same write is read as ever.
     let mut stream = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
-    stream.write_all(&joined[0]).unwrap();
+    stream.write_all(&joined).unwrap();
     stream.read_exact(&mut [0; 8]).unwrap();
     drop(stream);
     let metrics = server.stop();
