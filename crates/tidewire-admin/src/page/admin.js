@@ -168,19 +168,21 @@ function fill(parent, items, render) {
   if (!same) parent.replaceChildren(...next);
 }
 
+// Title, form of a figure, the least end of the scale, and the curves.
 const CHARTS = [
-  ["Messages a second", rate, [["in", (it) => it.rates.frames_in], ["delivered", (it) => it.rates.delivered], ["dropped", (it) => it.rates.dropped]]],
-  ["Bytes a second", bytes, [["in", (it) => it.rates.bytes_in], ["out", (it) => it.rates.bytes_out]]],
-  ["Time of an answer", milliseconds, [["slowest lane", (it) => it.turns.last_ms]]],
-  ["Load of lanes", percent, [["mean", load], ["busiest", (it) => Math.max(...it.lanes.map((lane) => lane.load ?? 0))]]],
-  ["Sessions", count, [["open", (it) => it.sessions.open]]],
-  ["Memory", bytes, [["held", (it) => it.memory.bytes]]],
+  ["Messages a second", rate, 1, [["in", (it) => it.rates.frames_in], ["delivered", (it) => it.rates.delivered], ["dropped", (it) => it.rates.dropped]]],
+  ["Bytes a second", bytes, 1, [["in", (it) => it.rates.bytes_in], ["out", (it) => it.rates.bytes_out]]],
+  ["Time of an answer", milliseconds, 1e-3, [["slowest lane", (it) => it.turns.last_ms]]],
+  ["Load of lanes", percent, 1, [["mean", load], ["busiest", (it) => Math.max(...it.lanes.map((lane) => lane.load ?? 0))]]],
+  ["Sessions", count, 1, [["open", (it) => it.sessions.open]]],
+  ["Memory", bytes, 1, [["held", (it) => it.memory.bytes]]],
 ];
 
 function showCharts() {
-  const figures = CHARTS.map(([title, show, curves]) => {
+  const figures = CHARTS.map(([title, show, least, curves]) => {
     const values = curves.map(([, figure]) => history.map((it) => figure(it) ?? 0));
-    const most = Math.max(1e-9, ...values.flat());
+    const highest = Math.max(0, ...values.flat());
+    const most = Math.max(least, highest);
     const caption = make("figcaption", {}, make("b", {}, title));
     curves.forEach(([name], index) => {
       const last = values[index].at(-1);
@@ -189,7 +191,7 @@ function showCharts() {
     });
     const spoken = curves.map(([name], index) => `${name} ${values[index].length ? show(values[index].at(-1)) : "not known"}`);
     return make("figure", {}, caption, chart(values, most, `${title}: ${spoken.join(", ")}`),
-      make("div", { className: "scale", ariaHidden: "true" }, make("span", {}, `${duration(history.length)} ago`), make("span", {}, `highest ${history.length ? show(most) : "–"}`), make("span", {}, "now")));
+      make("div", { className: "scale", ariaHidden: "true" }, make("span", {}, `${duration(history.length)} ago`), make("span", {}, `highest ${history.length ? show(highest) : "–"}`), make("span", {}, "now")));
   });
   $("charts").replaceChildren(...figures);
 }

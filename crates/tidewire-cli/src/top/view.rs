@@ -155,7 +155,7 @@ impl View {
                 bytes(of("/memory/bytes_max"))
             ),
         ] {
-            lines.push(Line::raw(text));
+            lines.push(Line::raw(text.trim_end().to_owned()));
         }
         lines.extend(certificate(it));
         lines.push(Line::styled(
