@@ -114,3 +114,54 @@ impl BoundAdmin {
         Ok(Admin { http })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use tidewire::PubSub;
+    use tidewire_testkit::wait_until;
+
+    use super::*;
+    use crate::settings::Pace;
+
+    /// Asks for the events. Returns the connection and whether there was a place.
+    fn listen(admin: &Admin) -> (TcpStream, bool) {
+        let mut stream = TcpStream::connect(admin.address()).unwrap();
+        let request = "GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, &status == b"HTTP/1.1 200")
+    }
+
+    /// A browser whose tab sleeps takes nothing, and would hold its place for ever.
+    #[test]
+    fn a_listener_that_does_not_read_is_cut_and_makes_room() {
+        let server = Server::builder().start(|_| PubSub::new()).unwrap();
+        let settings = Settings {
+            pace: Pace {
+                every: Duration::from_millis(1),
+                stall_max: Duration::from_millis(100),
+            },
+            ..Settings::default()
+        };
+        let admin = Admin::bind("127.0.0.1:0".parse().unwrap(), settings).unwrap();
+        let admin = admin.serve(&server).unwrap();
+        let mut asleep = Vec::new();
+        loop {
+            let (stream, has_place) = listen(&admin);
+            if !has_place {
+                break;
+            }
+            asleep.push(stream);
+        }
+        let newest = wait_until("one of them is cut", || {
+            let (stream, has_place) = listen(&admin);
+            has_place.then_some(stream)
+        });
+        drop((asleep, newest));
+    }
+}
