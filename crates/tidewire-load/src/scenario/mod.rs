@@ -1,6 +1,6 @@
 //! The plan of a load test: its target and its steps.
 //!
-//! There are two versions of the format. `docs/scenario.md` has every key of the second, [`KEYS`] is its source. The
+//! There are two versions of the format. `docs/scenario.md` has every key of the second. The
 //! first is the scenario file the project started with:
 //!
 //! ```toml
@@ -33,7 +33,6 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-pub use self::keys::{KEYS, Key, Table};
 pub use self::step::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
     OnViolation, PAYLOAD_BYTES_DEFAULT, Pattern, SEED_DEFAULT, SLOW_PAUSE_MS_DEFAULT, Stage, Step,

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::suggest::nearest_key;
-use super::{KEYS, Scenario, ScenarioError, Warning, WarningKind, version1, version2};
+use super::{Scenario, ScenarioError, Warning, WarningKind, keys, version1, version2};
 
 pub(super) type Read<T> = Result<T, ScenarioError>;
 
@@ -186,7 +186,8 @@ impl<'p, 'i> Place<'p, 'i> {
     pub(super) fn misspelt(&self, key: &str) -> Option<(&'p str, usize)> {
         self.table.keys().find_map(|written| {
             let name: &str = written.get_ref();
-            let is_known = version1::is_known(name) || KEYS.iter().any(|known| known.name == name);
+            let is_known =
+                version1::is_known(name) || keys::ALL.iter().any(|table| table.contains(&name));
             (!is_known && nearest_key(name, &[key]).is_some())
                 .then(|| (name, self.source.line(written.span().start)))
         })

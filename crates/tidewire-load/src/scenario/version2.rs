@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use tidewire::{Address, AnyCodec};
 use tidewire_proto::codec::Codec;
 
-use super::keys::{self, Table};
+use super::keys;
 use super::read::{Place, Read, check_names};
 use super::version1::{Shortest, concurrency, duration_secs, think_time};
 use super::{
@@ -21,12 +21,12 @@ use super::{
 use crate::slo::{Objective, Slo};
 
 pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
-    root.refuse_unknown(&keys::names(&[Table::Root]))?;
+    root.refuse_unknown(keys::ROOT)?;
     let target = target(root)?;
     let defaults = root.table("defaults")?;
     let (mut repeat, mut seed) = (1, None);
     if let Some(defaults) = &defaults {
-        let mut known = keys::names(&[Table::Steps, Table::Defaults]);
+        let mut known = [keys::STEPS, keys::DEFAULTS].concat();
         known.retain(|key| *key != "name");
         defaults.refuse_unknown(&known)?;
         if defaults.has("repeat") {
@@ -41,7 +41,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     let places = root.steps()?;
     let mut steps: Vec<Step> = Vec::with_capacity(places.len());
     for own in &places {
-        own.refuse_unknown(&keys::names(&[Table::Steps]))?;
+        own.refuse_unknown(keys::STEPS)?;
         let defaults = defaults.as_ref();
         let step = StepKeys { own, defaults }.step()?;
         if let Some(first) = steps.first().filter(|first| first.codec != step.codec) {
@@ -111,7 +111,7 @@ fn guard(root: &Place<'_, '_>) -> Read<Guard> {
     let Some(place) = root.table("guard")? else {
         return Ok(guard);
     };
-    place.refuse_unknown(&keys::names(&[Table::Guard]))?;
+    place.refuse_unknown(keys::GUARD)?;
     let key = "max_client_cpu_pct";
     if place.has(key) {
         let is_allowed = |share| share > 0.0 && share <= 100.0;
@@ -247,7 +247,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let place = self.place("stages");
         let mut stages = Vec::new();
         for stage in place.tables("stages", 1..=usize::MAX, [expected, entry])? {
-            stage.refuse_unknown(&keys::names(&[Table::Stage]))?;
+            stage.refuse_unknown(keys::STAGE)?;
             let is_rate = |rate| (0.0..=RATE_MAX).contains(&rate);
             let to_expected = "a number of messages a second from 0 to 1000000000";
             let to = stage.number("to", is_rate, to_expected)?;
@@ -330,7 +330,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let defaults = self.defaults.map(|defaults| defaults.table("slo"));
         let own = self.own.table("slo")?;
         for place in [defaults.transpose()?.flatten(), own].into_iter().flatten() {
-            place.refuse_unknown(&keys::names(&[Table::Slo]))?;
+            place.refuse_unknown(keys::SLO)?;
             for objective in Objective::ALL {
                 let key = objective.key();
                 if place.has(key) {
