@@ -39,7 +39,9 @@ fn main() -> Outcome<()> {
 }
 
 fn serve(address: &str) -> Outcome<()> {
-    for stream in TcpListener::bind(address)?.incoming() {
+    let listener = TcpListener::bind(address)?;
+    println!("listening on {}", listener.local_addr()?);
+    for stream in listener.incoming() {
         let stream = stream?;
         // A case may end in the middle of anything; the suite has the verdict.
         thread::spawn(move || accept(stream).and_then(|mut echo| echo.run(|_| true)));
