@@ -85,6 +85,7 @@ pub struct Allocations {
 }
 
 /// Returns the allocations of the calling thread since it started, or `None` when the program does not count.
+#[inline]
 #[must_use]
 pub fn thread_allocations() -> Option<Allocations> {
     is_counting().then(|| Allocations {
@@ -94,6 +95,7 @@ pub fn thread_allocations() -> Option<Allocations> {
 }
 
 /// Returns whether the program's allocator counts.
+#[inline]
 #[must_use]
 pub fn is_counting() -> bool {
     IS_COUNTING.load(Ordering::Relaxed)

@@ -229,6 +229,7 @@ impl Appender {
 
     /// Limits the vector: nothing is appended when it has more than `length_max` bytes. Returns whether there is a
     /// pattern, and room for its frames.
+    #[inline]
     #[must_use]
     pub fn set_length_max(&mut self, length_max: usize) -> bool {
         let room = HEADER_BYTES_MAX.saturating_add(self.payload_bytes);

@@ -159,22 +159,27 @@ trait Flag {
 }
 
 impl Flag for AtomicBool {
+    #[inline]
     fn new(value: bool) -> Self {
         Self::new(value)
     }
 
+    #[inline]
     fn load(&self, ordering: Ordering) -> bool {
         Self::load(self, ordering)
     }
 
+    #[inline]
     fn store(&self, value: bool, ordering: Ordering) {
         Self::store(self, value, ordering);
     }
 
+    #[inline]
     fn swap(&self, value: bool, ordering: Ordering) -> bool {
         Self::swap(self, value, ordering)
     }
 
+    #[inline]
     fn fence() {
         atomic::fence(Ordering::SeqCst);
     }

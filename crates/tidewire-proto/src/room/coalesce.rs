@@ -31,6 +31,7 @@ impl Coalescer {
 
     /// Notes an appended message. Returns the time of the sweep that will carry it, if this call planned it; `None` if
     /// a sweep was planned already.
+    #[inline]
     pub fn handle_append(&mut self, now_ns: u64) -> Option<u64> {
         if self.due_ns.is_some() {
             return None;

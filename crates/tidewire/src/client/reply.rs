@@ -85,6 +85,7 @@ impl Reply {
 }
 
 impl Drop for Reply {
+    #[inline]
     fn drop(&mut self) {
         give_back(std::mem::take(&mut self.payload));
     }

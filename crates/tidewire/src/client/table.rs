@@ -306,7 +306,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     }
 
     /// Stores the lane's reply to a request, unless the outcome is not wanted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reply(
         &self,
         completions: &mut Completions,

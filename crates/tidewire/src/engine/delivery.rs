@@ -8,6 +8,7 @@ use crate::session::{SessionId, SessionShared};
 
 impl Core {
     /// Returns the next message that another thread posted.
+    #[inline]
     pub(crate) fn take_message(&mut self) -> Option<LaneMessage> {
         if self.inbox.is_empty() {
             self.exchange.mailbox.take_all(&mut self.inbox);
@@ -15,6 +16,7 @@ impl Core {
         self.inbox.pop()
     }
 
+    #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         !self.inbox.is_empty() || !self.exchange.mailbox.is_empty()
     }

@@ -33,6 +33,7 @@ impl<S: Service> Lane<S> {
     }
 
     /// Takes the next message and adds its cost to `work`. `None` if this turn has done enough work.
+    #[inline]
     pub(super) fn next_message(&mut self, work: &mut usize) -> Option<LaneMessage> {
         let has_urgent = self.core.inbox.has_unreserved();
         if *work >= WORK_PER_TURN && (*work >= WORK_PER_TURN_MAX || !has_urgent) {

@@ -40,6 +40,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    #[inline]
     pub(super) fn new(core: &Core, slot: usize) -> Self {
         Self {
             frames: 0,

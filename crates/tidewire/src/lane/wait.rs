@@ -216,6 +216,7 @@ impl<S: Service> Lane<S> {
 }
 
 /// The time from now until a moment.
+#[inline]
 fn until(at_ns: Option<u64>) -> Option<Duration> {
     at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
 }

@@ -167,6 +167,7 @@ impl Exchange {
     }
 
     /// Whether another lane is so far behind that this lane must not read.
+    #[inline]
     pub(crate) fn is_backed_up(&self) -> bool {
         self.batches
             .iter()

@@ -75,6 +75,7 @@ impl LaneRooms<'_> {
     }
 
     /// Runs the sweeps that are due.
+    #[inline(always)]
     pub(crate) fn sweep_due(&mut self) {
         if self.table.has_grown() {
             self.sweep_grown(EARLY_SWEEP_BYTES);

@@ -112,6 +112,7 @@ impl LaneSessions {
     }
 
     /// The codec of a session's input. The server's one codec frames all output.
+    #[inline]
     pub(crate) fn input_codec(&self, slot: usize) -> &AnyCodec {
         let terms = self.slab[slot].profile.listener.as_ref();
         terms.map_or(&self.config.codec, |terms| terms.codec())
@@ -127,6 +128,7 @@ impl LaneSessions {
         SessionId::new(lane, self.slab.vacant_key(), self.generation)
     }
 
+    #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: usize) {
         let session = &mut self.slab[slot];
         if !session.dirty {

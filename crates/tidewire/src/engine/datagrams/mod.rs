@@ -64,6 +64,7 @@ pub(crate) struct Ports {
 
 impl Core {
     /// Watches the shared sockets that had no room for a session's output.
+    #[inline]
     pub(crate) fn watch_port_waiters(&mut self) {
         while let Some((port, slot)) = self.sessions.port_waiters.pop() {
             self.ports.all[port].blocked.push(slot);
