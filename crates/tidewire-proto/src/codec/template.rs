@@ -179,13 +179,6 @@ impl<'a> Parts<'a> {
 }
 
 impl<'a> FrameTemplate<'a> {
-    /// The form of frames that need one comparison, and have their id behind the compared bytes.
-    pub const ID_BEHIND: u8 = 0;
-    /// The form of all other frames that need one comparison.
-    pub const SHORT: u8 = 1;
-    /// The form of frames whose parts are compared one by one, such as those with a name.
-    pub const LONG: u8 = 2;
-
     /// Makes the template of `frame`, if the codec knows a layout. `codec` decodes the frame to `message`, or has
     /// encoded it.
     ///
@@ -261,38 +254,23 @@ impl<'a> FrameTemplate<'a> {
     where
         'a: 'b,
     {
-        match self.form() {
-            ID_BEHIND => self.read_as::<ID_BEHIND>(input),
-            SHORT => self.read_as::<SHORT>(input),
-            _ => self.read_as::<LONG>(input),
-        }
-    }
-
-    /// The form of the frame, for [`FrameTemplate::read_as`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn form(&self) -> u8 {
-        match (self.is_short, self.is_id_behind) {
-            (true, true) => ID_BEHIND,
-            (true, false) => SHORT,
-            (false, _) => LONG,
-        }
-    }
-
-    /// Reads like [`FrameTemplate::read`], if `FORM` is the [form](FrameTemplate::form) of the template. A loop over frames then
-    /// does not ask for the form of each.
-    #[inline(always)]
-    #[must_use]
-    pub fn read_as<'b, const FORM: u8>(&self, input: &'b [u8]) -> Option<(Message<'b>, &'b [u8])>
-    where
-        'a: 'b,
-    {
         // All accesses below are within a frame of known length, so the compiler can drop most other checks.
         let (frame, behind) = input.split_at_checked(self.frame.len())?;
-        let (id, payload) = match FORM {
-            ID_BEHIND => self.read_id_behind(frame)?,
-            SHORT => self.read_short(frame)?,
-            _ => self.read_parts(frame)?,
+        let (id, payload) = if self.is_short {
+            let (first, rest) = frame.split_first_chunk::<WORD_BYTES>()?;
+            let word = u64::from_le_bytes(*first);
+            if word & self.mask != self.word {
+                return None;
+            }
+            if self.is_id_behind {
+                let (id, payload) = rest.split_first_chunk()?;
+                (u32::from_le_bytes(*id), payload)
+            } else {
+                let id = word.unbounded_shr(self.id_shift) as u32;
+                (self.id_of(id), frame.get(self.short_header_bytes..)?)
+            }
+        } else {
+            self.read_parts(frame)?
         };
         let message = Message {
             id,
@@ -300,30 +278,6 @@ impl<'a> FrameTemplate<'a> {
             ..self.message
         };
         Some((message, behind))
-    }
-
-    /// Reads id and payload of a short frame whose id is behind the first word.
-    #[inline(always)]
-    fn read_id_behind<'b>(&self, frame: &'b [u8]) -> Option<(u32, &'b [u8])> {
-        let (_, rest) = self.read_word(frame)?;
-        let (id, payload) = rest.split_first_chunk()?;
-        Some((u32::from_le_bytes(*id), payload))
-    }
-
-    /// Reads id and payload of a short frame whose id is within the first word, or that has none.
-    #[inline(always)]
-    fn read_short<'b>(&self, frame: &'b [u8]) -> Option<(u32, &'b [u8])> {
-        let (word, _) = self.read_word(frame)?;
-        let id = word.unbounded_shr(self.id_shift) as u32;
-        Some((self.id_of(id), frame.get(self.short_header_bytes..)?))
-    }
-
-    /// Compares the first word of a short frame, and returns it with the bytes behind it.
-    #[inline(always)]
-    fn read_word<'b>(&self, frame: &'b [u8]) -> Option<(u64, &'b [u8])> {
-        let (first, rest) = frame.split_first_chunk::<WORD_BYTES>()?;
-        let word = u64::from_le_bytes(*first);
-        (word & self.mask == self.word).then_some((word, rest))
     }
 
     /// Reads id and payload of a frame that is not short.
@@ -437,10 +391,6 @@ fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {
 fn has_ends_of<const N: usize>(one: &[u8], other: &[u8]) -> bool {
     one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
-
-const ID_BEHIND: u8 = FrameTemplate::ID_BEHIND;
-const SHORT: u8 = FrameTemplate::SHORT;
-const LONG: u8 = FrameTemplate::LONG;
 
 /// The word of a single comparison.
 const WORD_BYTES: usize = size_of::<u64>();

@@ -17,11 +17,8 @@ pub(super) fn predict<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool
     predicted: (&'a [u8], &Message<'a>),
     rest: &'a [u8],
 ) -> (&'a [u8], u64) {
-    let behind = if predicted.1.name.is_empty() {
-        serve_predicted::<S, C, IS_DATAGRAM, SHORT>(cx, service, codec, slot, predicted, rest)
-    } else {
-        serve_predicted::<S, C, IS_DATAGRAM, LONG>(cx, service, codec, slot, predicted, rest)
-    };
+    let behind =
+        serve_predicted::<S, C, IS_DATAGRAM, false>(cx, service, codec, slot, predicted, rest);
     let count = (rest.len() - behind.len()) / predicted.0.len();
     (behind, count as u64)
 }
@@ -49,36 +46,32 @@ fn checksum(name: &[u8]) -> u64 {
 /// Returns the input behind them. `frame` was served, so the kind and the length of the others need no check.
 ///
 /// It is a function of its own, so that its loop has all registers, and the compiler knows the common parts of the codec's
-/// templates. Each form of template has a copy of it, so that the loop does not ask for the form, and the service is called, and
-/// so inlined, at one place of it.
+/// templates. Messages with a name have a copy of it, so that the loop for messages without a name stays short.
 #[inline(never)]
-fn serve_predicted<'a, S, C, const IS_DATAGRAM: bool, const FORM: u8>(
+fn serve_predicted<'a, S, C, const IS_DATAGRAM: bool, const IS_NAMED: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    predicted: (&'a [u8], &Message<'a>),
+    (frame, message): (&'a [u8], &Message<'a>),
     input: &'a [u8],
 ) -> &'a [u8]
 where
     S: Service,
     C: Codec + ?Sized,
 {
-    let (frame, message) = predicted;
+    let predicted = (frame, message);
+    if !IS_NAMED && !message.name.is_empty() {
+        return serve_predicted::<S, C, IS_DATAGRAM, true>(
+            cx, service, codec, slot, predicted, input,
+        );
+    }
     let Some(template) = FrameTemplate::expect(codec, frame, message) else {
         return input;
     };
-    if template.form() != FORM {
-        let serve = match template.form() {
-            ID_BEHIND => serve_predicted::<S, C, IS_DATAGRAM, ID_BEHIND>,
-            SHORT => serve_predicted::<S, C, IS_DATAGRAM, SHORT>,
-            _ => serve_predicted::<S, C, IS_DATAGRAM, LONG>,
-        };
-        return serve(cx, service, codec, slot, predicted, input);
-    }
     let mut rest = input;
     loop {
-        let Some((message, behind)) = template.read_as::<FORM>(rest) else {
+        let Some((message, behind)) = template.read(rest) else {
             return rest;
         };
         rest = behind;
@@ -88,7 +81,3 @@ where
         }
     }
 }
-
-const ID_BEHIND: u8 = FrameTemplate::ID_BEHIND;
-const SHORT: u8 = FrameTemplate::SHORT;
-const LONG: u8 = FrameTemplate::LONG;
