@@ -1,4 +1,4 @@
-//! The work of operators on a running server: reload, rotate, look, and take it out of service.
+//! The work of operators with a running server: reload, rotate, look, and take it out of service.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -65,7 +65,7 @@ fn a_hangup_changes_level_and_limits_and_says_what_needs_a_restart() {
     assert!(line.contains("tidewire.toml:2"), "{line}");
     assert_eq!(first.request(b"x").wait().unwrap().payload(), b"x");
 
-    // A setting that needs a restart is said again as long as it differs.
+    // The log says again which settings need a restart, as long as they differ.
     fs::write(&path, format!("{bind}{changed}")).unwrap();
     server.signal(Signal::HUP);
     let line = server.expect("need a restart");

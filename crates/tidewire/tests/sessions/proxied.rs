@@ -86,7 +86,7 @@ fn a_session_has_the_address_of_its_client_however_its_header_is_cut() {
         let seen = seen_by("tcp", proxy(&server, pieces), "");
         assert_eq!(seen, "tcp://203.0.113.7:4000");
     }
-    // What comes behind the header in the same write is read as ever.
+    // Bytes behind the header in the same write are read as ever.
     let mut stream = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
     stream.write_all(&joined).unwrap();
     stream.read_exact(&mut [0; 8]).unwrap();
