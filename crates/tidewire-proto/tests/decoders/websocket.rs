@@ -39,11 +39,10 @@ fn prefixes(choice: u8) -> [Vec<u8>; 2] {
         false => {
             let (request, _) = client_terms(MessageKind::Binary).request(&mut Masks::new(SEED));
             let terms = ServerTerms::new("/", "tw1", MessageKind::Binary);
-            let answer = terms.answer(&request).expect("the request is good");
-            let Answer::Accepted(answer) = answer else {
-                panic!("a request for WebSocket got a page")
-            };
-            answer
+            match terms.answer(&request).expect("the request is good") {
+                Answer::Accepted(answer) => answer,
+                other => panic!("there is no page: {other:?}"),
+            }
         }
     };
     [Vec::new(), good]
