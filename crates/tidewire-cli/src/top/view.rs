@@ -110,69 +110,68 @@ impl View {
         let mut lines = vec![Line::styled(title, bold.fg(colour))];
         if let Some(error) = &self.lost {
             lines.push(Line::styled(
-                visible(error.as_bytes()).to_string(),
+                visible(error.as_bytes()),
                 Style::new().fg(Color::Red),
             ));
         }
-        let of = |pointer: &str| number(it, pointer);
-        let count = |pointer: &str| short(of(pointer));
-        let fan_out = it.pointer("/rates/fan_out").and_then(Value::as_f64);
-        for text in [
-            format!(
-                "sessions {} open, {} opened, {} refused",
-                count("/sessions/open"),
-                count("/sessions/opened"),
-                count("/sessions/refused")
-            ),
-            format!(
-                "in       {}/s, {}/s",
-                count("/rates/frames_in"),
-                bytes(of("/rates/bytes_in"))
-            ),
-            format!(
-                "out      {}/s, {}/s",
-                count("/rates/delivered"),
-                bytes(of("/rates/bytes_out"))
-            ),
-            format!(
-                "fan-out  {}, {} in flight",
-                fan_out.map_or_else(|| "none".to_owned(), short),
-                count("/in_flight")
-            ),
-            format!(
-                "dropped  {}/s {}",
-                count("/rates/dropped"),
-                reasons(&it["dropped"])
-            ),
-            format!(
-                "answer   {}, longest {}",
-                milliseconds(of("/turns/last_ms")),
-                milliseconds(of("/turns/max_ms"))
-            ),
-            format!(
-                "memory   {} of {}",
-                bytes(of("/memory/bytes")),
-                bytes(of("/memory/bytes_max"))
-            ),
-        ] {
-            lines.push(Line::raw(text.trim_end().to_owned()));
-        }
+        lines.extend(figures(it));
         lines.extend(certificate(it));
-        lines.push(Line::styled(
-            "lane  load     answer  sessions     in/s    out/s",
-            bold,
-        ));
+        lines.push(Line::styled(LANE_HEAD, bold));
         lines.extend(list(&it["lanes"]).iter().map(lane));
         let slowest = list(&it["tops"]["slowest"]);
         if !slowest.is_empty() {
-            lines.push(Line::styled(
-                "behind   messages  policy       slowest subscriber",
-                bold,
-            ));
+            lines.push(Line::styled(SLOWEST_HEAD, bold));
             lines.extend(slowest.iter().take(SLOWEST_SHOWN).map(subscriber));
         }
         lines
     }
+}
+
+fn figures(it: &Value) -> impl Iterator<Item = Line<'static>> {
+    let of = |pointer: &str| number(it, pointer);
+    let count = |pointer: &str| short(of(pointer));
+    let fan_out = it.pointer("/rates/fan_out").and_then(Value::as_f64);
+    let texts = [
+        format!(
+            "sessions {} open, {} opened, {} refused",
+            count("/sessions/open"),
+            count("/sessions/opened"),
+            count("/sessions/refused")
+        ),
+        format!(
+            "in       {}/s, {}/s",
+            count("/rates/frames_in"),
+            bytes(of("/rates/bytes_in"))
+        ),
+        format!(
+            "out      {}/s, {}/s",
+            count("/rates/delivered"),
+            bytes(of("/rates/bytes_out"))
+        ),
+        format!(
+            "fan-out  {}, {} in flight",
+            fan_out.map_or_else(|| "none".to_owned(), short),
+            count("/in_flight")
+        ),
+        format!(
+            "dropped  {}/s {}",
+            count("/rates/dropped"),
+            reasons(&it["dropped"])
+        ),
+        format!(
+            "answer   {}, longest {}",
+            milliseconds(of("/turns/last_ms")),
+            milliseconds(of("/turns/max_ms"))
+        ),
+        format!(
+            "memory   {} of {}",
+            bytes(of("/memory/bytes")),
+            bytes(of("/memory/bytes_max"))
+        ),
+    ];
+    texts
+        .into_iter()
+        .map(|text| Line::raw(text.trim_end().to_owned()))
 }
 
 fn certificate(it: &Value) -> Option<Line<'static>> {
@@ -279,6 +278,9 @@ fn duration(seconds: f64) -> String {
         (days, hours, _) => format!("{days} d {hours} h"),
     }
 }
+
+const LANE_HEAD: &str = "lane  load     answer  sessions     in/s    out/s";
+const SLOWEST_HEAD: &str = "behind   messages  policy       slowest subscriber";
 
 /// Seconds that are kept: a chart has fewer columns on most terminals.
 const HISTORY_MAX: usize = 600;
