@@ -87,6 +87,24 @@ fn each_agent_of_a_chat_has_the_name_of_its_own_token() {
     assert_whole(&report);
 }
 
+/// The bug: agents are connections that handlers make, and those had no WebSocket.
+#[test]
+fn steps_over_websocket_lose_nothing_with_and_without_tls() {
+    let tls = || Server::builder().tls(usual().1.server());
+    for server in [
+        TestServer::over_websocket(Server::builder(), &tw1(), |_| Chat::new()),
+        TestServer::over_secure_websocket(tls(), &tw1(), |_| Chat::new()),
+    ] {
+        assert_whole(&try_run(&server, CHAT, |_| {}).unwrap());
+    }
+    for server in [
+        TestServer::over_websocket(Server::builder(), &tw1(), |_| echo),
+        TestServer::over_secure_websocket(tls(), &tw1(), |_| echo),
+    ] {
+        assert_whole(&try_run(&server, ECHO, |_| {}).unwrap());
+    }
+}
+
 #[test]
 fn agents_that_share_a_name_are_told_that_each_needs_a_token() {
     let (_folder, file, tokens) = users(1);
