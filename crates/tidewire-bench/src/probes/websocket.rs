@@ -25,6 +25,8 @@ pub(crate) struct WebSocketLink<L, const MESSAGE_BYTES: usize> {
     output: Vec<u8>,
     /// Messages that wait for the end of the handshake.
     early: Vec<u8>,
+    /// Bytes of messages that came with the end of the handshake.
+    unread: Vec<u8>,
 }
 
 /// The state of the handshake.
@@ -56,6 +58,7 @@ impl<L: Link, const MESSAGE_BYTES: usize> WebSocketLink<L, MESSAGE_BYTES> {
             incoming: Incoming::default(),
             output: Vec::new(),
             early: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -74,6 +77,21 @@ impl<L: Link, const MESSAGE_BYTES: usize> WebSocketLink<L, MESSAGE_BYTES> {
         }
         self.output.drain(..written);
         self.link.write(&[]).map(drop)
+    }
+
+    fn read_once(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = match self.link.read(buffer)? {
+            0 => return Ok(0),
+            count => count,
+        };
+        let filled = match self.is_open() {
+            true => self.incoming.unframe(&mut buffer[..count])?,
+            false => self.shake_hands(&mut buffer[..count])?,
+        };
+        match filled {
+            0 => Err(ErrorKind::WouldBlock.into()),
+            filled => Ok(filled),
+        }
     }
 
     /// Goes on with the handshake. Returns the bytes of messages behind it, at the front of `bytes`.
@@ -205,18 +223,16 @@ impl<L: Link, const MESSAGE_BYTES: usize> Link for WebSocketLink<L, MESSAGE_BYTE
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = match self.link.read(buffer)? {
-            0 => return Ok(0),
-            count => count,
-        };
-        let filled = match self.is_open() {
-            true => self.incoming.unframe(&mut buffer[..count])?,
-            false => self.shake_hands(&mut buffer[..count])?,
-        };
-        match filled {
-            0 => Err(ErrorKind::WouldBlock.into()),
-            filled => Ok(filled),
+        if self.unread.is_empty() {
+            return self.read_once(buffer);
         }
+        let kept = self.unread.len();
+        let room = buffer.len() - kept;
+        let count = self.read_once(&mut buffer[..room])?;
+        buffer.copy_within(..count, kept);
+        buffer[..kept].copy_from_slice(&self.unread);
+        self.unread.clear();
+        Ok(kept + count)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -268,7 +284,7 @@ impl<L: Link, const MESSAGE_BYTES: usize> Link for WebSocketLink<L, MESSAGE_BYTE
         // The handshake of the link beneath is over before, because the head of a request needs it.
         let mut set = WaitSet::new()?;
         set.add(self.as_fd(), 0)?;
-        let (mut ready, mut buffer) = (Vec::new(), vec![0; BLOCK_BYTES]);
+        let (mut ready, mut buffer) = (Vec::new(), vec![0; BLOCK_BYTES / 2]);
         if self.masks.is_some() {
             self.write(&[])?;
         }
@@ -276,7 +292,8 @@ impl<L: Link, const MESSAGE_BYTES: usize> Link for WebSocketLink<L, MESSAGE_BYTE
             set.wait(&mut ready)?;
             match self.read(&mut buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => return Err(io::Error::other("the peer speaks before it is asked")),
+                // A publisher begins as soon as its last subscriber is there.
+                Ok(count) => self.unread.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
