@@ -8,6 +8,8 @@
 //!   websocket_cases client 127.0.0.1:9001     asks a suite for its cases, and echoes what each of them sends
 //! ```
 
+#![expect(clippy::print_stdout, reason = "the script waits for the line")]
+
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

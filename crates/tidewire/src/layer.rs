@@ -9,5 +9,5 @@ pub use tidewire_proto::layer::{
     RecordHeader,
 };
 pub use tidewire_proto::websocket::{
-    ClientTerms, Mask, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,
+    Answer, ClientTerms, Mask, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,
 };

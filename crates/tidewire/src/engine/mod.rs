@@ -86,7 +86,7 @@ impl Outgoing {
     fn stack(&self, address: IpAddr) -> Option<Stack> {
         match (&self.layers, &self.tls) {
             (Some(layers), _) => Some(layers.stack()),
-            (None, Some(tls)) => Some(Stack::from(tls.layer(address))),
+            (None, Some(tls)) => Some(Stack::from(tls.layer(address, false))),
             (None, None) => None,
         }
     }
@@ -105,7 +105,7 @@ impl Outgoing {
             return Ok(Stack::from(websocket));
         }
         let tls = self.tls.as_ref().ok_or(ConnectFailure::NoTls)?;
-        let tls = tls.layer(at.address().ip());
+        let tls = tls.layer(at.address().ip(), true);
         Ok(Stack::from(tls).under(websocket))
     }
 

@@ -11,7 +11,7 @@ use rustls_platform_verifier::Verifier;
 use tidewire_proto::layer::Layer;
 
 use super::ClientTls;
-use super::acceptor::{authorities, unusable};
+use super::acceptor::{HTTP, authorities, unusable};
 use super::error::{PemPart, TlsError};
 use super::layer::{TlsLayer, failed};
 use super::provider::{provider, versions};
@@ -26,7 +26,10 @@ pub(crate) struct Connector {
 /// Makes the TLS layers of connections that the lanes of a server make.
 #[derive(Debug)]
 pub(crate) struct OutgoingTls {
-    config: Arc<ClientConfig>,
+    /// For `tls://`, with the codec's name.
+    codec: Arc<ClientConfig>,
+    /// For `wss://`, with [`HTTP`].
+    web: Arc<ClientConfig>,
     /// The name that all certificates must have. Without it, it is the address of the connection.
     server: Option<ServerName<'static>>,
 }
@@ -35,17 +38,22 @@ impl OutgoingTls {
     /// Reads what the settings name. `protocol` is the codec's name.
     pub(crate) fn load(settings: &ClientTls, protocol: &str) -> Result<Self, TlsError> {
         let server = settings.server_name.as_deref().map(server_name);
+        let codec = settings.config(Some(protocol))?;
+        let mut web = codec.clone();
+        web.alpn_protocols = vec![HTTP.into()];
         Ok(Self {
             server: server.transpose()?,
-            config: Arc::new(settings.config(Some(protocol))?),
+            codec: Arc::new(codec),
+            web: Arc::new(web),
         })
     }
 
-    /// Makes the layer of a new connection to this address.
-    pub(crate) fn layer(&self, address: IpAddr) -> Box<dyn Layer> {
+    /// Makes the layer of a new connection to this address, beneath WebSocket or not.
+    pub(crate) fn layer(&self, address: IpAddr, is_web: bool) -> Box<dyn Layer> {
+        let config = if is_web { &self.web } else { &self.codec };
         let name = self.server.clone();
         let name = name.unwrap_or_else(|| address.into());
-        layer(ClientConnection::new(Arc::clone(&self.config), name))
+        layer(ClientConnection::new(Arc::clone(config), name))
     }
 }
 
@@ -62,7 +70,7 @@ impl Connector {
         })
     }
 
-    /// The same with the name of a codec to offer. They share the tickets.
+    /// The same with another name to offer, that of a codec or [`HTTP`]. They share the tickets.
     pub(crate) fn with_protocol(&self, protocol: &str) -> Self {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = vec![protocol.into()];
