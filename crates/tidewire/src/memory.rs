@@ -147,6 +147,11 @@ pub(crate) struct LaneMemory {
 }
 
 impl LaneMemory {
+    /// The limit in force, in bytes.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.account.bytes_max()
+    }
+
     pub(crate) fn new(account: Arc<MemoryAccount>) -> Self {
         let fall_bytes = (account.bytes_max() / FALL_PARTS).max(FALL_BYTES_MIN);
         Self {

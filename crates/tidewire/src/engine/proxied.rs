@@ -68,6 +68,7 @@ impl Core {
             .add(stream.as_fd(), proxied_token(index), Interest::READ);
         if let Err(error) = added {
             tracing::error!(%error, "cannot watch a connection");
+            self.counters.sessions_refused.add(1);
             return self.shared.limiter.leave(Some(&endpoint));
         }
         let deadline_ns = reactor
@@ -130,7 +131,9 @@ impl Core {
             .map(|(it, _)| it)
             .collect();
         for index in all {
-            self.end_waiting(index);
+            if self.end_waiting(index).is_some() {
+                self.counters.sessions_refused.add(1);
+            }
         }
     }
 

@@ -197,7 +197,8 @@ impl Server {
     /// Puts the limits of the whole server and of one address into force while it runs: `memory_bytes_max`, `sessions_max`,
     /// `sessions_per_address_max`, `registrations_max`, `registrations_per_address_max`,
     /// `handshakes_per_address_per_second_max` and `handshake_bytes_per_address_max`. All other limits stay as they were at the
-    /// start, because sessions have agreed on them with their peers. Sessions beyond a new limit stay open; beyond the limit
+    /// start, because sessions have agreed on them with their peers, and so does the share of UDP addresses that are not
+    /// validated. Sessions beyond a new limit stay open; beyond the limit
     /// of memory the slowest ones close, as always.
     pub fn change_limits(&self, limits: &Limits) {
         self.shared.limiter.change(limits);

@@ -282,7 +282,7 @@ impl LaneSessions {
             self.relief.again_at_bytes = 0;
         }
         if let Some(unlogged) = self.relief.log.may_log(self.reactor.now_ns) {
-            let limit = self.config.limits.memory_bytes_max;
+            let limit = self.relief.memory.bytes_max();
             let released = before.saturating_sub(after);
             tracing::warn!(
                 limit,

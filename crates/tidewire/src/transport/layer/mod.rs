@@ -145,6 +145,10 @@ impl Transport for LayeredStream {
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.failed.is_some() {
+            // The layers take nothing any more. The next read returns the reason.
+            return Err(ErrorKind::BrokenPipe.into());
+        }
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let count = pieces.len().min(SLICES_MAX);
         slices[..count].copy_from_slice(&pieces[..count]);

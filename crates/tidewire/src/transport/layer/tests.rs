@@ -106,6 +106,25 @@ fn assert_bounded_and_whole((mut near, mut far): (LayeredStream, LayeredStream))
     assert!(blocked > 0, "the test was to fill the socket");
 }
 
+/// The bug: after a failure behind plaintext that was not read yet, a write said that it would block. The socket took bytes, so a
+/// session that did not read woke its lane for ever.
+#[test]
+fn after_a_failure_writes_fail_and_the_plaintext_before_it_is_read_first() {
+    let (mut near, mut far) = websocket();
+    assert_eq!(far.write(b"before").unwrap(), 6);
+    // An unmasked frame breaks the rules.
+    assert_eq!(far.stream.write(b"\x82\x01x").unwrap(), 3);
+    near.receive(&mut [0; 64]).unwrap();
+    assert_eq!(
+        near.write(b"reply").unwrap_err().kind(),
+        ErrorKind::BrokenPipe
+    );
+    let mut rest = [0; 16];
+    assert_eq!(near.read(&mut rest).unwrap(), 6);
+    assert_eq!(&rest[..6], b"before");
+    assert!(near.read(&mut rest).is_err_and(|error| !is_blocked(&error)));
+}
+
 #[test]
 fn plaintext_that_is_left_keeps_the_stream_awake_while_it_is_read() {
     let (mut near, mut far) = secured();
