@@ -4,7 +4,7 @@
 //! connection is cut when it takes nothing for too long. Nothing is queued for it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
@@ -61,7 +61,7 @@ impl Events {
         };
         let listener = self.newest.subscribe();
         self.came.notify_one();
-        let body = Body::Events(next(listener, place));
+        let body = Body::Events(next(listener, place, Instant::now() + STREAM_AGE_MAX));
         crate::http::answer(StatusCode::OK, "text/event-stream", body)
     }
 }
@@ -71,11 +71,14 @@ impl Events {
     clippy::only_used_in_recursion,
     reason = "a listener keeps its place until it goes"
 )]
-fn next(mut listener: Receiver<Bytes>, place: OwnedSemaphorePermit) -> EventFrames {
+fn next(mut listener: Receiver<Bytes>, place: OwnedSemaphorePermit, until: Instant) -> EventFrames {
     EventFrames(Box::pin(async move {
         listener.changed().await.ok()?;
+        if Instant::now() >= until {
+            return None;
+        }
         let snapshot = listener.borrow_and_update().clone();
-        Some((snapshot, next(listener, place)))
+        Some((snapshot, next(listener, place, until)))
     }))
 }
 
@@ -85,6 +88,9 @@ fn snapshot(sampler: &Sampler) -> Option<Bytes> {
     // JSON has no line end outside of strings, and within strings it is escaped.
     Some(format!("event: overview\ndata: {json}\n\n").into())
 }
+
+/// The age at which a stream ends. Dashboards listen again by themselves, and show then that they still may.
+const STREAM_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// Dashboards that listen at a time.
 const LISTENERS_MAX: usize = 32;

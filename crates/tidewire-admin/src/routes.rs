@@ -244,7 +244,9 @@ fn list<T: serde::Serialize>(
 
 /// Reads a small JSON body.
 async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
-    let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    let whole = Limited::new(body, BODY_BYTES_MAX).collect();
+    let body = tokio::time::timeout(BODY_TIME_MAX, whole).await;
+    let body = body.map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the body did not come in time"))?;
     let body = body.map_err(|_| {
         (
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -287,6 +289,9 @@ fn with_cookie(cookie: &str) -> Answer {
 
 /// Longest body of a request.
 const BODY_BYTES_MAX: usize = 4 << 10;
+
+/// The longest time for the body of a request. A peer without a token may begin a login, and there are few places.
+const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 
 const UNENCODABLE: Refused = (
     StatusCode::INTERNAL_SERVER_ERROR,

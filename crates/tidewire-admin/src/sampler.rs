@@ -36,6 +36,8 @@ struct State {
     answers_ms: VecDeque<f64>,
     tops: Tops,
     walked: Option<Instant>,
+    /// The beginning of the last walk, which may have failed or still go on.
+    walk_began: Option<Instant>,
     /// The overview of the last sample, for those who ask again at once.
     overview: Option<(Instant, Arc<Overview>)>,
 }
@@ -73,6 +75,7 @@ impl Sampler {
                 answers_ms: VecDeque::new(),
                 tops: Tops::default(),
                 walked: None,
+                walk_began: None,
                 overview: None,
             }),
         }
@@ -117,21 +120,24 @@ impl Sampler {
     pub(crate) fn walk(&self) {
         let began = Instant::now();
         {
-            let state = self.lock();
+            let mut state = self.lock();
             let pause = Duration::from_secs_f64(state.tops.walk_ms / 1e3 * WALK_PAUSE_FACTOR);
             if state
-                .walked
+                .walk_began
                 .is_some_and(|at| at.elapsed() < pause.max(SAMPLE_AGE_MAX))
             {
                 return;
             }
+            state.walk_began = Some(began);
         }
-        let Ok(mut tops) = self.find_tops() else {
+        let found = self.find_tops();
+        let walk_ms = began.elapsed().as_secs_f64() * 1e3;
+        let mut state = self.lock();
+        let Ok(tops) = found else {
+            state.tops.walk_ms = walk_ms;
             return;
         };
-        tops.walk_ms = began.elapsed().as_secs_f64() * 1e3;
-        let mut state = self.lock();
-        state.tops = tops;
+        state.tops = Tops { walk_ms, ..tops };
         state.walked = Some(Instant::now());
     }
 

@@ -146,6 +146,7 @@ fn run<S: Site>(
 
 async fn accept<S: Site>(listener: tokio::net::TcpListener, site: Arc<S>, stall_max: Duration) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut logged: Option<tokio::time::Instant> = None;
     loop {
         // Without a place, connections wait in the system's queue, whose length is limited, too.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
@@ -157,7 +158,10 @@ async fn accept<S: Site>(listener: tokio::net::TcpListener, site: Arc<S>, stall_
                 tokio::spawn(serve(stream, Arc::clone(&site), place));
             }
             Err(error) => {
-                tracing::warn!(%error, "the admin server cannot accept a connection");
+                if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
+                    logged = Some(tokio::time::Instant::now());
+                    tracing::warn!(%error, "the admin server cannot accept connections; this line comes once in 10 s");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -180,6 +184,9 @@ async fn serve<S: Site>(stream: TimedStream, site: Arc<S>, _place: OwnedSemaphor
         tracing::debug!(%error, "a connection of the admin server ended with an error");
     }
 }
+
+/// The time between two lines about connections that cannot be accepted.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// Connections at a time. Browsers keep up to six.
 const CONNECTIONS_MAX: usize = 128;
