@@ -118,6 +118,7 @@ pub(crate) fn follow_file() {
         Some(Err(error)) if !IS_FAILING.swap(true, Ordering::Relaxed) => {
             tracing::error!(%error, "the log file was moved away or deleted, and the log goes on in it");
         }
+        Some(Ok(false)) => IS_FAILING.store(false, Ordering::Relaxed),
         _ => {}
     }
 }

@@ -40,6 +40,7 @@ pub(crate) fn watch(
             let Some(begin) = begin.take() else {
                 end_at_once(signal, &last);
             };
+            HAS_BEGUN.store(true, Ordering::SeqCst);
             logging::hurry();
             tell::hurry();
             begin();
@@ -52,6 +53,13 @@ pub(crate) fn watch(
         }
     })
 }
+
+/// Whether the first signal has come. A second one ends the process at once.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Ordering::SeqCst)
+}
+
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handlers for a command that looks at a flag. Returns the flag, which the first signal sets.
 pub(crate) fn stop_flag(

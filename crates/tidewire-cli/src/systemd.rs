@@ -3,7 +3,7 @@
 //! A thread of its own sends all notices, because the socket of a service manager that does not read takes only a few, and the
 //! next one would block. Without `NOTIFY_SOCKET` in the environment there is no thread.
 //!
-//! The thread is the watchdog, too. It feeds systemd only if every lane has turned since the last look. A lane whose handler
+//! The thread is the watchdog, too. It feeds systemd only if every lane has turned since it last did. A lane whose handler
 //! does not return is not fed, and systemd restarts the server after `WatchdogSec=`.
 
 use std::env;
@@ -90,6 +90,8 @@ struct Manager<S> {
     feeds: bool,
     /// The last status that was sent.
     status: String,
+    /// The lanes that have not turned since systemd was last fed. `None` after it was.
+    awaited: Option<Vec<usize>>,
     /// The stuck lanes that the log has named.
     told: Vec<usize>,
     /// A notice could not be sent, and the log says so.
@@ -105,6 +107,7 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
             interval: interval(watchdog),
             feeds: watchdog.is_some(),
             status: String::new(),
+            awaited: None,
             told: Vec::new(),
             has_failed: false,
         }
@@ -127,12 +130,15 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
         }
     }
 
-    /// Looks at the lanes, and feeds the watchdog if all of them have turned since the last look.
+    /// Looks at the lanes, and feeds the watchdog once each of them has turned since it was last fed. They need not turn in the
+    /// same interval: long handlers of several lanes seldom end together.
     fn look(&mut self) {
         let stuck = self.liveness.stuck_lanes();
-        if self.feeds && stuck.is_empty() {
+        let mut awaited = self.awaited.take().unwrap_or_else(|| stuck.clone());
+        awaited.retain(|lane| stuck.contains(lane));
+        if self.feeds && awaited.is_empty() {
             self.send(&[NotifyState::Watchdog]);
-        } else if let Some(lane) = stuck.iter().find(|lane| !self.told.contains(lane)) {
+        } else if let Some(lane) = awaited.iter().find(|lane| !self.told.contains(lane)) {
             let interval = self.interval;
             tracing::warn!(
                 lane,
@@ -140,6 +146,7 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
                 "a lane does not turn, so the watchdog of systemd is not fed; look which handler takes this long"
             );
         }
+        self.awaited = Some(awaited).filter(|lanes| !lanes.is_empty());
         self.told = stuck;
         self.send_status();
     }
@@ -311,6 +318,54 @@ mod tests {
                 .contains(&"STATUS=sessions: 1".to_owned())
                 .then_some(())
         });
+    }
+
+    /// The bug: the watchdog was fed only if all lanes had turned in one interval. Handlers of several lanes that are shorter than
+    /// the watchdog's time, but seldom end together, had the server killed.
+    #[test]
+    fn lanes_that_block_in_turns_are_fed() {
+        let (entered, is_entered) = mpsc::channel();
+        let mut releases = Vec::new();
+        let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+        let server = server.lanes(2).start(|_| {
+            let entered = entered.clone();
+            let (release, may_leave) = mpsc::channel::<()>();
+            releases.push(release);
+            move |cx: &mut Context<'_>, message: Message<'_>| {
+                entered.send(cx.lane()).unwrap();
+                may_leave.recv().unwrap();
+                cx.reply(message.payload)
+            }
+        });
+        let server = server.unwrap();
+        let sent = RefCell::new(Vec::new());
+        let send = |states: &[NotifyState<'_>]| {
+            sent.borrow_mut()
+                .extend(states.iter().map(ToString::to_string));
+            Ok(())
+        };
+        let mut manager = Manager::new(&server, Some(Duration::from_secs(1)), send);
+        let mut look = || {
+            sent.borrow_mut().clear();
+            manager.look();
+            sent.borrow().iter().any(|state| state == "WATCHDOG=1")
+        };
+        // Connections go to the lanes in turns.
+        let clients: Vec<Client> = (0..2)
+            .map(|_| Client::connect(&server.to_string()).wait().unwrap())
+            .collect();
+        wait_until("idle lanes are fed", || look().then_some(()));
+        let first = clients[0].request(b"x").send();
+        let lane = is_entered.recv().unwrap();
+        wait_until("the first lane is stuck", || (!look()).then_some(()));
+        let second = clients[1].request(b"y").send();
+        assert_ne!(is_entered.recv().unwrap(), lane, "another lane");
+        assert!(!look() && !look(), "the first lane has not turned");
+        releases[lane].send(()).unwrap();
+        assert_eq!(first.wait().unwrap().payload(), b"x");
+        wait_until("the first lane has turned", || look().then_some(()));
+        releases[1 - lane].send(()).unwrap();
+        assert_eq!(second.wait().unwrap().payload(), b"y");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tidewire::auth::Token;
 use tidewire_admin::{Admin, AdminError, BoundAdmin, Settings};
 
 use crate::failure::Failure;
+use crate::signals;
 
 /// The flags of the admin server.
 #[derive(Debug, Args)]
@@ -78,7 +79,7 @@ fn refused(error: &AdminError) -> Failure {
 fn once(signal: i32) -> impl Fn() + Send + Sync {
     let is_sent = AtomicBool::new(false);
     move || {
-        if !is_sent.swap(true, Ordering::SeqCst) {
+        if !signals::has_begun() && !is_sent.swap(true, Ordering::SeqCst) {
             send(signal);
         }
     }

@@ -261,7 +261,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 }
                 return judge(&stopped);
             }
-            Ok(Wake::Reload) => logging::reopen(),
+            Ok(Wake::Reload) => {
+                operate::RELOAD_WAITS.store(false, Ordering::SeqCst);
+                logging::reopen();
+            }
             // The drain is in progress already, and the summary comes at its end.
             Ok(Wake::StdinEnded | Wake::Signal | Wake::Summary) => {}
             Err(_) => {
@@ -304,6 +307,9 @@ fn watch_signals(
     };
     signals::watch(arguments.ending_time(), begin, last)?;
     signals::at(&[SIGHUP, SIGUSR1], move |signal| {
+        if signal == SIGHUP && operate::RELOAD_WAITS.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let request = match signal {
             SIGHUP => Wake::Reload,
             _ => Wake::Summary,

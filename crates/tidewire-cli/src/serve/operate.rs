@@ -1,5 +1,6 @@
 //! The life of a server between its start and its drain: what signals and changed files ask of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -75,10 +76,15 @@ impl Operator {
         );
         let until = Instant::now() + delay;
         loop {
-            match wakes.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            match wakes.recv_timeout(left.min(CHECK_INTERVAL)) {
                 Ok(Wake::Summary) => self.log_summary(),
-                Ok(Wake::Reload) => logging::reopen(),
+                Ok(Wake::Reload) => self.read_again(),
                 Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) if self.server.is_running() => self.follow_files(),
                 Err(_) => return,
             }
         }
@@ -87,6 +93,12 @@ impl Operator {
     /// Does what SIGHUP asks for: a new log file, and everything that can be read again.
     fn reload(&mut self) {
         self.notifier.reloading();
+        self.read_again();
+        self.notifier.reloaded();
+    }
+
+    fn read_again(&mut self) {
+        RELOAD_WAITS.store(false, Ordering::SeqCst);
         logging::reopen();
         self.settings.reload(&self.server);
         if let Some(reloader) = self.server.tls_reloader() {
@@ -94,7 +106,6 @@ impl Operator {
             drop(reloader.reload());
         }
         self.users.reload(&self.server);
-        self.notifier.reloaded();
     }
 
     /// Reads changed files of users and certificates again, and begins a new log file if the old one was moved away.
@@ -111,6 +122,10 @@ impl Operator {
         tracing::info!("{}", summary::line(&self.server.metrics()));
     }
 }
+
+/// A reload is asked for, and has not begun. More requests until then ask for the same, so they do not queue in front of the
+/// signal to end.
+pub(super) static RELOAD_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// The interval at which a server looks whether it lost a lane to a panic or a failing poller, and at its files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
