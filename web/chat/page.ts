@@ -19,6 +19,8 @@ const input = (id: string) => find<HTMLInputElement>(id)
 const view = new View(find("view"), find("above"), find("list"), find("below"), find("newest"))
 const places = new Map<string, Place>()
 let client: Client | undefined
+/** The number of times that the page was entered or left. Events of an earlier client count no more. */
+let entries = 0
 let present: Place | undefined
 let me = ""
 let isSidePlanned = false
@@ -32,8 +34,9 @@ async function enter(): Promise<void> {
   find<HTMLButtonElement>("go").disabled = true
   try {
     me = name
+    const entry = ++entries
     // The token is kept nowhere but in this tab's memory.
-    client = await Client.connect(address, { credentials: token, onEvent: hear })
+    client = await Client.connect(address, { credentials: token, onEvent: (event) => entry === entries && hear(event) })
     await join(room)
     find("enter").hidden = true
     find("chat").hidden = false
@@ -48,6 +51,7 @@ async function enter(): Promise<void> {
 
 /** Shows the form of the beginning, and why. */
 function leaveAll(why: string, isToken: boolean): void {
+  entries++
   void client?.close()
   client = present = undefined
   places.clear()
@@ -270,7 +274,12 @@ input("name").focus()
 
 const order = new Intl.Collator()
 const decoder = new TextDecoder()
-const text = (payload: Uint8Array) => decoder.decode(payload)
+/** Longest text of a message that is shown, in bytes: more than the field for messages takes. */
+const TEXT_BYTES_MAX = 32_000
+const text = (payload: Uint8Array) => {
+  const shown = decoder.decode(payload.subarray(0, TEXT_BYTES_MAX))
+  return payload.length > TEXT_BYTES_MAX ? `${shown}… (cut: ${payload.length} bytes)` : shown
+}
 
 /** Members that the list shows, and members that left. */
 const MEMBERS_SHOWN_MAX = 500

@@ -90,7 +90,8 @@ export abstract class Channel<E extends { type: string } = any> {
       () => (this.#attempts = 0),
       (error: RequestError) => {
         if (this.#isOver || error.kind === "closed" || error.kind === "not_connected" || error.code === ErrorCode.Draining) return
-        const isTemporary = error.kind === "timed_out" || error.code === ErrorCode.NameTaken || error.code === ErrorCode.AlreadyJoined
+        const isLocal = error.kind === "timed_out" || error.kind === "window_full" || error.kind === "queue_full"
+        const isTemporary = isLocal || error.code === ErrorCode.NameTaken || error.code === ErrorCode.AlreadyJoined
         if (!isTemporary || ++this.#attempts > RESUME_ATTEMPTS_MAX) {
           this.queue.push({ type: "refused", error })
           return this.end()
@@ -107,6 +108,11 @@ export abstract class Channel<E extends { type: string } = any> {
     this.host.forget(this)
     this.alias = 0
     this.queue.push({ type: "ended" })
+  }
+
+  /** Takes back what the server agreed to after the end. */
+  protected undo(kind: Kind, alias: number): void {
+    this.host.ask(kind, alias, () => {}, () => {}).catch(() => {})
   }
 
   protected get isOver(): boolean {
@@ -130,6 +136,7 @@ export class Subscription extends Channel<TopicEvent> {
   open(options?: CallOptions): Promise<void> {
     const body = (out: Writer) => out.uint(this.#policy, 1).payload(this.pattern)
     return this.host.ask(Kind.Subscribe, 0, body, (frame) => {
+      if (this.isOver) return this.undo(Kind.Unsubscribe, frame.channel)
       this.alias = frame.channel
       this.host.attach(frame.channel, this)
       if (!options) this.queue.push({ type: "resumed" })
@@ -173,6 +180,7 @@ export class Room extends Channel<RoomEvent> {
   /** @internal */
   open(options?: CallOptions): Promise<void> {
     return this.host.ask(Kind.Join, 0, (out) => out.text(this.name).text(this.as), (frame) => {
+      if (this.isOver) return this.undo(Kind.Leave, frame.channel)
       this.alias = frame.channel
       this.member = frame.body().uint(4)
       this.members.clear()
@@ -256,4 +264,4 @@ export class Room extends Channel<RoomEvent> {
 const MEMBERS_MAX = 1 << 16
 
 /** Attempts to join again while the name is taken: with their pauses they last longer than the idle timeout of a server. */
-const RESUME_ATTEMPTS_MAX = 20
+const RESUME_ATTEMPTS_MAX = 30

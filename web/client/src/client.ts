@@ -304,7 +304,8 @@ export class Client {
 
   #welcomed(welcome: Welcome): void {
     this.#planRenewal(welcome.expiresInMs)
-    if (this.#isOpen) return
+    // A renewal, perhaps behind a go-away, is no new connection.
+    if (this.#openedAt) return
     this.#isOpen = true
     this.#openedAt = Date.now()
     this.#refusals = 0
@@ -440,7 +441,8 @@ export class Client {
     // Few clients behind one address must not use up the failures that a server allows it.
     const pause = isRefused ? delay({ first: 1_000, max: 60_000 }, 2 * this.#refusals++) : delay(backoff, this.#attempts++)
     this.#events.push({ type: "reconnecting", delay: pause, cause: describe(reason) })
-    this.#retryTimer = setTimeout(() => void this.#dial(), pause)
+    // A callback may have closed the client.
+    if (!this.#isOver) this.#retryTimer = setTimeout(() => void this.#dial(), pause)
   }
 
   #end(reason: CloseReason): void {

@@ -61,7 +61,11 @@ export class Connection {
     const socket = (this.#socket = new settings.webSocket(url, "tw1"))
     socket.binaryType = "arraybuffer"
     socket.onopen = () => {
-      this.hello(credentials)
+      try {
+        this.hello(credentials)
+      } catch (error) {
+        return this.fail({ name: "cut", text: (error as Error).message })
+      }
       this.flush()
     }
     socket.onmessage = (event) => this.#receive(event.data)

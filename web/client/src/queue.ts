@@ -23,6 +23,7 @@ export interface QueueBounds {
 interface AnyEvent {
   type: string
   payload?: Uint8Array
+  error?: { message: string }
   lost?: number
   count?: number
 }
@@ -120,4 +121,4 @@ export class EventQueue<E extends AnyEvent> {
   }
 }
 
-const sizeOf = (event: AnyEvent) => (event.payload?.length ?? 0) + 128
+const sizeOf = (event: AnyEvent) => (event.payload?.length ?? 0) + 2 * (event.error?.message.length ?? 0) + 128
