@@ -245,9 +245,10 @@ impl<L: Link, const MESSAGE_BYTES: usize> Link for WebSocketLink<L, MESSAGE_BYTE
             return Ok(0);
         }
         let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
+        // A server answers what one read brought by one message, as Tidewire does.
         let message_bytes = match MESSAGE_BYTES {
-            0 => bytes.len(),
-            count => count,
+            count if count > 0 && self.masks.is_some() => count,
+            _ => bytes.len(),
         };
         if !self.is_open() {
             frame(bytes, message_bytes, &mut self.masks, &mut self.early);
