@@ -26,7 +26,6 @@ pub(super) fn find_byte(bytes: &[u8], wanted: u8) -> Option<usize> {
 ///
 /// It searches for the first byte with vector instructions and compares the rest there. Input made to look like
 /// `wanted` costs at most its length times the ordinary search.
-#[inline]
 pub(super) fn find_bytes(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     let first = *wanted.first()?;
     let last_start = bytes.len().checked_sub(wanted.len())?;
