@@ -147,7 +147,8 @@ fn markdown_files(directory: &Path) -> Vec<PathBuf> {
                 .expect("a name")
                 .to_string_lossy()
                 .into_owned();
-            let is_hidden = name.starts_with('.') || ["target", "tools", "bin"].contains(&&*name);
+            let is_hidden = name.starts_with('.')
+                || ["target", "tools", "bin", "node_modules"].contains(&&*name);
             if path.is_dir() && !is_hidden {
                 open.push(path);
             } else if path.extension() == Some("md".as_ref()) {

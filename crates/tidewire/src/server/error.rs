@@ -12,7 +12,7 @@ use crate::room::LANES_MAX;
 use crate::tls::TlsError;
 use crate::transport::inproc::InprocBindError;
 
-/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
+/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`](crate::ServerBuilder).
 ///
 /// ```
 /// use tidewire::{Context, InprocBindError, Message, ServeError};
@@ -36,7 +36,7 @@ pub enum ServeError {
     /// A UDP port could not be bound.
     #[error(transparent)]
     Datagram(#[from] DatagramBindError),
-    /// A [passed socket](ServerBuilder::passed_socket) is bound to none of the addresses.
+    /// A [passed socket](crate::ServerBuilder::passed_socket) is bound to none of the addresses.
     #[error(
         "a socket was passed that is bound to {address}, and no address to listen on is that one; add it as tcp://, tls://, \
          ws://, wss://, udp:// or ipc://, or take it out of the socket unit"
