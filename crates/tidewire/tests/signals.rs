@@ -64,6 +64,9 @@ fn the_server_of_a_child_process() {
     std::process::exit(0);
 }
 
+/// SIGTERM in the mask of signals that `/proc` shows. Its handler is installed last.
+const SIGTERM_BIT: u64 = 1 << 14;
+
 struct Process {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -92,8 +95,15 @@ impl Process {
         }
     }
 
+    /// Sends a signal, once the server handles it: it says its address before, and the system would end it.
     fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
+        tidewire_testkit::wait_until("the signals are handled", || {
+            let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+            (caught & SIGTERM_BIT != 0).then_some(())
+        });
         let sent = Command::new("kill").args([name, &id]).status().unwrap();
         assert!(sent.success());
     }
