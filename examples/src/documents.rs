@@ -12,6 +12,7 @@ documents! {
     service_attribute: "crates/tidewire-macros/src/service.md",
     tutorial: "docs/tutorial.md",
     operating: "docs/operating.md",
+    history: "docs/history.md",
     browser: "docs/browser.md",
     codecs: "docs/codecs.md",
     identity: "docs/identity.md",

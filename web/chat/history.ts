@@ -49,8 +49,12 @@ export class View {
       this.plan()
     }, { passive: true })
     newest.addEventListener("click", () => {
+      // An event of scrolling that is on its way must find the view at the end.
+      view.scrollTop = view.scrollHeight
       this.#history.scroll = -1
       this.plan()
+      // The button hides, and must not take the focus with it.
+      view.focus()
     })
     new ResizeObserver(() => {
       if (view.clientWidth !== this.#width) this.#history.heights.clear()

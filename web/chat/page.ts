@@ -10,6 +10,8 @@ interface Place {
   room: Room | undefined
   history: History
   unread: number
+  /** What this tab said last, and shows already. After a reconnect the server sends it again. */
+  said: string[]
   /** The members that left, and when. */
   away: Map<string, Date>
 }
@@ -70,7 +72,7 @@ function refusal(error: unknown): string {
 async function join(name: string): Promise<void> {
   const known = places.get(name)
   if (known) return show(known)
-  const place: Place = { name, room: undefined, history: new History(), unread: 0, away: new Map() }
+  const place: Place = { name, room: undefined, history: new History(), unread: 0, said: [], away: new Map() }
   places.set(name, place)
   try {
     place.room = await client!.join(name, me, { onEvent: (event) => hearRoom(place, event) })
@@ -114,7 +116,10 @@ function hearRoom(place: Place, event: RoomEvent): void {
   switch (event.type) {
     case "message": {
       const who = event.isPrivate ? `${visible(event.name)} (to you only)` : visible(event.name)
-      return add(place, { who, what: text(event.payload), at: new Date(), look: event.isPrivate ? "private" : "" })
+      const what = text(event.payload)
+      const isMine = event.name === me && !event.isPrivate
+      if (isMine && place.said.includes(what)) return void place.said.splice(0, place.said.indexOf(what) + 1)
+      return add(place, { who, what, at: new Date(), look: event.isPrivate ? "private" : isMine ? "mine" : "" })
     }
     case "presence": {
       const name = visible(event.name)
@@ -132,6 +137,11 @@ function hearRoom(place: Place, event: RoomEvent): void {
     case "resumed":
       place.away.clear()
       return note(place, "Connected again.")
+    case "recovered": {
+      if (event.missing === 0) return note(place, "What was said in between follows.")
+      const what = event.missing === null ? "It is not known how many messages are missing here." : `${event.missing} messages are missing here.`
+      return add(place, { who: "", what, at: new Date(), look: "gap" })
+    }
     case "refused":
       return add(place, { who: "", what: `You are not in this room any more: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
     case "removed":
@@ -188,35 +198,71 @@ function planSide(): void {
 }
 
 function drawSide(): void {
-  find("rooms").replaceChildren(...[...places.values()].map((place) => {
-    const button = element("button", "", place.name)
-    if (place.unread) button.append(element("span", "unread", place.unread > 99 ? "99+" : String(place.unread)))
-    if (place === present) button.setAttribute("aria-current", "true")
-    button.addEventListener("click", () => show(place))
+  fill(find("rooms"), [...places.keys()], (name) => {
+    const button = element("button", "", name)
+    button.append(element("span", "unread", ""))
+    button.addEventListener("click", () => {
+      openSide(false)
+      show(places.get(name)!)
+    })
     return item(button)
-  }))
+  })
+  let unread = 0
+  for (const [index, place] of [...places.values()].entries()) {
+    const button = find("rooms").children[index]!.firstElementChild!
+    button.lastElementChild!.textContent = place.unread > 99 ? "99+" : place.unread ? String(place.unread) : ""
+    if (place === present) button.setAttribute("aria-current", "true")
+    else button.removeAttribute("aria-current")
+    unread += place.unread
+  }
+  find("menu").textContent = unread ? `Rooms and members (${unread} unread)` : "Rooms and members"
   const names = [...(present?.room?.members.values() ?? [])].map(visible).sort(order.compare)
   find("count").textContent = `(${names.length + 1})`
-  const rows = names.slice(0, MEMBERS_SHOWN_MAX).map((name) => {
+  find("self").textContent = `${me} (you)`
+  fill(find("members"), [...new Set(names.slice(0, MEMBERS_SHOWN_MAX))], (name) => {
     const button = element("button", "", name)
     button.title = `Write to ${name} only`
     button.addEventListener("click", () => {
+      openSide(false)
       input("text").value = `/msg ${name} `
       input("text").focus()
     })
     return item(button)
   })
   const more = names.length - MEMBERS_SHOWN_MAX
-  find("members").replaceChildren(element("li", "self", `${me} (you)`), ...rows, ...(more > 0 ? [element("li", "more", `and ${more} more`)] : []))
+  find("more").textContent = more > 0 ? `and ${more} more` : ""
   const away = [...(present?.away ?? [])].reverse()
   find("away-title").hidden = away.length === 0
   find("away").replaceChildren(...away.map(([name, at]) => element("li", "", `${name}, left at ${at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}`)))
+}
+
+/** Gives a list one item for each key, in this order. Items that are there stay, and so does the focus. */
+function fill(list: HTMLElement, keys: string[], make: (key: string) => HTMLElement): void {
+  const wanted = new Set(keys)
+  const known = new Map<string, HTMLElement>()
+  for (const row of [...list.children] as HTMLElement[]) {
+    if (wanted.has(row.dataset.key!)) known.set(row.dataset.key!, row)
+    else row.remove()
+  }
+  let next = list.firstElementChild
+  for (const key of keys) {
+    const row = known.get(key) ?? make(key)
+    row.dataset.key = key
+    if (row === next) next = next.nextElementSibling
+    else list.insertBefore(row, next)
+  }
 }
 
 function item(content: HTMLElement): HTMLElement {
   const made = document.createElement("li")
   made.append(content)
   return made
+}
+
+/** On a narrow screen the rooms and members are behind a button. */
+function openSide(isOpen: boolean): void {
+  find("side").classList.toggle("open", isOpen)
+  find("menu").setAttribute("aria-expanded", String(isOpen))
 }
 
 async function send(): Promise<void> {
@@ -227,7 +273,11 @@ async function send(): Promise<void> {
   const [, to, whispered] = /^\/msg (\S+) (.+)$/s.exec(words) ?? []
   try {
     if (to) await place.room.whisper(to.normalize(), whispered!)
-    else place.room.say(words)
+    else {
+      place.room.say(words)
+      place.said.push(words)
+      if (place.said.length > SAID_MAX) place.said.shift()
+    }
     if (field.value === words) field.value = ""
     add(place, { who: to ? `${me} (to ${to} only)` : me, what: whispered ?? words, at: new Date(), look: to ? "private" : "mine" })
   } catch (error) {
@@ -266,9 +316,11 @@ on("join-form", "submit", async () => {
     say("gap", `Not joined: ${refusal(error)}`)
   }
 })
-on("menu", "click", () => {
-  const isOpen = find("side").classList.toggle("open")
-  find("menu").setAttribute("aria-expanded", String(isOpen))
+on("menu", "click", () => openSide(!find("side").classList.contains("open")))
+find("side").addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape") return
+  openSide(false)
+  find("menu").focus()
 })
 input("name").focus()
 
@@ -284,3 +336,5 @@ const text = (payload: Uint8Array) => {
 /** Members that the list shows, and members that left. */
 const MEMBERS_SHOWN_MAX = 500
 const AWAY_MAX = 50
+/** Own messages that are remembered: more than fit one history of most servers. */
+const SAID_MAX = 100

@@ -5,8 +5,8 @@
 //! be rebound. By *request forgery* it could send a POST without reading the answer. So a POST needs a header that pages of
 //! other origins cannot set, and an `Origin` of this server if it has one.
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ use hyper::{Method, StatusCode, Version};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidewire::auth::Token;
+
+use crate::http::PeerAddress;
 
 /// The rules for requests.
 #[derive(Debug)]
@@ -32,9 +34,8 @@ pub(crate) struct Access {
 struct Logins {
     /// The number in the cookie, and when it was made. The oldest is first.
     open: VecDeque<([u8; 16], Instant)>,
-    /// The failures in the second that began then.
-    failures: u32,
-    failures_since: Option<Instant>,
+    /// The failures of each address, in the second that began then.
+    failures: HashMap<IpAddr, (u32, Instant)>,
 }
 
 /// A refused request: its status and the reason.
@@ -92,7 +93,8 @@ impl Access {
     }
 
     /// Checks the token of a request, or the cookie of a login.
-    pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    pub(crate) fn check_token(&self, request: &Parts) -> Result<(), Refused> {
+        let headers = &request.headers;
         if self.token.is_none() || self.has_login(headers) {
             return Ok(());
         }
@@ -103,16 +105,22 @@ impl Access {
                 StatusCode::UNAUTHORIZED,
                 "this needs the token of --admin-token-file: send Authorization: Bearer TOKEN",
             )),
-            Some(given) => self.check_secret(given),
+            Some(given) => self.check_secret(given, request),
         }
     }
 
-    fn check_secret(&self, given: &str) -> Result<(), Refused> {
-        // Wrong ones are counted before the comparison, so that a flood of guesses is not even compared.
-        if !self.logins().may_try() {
+    /// Compares a token, unless its address has just shown too many wrong ones.
+    ///
+    /// Failures are counted for each address: if they were counted together, whoever guesses from elsewhere would keep out the owner of the right token. They are not counted
+    /// only where the token is wrong, because then a short token could be guessed at any rate. Users of one machine share its address, and
+    /// could keep each other out anyway, by its connections.
+    fn check_secret(&self, given: &str, request: &Parts) -> Result<(), Refused> {
+        let peer = request.extensions.get::<PeerAddress>();
+        let peer = network(peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |it| it.0));
+        if !self.logins().may_try(peer) {
             return Err((
                 StatusCode::TOO_MANY_REQUESTS,
-                "too many wrong tokens in this second; try again",
+                "too many wrong tokens of this address in this second; try again",
             ));
         }
         let is_right = self
@@ -121,13 +129,13 @@ impl Access {
         if is_right {
             return Ok(());
         }
-        self.logins().failures += 1;
+        self.logins().note_failure(peer);
         Err((StatusCode::UNAUTHORIZED, "the token is wrong"))
     }
 
     /// Exchanges the token for a cookie, which scripts cannot read and other sites cannot send.
-    pub(crate) fn log_in(&self, token: &str) -> Result<String, Refused> {
-        self.check_secret(token.trim())?;
+    pub(crate) fn log_in(&self, token: &str, request: &Parts) -> Result<String, Refused> {
+        self.check_secret(token.trim(), request)?;
         let mut number = [0; 16];
         let filled = rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty());
         if filled != Ok(number.len()) {
@@ -168,14 +176,35 @@ impl Access {
 }
 
 impl Logins {
-    fn may_try(&mut self) -> bool {
-        let is_new = self
-            .failures_since
-            .is_none_or(|since| since.elapsed() >= Duration::from_secs(1));
-        if is_new {
-            (self.failures, self.failures_since) = (0, Some(Instant::now()));
+    fn may_try(&mut self, peer: IpAddr) -> bool {
+        self.failures
+            .retain(|_, (_, since)| since.elapsed() < Duration::from_secs(1));
+        let failures = self.failures.get(&self.counted(peer));
+        failures.is_none_or(|(count, _)| *count < FAILURES_PER_SECOND)
+    }
+
+    fn note_failure(&mut self, peer: IpAddr) {
+        let peer = self.counted(peer);
+        let (count, _) = self.failures.entry(peer).or_insert((0, Instant::now()));
+        *count += 1;
+    }
+
+    /// The address under which failures are counted: when the table is full, one for all that are not in it.
+    fn counted(&self, peer: IpAddr) -> IpAddr {
+        match self.failures.len() < FAILING_ADDRESSES_MAX || self.failures.contains_key(&peer) {
+            true => peer,
+            false => Ipv6Addr::UNSPECIFIED.into(),
         }
-        self.failures < FAILURES_PER_SECOND
+    }
+}
+
+/// The part of an address that stands for one peer: whoever has an IPv6 address has the 2^64 of its network.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(_) => peer,
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
     }
 }
 
@@ -249,8 +278,11 @@ const LOGINS_MAX: usize = 64;
 /// The age at which a browser must show the token again: a working day.
 const LOGIN_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// Wrong tokens in a second, of all peers together.
+/// Wrong tokens of an address in a second.
 const FAILURES_PER_SECOND: u32 = 10;
+
+/// Addresses whose failures are counted apart. More of them in a second than connections are open at a time are an attack by many.
+const FAILING_ADDRESSES_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -336,7 +368,7 @@ mod tests {
         let access = access();
         let allowed = |name: &str, value: &str| {
             access
-                .check_token(&request("GET", &[(name, value)]).headers)
+                .check_token(&request("GET", &[(name, value)]))
                 .map_err(|it| it.0)
         };
         assert_eq!(allowed("accept", "*/*"), Err(StatusCode::UNAUTHORIZED));
@@ -345,11 +377,12 @@ mod tests {
             allowed("authorization", "Bearer secre"),
             Err(StatusCode::UNAUTHORIZED)
         );
+        let login = request("POST", &[]);
         assert_eq!(
-            access.log_in("wrong").unwrap_err().0,
+            access.log_in("wrong", &login).unwrap_err().0,
             StatusCode::UNAUTHORIZED
         );
-        let cookie = access.log_in("secret\n").unwrap();
+        let cookie = access.log_in("secret\n", &login).unwrap();
         assert!(cookie.ends_with("HttpOnly; SameSite=Strict"));
         let pair = cookie.split(';').next().unwrap();
         assert_eq!(allowed("cookie", &format!("a=b; {pair}")), Ok(()));
@@ -364,15 +397,53 @@ mod tests {
     #[test]
     fn guesses_and_logins_are_bounded() {
         let access = access();
-        let tries = (0..1000).map(|_| access.log_in("wrong").unwrap_err().0);
+        let from = request_from("192.0.2.1");
+        let tries = (0..1000).map(|_| access.log_in("wrong", &from).unwrap_err().0);
         let compared = tries
             .filter(|status| *status == StatusCode::UNAUTHORIZED)
             .count();
         assert!(compared < 1000, "{compared}");
-        access.logins().failures = 0;
         for _ in 0..1000 {
-            access.log_in("secret").unwrap();
+            access.log_in("secret", &request_from("192.0.2.2")).unwrap();
         }
         assert_eq!(access.logins().open.len(), LOGINS_MAX);
+    }
+
+    fn request_from(address: &str) -> Parts {
+        let mut request = request("POST", &[]);
+        let address = address.parse().unwrap();
+        request.extensions.insert(PeerAddress(address));
+        request
+    }
+
+    fn fail(access: &Access, address: &str, times: u32) {
+        let peer = network(address.parse().unwrap());
+        (0..times).for_each(|_| access.logins().note_failure(peer));
+    }
+
+    /// The bug: ten wrong tokens a second, of whomever, refused the right token of everybody else.
+    #[test]
+    fn the_right_token_is_not_refused_because_others_guess() {
+        let access = access();
+        fail(&access, "192.0.2.1", FAILURES_PER_SECOND);
+        fail(&access, "2001:db8::1", FAILURES_PER_SECOND);
+        let log_in = |address| access.log_in("secret", &request_from(address));
+        for address in ["192.0.2.2", "127.0.0.1", "2001:db8:0:1::1"] {
+            assert!(log_in(address).is_ok(), "{address}");
+        }
+        // Of one network, whose owner could change the address for each guess.
+        let neighbour = "2001:db8::2".parse::<IpAddr>().unwrap();
+        assert!(!access.logins().may_try(network(neighbour)));
+        assert!(!access.logins().may_try("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn guesses_from_many_addresses_do_not_fill_memory() {
+        let access = access();
+        for number in 0..100_000_u32 {
+            fail(&access, &Ipv4Addr::from(number).to_string(), 1);
+        }
+        let counted = access.logins().failures.len();
+        assert!(counted <= FAILING_ADDRESSES_MAX + 1, "{counted}");
     }
 }

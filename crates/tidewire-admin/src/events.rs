@@ -94,3 +94,39 @@ const STREAM_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// Dashboards that listen at a time.
 const LISTENERS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use hyper::body::Body as _;
+
+    use super::*;
+
+    /// Whoever lost the right to listen is cut with the end of a stream.
+    #[test]
+    fn a_stream_ends_at_its_maximum_age_and_gives_its_place_back() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let newest = Sender::new(Bytes::new());
+        let places = Arc::new(Semaphore::new(1));
+        for (until, gets_more) in [
+            (Instant::now() + STREAM_AGE_MAX, true),
+            (Instant::now(), false),
+        ] {
+            let place = Arc::clone(&places).try_acquire_owned().unwrap();
+            let listener = newest.subscribe();
+            newest.send_replace(Bytes::from_static(b"data: 1\n\n"));
+            let mut body = Box::pin(Body::Events(next(listener, place, until)));
+            assert_eq!(places.available_permits(), 0);
+            let frame = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx));
+            let frame = runtime.block_on(frame);
+            assert_eq!(frame.is_some(), gets_more);
+            if !gets_more {
+                assert_eq!(places.available_permits(), 1, "the stream has ended");
+            }
+            drop(frame);
+            drop(body);
+            assert_eq!(places.available_permits(), 1);
+        }
+    }
+}

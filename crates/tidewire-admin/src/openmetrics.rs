@@ -1,6 +1,7 @@
 //! All counters in OpenMetrics, for Prometheus.
 //!
-//! Labels are lanes, reasons and kinds of memory, whose numbers are fixed when the server starts. No name that a peer chose is one.
+//! Labels are lanes, reasons and kinds of memory, whose numbers are fixed when the server starts. No name that a peer chose is one. The ids
+//! of other nodes are labels, too; operators choose them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use tidewire::backplane::{NodeFigures, PeerFigures};
 use tidewire::{CloseReason, DatagramDrop, DropReason, LaneFigures, Metrics};
 
 use crate::sampler::{ANSWER_TIME_MAX, Sampler};
@@ -54,6 +56,9 @@ impl Collector for Figures {
         out.reasons(&sum)?;
         out.lanes(&figures)?;
         out.memory(&sum, &figures)?;
+        if let Some(node) = sampler.node() {
+            out.node(&node)?;
+        }
         let open = sum.sessions_opened.saturating_sub(sum.sessions_closed());
         out.gauge("sessions_open", "Sessions that are open", open as f64)?;
         let is_ready = sampler.is_wanted() && figures.iter().all(Option::is_some);
@@ -130,6 +135,22 @@ impl Output<'_, '_> {
             ConstCounter::new(*seconds).encode(metric.encode_family(label)?)?;
         }
         Ok(())
+    }
+
+    fn node(&mut self, node: &NodeFigures) -> fmt::Result {
+        let help = "1 while the server is cut off from the other nodes";
+        self.gauge("node_cut_off", help, f64::from(u8::from(node.is_cut_off)))?;
+        let help = "Other nodes that live";
+        self.gauge("node_peers", help, node.peers.len() as f64)?;
+        let label = |peer: &PeerFigures| [("node", peer.id.clone())];
+        let lags = node.peers.iter();
+        let lags = lags.filter_map(|peer| Some((label(peer), peer.lag?.as_secs_f64())));
+        let help = "Time from a question to the answer of another node, when it was last asked";
+        self.gauges("node_lag_seconds", help, lags)?;
+        let lost = node.peers.iter().map(|peer| (label(peer), peer.lost));
+        let help = "Messages of another node that are missing";
+        let lost: Vec<_> = lost.collect();
+        self.owned_counter("node_lost", help, &lost)
     }
 
     fn memory(&mut self, sum: &Metrics, lanes: &[Option<LaneFigures>]) -> fmt::Result {

@@ -98,7 +98,7 @@ impl Routes {
             "/healthz" => return Ok(self.health(false).await),
             "/readyz" => return Ok(self.health(true).await),
             "/api/schema" => return Ok(page::schema()),
-            _ => self.access.check_token(&parts.headers)?,
+            _ => self.access.check_token(parts)?,
         }
         let query = parts.uri.query().unwrap_or_default().to_owned();
         let sampler = Arc::clone(&self.sampler);
@@ -147,10 +147,10 @@ impl Routes {
     async fn post(&self, parts: &Parts, path: &str, body: Incoming) -> Result<Answer, Refused> {
         if path == "/api/login" {
             let login: Login = read(body).await?;
-            let cookie = self.access.log_in(&login.token)?;
+            let cookie = self.access.log_in(&login.token, parts)?;
             return Ok(with_cookie(&cookie));
         }
-        self.access.check_token(&parts.headers)?;
+        self.access.check_token(parts)?;
         let close = path.strip_prefix("/api/sessions/");
         let close = close.and_then(|rest| rest.strip_suffix("/close"));
         if let Some(id) = close {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use tidewire::backplane::{NodeFigures, NodeReader};
 use tidewire::tls::TlsReloader;
 use tidewire::{
     CloseReason, DatagramDrop, DropReason, InspectError, Inspector, LaneFigures, Metrics,
@@ -23,6 +24,7 @@ pub(crate) struct Sampler {
     metrics: MetricsReader,
     pub(crate) inspector: Inspector,
     pub(crate) sessions: Sessions,
+    node: Option<NodeReader>,
     tls: Option<TlsReloader>,
     readiness: tidewire::Readiness,
     state: Mutex<State>,
@@ -67,6 +69,7 @@ impl Sampler {
             metrics: server.metrics_reader(),
             inspector: server.inspector(),
             sessions: server.sessions(),
+            node: server.node(),
             tls: server.tls_reloader(),
             readiness: server.readiness(),
             state: Mutex::new(State {
@@ -83,6 +86,11 @@ impl Sampler {
 
     pub(crate) fn metrics(&self) -> &MetricsReader {
         &self.metrics
+    }
+
+    /// The server's view of its cluster, if it is in one.
+    pub(crate) fn node(&self) -> Option<NodeFigures> {
+        self.node.as_ref().map(NodeReader::read)
     }
 
     pub(crate) fn expiry(&self) -> Option<SystemTime> {

@@ -170,8 +170,8 @@ impl Need {
     fn is_met(self, codec: &AnyCodec) -> bool {
         let mut probe = match self {
             Self::Methods => Message::with_id(Kind::Request, 0, 1, b""),
-            Self::Topics => Message::with_id(Kind::Subscribe, 0, 1, b""),
-            Self::Rooms => Message::with_id(Kind::Join, 0, 1, b""),
+            Self::Topics => Message::with_id(Kind::Subscribe, 0, 1, ANY_TOPIC),
+            Self::Rooms => Message::with_id(Kind::Join, 0, 1, NO_NAMES),
         };
         if self == Self::Methods {
             probe.name = "probe";
@@ -179,6 +179,12 @@ impl Need {
         codec.encode(&probe, &mut Vec::new()).is_ok()
     }
 }
+
+/// A subscription to all topics.
+const ANY_TOPIC: &[u8] = b"\0>";
+
+/// A join with two empty names.
+const NO_NAMES: &[u8] = &[0, 0];
 
 /// Whether an address is one of UDP.
 pub(crate) fn is_udp(address: &str) -> bool {
@@ -225,9 +231,9 @@ mod tests {
             let meets = |name: &&str| need.is_met(&AnyCodec::by_name(name).unwrap());
             AnyCodec::NAMES.into_iter().filter(meets).collect()
         };
-        assert_eq!(able(Need::Methods), ["tw1", "srmp-rpc", "uvrpc"]);
-        assert_eq!(able(Need::Topics), ["tw1"]);
-        assert_eq!(able(Need::Rooms), ["tw1"]);
+        assert_eq!(able(Need::Methods), ["tw1", "json", "srmp-rpc", "uvrpc"]);
+        assert_eq!(able(Need::Topics), ["tw1", "json"]);
+        assert_eq!(able(Need::Rooms), ["tw1", "json"]);
         let raw = AnyCodec::by_name("raw").unwrap();
         let error = Need::Methods.check(&raw, "a call").unwrap_err();
         assert_eq!(

@@ -22,6 +22,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use tidewire::auth::{TokenError, TokenFileError};
+use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
 use tidewire::tls::{TlsAlert, TlsFault};
 use tidewire::{
@@ -32,6 +33,8 @@ use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
 use tidewire_io::poller::PollerVariableError;
 use tidewire_io::socket::{BindError, SocketAddress, StreamConnectError};
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
+#[cfg(feature = "nats")]
+use tidewire_nats::NatsError;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::handshake::HandshakeError;
@@ -39,6 +42,7 @@ use tidewire_proto::layer::LayerError;
 use tidewire_proto::text::escaped;
 
 use crate::config::ConfigError;
+use crate::otlp::OtlpError;
 use crate::output::OutputError;
 use crate::tell::{Stream, tell};
 use crate::users::UsersError;
@@ -177,6 +181,7 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         if cause.is::<AddressError>()
             || cause.is::<PollerVariableError>()
             || cause.is::<LogError>()
+            || cause.is::<OtlpError>()
             || cause.is::<ConfigError>()
             || cause.is::<UsersError>()
             || cause.is::<TokenFileError>()
@@ -276,7 +281,23 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
             CONFIGURATION,
             "leave --poller and TIDEWIRE_POLLER out, and the best poller that works is taken",
         ),
+        ServeError::Backplane(error) => (classify_backplane(error), ""),
         _ => (OTHER, ""),
+    }
+}
+
+/// Classifies a cluster that a server cannot join. The texts have the remedies.
+fn classify_backplane(error: &BackplaneError) -> u8 {
+    match error {
+        #[cfg(feature = "nats")]
+        BackplaneError::Engine(cause) => match cause.downcast_ref() {
+            Some(NatsError::Unreachable { .. }) => UNREACHABLE,
+            Some(NatsError::Denied { .. }) => REFUSED,
+            _ => CONFIGURATION,
+        },
+        BackplaneError::Refused { .. } => REFUSED,
+        BackplaneError::Thread => OTHER,
+        _ => CONFIGURATION,
     }
 }
 

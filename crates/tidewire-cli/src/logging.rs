@@ -12,6 +12,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use tidewire::log::{Log, LogBuilder, LogControl, LogError, LogFormat};
 
+use crate::otlp::{OtlpArguments, SpanExport};
+
 /// The destination and the content of the log.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logging")]
@@ -41,9 +43,14 @@ pub(crate) struct LogArguments {
 }
 
 impl LogArguments {
-    /// Starts the log. `is_flag` means that the level comes from the command line, `default_level` is the command's
-    /// own.
-    pub(crate) fn start(&self, is_flag: bool, default_level: &str) -> Result<Log, LogError> {
+    /// Starts the log, and the export of spans if the command has one. `is_flag` means that the level comes from the command
+    /// line, `default_level` is the command's own.
+    pub(crate) fn start(
+        &self,
+        is_flag: bool,
+        default_level: &str,
+        spans: Option<&OtlpArguments>,
+    ) -> anyhow::Result<(Log, Option<SpanExport>)> {
         let (level, ignored) = self.level(is_flag, default_level);
         let mut builder = LogBuilder::new()
             .filter(&level)?
@@ -52,13 +59,16 @@ impl LogArguments {
         if let Some(path) = &self.log_file {
             builder = builder.file(path);
         }
-        let log = builder.start()?;
+        let (log, export) = match spans {
+            Some(spans) => spans.start(builder)?,
+            None => (builder.start()?, None),
+        };
         // A program has one log.
         let _ = CONTROL.set(log.control());
         if let Some(error) = ignored {
             tracing::warn!(%error, "RUST_LOG is ignored");
         }
-        Ok(log)
+        Ok((log, export))
     }
 
     /// Sets the level of the log that runs already.

@@ -18,6 +18,7 @@ mod failure;
 mod generate;
 mod load;
 mod logging;
+mod otlp;
 mod output;
 mod payload;
 mod ready;
@@ -45,6 +46,7 @@ use tidewire::log::Log;
 use tidewire_io::allocation::CountingAllocator;
 
 use logging::LogArguments;
+use otlp::SpanExport;
 
 /// Moves small messages fast over TCP, UDP and Unix sockets, and proves its numbers
 #[derive(Debug, Parser)]
@@ -57,7 +59,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a server until Ctrl-C.
-    Serve(serve::ServeArguments),
+    Serve(Box<serve::ServeArguments>),
     /// Talk to the people in a room of a chat server.
     Chat(chat::ChatArguments),
     /// Call a method of a server and print its reply.
@@ -107,20 +109,23 @@ static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator::over(MiMalloc
 fn main() -> ExitCode {
     // Wrong usage ends here with clap's exit code 2, which is also that of a wrong configuration.
     let matches = Arguments::command().get_matches();
-    let (arguments, log) = match prepare(matches) {
+    let (arguments, logging) = match prepare(matches) {
         Ok(prepared) => prepared,
         Err(error) => return failure::report(&error),
     };
     let result = run(arguments.command);
     let result = result.and_then(|code| Ok(output::check().map(|()| code)?));
-    if let Some(log) = log {
-        finish(log);
+    if let Some((log, export)) = logging {
+        finish(log, export);
     }
     result.unwrap_or_else(|error| failure::report(&error))
 }
 
+/// The log of a command, and its export of spans.
+type Logging = (Log, Option<SpanExport>);
+
 /// Reads the configuration file, if there is one, and starts the log, if the command has one.
-fn prepare(mut matches: ArgMatches) -> anyhow::Result<(Arguments, Option<Log>)> {
+fn prepare(mut matches: ArgMatches) -> anyhow::Result<(Arguments, Option<Logging>)> {
     let file = matches
         .subcommand_matches("serve")
         .and_then(|serve| serve.get_one::<std::path::PathBuf>("config"));
@@ -134,8 +139,12 @@ fn prepare(mut matches: ArgMatches) -> anyhow::Result<(Arguments, Option<Log>)> 
     let is_flag = matches.subcommand().is_some_and(|(_, command)| {
         command.value_source("log_level") == Some(ValueSource::CommandLine)
     });
-    let log = log.start(is_flag, default_level)?;
-    Ok((arguments, Some(log)))
+    let spans = match &arguments.command {
+        Command::Serve(serve) => Some(&serve.otlp),
+        _ => None,
+    };
+    let logging = log.start(is_flag, default_level, spans)?;
+    Ok((arguments, Some(logging)))
 }
 
 /// Parses the command line once more, with the file's values for flags that are left out.
@@ -183,8 +192,13 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes the waiting lines of the log, and reports lost ones.
-fn finish(log: Log) {
+/// Exports the waiting spans and writes the waiting lines of the log, and reports lost ones.
+fn finish(log: Log, export: Option<SpanExport>) {
+    // The export logs how it goes.
+    if let Some(text) = export.and_then(otlp::finish) {
+        // If stderr is closed or blocked, no error can be reported.
+        let _ = tell::tell(tell::Stream::Error, text.into());
+    }
     let metrics = log.finish();
     if metrics.dropped + metrics.failed > 0 {
         let text = format!(

@@ -99,6 +99,11 @@ impl SecurityArguments {
         })
     }
 
+    /// Whether a name is given that the certificate must have.
+    pub(crate) fn has_server_name(&self) -> bool {
+        self.server_name.is_some()
+    }
+
     /// The first flag of TLS that is given.
     fn tls_flag(&self) -> Option<&'static str> {
         let given = [
@@ -169,8 +174,7 @@ impl SecurityArguments {
         };
         if !codec.begins_with_hello() {
             let what = format!("codec {} has no place for a token", codec.name());
-            let remedy =
-                "use --codec tw1, or let the server know this client by its address or Unix user";
+            let remedy = "use --codec tw1 or json, or let the server know this client by its address or Unix user";
             return Err(Failure::configuration(what, remedy).into());
         }
         Ok(match file.as_os_str() == "-" {

@@ -4,9 +4,6 @@
 //! multiple of what is measured. So they are known of the instrument's own lanes, and of a server that can be asked: one
 //! that this program has started. Of any other they are not known, and the report says so.
 
-use std::fmt;
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use tidewire::Metrics;
 use tidewire_io::allocation::is_counting;
@@ -50,29 +47,6 @@ impl LaneAccount {
             allocations: known(self.allocations, other.allocations),
             allocated_bytes: known(self.allocated_bytes, other.allocated_bytes),
         }
-    }
-}
-
-/// A way to ask the server for its account. It is asked at both ends of the steady window, by the coordinator, and may
-/// take a moment.
-#[derive(Clone)]
-pub struct ServerProbe(Arc<dyn Fn() -> Option<LaneAccount> + Send + Sync>);
-
-impl ServerProbe {
-    /// Asks by calling this, which gives nothing if the server does not answer.
-    pub fn new(ask: impl Fn() -> Option<LaneAccount> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(ask))
-    }
-
-    /// The server's account, if it tells.
-    pub fn ask(&self) -> Option<LaneAccount> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for ServerProbe {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("ServerProbe").finish_non_exhaustive()
     }
 }
 

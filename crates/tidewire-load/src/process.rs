@@ -35,6 +35,16 @@ impl ProcessSample {
         Self::read("/proc/self")
     }
 
+    /// This one, with what an earlier process has used in its place.
+    #[must_use]
+    pub fn after(&self, earlier: &Self) -> Self {
+        Self {
+            cpu_secs: self.cpu_secs + earlier.cpu_secs,
+            rss_bytes_max: self.rss_bytes_max.max(earlier.rss_bytes_max),
+            ..*self
+        }
+    }
+
     /// Processor time spent between an earlier sample of the same process and this one, in seconds.
     pub fn cpu_secs_since(&self, earlier: &Self) -> f64 {
         self.cpu_secs - earlier.cpu_secs

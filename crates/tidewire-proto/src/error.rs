@@ -38,6 +38,9 @@ pub enum DecodeError {
     /// The frame's own structure is broken, so not even its kind is known.
     #[error("malformed frame")]
     MalformedFrame,
+    /// The line is no message of the codec `json`.
+    #[error(transparent)]
+    Json(crate::json::JsonFault),
 }
 
 /// This codec cannot express the message. Nothing was written.

@@ -4,12 +4,14 @@
 //! and limits. Nothing here touches a socket, a clock, a thread or a source of randomness: time and seeds
 //! are arguments, so every behaviour can be replayed from a test.
 
+pub mod backplane;
 pub mod body;
 pub mod codec;
 pub mod connection;
 pub mod correlate;
 pub mod error;
 pub mod handshake;
+mod json;
 pub mod layer;
 pub mod limits;
 pub mod message;

@@ -31,5 +31,9 @@ pub const TOPIC_BYTES_MAX: usize = 255;
 /// 16 is twice the depth of the deepest naming schemes in use.
 pub const TOPIC_SEGMENTS_MAX: usize = 16;
 
+/// Longest address of another server in a go-away. With the longest text the frame has 506 bytes, which fit the smallest frame limit
+/// that a peer may announce.
+pub const MOVED_ADDRESS_BYTES_MAX: usize = 240;
+
 /// Longest human-readable reason in error, go-away and agent fields.
 pub const TEXT_BYTES_MAX: usize = 255;

@@ -1,5 +1,9 @@
 //! The decoded unit of work: the message that a codec decodes and a service receives.
 
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
 /// The purpose of a frame. The numbers are those of the native protocol (`docs/protocol.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -42,11 +46,13 @@ pub enum Kind {
     Pong = 18,
     /// The sender of this frame will close. The payload has the reason.
     GoAway = 19,
+    /// The next message of a channel follows the position in the payload.
+    Position = 20,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Hello,
         Self::Welcome,
         Self::Request,
@@ -66,6 +72,7 @@ impl Kind {
         Self::Ping,
         Self::Pong,
         Self::GoAway,
+        Self::Position,
     ];
 
     /// Returns the kind with this number on the wire, if there is one.
@@ -114,6 +121,12 @@ pub const FLAG_PRIVATE: u8 = 0b0000_0001;
 /// A flag on a frame whose payload starts with a name: of a method, on a `Request` or `OneWay`, or of a topic, on a
 /// `Publish` or `Deliver`. Messages never have the flag, because they have the name itself.
 pub const FLAG_NAMED: u8 = 0b0000_0010;
+
+/// A flag on a `GoAway` whose payload has the address of another server; see [`MovedBody`](crate::body::MovedBody).
+pub const FLAG_MOVED: u8 = 0b0000_0001;
+/// A flag on a frame that carries a [`Position`], or the offset of one: see [`Since`](crate::body::Since),
+/// [`RecoveryBody`](crate::body::RecoveryBody) and [`split_delivery`](crate::body::split_delivery).
+pub const FLAG_POSITION: u8 = 0b0000_0100;
 
 /// One decoded frame. The payload borrows the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +186,37 @@ impl<'a> Message<'a> {
 /// The number of a room member, unique in a server while the member is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u32);
+
+/// The position of a message in the history of its room or topic.
+///
+/// Offsets count from 1 without holes. The epoch is another one when a history has lost messages that it should have
+/// kept, for example because the server started anew. Offsets of different epochs cannot be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// The epoch of the history.
+    pub epoch: u64,
+    /// The number of the message in its epoch; 0 stands for the place before the first one.
+    pub offset: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.epoch, self.offset)
+    }
+}
+
+impl FromStr for Position {
+    type Err = ParseIntError;
+
+    /// Reads an epoch and an offset with a colon between them, as [`Display`](fmt::Display) writes them.
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        let (epoch, offset) = text.split_once(':').unwrap_or((text, ""));
+        Ok(Self {
+            epoch: epoch.parse()?,
+            offset: offset.parse()?,
+        })
+    }
+}
 
 /// The information of a presence frame about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

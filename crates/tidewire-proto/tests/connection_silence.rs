@@ -9,11 +9,13 @@ const SECOND: u64 = 1_000_000_000;
 fn rules(codec: &AnyCodec, receive_timeout_ns: u64) -> Rules {
     Rules {
         begins_with_hello: false,
+        hello_is_optional: false,
         authenticates: false,
         has_pings: codec.has_pings(),
         has_go_away: codec.has_go_away(),
         frame_bytes_max: 4096,
         handshake_timeout_ns: 5 * SECOND,
+        first_frame_timeout_ns: 5 * SECOND,
         idle_timeout_ns: 1_200 * SECOND,
         receive_timeout_ns,
         heartbeat_ns: 0,

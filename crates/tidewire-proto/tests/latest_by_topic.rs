@@ -96,7 +96,7 @@ impl Peer {
     /// Runs one write of at most `room` bytes, like a lane.
     fn flush(&mut self, feed: &mut Feed, mut room: usize, step: usize) {
         let log = &mut feed.log;
-        if self.subscriber.is_conflated() {
+        if self.subscriber.is_off_log() {
             self.subscriber.conflate(log, topic_of);
             if self.output.len() < step {
                 let (lost, output) = (&mut self.lost, &mut self.output);
@@ -239,7 +239,7 @@ fn topics_come_in_the_order_of_their_last_updates() {
     let heard = peer.heard().into_iter().map(|number| feed.topics[number]);
     assert_eq!(heard.collect::<Vec<_>>(), [1, 4, 2, 3, 5]);
     assert_eq!((peer.lost, peer.delivered), (3, 5));
-    assert!(!peer.subscriber.is_conflated());
+    assert!(!peer.subscriber.is_off_log());
     assert_eq!(peer.subscriber.detach(&mut feed.log), 0);
 }
 

@@ -3,14 +3,17 @@
 use std::collections::BTreeSet;
 
 use tidewire_proto::body::{
-    ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, PresenceBody,
-    RoomCall, Roster, SubscribeBody,
+    ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, MovedBody,
+    PositionBody, PresenceBody, Recovery, RecoveryBody, RoomCall, Roster, Since, SubscribeBody,
+    split_delivery,
 };
 use tidewire_proto::codec::{ChatMessage, Codec, Decoded, Lines, Presence, Tw1};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{FEATURE_RENEWAL, Hello, Welcome};
 use tidewire_proto::limits;
-use tidewire_proto::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
+use tidewire_proto::message::{
+    FLAG_MOVED, FLAG_POSITION, FLAG_PRIVATE, Kind, MemberId, Message, Position, PresenceEvent,
+};
 use tidewire_proto::room::Policy;
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
@@ -125,7 +128,73 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         frame(K::GoAway, 0, 0, |out| shutdown.encode(out)),
     ]);
     list.extend(credential_examples());
+    list.extend(position_examples());
     list
+}
+
+fn position_examples() -> Vec<(Kind, Vec<u8>)> {
+    use Kind as K;
+    const POSITION: Position = Position {
+        epoch: 7,
+        offset: 300,
+    };
+    let flagged = |kind, channel, id, body: &dyn Fn(&mut Vec<u8>)| {
+        let mut payload = Vec::new();
+        body(&mut payload);
+        let message = Message::with_id(kind, channel, id, &payload);
+        let flags = FLAG_POSITION;
+        (kind, encoded(&Message { flags, ..message }))
+    };
+    let deliver = |offset, message: &Message<'_>| {
+        let mut out = Vec::new();
+        Tw1::encode_delivery_at(offset, message, &mut out).expect("fits");
+        (K::Deliver, out)
+    };
+    let temp = |out: &mut Vec<u8>| {
+        let (policy, pattern) = (None, "temp");
+        SubscribeBody { policy, pattern }.encode(out);
+    };
+    let reply = |offset, recovery, out: &mut Vec<u8>| {
+        let position = Position { offset, ..POSITION };
+        RecoveryBody { position, recovery }.encode(out);
+    };
+    vec![
+        flagged(K::Join, 0, 1, &|out| {
+            Since::Position(POSITION).encode(out);
+            let (room, name) = ("lobby", "ada");
+            JoinBody { room, name }.encode(out).expect("fits");
+        }),
+        flagged(K::Reply, ROOM, 1, &|out| {
+            let (member, members) = (ADA, 2);
+            JoinedBody { member, members }.encode(out);
+            reply(300, Recovery::Recovered, out);
+        }),
+        deliver(
+            301,
+            &Message::with_id(K::Deliver, ROOM, BOB.0, b"hi").with_name("bob"),
+        ),
+        deliver(303, &Message::with_id(K::Deliver, ROOM, BOB.0, b"ho")),
+        flagged(K::Subscribe, 0, 8, &|out| {
+            Since::Position(POSITION).encode(out);
+            temp(out);
+        }),
+        flagged(K::Reply, 6, 8, &|out| {
+            reply(302, Recovery::Missing(Some(2)), out);
+        }),
+        flagged(K::Subscribe, 0, 11, &|out| {
+            Since::Last(10).encode(out);
+            temp(out);
+        }),
+        flagged(K::Reply, 6, 11, &|out| reply(292, Recovery::NotAsked, out)),
+        deliver(303, &Message::new(K::Deliver, 6, b"21C")),
+        frame(K::Position, ROOM, 0, |out| {
+            let position = Position {
+                epoch: 8,
+                offset: 0,
+            };
+            PositionBody { position }.encode(out);
+        }),
+    ]
 }
 
 fn credential_examples() -> Vec<(Kind, Vec<u8>)> {
@@ -158,7 +227,24 @@ fn credential_examples() -> Vec<(Kind, Vec<u8>)> {
         (K::Welcome, answer),
         frame(K::Error, 0, 4, |out| forbidden.encode(out)),
         frame(K::GoAway, 0, 0, |out| expired.encode(out)),
+        moved_example(),
     ]
+}
+
+fn moved_example() -> (Kind, Vec<u8>) {
+    let mut body = Vec::new();
+    MovedBody {
+        code: GoAwayCode::Shutdown,
+        address: "tcp://b:1",
+        text: "bye",
+    }
+    .encode(&mut body)
+    .expect("fits");
+    let message = Message {
+        flags: FLAG_MOVED,
+        ..Message::new(Kind::GoAway, 0, &body)
+    };
+    (Kind::GoAway, encoded(&message))
 }
 
 fn topic_examples() -> Vec<(Kind, Vec<u8>)> {
@@ -252,54 +338,78 @@ fn decoded(frame: &[u8]) -> Message<'_> {
 
 /// Decodes the documented body of this kind, and encodes it again.
 fn reencoded_body(message: &Message<'_>) -> Vec<u8> {
-    let payload = message.payload;
     let mut out = Vec::new();
+    let (since, mut payload) = match message.kind {
+        Kind::Join | Kind::Subscribe => Since::split(message).expect("a position"),
+        _ => (None, message.payload),
+    };
+    let mut recovery = None;
+    if let Some(since) = since {
+        since.encode(&mut out);
+    } else if message.kind == Kind::Reply {
+        (payload, recovery) = RecoveryBody::split(message).expect("a recovery");
+    } else if let (Kind::Deliver, Ok((Some(offset), rest))) =
+        (message.kind, split_delivery(message))
+    {
+        out.extend_from_slice(&offset.to_le_bytes());
+        payload = rest;
+    }
+    reencode_fields(message, payload, recovery.is_none(), &mut out);
+    if let Some(recovery) = recovery {
+        recovery.encode(&mut out);
+    }
+    out
+}
+
+fn reencode_fields(message: &Message<'_>, payload: &[u8], may_be_roster: bool, out: &mut Vec<u8>) {
     let header_bytes = 8;
     match message.kind {
         Kind::Hello => {
             let hello = Hello::decode(payload).expect("a hello");
-            hello.encode_frame(&mut out).expect("fits");
+            hello.encode_frame(out).expect("fits");
             out.drain(..header_bytes);
         }
         Kind::Welcome => {
             let welcome = Welcome::decode(payload).expect("a welcome");
-            welcome.encode_frame(&mut out).expect("fits");
+            welcome.encode_frame(out).expect("fits");
             out.drain(..header_bytes);
         }
         Kind::Request if message.name.is_empty() && !payload.is_empty() => {
             let call = RoomCall::decode(payload).expect("a room call");
-            call.encode(&mut out).expect("fits");
+            call.encode(out).expect("fits");
         }
         Kind::Reply if message.id == 1 => {
             let joined = JoinedBody::decode(payload).expect("an answer to join");
-            joined.encode(&mut out);
+            joined.encode(out);
         }
-        Kind::Reply => {
+        Kind::Reply if may_be_roster => {
             for (member, name) in Roster::decode(payload).expect("a roster") {
-                Roster::push_entry(member, name, &mut out).expect("fits");
+                Roster::push_entry(member, name, out).expect("fits");
             }
         }
-        Kind::Error => ErrorBody::decode(payload)
-            .expect("an error")
-            .encode(&mut out),
+        Kind::Error => ErrorBody::decode(payload).expect("an error").encode(out),
         Kind::Join => {
             let join = JoinBody::decode(payload).expect("a join");
-            join.encode(&mut out).expect("fits");
+            join.encode(out).expect("fits");
         }
         Kind::Subscribe => SubscribeBody::decode(payload)
             .expect("a subscription")
-            .encode(&mut out),
+            .encode(out),
         Kind::Presence => {
             let presence = PresenceBody::decode(payload).expect("a presence");
-            presence.encode(&mut out).expect("fits");
+            presence.encode(out).expect("fits");
         }
-        Kind::Gap => GapBody::decode(payload).expect("a gap").encode(&mut out),
-        Kind::GoAway => GoAwayBody::decode(payload)
-            .expect("a go-away")
-            .encode(&mut out),
+        Kind::Gap => GapBody::decode(payload).expect("a gap").encode(out),
+        Kind::GoAway if message.flags & FLAG_MOVED != 0 => MovedBody::of(message)
+            .expect("a go-away with an address")
+            .encode(out)
+            .expect("fits"),
+        Kind::Position => PositionBody::decode(payload)
+            .expect("a position")
+            .encode(out),
+        Kind::GoAway => GoAwayBody::decode(payload).expect("a go-away").encode(out),
         _ => out.extend(payload),
     }
-    out
 }
 
 #[test]

@@ -92,7 +92,9 @@ impl Peer {
                 self.delivered += before - subscriber.messages_behind(log) - dropped;
                 true
             }
-            Verdict::Disconnect | Verdict::Block | Verdict::Conflate => false,
+            Verdict::Disconnect | Verdict::Block | Verdict::Conflate | Verdict::Replay { .. } => {
+                false
+            }
         }
     }
 

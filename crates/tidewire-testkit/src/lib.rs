@@ -5,6 +5,7 @@
 //! what a foreign program sees. Rejected: simulated sockets, because the suite compares the four pollers; and sleeping
 //! until things happen: every wait here is for a condition, with a deadline that fails with its description.
 
+pub mod backplane;
 pub mod certificates;
 pub mod conformance;
 mod datagram_wire;
@@ -15,6 +16,7 @@ mod harness;
 pub mod jwt;
 mod layered_wire;
 pub mod logs;
+mod nats;
 pub mod page;
 mod peer;
 mod ring_wire;
@@ -27,6 +29,7 @@ mod xor_layer;
 pub use datagram_wire::DatagramWire;
 pub use harness::{TestServer, assert_conserved};
 pub use layered_wire::LayeredWire;
+pub use nats::NatsServer;
 pub use peer::{Heard, Peer, challenge_answer, hello_frame};
 pub use ring_wire::RingWire;
 pub use terminal::open_terminal;

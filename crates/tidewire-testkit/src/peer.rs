@@ -29,7 +29,7 @@ pub struct Peer {
 pub enum Heard {
     /// A member sent a message.
     Message {
-        /// The author; `#number` if the native protocol never sent the name.
+        /// The author; `#number` if the native protocol never sent the name, in presence or in the message itself.
         from: String,
         /// The message.
         payload: Vec<u8>,
@@ -57,7 +57,11 @@ impl Peer {
     pub fn greet(wire: Wire, codec: &AnyCodec) -> Self {
         let mut peer = Self::silent(wire, codec);
         if codec.begins_with_hello() {
-            peer.write(&hello_frame());
+            let mut body = Vec::new();
+            hello()
+                .encode(&mut body)
+                .expect("a hello within its limits");
+            peer.send(&Message::new(Kind::Hello, 0, &body));
             let mut welcome = peer.receive().expect("a welcome, not the end");
             if welcome.kind == Kind::Ping && peer.wire.preserves_boundaries() {
                 peer.wire
@@ -198,6 +202,9 @@ impl Peer {
         loop {
             match self.codec.decode(&self.input[self.used..], FRAME_BYTES_MAX) {
                 Ok(Decoded::Frame { message, consumed }) => {
+                    let mut scratch = Vec::new();
+                    let message = self.codec.translate(message, &mut scratch);
+                    let message = message.expect("a message of the codec");
                     let message = OwnedMessage::from(message);
                     self.used += consumed;
                     return Some(message);
@@ -403,11 +410,12 @@ impl Peer {
     fn understand_tw1(&mut self, message: OwnedMessage) -> Heard {
         match message.kind {
             Kind::Deliver => Heard::Message {
-                from: self
-                    .names
-                    .get(&message.id)
-                    .cloned()
-                    .unwrap_or_else(|| format!("#{}", message.id)),
+                from: match self.names.get(&message.id) {
+                    Some(name) => name.clone(),
+                    None if message.name.is_empty() => format!("#{}", message.id),
+                    // Members of rooms that are too large for presence have their names in their messages.
+                    None => message.name.clone(),
+                },
                 private: message.flags & FLAG_PRIVATE != 0,
                 payload: message.payload,
             },
@@ -461,6 +469,12 @@ impl Peer {
 #[must_use]
 pub fn hello_frame() -> Vec<u8> {
     let mut frame = Vec::new();
+    let encoded = hello().encode_frame(&mut frame);
+    encoded.expect("a hello within its limits");
+    frame
+}
+
+fn hello() -> Hello<'static> {
     Hello {
         version: PROTOCOL_VERSION,
         features: 0,
@@ -468,9 +482,6 @@ pub fn hello_frame() -> Vec<u8> {
         credentials: &[],
         agent: "testkit",
     }
-    .encode_frame(&mut frame)
-    .expect("a hello within its limits");
-    frame
 }
 
 /// Returns a native client's answer to the challenge of a server over UDP: a pong and its hello once more, in one

@@ -15,6 +15,7 @@
 //! ```
 
 pub use tidewire_proto::body::{
-    ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, NameError, PresenceBody, SubscribeBody,
-    displayed_name, name_skeleton, validate_name,
+    ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, NameError, PresenceBody, Recovery,
+    RecoveryBody, Roster, RosterEntries, SubscribeBody, displayed_name, name_skeleton,
+    validate_name,
 };

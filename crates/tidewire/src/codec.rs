@@ -17,9 +17,10 @@
 
 pub use tidewire_proto::codec::contract;
 pub use tidewire_proto::codec::{
-    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout,
-    InvalidParameter, LengthField, LengthSize, Lines, MethodCase, PayloadKind, Presence, Raw,
-    RequestIds, RpcPayload, Srmp, SrmpRpc, Subscription, Tw1, Uvrpc,
+    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FieldName,
+    FrameLayout, InvalidParameter, Json, JsonFault, JsonField, JsonKind, LengthField, LengthSize,
+    Lines, MethodCase, PayloadKind, Presence, Raw, RequestIds, RoomReply, RpcPayload, Srmp,
+    SrmpRpc, Subscription, Tw1, Uvrpc,
 };
 pub use tidewire_proto::error::{DecodeError, EncodeError};
 pub use tidewire_proto::message::FLAG_PRIVATE;

@@ -1,5 +1,8 @@
 //! The settings of a server. All its lanes share them, and none changes them.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use thiserror::Error;
 use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::socket::SocketOptions;
@@ -17,7 +20,10 @@ pub(crate) struct Config {
     pub(crate) codec: AnyCodec,
     pub(crate) limits: Limits,
     /// Largest frame of a room or topic, in bytes. It leaves room for the header that a subscriber's frame has.
-    pub(crate) shared_frame_bytes_max: usize,
+    /// 0 while the server is cut off from other nodes and refuses such messages for this reason.
+    pub(crate) shared_frame_bytes_max: AtomicUsize,
+    /// The value of `shared_frame_bytes_max` while nothing is refused.
+    pub(crate) shared_frame_bytes: usize,
     /// The settings of all connections.
     pub(crate) rules: Rules,
     /// The rate limit of each session.
@@ -31,6 +37,10 @@ pub(crate) struct Config {
     pub(crate) trusts_datagram_peers: bool,
     /// The maximum age of connections that the server accepts. `None` for any age.
     pub(crate) age: Option<ConnectionAge>,
+    /// Whether the connections that lanes make ask for the address of another server when theirs drains.
+    pub(crate) follows_moves: bool,
+    /// The address of the server that clients are sent to, once this one drains.
+    pub(crate) successor: OnceLock<String>,
     /// Options of the connections that lanes make.
     pub(crate) socket_options: SocketOptions,
     /// Options of the server's UDP sockets and of those that lanes open.
@@ -63,22 +73,39 @@ impl ConnectionAge {
 const JITTER_PARTS: u64 = 10;
 
 impl Config {
+    /// Refuses all messages of rooms and topics, or accepts them again.
+    pub(crate) fn refuse_shared(&self, refuses: bool) {
+        let limit = if refuses { 0 } else { self.shared_frame_bytes };
+        self.shared_frame_bytes_max.store(limit, Ordering::Relaxed);
+    }
+
     /// Checks that a payload with `overhead_bytes` around it fits a frame that all subscribers of a room or topic get.
     #[inline]
     pub(crate) fn check_shared_frame(
         &self,
         payload_bytes: usize,
         overhead_bytes: usize,
-    ) -> Result<(), EncodeError> {
-        let limit = self.shared_frame_bytes_max;
+    ) -> Result<(), SharedFrameError> {
+        let limit = self.shared_frame_bytes_max.load(Ordering::Relaxed);
         if payload_bytes + overhead_bytes <= limit {
             return Ok(());
         }
-        Err(EncodeError::PayloadTooLarge {
+        if limit == 0 {
+            return Err(SharedFrameError::CutOff);
+        }
+        Err(SharedFrameError::TooLarge(EncodeError::PayloadTooLarge {
             bytes: payload_bytes as u64,
             limit: limit.saturating_sub(overhead_bytes) as u64,
-        })
+        }))
     }
+}
+
+/// A message of a room or topic is refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SharedFrameError {
+    TooLarge(EncodeError),
+    /// The server is cut off from other nodes, and was told to refuse messages then.
+    CutOff,
 }
 
 /// The codec lacks a feature that a policy for slow subscribers needs.
@@ -207,8 +234,8 @@ mod tests {
             let policies = Policies::of(codec);
             for policy in Policy::ALL {
                 let name = codec.name();
-                let can_announce = matches!(name, "tw1" | "lines") || !policy.drops();
-                let has_topics = name == "tw1" || codec.registers_subscribers();
+                let can_announce = matches!(name, "tw1" | "lines" | "json") || !policy.drops();
+                let has_topics = matches!(name, "tw1" | "json") || codec.registers_subscribers();
                 let can_tell_apart = policy != Policy::ConflateByTopic || has_topics;
                 let checked = policies.check(policy);
                 assert_eq!(

@@ -62,13 +62,17 @@
 //! level debug; `receive`, `handle` and `send` are at level trace, with one `handle` per message within its `receive`. They
 //! carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without the feature they are
 //! not compiled in.
+//!
+//! `otlp`: exports these spans to a collector of OpenTelemetry, with the module `otlp`. It brings `trace`, `log` and some twenty crates.
 
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod address;
 pub mod auth;
+pub mod backplane;
 pub mod body;
+mod broker;
 mod client;
 pub mod codec;
 mod config;
@@ -93,7 +97,10 @@ pub mod typed;
 pub mod websocket;
 mod workers;
 
-pub use address::{Address, AddressError, Endpoint, InprocName, WebSocketEndpoint};
+pub use address::{
+    Address, AddressError, Endpoint, InprocName, Successor, SuccessorError, WebSocketEndpoint,
+};
+pub use broker::Position;
 pub use client::{
     Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, ConnectError, Connecting,
     Disconnected, Event, Events, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError,
@@ -106,6 +113,8 @@ pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, Wh
 pub use mailbox::EnqueueError;
 #[cfg(feature = "log")]
 pub use observe::log;
+#[cfg(feature = "otlp")]
+pub use observe::otlp;
 pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use room::{
     History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, RoomFigures,

@@ -209,11 +209,18 @@ impl Limits {
         let has_pings = codec.has_pings();
         Rules {
             begins_with_hello: codec.begins_with_hello(),
+            hello_is_optional: codec.hello_is_optional(),
             authenticates: false,
             has_pings,
             has_go_away: codec.has_go_away(),
             frame_bytes_max: self.frame_bytes_max,
             handshake_timeout_ns: nanoseconds(self.handshake_timeout),
+            // Without a hello a person types the first frame.
+            first_frame_timeout_ns: nanoseconds(if codec.hello_is_optional() {
+                self.handshake_timeout.max(self.login_timeout)
+            } else {
+                self.handshake_timeout
+            }),
             idle_timeout_ns: nanoseconds(if has_pings {
                 self.idle_timeout
             } else {
@@ -279,6 +286,23 @@ pub(crate) const LOG_QUEUE_LINES_MAX: usize = 16_384;
 /// up, and short enough for a person who has pressed Ctrl-C.
 #[cfg(feature = "log")]
 pub(crate) const LOG_STALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Spans that may wait to be exported. At about 1 KB each they are some 8 MB, and they hold 16,000 spans a second between two
+/// batches.
+#[cfg(feature = "otlp")]
+pub(crate) const OTLP_QUEUE_SPANS_MAX: usize = 8_192;
+
+/// Spans of one request to a collector: some 150 KB, as exporters of OpenTelemetry send them.
+#[cfg(feature = "otlp")]
+pub(crate) const OTLP_BATCH_SPANS_MAX: usize = 512;
+
+/// The longest time of one request to a collector. Spans of a busy server fill the queue in that time.
+#[cfg(feature = "otlp")]
+pub(crate) const OTLP_POST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest time for which the end of an export waits for the collector: as for [`LOG_STALL_TIMEOUT`].
+#[cfg(feature = "otlp")]
+pub(crate) const OTLP_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Converts a duration to nanoseconds, as the lanes' clock counts. A duration that does not fit becomes the longest
 /// one, because people write centuries to switch a limit off.

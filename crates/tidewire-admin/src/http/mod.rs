@@ -8,7 +8,7 @@ mod stream;
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -26,6 +26,10 @@ pub(crate) use answer::{Answer, Body, EventFrames, answer, bytes, failure, json,
 use stream::TimedStream;
 
 pub(crate) type Request = hyper::Request<Incoming>;
+
+/// The address that a request came from, in its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
 /// The pages of a server.
 pub(crate) trait Site: Send + Sync + 'static {
@@ -153,9 +157,10 @@ async fn accept<S: Site>(listener: tokio::net::TcpListener, site: Arc<S>, stall_
             return;
         };
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let stream = TimedStream::new(stream, stall_max);
-                tokio::spawn(serve(stream, Arc::clone(&site), place));
+                let peer = PeerAddress(peer.ip().to_canonical());
+                tokio::spawn(serve(stream, peer, Arc::clone(&site), place));
             }
             Err(error) => {
                 if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
@@ -168,8 +173,14 @@ async fn accept<S: Site>(listener: tokio::net::TcpListener, site: Arc<S>, stall_
     }
 }
 
-async fn serve<S: Site>(stream: TimedStream, site: Arc<S>, _place: OwnedSemaphorePermit) {
-    let service = service_fn(move |request| {
+async fn serve<S: Site>(
+    stream: TimedStream,
+    peer: PeerAddress,
+    site: Arc<S>,
+    _place: OwnedSemaphorePermit,
+) {
+    let service = service_fn(move |mut request: Request| {
+        request.extensions_mut().insert(peer);
         let answered = Arc::clone(&site).answer(request);
         async move { Ok::<_, std::convert::Infallible>(answered.await) }
     });

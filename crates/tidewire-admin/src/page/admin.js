@@ -300,7 +300,8 @@ function table(element, columns, rows, none, sort) {
   const focused = element.contains(document.activeElement) ? document.activeElement.dataset.close : undefined;
   const next = [make("thead", {}, head), make("tbody", {}, ...body)];
   fill(element, next, (it) => it);
-  if (focused) [...element.querySelectorAll("button")].find((it) => it.dataset.close === focused)?.focus();
+  // The session of the button may have ended. Then the focus stays at the table.
+  if (focused) ([...element.querySelectorAll("button")].find((it) => it.dataset.close === focused) ?? element.closest(".scroll")).focus();
 }
 
 function closeButton(session) {
@@ -351,8 +352,11 @@ async function loadList() {
   $("found").textContent = list.search === "" ? `${whole.format(page.total)} ${list.kind}` : `${whole.format(page.found)} of ${whole.format(page.total)} ${list.kind}`;
   const last = Math.min(page.found, page.offset + page.entries.length);
   $("page").textContent = page.found === 0 ? "" : `${whole.format(page.offset + 1)} to ${whole.format(last)}`;
+  const pager = document.activeElement;
   $("previous").disabled = page.offset === 0;
   $("next").disabled = last >= page.found;
+  // A button that cannot be used any more loses the focus, which goes to the entries that it brought.
+  if (pager.disabled) $("entries").closest(".scroll").focus();
 }
 
 function choose(kind) {

@@ -1,7 +1,7 @@
 //! The JSON and what may be done, against the schema that the server itself serves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tidewire::{Chat, Client, Event, Policy, Server};
@@ -152,6 +152,61 @@ fn readiness_ends_with_the_drain_and_health_with_the_lanes() {
         answer.starts_with("HTTP/1.1 503").then_some(())
     };
     wait_until("the lanes have ended", ended);
+}
+
+/// The walk over sessions is made in parts, and sessions come and go between them.
+#[test]
+fn pages_are_whole_while_sessions_close() {
+    const STAY: usize = 300;
+    let server = Server::builder()
+        .listen("inproc://walked")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let site = Site::beside(server, Settings::default());
+    let connect = |name: &str| {
+        let client = Client::connect("inproc://walked").wait().unwrap();
+        client.join("lobby", name).wait().unwrap();
+        client
+    };
+    let staying: Vec<Client> = (0..STAY)
+        .map(|it| connect(&format!("stays-{it:03}")))
+        .collect();
+    let ends = Arc::new(AtomicBool::new(false));
+    let churn = {
+        let ends = Arc::clone(&ends);
+        std::thread::spawn(move || {
+            let mut rounds = 0_u32;
+            while !ends.load(Ordering::SeqCst) {
+                let leaving: Vec<Client> = (0..20)
+                    .map(|_| Client::connect("inproc://walked").wait().unwrap())
+                    .collect();
+                drop(leaving);
+                rounds += 1;
+            }
+            rounds
+        })
+    };
+    for _ in 0..10 {
+        let page = site.json("/api/sessions?search=stays-&sort=name&order=asc&limit=1000");
+        let names: Vec<_> = page["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["name"].as_str().unwrap().to_owned())
+            .collect();
+        let expected: Vec<_> = (0..STAY).map(|it| format!("stays-{it:03}")).collect();
+        assert_eq!(names, expected, "each that stays is there, and once");
+        check(&site, "sessions", &page);
+    }
+    ends.store(true, Ordering::SeqCst);
+    assert!(churn.join().unwrap() > 0);
+    drop(staying);
+    let metrics = wait_until("all have left", || {
+        let metrics = site.server.metrics();
+        (metrics.sessions_opened == metrics.sessions_closed()).then_some(metrics)
+    });
+    assert!(metrics.sessions_opened >= STAY as u64);
 }
 
 #[test]

@@ -341,6 +341,26 @@ fn connections_that_send_nothing_do_not_keep_others_out() {
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
 }
 
+/// The bug: a login whose body never came held its place for ever, and 128 of them kept all others out, without a token.
+#[test]
+fn logins_without_a_body_do_not_keep_others_out() {
+    let site = secured();
+    let head = format!(
+        "POST /api/login HTTP/1.1\r\nHost: {}\r\nX-Tidewire-Admin: 1\r\nContent-Length: 99\r\n\r\n{{",
+        site.address()
+    );
+    // As many as there are places. Others wait in the queue of the system.
+    let mut silent: Vec<_> = (0..128).map(|_| site.connect()).collect();
+    for stream in &mut silent {
+        stream.write_all(head.as_bytes()).unwrap();
+    }
+    assert_eq!(site.get("/healthz").status, 200);
+    let mut answer = String::new();
+    // The server ends it, and does not wait for the rest of the body.
+    silent[0].read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+}
+
 #[test]
 fn no_message_is_lost_while_the_admin_server_is_flooded() {
     const MESSAGES: u64 = 20_000;

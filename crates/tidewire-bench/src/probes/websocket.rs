@@ -76,7 +76,10 @@ impl<L: Link, const MESSAGE_BYTES: usize> WebSocketLink<L, MESSAGE_BYTES> {
             }
         }
         self.output.drain(..written);
-        self.link.write(&[]).map(drop)
+        match self.link.is_blocked() {
+            true => self.link.write(&[]).map(drop),
+            false => Ok(()),
+        }
     }
 
     fn read_once(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -36,8 +36,6 @@ pub(super) struct Sequence {
     pub(super) wrong: u64,
     /// Whether a message came that was due after the window. All messages of the window have come by then.
     pub(super) is_past: bool,
-    /// The lateness of the first and of the last message of the window, in nanoseconds.
-    pub(super) lateness_ns: Option<(u64, u64)>,
 }
 
 /// The count over all connections of publications that were due within the window.
@@ -53,6 +51,16 @@ pub(super) struct Tally {
     /// Messages with about the same due time that are not recorded yet: the due time of the first one, and their
     /// number.
     run: (u64, u64),
+    /// Lateness in the first and in the last part of the window.
+    first: Lateness,
+    last: Lateness,
+}
+
+/// The lateness of some messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lateness {
+    messages: u64,
+    total_ns: u128,
 }
 
 impl<D: Dialect, L: Link> Connection<D, L> {
@@ -183,6 +191,8 @@ impl Tally {
             until_ns: u64::MAX,
             behind: None,
             run: (0, 0),
+            first: Lateness::default(),
+            last: Lateness::default(),
         }
     }
 
@@ -190,7 +200,17 @@ impl Tally {
     pub(super) fn begin(&mut self, from_ns: u64, until_ns: u64) {
         self.messages = 0;
         self.latency.clear();
+        (self.first, self.last) = Default::default();
         (self.from_ns, self.until_ns) = (from_ns, until_ns);
+    }
+
+    /// How much later messages were at the end of the window than at its beginning, in nanoseconds. A publisher that collects
+    /// messages for a write is late for the first of them and not for the last. So this is the difference of many messages,
+    /// and not of two.
+    pub(super) fn fell_behind_ns(&self) -> u64 {
+        let apart_ns = self.last.mean_ns().saturating_sub(self.first.mean_ns());
+        // The middles of the two parts are that much closer than the ends of the window.
+        apart_ns * PARTS / (PARTS - 1)
     }
 
     #[inline]
@@ -216,9 +236,6 @@ impl Tally {
             return;
         }
         self.messages += 1;
-        let late_ns = now_ns.saturating_sub(due_ns);
-        let (first_ns, _) = sequence.lateness_ns.unwrap_or((late_ns, late_ns));
-        sequence.lateness_ns = Some((first_ns, late_ns));
         let (run_ns, count) = self.run;
         if count > 0 && due_ns.wrapping_sub(run_ns) < RUN_NS {
             self.run.1 = count + 1;
@@ -232,15 +249,37 @@ impl Tally {
     #[inline]
     fn settle(&mut self, now_ns: u64) {
         let (due_ns, count) = std::mem::take(&mut self.run);
-        if count > 0 {
-            self.latency
-                .record_many(now_ns.saturating_sub(due_ns), count);
+        if count == 0 {
+            return;
         }
+        let late_ns = now_ns.saturating_sub(due_ns);
+        self.latency.record_many(late_ns, count);
+        let part_ns = (self.until_ns - self.from_ns) / PARTS;
+        if due_ns - self.from_ns < part_ns {
+            self.first.add(late_ns, count);
+        } else if self.until_ns - due_ns <= part_ns {
+            self.last.add(late_ns, count);
+        }
+    }
+}
+
+impl Lateness {
+    fn add(&mut self, late_ns: u64, messages: u64) {
+        self.messages += messages;
+        self.total_ns += u128::from(late_ns) * u128::from(messages);
+    }
+
+    fn mean_ns(self) -> u64 {
+        let mean_ns = self.total_ns / u128::from(self.messages.max(1));
+        u64::try_from(mean_ns).unwrap_or(u64::MAX)
     }
 }
 
 /// A number that no publisher reaches in a year.
 const NUMBERS_MAX: u64 = 1 << 48;
+
+/// Parts of the window, the first and the last of which are compared.
+const PARTS: u64 = 8;
 
 /// The most bytes that a subscriber keeps for a server that does not read: thousands of pongs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -252,6 +291,9 @@ const RUN_NS: u64 = 200_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A millisecond.
+    const MS: u64 = 1_000_000;
 
     fn payload(sequence: u64, due_ns: u64) -> Vec<u8> {
         let mut payload = Vec::new();
@@ -297,8 +339,26 @@ mod tests {
             tally.settle(now_ns);
         }
         assert_eq!((tally.messages, tally.latency.count()), (2, 2));
-        assert_eq!(sequence.lateness_ns, Some((200, 801)));
         assert_eq!((tally.behind, sequence.lost(3)), (Some(3), 0));
+    }
+
+    /// The bug: the first and the last message of the window were compared, and by chance the one stood at the end of a write and
+    /// the other at the beginning of one. In a window of 400 ms and with writes every 5 ms that was 1 % of the rate.
+    #[test]
+    fn a_publisher_that_writes_seldom_is_not_behind_and_one_that_is_ever_later_is() {
+        const MESSAGES: u64 = 397;
+        for (later_ns, expected_ns) in [(0, 0), (MS / 100, 4 * MS)] {
+            let mut tally = Tally::new(32);
+            tally.begin(MS, (1 + MESSAGES) * MS);
+            let mut sequence = Sequence::default();
+            for number in 0..MESSAGES {
+                let due_ns = (1 + number) * MS;
+                let now_ns = due_ns + (5 - number % 5) % 5 * MS + number * later_ns;
+                tally.take(&payload(number, due_ns), now_ns, &mut sequence);
+                tally.settle(now_ns);
+            }
+            assert!(tally.fell_behind_ns().abs_diff(expected_ns) < MS / 5);
+        }
     }
 
     #[test]

@@ -42,8 +42,8 @@ use crate::probes::{Link, echo};
 pub(crate) struct Heard {
     /// The messages of all connections that were due within the window and came, each the expected one or a later one; and
     /// those that were due by its end and did not come as they should, from the first one on. The time is that of the window,
-    /// and by how much later than the first of them the last ones were, on the average of the connections. A publisher that
-    /// holds its rate is late by the same time at the end as at the beginning.
+    /// and by how much later messages were at its end than at its beginning. A publisher that holds its rate is late by the
+    /// same time at both.
     pub(crate) measured: Measured,
     /// Messages that were due by the end of the window and sent, from the first one on: each of them once for every
     /// connection.
@@ -108,7 +108,7 @@ fn listen_in<D: Dialect, L: Link>(
     crowd.drain()?;
     let sent = crowd.sent();
     let connections = &crowd.connections;
-    let seconds = (window_ns + crowd.fell_behind_ns()) as f64 / 1e9;
+    let seconds = (window_ns + crowd.tally.fell_behind_ns()) as f64 / 1e9;
     let lost = connections.iter().map(|one| one.sequence.lost(sent)).sum();
     let measured = Measured::verified(crowd.tally.messages, seconds, lost);
     Ok(Heard {
@@ -272,17 +272,6 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
     /// Grows as long as something of the window comes.
     fn heard(&self) -> u64 {
         self.connections.iter().map(|one| one.sequence.next).sum()
-    }
-
-    /// How much later the last messages of the window were than the first, in nanoseconds; the average of the connections.
-    fn fell_behind_ns(&self) -> u64 {
-        let connections = self.connections.iter();
-        let lateness = connections.filter_map(|one| one.sequence.lateness_ns);
-        let (mut first_ns, mut last_ns, mut count) = (0, 0, 0);
-        for (first, last) in lateness {
-            (first_ns, last_ns, count) = (first_ns + first, last_ns + last, count + 1);
-        }
-        last_ns.saturating_sub(first_ns) / count.max(1)
     }
 }
 

@@ -65,6 +65,28 @@ pub(super) fn play_long_rows(suite: &'static Suite, connections_max: usize) {
     }
 }
 
+/// Plays every quick row of a suite of layers with few clients. It loses nothing.
+pub(super) fn play_few_clients(suite: &'static Suite) {
+    loses_nothing(suite, |work| {
+        work.subscribers = work.subscribers.min(10);
+        work.connections = work.connections.min(20);
+        (work.warm_up_ms, work.measure_ms) = (20, work.measure_ms.min(50));
+    });
+}
+
+/// Plays our side of every long row of a suite of layers with few clients, each until something has come.
+pub(super) fn play_long_rows_with_few_clients(suite: &'static Suite) {
+    for mut row in (suite.rows)(false) {
+        row.work.subscribers = row.work.subscribers.min(4);
+        row.work.connections = row.work.connections.min(4);
+        row.work.rate_per_sec = row.work.rate_per_sec.min(1_000.0);
+        (row.work.warm_up_ms, row.work.measure_ms) = (5, row.work.measure_ms.min(20));
+        play_until(suite, Side::Tidewire, row.work, |measured| {
+            measured.messages > 0
+        });
+    }
+}
+
 /// Plays the work with `side` in both parts.
 pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     let mut server = None;

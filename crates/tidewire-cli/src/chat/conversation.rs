@@ -196,6 +196,11 @@ impl Conversation {
                 self.show(&line)?;
             }
             Event::Lost { count } => self.show_gap(count)?,
+            Event::Recovered { missing, .. } => match missing {
+                Some(0) => self.notice("this was said meanwhile:")?,
+                Some(count) => self.show_gap(count)?,
+                None => self.notice("what was said meanwhile is missing, or a part of it")?,
+            },
             Event::Ended => {
                 return Err(Failure::other("the connection has ended for good", "").into());
             }

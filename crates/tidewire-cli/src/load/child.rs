@@ -1,10 +1,13 @@
-//! A server in a process of its own: the measured server then runs as users run it, with its own memory, its own
-//! threads and its own account of processor time.
+//! Programs in processes of their own: a measured server then runs as users run it, with its own memory, its own threads and its
+//! own account of processor time.
+//!
+//! Each has a process group of its own, because Ctrl-C in the terminal is for this process: the servers must live until the step
+//! is closed. Each ends with this process, however that ends: its standard input ends then, and the kernel continues the stopped
+//! members of a process group whose parent is gone.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -15,65 +18,126 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tidewire::Address;
 use tidewire::tls::ClientTls;
-use tidewire::{Address, Endpoint};
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::poller::PollerChoice;
-use tidewire_load::lane_account::{LaneAccount, ServerProbe};
+use tidewire_load::lane_account::LaneAccount;
 
 use crate::cert::make_files;
 use crate::ready::Ready;
 
-/// The settings of such a server.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChildOptions<'o> {
-    pub(crate) app: &'o str,
+/// The settings of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerOptions {
+    pub(crate) app: &'static str,
     /// Its codec with parameters.
-    pub(crate) codec: &'o str,
+    pub(crate) codec: String,
     pub(crate) poller: PollerChoice,
     pub(crate) coalesce_ms_max: f64,
     /// The address to listen on, usually with port 0.
-    pub(crate) bind: &'o str,
+    pub(crate) bind: String,
     /// The core to keep it on, if any.
     pub(crate) core: Option<usize>,
+    pub(crate) certificate: Option<Arc<DevelopmentCertificate>>,
+    /// Further flags, such as those of a node.
+    pub(crate) flags: Vec<String>,
 }
 
-/// A running server. It ends with this process: its standard input ends, and it drains.
+/// A running program. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct ChildServer {
+pub(crate) struct Running {
     child: Child,
-    address: Endpoint,
-    certificate: Option<DevelopmentCertificate>,
+    /// The process that does the work: the child, or the child of that.
+    pid: u32,
+    /// The address of its listener.
+    address: String,
     line: Arc<Mutex<Line>>,
 }
 
-/// The line for requests to it. The server ends when it is closed.
+/// The line for requests to a program. It ends when the line is closed.
 #[derive(Debug, Default)]
-struct Line {
+pub(crate) struct Line {
     questions: Option<ChildStdin>,
     answers: Option<Receiver<LaneAccount>>,
 }
 
-impl ChildServer {
+impl Running {
     /// Starts `tidewire serve` and waits until it is ready.
-    pub(crate) fn start(options: &ChildOptions<'_>) -> anyhow::Result<Self> {
-        let core = options.core;
+    pub(crate) fn server(options: &ServerOptions) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let certificate = DevelopmentCertificate::of(options.bind)?;
         let mut command = Command::new(program);
+        let certificate = options.certificate.as_deref();
         command
-            .args(["serve", "--exit-with-stdin", "--bind", options.bind])
-            .args(["--app", options.app, "--codec", options.codec])
+            .args(["serve", "--exit-with-stdin", "--bind", &options.bind])
+            .args(["--app", options.app, "--codec", &options.codec])
             .args(["--poller", &options.poller.to_string()])
             .args(["--coalesce-ms-max", &options.coalesce_ms_max.to_string()])
-            .args(certificate.iter().flat_map(DevelopmentCertificate::flags))
+            .args(certificate.iter().flat_map(|it| it.flags()))
+            .args(&options.flags)
             .env(
                 "RUST_LOG",
                 std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned()),
-            )
+            );
+        let mut server = Self::spawn(command, options.core).context("cannot start the server")?;
+        let mut output = server.output()?;
+        let ready = Ready::parse(&mut output).context("the server did not start")?;
+        let (account, answers) = channel();
+        // Its output is read to the end, so that it never blocks on a full pipe.
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // A line that is no answer is ignored. The receiver may be gone.
+                let _ = serde_json::from_str(&line).map(|answer| account.send(answer));
+            }
+        });
+        lock(&server.line).answers = Some(answers);
+        let mut addresses = ready.addresses.into_iter();
+        server.address = addresses.next().context("the server named no address")?;
+        Ok(server)
+    }
+
+    /// Starts a server of NATS at this port of 127.0.0.1, or at a free one with port 0, and waits until it is ready.
+    pub(crate) fn nats(program: &PathBuf, port: u16) -> anyhow::Result<Self> {
+        let port = match port {
+            0 => "-1".to_owned(),
+            port => port.to_string(),
+        };
+        let mut command = Command::new("sh");
+        // It does not end with its standard input, so a shell waits for that.
+        command
+            .args(["-c", NATS_SCRIPT, "sh"])
+            .arg(program)
+            .args(["--addr", "127.0.0.1", "--port", &port])
+            .stderr(Stdio::piped());
+        let mut server = Self::spawn(command, None).context("cannot start nats-server")?;
+        let mut pid = String::new();
+        server.output()?.read_line(&mut pid)?;
+        server.pid = pid.trim().parse().context("the shell named no process")?;
+        let stderr = server.child.stderr.take();
+        let mut lines =
+            BufReader::new(stderr.context("nats-server has no standard error")?).lines();
+        let mut told = String::new();
+        loop {
+            let Some(Ok(line)) = lines.next() else {
+                bail!("nats-server did not start: {}", told.trim());
+            };
+            if let Some((_, address)) = line.split_once(NATS_LISTENING) {
+                server.address = format!("nats://{}", address.trim());
+            }
+            if line.contains(NATS_READY) {
+                break;
+            }
+            told = line;
+        }
+        thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Ok(server)
+    }
+
+    fn spawn(mut command: Command, core: Option<usize>) -> anyhow::Result<Self> {
+        command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C in the terminal is for this process; the server must live until the step is closed.
             .process_group(0);
         // A process inherits the cores of the thread that starts it. A thread of its own can be pinned without
         // affecting this one.
@@ -86,45 +150,58 @@ impl ChildServer {
             command.spawn()
         })
         .join();
-        let child = match spawned {
-            Ok(child) => child.context("cannot start the server")?,
-            Err(_) => bail!("the thread that starts the server panicked"),
+        let Ok(child) = spawned else {
+            bail!("the thread that starts the process panicked");
         };
-        // From here on dropping `server` ends the process.
-        let mut server = Self {
+        let mut child = child?;
+        let line = Line {
+            questions: child.stdin.take(),
+            answers: None,
+        };
+        Ok(Self {
+            pid: child.id(),
             child,
-            address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
-            certificate,
-            line: Arc::default(),
-        };
-        server.address = server.wait_until_ready()?;
-        Ok(server)
+            address: String::new(),
+            line: Arc::new(Mutex::new(line)),
+        })
+    }
+
+    fn output(&mut self) -> anyhow::Result<BufReader<std::process::ChildStdout>> {
+        let stdout = self.child.stdout.take();
+        Ok(BufReader::new(
+            stdout.context("the process has no standard output")?,
+        ))
     }
 
     /// The address of its listener.
-    pub(crate) fn address(&self) -> &Endpoint {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// The settings of TLS for its clients: they trust its own certificate only. Without TLS they have no settings.
-    pub(crate) fn tls(&self) -> ClientTls {
-        let certificate = self.certificate.as_ref();
-        certificate.map_or_else(ClientTls::new, DevelopmentCertificate::client)
-    }
-
+    /// The process that does the work.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
-    /// Returns a probe for the account of its lanes.
-    pub(crate) fn probe(&self) -> ServerProbe {
-        let line = Arc::clone(&self.line);
-        ServerProbe::new(move || lock(&line).ask())
+    pub(crate) fn line(&self) -> Arc<Mutex<Line>> {
+        Arc::clone(&self.line)
     }
 
-    /// Lets it drain and end.
-    pub(crate) fn stop(mut self) {
+    /// Signals all its processes.
+    pub(crate) fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        Ok(group.map_or(Ok(()), |group| kill_process_group(group, signal))?)
+    }
+
+    /// Lets it end: a server drains.
+    pub(crate) fn close(&self) {
         lock(&self.line).questions = None;
+        // One that is stopped does not see it. One that has ended has no use for the signal.
+        let _ = self.signal(Signal::CONT);
+    }
+
+    /// Waits a while until it has ended.
+    pub(crate) fn wait(mut self) {
         let deadline = Instant::now() + STOP_MAX;
         while Instant::now() < deadline {
             if let Ok(Some(_)) = self.child.try_wait() {
@@ -132,48 +209,33 @@ impl ChildServer {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        tracing::warn!("the server did not end by itself and is killed");
-    }
-
-    fn wait_until_ready(&mut self) -> anyhow::Result<Endpoint> {
-        let stdout = self
-            .child
-            .stdout
-            .take()
-            .context("the server has no standard output")?;
-        let mut output = BufReader::new(stdout);
-        let ready = Ready::parse(&mut output).context("the server did not start")?;
-        let (account, answers) = channel();
-        // Its output is read to the end, so that it never blocks on a full pipe.
-        thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                // A line that is no answer is ignored. The receiver may be gone.
-                let _ = serde_json::from_str(&line).map(|answer| account.send(answer));
-            }
-        });
-        *lock(&self.line) = Line {
-            questions: self.child.stdin.take(),
-            answers: Some(answers),
-        };
-        let address = ready
-            .addresses
-            .first()
-            .context("the server named no address")?;
-        Ok(address.parse::<Address>()?.resolve()?)
+        let pid = self.pid;
+        tracing::warn!(pid, "the process did not end by itself and is killed");
     }
 }
 
-/// Certificates that are made for one server, in a directory that only this user can read. Dropping it removes them.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // The shell of another program stays to wait for it, so that neither is left behind.
+            let worker = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+            let _ = worker.map(|worker| kill_process(worker, Signal::KILL));
+            self.close();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Certificates that are made for one run, in a directory that only this user can read. Dropping it removes them.
 #[derive(Debug)]
-struct DevelopmentCertificate {
+pub(crate) struct DevelopmentCertificate {
     directory: PathBuf,
     host: String,
 }
 
 impl DevelopmentCertificate {
     /// Makes one, if the address asks for TLS.
-    fn of(bind: &str) -> anyhow::Result<Option<Self>> {
-        let address: Address = bind.parse()?;
+    pub(crate) fn of(address: &Address) -> anyhow::Result<Option<Self>> {
         let Some(host) = address.host().filter(|_| address.is_tls()) else {
             return Ok(None);
         };
@@ -198,7 +260,8 @@ impl DevelopmentCertificate {
         ["--tls-cert".into(), cert, "--tls-key".into(), key]
     }
 
-    fn client(&self) -> ClientTls {
+    /// The settings of its clients, which trust nothing else.
+    pub(crate) fn client(&self) -> ClientTls {
         let settings = ClientTls::new().only_ca(self.directory.join("ca.pem"));
         settings.server_name(&self.host)
     }
@@ -214,8 +277,8 @@ impl Drop for DevelopmentCertificate {
 }
 
 impl Line {
-    /// Requests the server's account. Returns `None` if it has ended or does not answer for a second.
-    fn ask(&mut self) -> Option<LaneAccount> {
+    /// Requests a server's account. Returns `None` if it has ended or does not answer for a second.
+    pub(crate) fn ask(&mut self) -> Option<LaneAccount> {
         let (questions, answers) = (self.questions.as_mut()?, self.answers.as_ref()?);
         // A late answer to an earlier request does not belong to this one.
         while answers.try_recv().is_ok() {}
@@ -224,19 +287,20 @@ impl Line {
     }
 }
 
-impl Drop for ChildServer {
-    fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
+/// A panic on another thread leaves the pipes unchanged.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A panic on another thread leaves the pipes unchanged.
-fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
-    line.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Starts a program, says its process id, and ends it with the standard input. When this process dies while both are stopped, the
+/// kernel sends them a hang-up before it continues them; the shell must outlive that.
+const NATS_SCRIPT: &str = "trap '' HUP; \"$@\" </dev/null & child=$!; echo $child; exec 2>/dev/null; read line; kill -9 $child; wait";
+
+/// The text before its address in the log of nats-server.
+const NATS_LISTENING: &str = "Listening for client connections on ";
+
+/// The last line of its start.
+const NATS_READY: &str = "Server is ready";
 
 /// Maximum wait for an answer of the server: it has a thread for them, but perhaps no core.
 const ANSWER_MAX: Duration = Duration::from_secs(1);

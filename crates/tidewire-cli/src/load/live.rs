@@ -15,6 +15,7 @@ use ratatui::widgets::{Gauge, Paragraph};
 use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
 
+use super::progress::nodes;
 use crate::chart::{self, Curve};
 use crate::screen::Screen;
 
@@ -174,6 +175,9 @@ impl State {
                 progress.agents
             )),
         ];
+        if let Some(nodes) = nodes(progress) {
+            lines.push(Line::raw(format!("nodes    {nodes} agents")));
+        }
         if progress.errors > 0 {
             let text = format!("ERRORS   {}", progress.errors);
             lines.push(Line::styled(text, bold.fg(Color::Red)));
@@ -317,14 +321,16 @@ mod tests {
     }
 
     #[test]
-    fn errors_losses_and_doubts_are_told() {
+    fn errors_losses_doubts_and_nodes_are_told() {
         let bad = state(1, |progress| {
+            progress.second.connected = vec![250, 0];
             progress.phase = Phase::Drain;
             progress.errors = 3;
             progress.doubts = vec!["the instrument sent late".to_owned()];
         });
         let text = shown(&bad, 90, 24);
         for part in [
+            "nodes    250 + 0 agents",
             "ERRORS   3",
             "loss     800 of 9800",
             "● the instrument sent late",

@@ -1,6 +1,7 @@
 //! `tidewire load`: runs a scenario and reports.
 
 mod child;
+mod cluster;
 mod live;
 mod merge;
 mod progress;
@@ -235,6 +236,8 @@ Examples:
   tidewire load FILE.toml --target tls://HOST:PORT --ca ca.pem --token-file tokens
   tidewire load FILE.toml --target tls://127.0.0.1:0      a server with TLS of its own
   tidewire load FILE.toml --serve --repeat 6      six runs, each against a fresh server process
+  tidewire load FILE.toml --serve --nodes 2 --backplane nats      a cluster of two servers and a server of NATS, all of its own
+  tidewire load FILE.toml --target tcp://A:PORT --target tcp://B:PORT      a cluster that runs already
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 
 Exit codes: 0 nothing was lost, 1 messages were lost or are unconfirmed, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \

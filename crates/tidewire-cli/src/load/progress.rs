@@ -43,7 +43,7 @@ impl View {
         };
         output::note(format!(
             "load test of {}: {steps}, about {:.0} s, seed {}",
-            options.address,
+            options.addresses(),
             secs + 2.0 * self.steps as f64,
             options.seed
         ));
@@ -110,8 +110,9 @@ fn describe(progress: &Progress) -> String {
         0 => String::new(),
         errors => format!(", ERRORS {errors}"),
     };
+    let nodes = nodes(progress).map_or(String::new(), |nodes| format!(", nodes {nodes}"));
     format!(
-        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {}, p99 {}{errors}",
+        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {}, p99 {}{nodes}{errors}",
         progress.elapsed.min(progress.duration).as_secs_f64(),
         progress.duration.as_secs_f64(),
         progress.second.send_tps(),
@@ -120,6 +121,13 @@ fn describe(progress: &Progress) -> String {
         known_milliseconds(progress.second.p50_ms),
         known_milliseconds(progress.second.p99_ms),
     )
+}
+
+/// The agents with a connection at each node, where there are several.
+pub(super) fn nodes(progress: &Progress) -> Option<String> {
+    let counts = &progress.second.connected;
+    let counts: Vec<String> = counts.iter().map(ToString::to_string).collect();
+    (!counts.is_empty()).then(|| counts.join(" + "))
 }
 
 pub(super) fn phase_name(phase: Phase) -> String {
@@ -173,7 +181,10 @@ pub(super) mod tests {
         ] {
             assert!(line.contains(part), "{part:?} in {line:?}");
         }
-        assert!(!line.contains("ERRORS"));
+        assert!(!line.contains("ERRORS") && !line.contains("nodes"));
+        let mut of_cluster = progress(Phase::Steady);
+        of_cluster.second.connected = vec![250, 249];
+        assert!(describe(&of_cluster).contains("nodes 250 + 249"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
+use tidewire::tls::ClientTls;
 use tidewire::{Address, Endpoint};
 use tidewire_admin::HttpServer;
 use tidewire_io::affinity::available_cores;
@@ -13,10 +14,11 @@ use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
 use tidewire_load::report::Report;
 use tidewire_load::run::{RunError, RunOptions};
-use tidewire_load::scenario::{SEED_DEFAULT, Scenario, Step};
+use tidewire_load::scenario::{NODES_MAX, SEED_DEFAULT, Scenario, Step};
 use tidewire_load::segment::Segment;
 
-use super::child::{ChildOptions, ChildServer};
+use super::child::{DevelopmentCertificate, ServerOptions};
+use super::cluster::Cluster;
 use super::progress::View;
 use super::prometheus::{Exported, Metrics};
 use crate::connection::parse_seconds;
@@ -28,13 +30,21 @@ use crate::{output, screen, signals};
 // whole command.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// Test the server at this address instead of that of the scenario. With port 0 or --serve, a server is started there
+    /// Test the server at this address instead of that of the scenario. With port 0 or --serve, a server is started there.
+    /// Give it once for each node of a cluster; every node has an equal share of the agents
     #[arg(long, value_name = "ADDR")]
-    pub(super) target: Option<Address>,
+    pub(super) target: Vec<Address>,
     /// Start a server of the kind that the scenario needs, a fresh process for every run, at --target or a free port of
     /// tcp://127.0.0.1. At a tls:// address it gets a certificate that is made for the run
     #[arg(long)]
     pub(super) serve: bool,
+    /// Start so many servers, each in a process of its own. Default: the scenario's, or one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
+    nodes: Option<u32>,
+    /// The broker between servers that are started for the run: "nats" starts nats-server from the PATH or from peers/tools; an
+    /// address such as nats://HOST:PORT is of one that runs. Default: the scenario's, or none, so that each has its own rooms
+    #[arg(long, value_name = "nats|ADDR")]
+    backplane: Option<String>,
     #[command(flatten)]
     security: SecurityArguments,
     /// Seed of all random choices; the same seed offers the same load. Default: the scenario's, or 42.
@@ -101,23 +111,40 @@ impl<'a> Runner<'a> {
         Ok(matches!(self.server(scenario)?, Chosen::Own(_)))
     }
 
-    /// Returns the server of each run: one of its own by choice, because no address is given, or because that has port 0,
-    /// where no server can be.
+    /// Returns the servers of each run: its own by choice, because no address is given, or because one has port 0, where no
+    /// server can be.
     fn server(&self, scenario: &Scenario) -> anyhow::Result<Chosen> {
-        let free = || -> anyhow::Result<Address> { Ok(FREE_PORT.parse()?) };
-        let address = match (&self.arguments.target, &scenario.target) {
-            (Some(target), _) => target.clone(),
-            (None, Some(target)) if !self.arguments.serve => target.parse()?,
-            (None, _) => return Ok(Chosen::Own(free()?)),
-        };
-        let is_own = self.arguments.serve
-            || resolve(&address)?
-                .socket_address()
-                .is_some_and(|at| at.port() == 0);
-        Ok(match is_own {
-            true => Chosen::Own(address),
-            false => Chosen::Running(address),
-        })
+        let arguments = self.arguments;
+        let mut addresses = arguments.target.clone();
+        let mut is_own = arguments.serve;
+        if addresses.is_empty() {
+            let target = scenario.target.as_deref().filter(|_| !is_own);
+            is_own |= target.is_none();
+            addresses.push(target.unwrap_or(FREE_PORT).parse()?);
+        }
+        for address in &addresses {
+            is_own |= is_free(address)?;
+        }
+        if !is_own {
+            if arguments.nodes.is_some() || arguments.backplane.is_some() {
+                let what = "--nodes and --backplane are for servers that are started for the run";
+                let remedy = "add --serve, or name each node of a running cluster with --target";
+                return Err(Failure::configuration(what, remedy).into());
+            }
+            return Ok(Chosen::Running(addresses));
+        }
+        let given = addresses.len();
+        let nodes = arguments.nodes.or((given == 1).then_some(scenario.nodes));
+        let nodes = nodes.map_or(given, |nodes| nodes as usize);
+        if given == 1 && is_free(&addresses[0])? {
+            addresses = vec![addresses[0].clone(); nodes];
+        }
+        if addresses.len() != nodes {
+            let what = format!("{nodes} servers cannot listen at {given} addresses");
+            let remedy = "give --target for each of them, or once with port 0";
+            return Err(Failure::configuration(what, remedy).into());
+        }
+        Ok(Chosen::Own(addresses))
     }
 
     /// Whether the user stopped the command.
@@ -140,47 +167,74 @@ impl<'a> Runner<'a> {
     /// Makes one run of the whole scenario.
     pub(super) fn run(&self, scenario: &Scenario, view: &mut View) -> anyhow::Result<Report> {
         let chosen = self.server(scenario)?;
-        let (server_core, client_cores) = self.cores(&chosen);
-        let (mut options, child) = match &chosen {
-            Chosen::Own(bind) => {
+        let (server_cores, client_cores) = self.cores(&chosen);
+        let (mut options, cluster) = match &chosen {
+            Chosen::Own(addresses) => {
                 self.arguments.security.refuse_for_own_server()?;
-                let child = ChildServer::start(&ChildOptions {
-                    app: app(scenario)?,
-                    codec: codec(scenario),
-                    bind: &bind.to_string(),
-                    poller: self.arguments.poller,
-                    coalesce_ms_max: self.arguments.coalesce_ms_max,
-                    core: server_core,
-                })?;
-                let mut options = self.options(child.address().clone(), client_cores);
-                options.tls = child.tls();
-                (options, Some(child))
+                let (servers, tls) = self.servers(scenario, addresses, &server_cores)?;
+                let backplane = self
+                    .arguments
+                    .backplane
+                    .as_ref()
+                    .or(scenario.backplane.as_ref());
+                let cluster = Cluster::start(servers, backplane.map(String::as_str))?;
+                let mut options = self.options(cluster.targets()?, client_cores);
+                options.tls = tls;
+                options.processes = cluster.processes();
+                (options, cluster)
             }
-            Chosen::Running(address) => {
+            Chosen::Running(addresses) => {
                 let security = self.arguments.security.or(&scenario.trust);
-                let mut options = self.options(resolve(address)?, client_cores);
-                options.tls = security.tls(&address.to_string(), address.host())?;
+                let targets = addresses
+                    .iter()
+                    .map(resolve)
+                    .collect::<anyhow::Result<_>>()?;
+                let mut options = self.options(targets, client_cores);
+                options.tls = tls_of(&security, addresses)?;
                 options.tokens = security.tokens(&codec(scenario).parse()?)?;
-                (options, None)
+                (options, Cluster::default())
             }
         };
         options.seed = self.seed(scenario);
-        options.server_pid = child.as_ref().map(ChildServer::pid);
-        options.server_probe = child.as_ref().map(ChildServer::probe);
         view.announce(scenario, &options);
         let mut exported = Exported::new(view, self.metrics.as_ref().map(|(it, _)| it));
         let result = tidewire_load::run::run(scenario, &options, &mut exported);
         view.finish();
         let report = result.map_err(explain)?;
-        if let Some(child) = child {
-            child.stop();
-        }
+        // Its processes would hold the dead ones back.
+        drop(options);
+        cluster.stop();
         Ok(report)
     }
 
-    fn options(&self, address: Endpoint, cores: Vec<usize>) -> RunOptions {
+    /// The settings of the servers of a run, and those of TLS for their clients. All of them have one certificate.
+    fn servers(
+        &self,
+        scenario: &Scenario,
+        addresses: &[Address],
+        cores: &[usize],
+    ) -> anyhow::Result<(Vec<ServerOptions>, ClientTls)> {
+        let certificate = DevelopmentCertificate::of(&addresses[0])?.map(Arc::new);
+        let tls = certificate
+            .as_ref()
+            .map_or_else(ClientTls::new, |it| it.client());
+        let app = app(scenario)?;
+        let server = |(index, bind): (usize, &Address)| ServerOptions {
+            app,
+            codec: codec(scenario).to_owned(),
+            bind: bind.to_string(),
+            poller: self.arguments.poller,
+            coalesce_ms_max: self.arguments.coalesce_ms_max,
+            core: cores.get(index % cores.len().max(1)).copied(),
+            certificate: certificate.clone(),
+            flags: Vec::new(),
+        };
+        Ok((addresses.iter().enumerate().map(server).collect(), tls))
+    }
+
+    fn options(&self, targets: Vec<Endpoint>, cores: Vec<usize>) -> RunOptions {
         let spare = available_cores().len().saturating_sub(1).max(1);
-        let mut options = RunOptions::new(address);
+        let mut options = RunOptions::new(targets);
         options.answer_timeout = self.arguments.timeout;
         options.segment = self.segment;
         options.start_at = self.start_at;
@@ -192,26 +246,53 @@ impl<'a> Runner<'a> {
         options
     }
 
-    /// Returns the core for the server of a run and those for the agents; none on a machine with one core or by choice.
-    fn cores(&self, chosen: &Chosen) -> (Option<usize>, Vec<usize>) {
+    /// Returns the cores for the servers of a run and those for the agents; none on a machine with one core or by choice.
+    /// Nodes have a core each, as far as that leaves one for the agents, and share them in turn.
+    fn cores(&self, chosen: &Chosen) -> (Vec<usize>, Vec<usize>) {
         let mut cores = available_cores();
         let is_off = self.arguments.pin == Pin::Off;
-        let is_elsewhere = self.arguments.target.is_some() && matches!(chosen, Chosen::Running(_));
-        if is_off || cores.len() < 2 || is_elsewhere {
-            return (None, Vec::new());
+        let nodes = match chosen {
+            Chosen::Own(addresses) => addresses.len(),
+            Chosen::Running(_) if !self.arguments.target.is_empty() => 0,
+            Chosen::Running(_) => 1,
+        };
+        if is_off || cores.len() < 2 || nodes == 0 {
+            return (Vec::new(), Vec::new());
         }
-        let server = cores.remove(0);
-        (Some(server), cores)
+        let clients = cores.split_off(nodes.min(cores.len() - 1));
+        (cores, clients)
     }
 }
 
-/// The server of a run.
+/// The servers of a run.
 #[derive(Debug)]
 enum Chosen {
-    /// It is started at this address, and ends with the run.
-    Own(Address),
-    /// It runs already.
-    Running(Address),
+    /// They are started at these addresses, and end with the run.
+    Own(Vec<Address>),
+    /// They run already.
+    Running(Vec<Address>),
+}
+
+/// The settings of TLS for all of these servers.
+fn tls_of(security: &SecurityArguments, addresses: &[Address]) -> anyhow::Result<ClientTls> {
+    let mut settings = ClientTls::new();
+    let name = |address: &Address| address.is_tls().then(|| address.host().map(str::to_owned));
+    for address in addresses {
+        if name(address) != name(&addresses[0]) && !security.has_server_name() {
+            let what =
+                "the nodes have several names, and the agents expect one in all certificates";
+            let remedy = "name it with --server-name, and give all nodes tls:// addresses or none";
+            return Err(Failure::configuration(what, remedy).into());
+        }
+        settings = security.tls(&address.to_string(), address.host())?;
+    }
+    Ok(settings)
+}
+
+/// Whether this is an address with port 0, which stands for any free port.
+fn is_free(address: &Address) -> anyhow::Result<bool> {
+    let port = resolve(address)?.socket_address().map(|at| at.port());
+    Ok(port == Some(0))
 }
 
 /// The codec that all steps speak.
@@ -261,6 +342,9 @@ fn explain(error: RunError) -> anyhow::Error {
         | RunError::Segment { .. }
         | RunError::Unmatched { .. }
         | RunError::NoPlaceForTokens { .. }
+        | RunError::NoProcess { .. }
+        | RunError::Untracked { .. }
+        | RunError::MixedTargets
         | RunError::TooLarge { .. } => Failure::configuration(error.to_string(), "").into(),
         RunError::Tokens(_) => {
             let remedy = "name a file with one token in each line with --token-file";

@@ -8,6 +8,7 @@ use tidewire::{
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 
+use super::kept::Kept;
 use super::rpc::Methods;
 use super::sink::Sink;
 use crate::connection::Need;
@@ -15,12 +16,12 @@ use crate::failure::Failure;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum App {
-    /// Rooms with names, presence and private messages; speaks tw1 and lines
+    /// Rooms with names, presence and private messages; speaks tw1, json and lines
     Chat,
-    /// Topics to publish and subscribe to; speaks tw1, and uvrpc over udp
+    /// Topics to publish and subscribe to; speaks tw1 and json, and uvrpc over udp
     #[value(name = "pubsub")]
     PubSub,
-    /// Methods to call by name: add, echo, methods, sleep, time; speaks tw1, srmp-rpc and uvrpc
+    /// Methods to call by name: add, echo, methods, sleep, time; speaks tw1, json, srmp-rpc and uvrpc
     Rpc,
     /// Sends every message and request back; speaks every codec
     Echo,
@@ -39,7 +40,10 @@ impl App {
             Self::Chat => {
                 let name = codec.name();
                 let what = format!("codec {name} has no rooms, so a chat server cannot use it");
-                Err(Failure::configuration(what, "use --codec tw1, or lines"))
+                Err(Failure::configuration(
+                    what,
+                    "use --codec tw1, json or lines",
+                ))
             }
             Self::Echo | Self::Sink => Ok(()),
         }
@@ -58,8 +62,25 @@ impl App {
         matches!(self, Self::PubSub)
     }
 
+    /// Refuses histories for an app without rooms and topics.
+    pub(super) fn check_history(self, kept: &[Kept]) -> Result<(), Failure> {
+        match self {
+            Self::Chat | Self::PubSub => Ok(()),
+            _ if kept.is_empty() => Ok(()),
+            _ => Err(Failure::configuration(
+                "--history is for rooms and topics, which this app does not have",
+                "use --app chat or --app pubsub, or leave --history out",
+            )),
+        }
+    }
+
     /// Starts the server with the service of the app.
-    pub(super) fn start(self, builder: ServerBuilder, policy: Policy) -> anyhow::Result<Server> {
+    pub(super) fn start(
+        self,
+        builder: ServerBuilder,
+        policy: Policy,
+        kept: &[Kept],
+    ) -> anyhow::Result<Server> {
         Ok(match self {
             // These two do so little for a message that an indirect call would count.
             Self::Echo => builder.start(|_| echo)?,
@@ -71,10 +92,11 @@ impl App {
             Self::PubSub => {
                 // If the server's own policy holds publishers, a subscriber may request that policy too.
                 let blocking = policy == Policy::Block;
-                builder.start_boxed(|_| Box::new(PubSub::new().allow_blocking(blocking)))?
+                let topics = Kept::of_topics(kept, PubSub::new().allow_blocking(blocking));
+                builder.start_boxed(|_| Box::new(topics.clone()))?
             }
             Self::Chat => {
-                let chat = Chat::new().policy(policy);
+                let chat = Kept::of_rooms(kept, Chat::new().policy(policy));
                 builder.start_boxed(|_| Box::new(chat.clone()))?
             }
         })

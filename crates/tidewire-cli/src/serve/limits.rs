@@ -22,6 +22,10 @@ pub(super) struct LimitArguments {
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
     memory_bytes_max: Option<usize>,
 
+    /// Maximum sessions of the whole server. Each needs a descriptor
+    #[arg(long, value_name = "N", default_value_t = Limits::default().sessions_max)]
+    sessions_max: usize,
+
     /// Maximum sessions from one address. Behind a proxy all clients have one address, unless --proxy-protocol-from names it
     #[arg(long, value_name = "N", default_value_t = Limits::default().sessions_per_address_max)]
     sessions_per_address_max: usize,
@@ -35,6 +39,14 @@ pub(super) struct LimitArguments {
     /// --memory-bytes-max counts
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().handshake_bytes_per_address_max)]
     handshake_bytes_per_address_max: usize,
+
+    /// Unsent bytes of one room or pattern above which a subscriber is slow, so that --slow-subscriber applies to it
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_bytes_max)]
+    lag_bytes_max: u64,
+
+    /// Unsent messages of one room or pattern above which a subscriber is slow
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_messages_max)]
+    lag_messages_max: u64,
 
     /// Maximum age of a connection, in seconds: before it, clients are asked to connect again, so that a load balancer spreads
     /// them anew [default: any age]
@@ -53,7 +65,10 @@ impl LimitArguments {
         let handshake_timeout = self.timeout.unwrap_or(defaults.handshake_timeout);
         Limits {
             memory_bytes_max: self.memory_bytes_max.unwrap_or(defaults.memory_bytes_max),
+            sessions_max: self.sessions_max,
             sessions_per_address_max: self.sessions_per_address_max,
+            lag_bytes_max: self.lag_bytes_max,
+            lag_messages_max: self.lag_messages_max,
             handshakes_per_address_per_second_max: self.handshakes_per_address_per_second_max,
             handshake_bytes_per_address_max: self.handshake_bytes_per_address_max,
             handshake_timeout,
@@ -101,6 +116,18 @@ mod tests {
             assert_eq!(limits.handshake_timeout, seconds(hello));
             assert_eq!(limits.login_timeout, seconds(name));
         }
+    }
+
+    #[test]
+    fn limits_of_sessions_and_of_slow_subscribers_are_flags() {
+        let limits = limits(&[
+            "--sessions-max=100000",
+            "--lag-bytes-max=262144",
+            "--lag-messages-max=10000",
+        ]);
+        assert_eq!(limits.sessions_max, 100_000);
+        assert_eq!(limits.lag_bytes_max, 262_144);
+        assert_eq!(limits.lag_messages_max, 10_000);
     }
 
     #[test]

@@ -5,7 +5,11 @@
 
 mod admin;
 mod apps;
+#[cfg(feature = "nats")]
+mod backplane;
+mod drain;
 mod exposure;
+mod kept;
 mod limits;
 mod operate;
 mod parse;
@@ -27,7 +31,9 @@ use clap::{ArgAction, Args, Command};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tidewire::auth::Replaceable;
-use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, Stopped};
+use tidewire::{
+    Address, AddressError, AnyCodec, MetricsReader, Policy, Server, ServerBuilder, Stopped,
+};
 use tidewire_admin::{Admin, BoundAdmin};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
@@ -36,6 +42,7 @@ use tidewire_proto::codec::{Codec, StreamFraming};
 use crate::connection::{is_udp, parse_codec};
 use crate::failure::{self, Failure};
 use crate::logging::{self, LogArguments};
+use crate::otlp::OtlpArguments;
 use crate::output;
 use crate::ready::Ready;
 use crate::signals;
@@ -45,7 +52,9 @@ use crate::threads;
 use crate::tls::ServerTlsArguments;
 use admin::AdminArguments;
 use apps::App;
+use drain::DrainArguments;
 use exposure::Protection;
+use kept::Kept;
 use limits::LimitArguments;
 use operate::{Operator, Wake};
 use parse::{parse_milliseconds, parse_mode, parse_poller, sockets};
@@ -69,8 +78,8 @@ pub(crate) struct ServeArguments {
     )]
     binds: Vec<String>,
 
-    /// The codec of messages: tw1 for programs, lines for people with nc; echo and sink also speak srmp, srmp-rpc,
-    /// length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
+    /// The codec of messages: tw1 for programs, json for programs without a library, lines for people with nc; echo and sink
+    /// also speak srmp, srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
     #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = parse_codec)]
     codec: AnyCodec,
 
@@ -97,26 +106,14 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "POLICY", default_value_t)]
     slow_subscriber: Policy,
 
-    /// How long sessions may take to finish after Ctrl-C, in milliseconds
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value = "2000",
-        allow_negative_numbers = true
-    )]
-    #[arg(value_parser = parse_milliseconds)]
-    drain_ms: Duration,
+    /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or .>,
+    /// and behind commas messages=N (default 50), bytes=N (65536), age=SECONDS (any) and names=N (1024); may be repeated,
+    /// and the first that matches counts
+    #[arg(long, value_name = "PATTERN[,LIMITS]", value_parser = Kept::parse)]
+    history: Vec<Kept>,
 
-    /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds: as long as a
-    /// load balancer needs to see it
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
-    #[arg(value_parser = parse_milliseconds)]
-    drain_delay_ms: Duration,
+    #[command(flatten)]
+    drain: DrainArguments,
 
     /// Send clients over udp:// more than they sent although their codec cannot validate their addresses: for closed
     /// networks, and rooms with --codec lines
@@ -198,6 +195,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     proxy_protocol_from: Vec<String>,
 
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    backplane: backplane::BackplaneArguments,
+
     #[command(flatten)]
     tls: ServerTlsArguments,
 
@@ -206,6 +207,9 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     pub(crate) log: LogArguments,
+
+    #[command(flatten)]
+    pub(crate) otlp: OtlpArguments,
 }
 
 impl ServeArguments {
@@ -216,7 +220,7 @@ impl ServeArguments {
 
     /// The longest time from the first signal to the end.
     fn ending_time(&self) -> Duration {
-        self.drain_delay_ms + self.drain_ms + OVERTIME
+        self.drain.time() + OVERTIME
     }
 }
 
@@ -230,7 +234,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let users = ServedUsers::read(arguments)?;
     let admin = arguments.admin.bind(arguments.insecure)?;
 
-    let drain = arguments.drain_ms;
+    let drain = arguments.drain.clone();
     let follow_stdin = arguments.exit_with_stdin;
     // The admin server answers until this function returns.
     let (server, _admin) = start(arguments, users.authenticator().cloned(), admin)?;
@@ -245,11 +249,11 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     operator.leave_service(&wakes, arguments);
 
     logging::hurry();
-    tracing::info!(deadline = ?drain, "draining; another Ctrl-C stops at once");
+    tracing::info!(deadline = ?drain.deadline(), "draining; another Ctrl-C stops at once");
     let server = operator.server;
     threads::start("drain", move || {
         // The main thread waits for this.
-        let _ = sender.send(Wake::Drained(Box::new(server.shutdown(drain))));
+        let _ = sender.send(Wake::Drained(Box::new(drain.end(server))));
     })?;
     loop {
         match wakes.recv() {
@@ -371,14 +375,11 @@ fn start(
             Failure::configuration(error.to_string(), remedy)
         })?;
     }
-    if let Some(tls) = arguments.tls.settings()? {
-        builder = builder.tls(tls);
-        let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");
-        if !arguments.binds.iter().any(is_encrypted) {
-            tracing::warn!(
-                "nothing is encrypted: no address to listen on begins with tls:// or wss://"
-            );
-        }
+    builder = with_tls(arguments, builder)?;
+    #[cfg(feature = "nats")]
+    {
+        arguments.backplane.check_history(&arguments.history)?;
+        builder = arguments.backplane.join(builder)?;
     }
     if let Some(mode) = arguments.unix_mode {
         builder = builder.socket_options(sockets(mode));
@@ -410,13 +411,30 @@ fn start(
         false => arguments.codec.clone(),
     };
     arguments.app.check(&spoken)?;
-    let server = arguments.app.start(builder, arguments.slow_subscriber)?;
+    arguments.app.check_history(&arguments.history)?;
+    let server = arguments
+        .app
+        .start(builder, arguments.slow_subscriber, &arguments.history)?;
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);
+    arguments.drain.warn_if_none_follows(&arguments.binds);
     let admin = admin.map(|admin| admin.serve(&server)).transpose()?;
     tell_ready(arguments, &server, admin.as_ref())?;
     Ok((server, admin))
+}
+
+fn with_tls(arguments: &ServeArguments, builder: ServerBuilder) -> anyhow::Result<ServerBuilder> {
+    let Some(tls) = arguments.tls.settings()? else {
+        return Ok(builder);
+    };
+    let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");
+    if !arguments.binds.iter().any(is_encrypted) {
+        tracing::warn!(
+            "nothing is encrypted: no address to listen on begins with tls:// or wss://"
+        );
+    }
+    Ok(builder.tls(tls))
 }
 
 /// Tells on stdout where the server listens.

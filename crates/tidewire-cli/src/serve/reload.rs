@@ -183,9 +183,10 @@ fn apply(matches: &ArgMatches, server: &Server) -> Result<(), String> {
 }
 
 /// The keys that are used without a restart. The contents of the files that other keys name are read again, too.
-const RELOADED: [&str; 5] = [
+const RELOADED: [&str; 6] = [
     "log_level",
     "memory_bytes_max",
+    "sessions_max",
     "sessions_per_address_max",
     "handshakes_per_address_per_second_max",
     "handshake_bytes_per_address_max",

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::{
-    Backoff, Client, Disconnected, Event, Policy, RequestError, Subscription, TopicEvent,
+    Backoff, Client, Disconnected, Event, Policy, Position, RequestError, Subscription, TopicEvent,
     WhenEventsFull,
 };
 use tidewire_proto::text::escaped;
@@ -60,8 +60,29 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
 
+    /// Begin behind this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages that the
+    /// server keeps; without it, with all that it keeps. For one topic without a wildcard
+    #[arg(long, value_name = "EPOCH:OFFSET|N", value_parser = parse_since)]
+    since: Option<Since>,
+
     #[command(flatten)]
     pub(crate) log: LogArguments,
+}
+
+/// Where the messages of a topic begin.
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    Position(Position),
+    Last(u64),
+}
+
+fn parse_since(text: &str) -> Result<Since, String> {
+    if let Ok(count) = text.parse() {
+        return Ok(Since::Last(count));
+    }
+    text.parse().map(Since::Position).map_err(|_| {
+        format!("{text:?} is neither a position such as 1234:56 nor a number of messages")
+    })
 }
 
 /// An event for the main thread.
@@ -88,7 +109,14 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let deadline = arguments.duration.map(|duration| Instant::now() + duration);
     Need::Topics.check(&arguments.connection.codec(), "`tidewire sub`")?;
     for pattern in &arguments.patterns {
-        Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
+        let parsed = Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
+        if arguments.since.is_some() && (parsed.is_wildcard() || arguments.patterns.len() > 1) {
+            return Err(Failure::configuration(
+                "--since is for one topic without a wildcard, because each topic has positions of its own",
+                "subscribe to one topic, or leave --since out",
+            )
+            .into());
+        }
     }
     let (sender, happenings) = mpsc::sync_channel(HAPPENINGS_MAX);
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -107,10 +135,16 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
         .wait()?;
     watch_connection(client.clone())?;
     for (index, pattern) in arguments.patterns.iter().enumerate() {
-        let subscription = match arguments.policy {
-            Some(policy) => client.subscribe(pattern).policy(policy).wait(),
-            None => client.subscribe(pattern).wait(),
+        let mut subscribe = client.subscribe(pattern);
+        if let Some(policy) = arguments.policy {
+            subscribe = subscribe.policy(policy);
+        }
+        subscribe = match arguments.since {
+            Some(Since::Position(position)) => subscribe.since(position),
+            Some(Since::Last(count)) => subscribe.last(count),
+            None => subscribe,
         };
+        let subscription = subscribe.wait();
         let what = format!("the subscription to {pattern:?}");
         let subscription = subscription.map_err(|error| request_failure(&what, error))?;
         pump(index, subscription, sender.clone())?;

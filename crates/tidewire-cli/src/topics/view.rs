@@ -29,6 +29,9 @@ impl View {
             let mut object = Map::new();
             object.insert("topic".to_owned(), topic.into());
             insert_payload(&mut object, payload);
+            if let Some(position) = message.position {
+                object.insert("position".to_owned(), position.to_string().into());
+            }
             return writeln!(out, "{}", json_text(&object.into()));
         }
         if self.with_topic {
@@ -77,6 +80,18 @@ impl View {
                 json!({"pattern": pattern, "resumed": true}),
                 format!("{pattern} is resumed"),
             ),
+            TopicEvent::Recovered { missing } => (
+                json!({"pattern": pattern, "recovered": *missing == Some(0), "missing": missing}),
+                match missing {
+                    Some(0) => format!("nothing of {pattern} is missing: what was kept follows"),
+                    Some(count) => format!(
+                        "{count} messages of {pattern} are missing: the server does not keep them any more"
+                    ),
+                    None => {
+                        format!("messages of {pattern} may be missing, and their number is unknown")
+                    }
+                },
+            ),
             _ => return Ok(()),
         };
         if self.json {
@@ -98,8 +113,15 @@ mod tests {
     fn line(view: View, topic: &str, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         let (topic, payload) = (topic.into(), payload.to_vec());
-        view.message(&TopicMessage { topic, payload }, &mut out)
-            .unwrap();
+        view.message(
+            &TopicMessage {
+                topic,
+                payload,
+                position: None,
+            },
+            &mut out,
+        )
+        .unwrap();
         out
     }
 

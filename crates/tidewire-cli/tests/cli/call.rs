@@ -239,7 +239,7 @@ fn everything_that_goes_wrong_has_its_code() {
     refused(
         &[&address, "echo", "x", "--codec", "lines"],
         2,
-        "use --codec tw1, or srmp-rpc, or uvrpc",
+        "use --codec tw1, or json, or srmp-rpc, or uvrpc",
     );
     refused(
         &[&address, "echo", "x", "--codec", "xml"],

@@ -67,6 +67,7 @@ fn commands_that_are_not_run_have_flags_that_exist() {
         "performance",
         "measuring",
         "distributed",
+        "history",
         "security",
     ] {
         let reader = Reader::begin();

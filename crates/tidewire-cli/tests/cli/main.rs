@@ -5,9 +5,11 @@
 )]
 
 mod admin;
+mod backplane;
 mod bench;
 mod call;
 mod chat;
+mod cluster;
 mod compare;
 mod config;
 mod documents;
@@ -18,6 +20,7 @@ mod levels;
 mod load;
 mod logging;
 mod operations;
+mod otlp;
 mod packaging;
 mod process;
 mod secured;

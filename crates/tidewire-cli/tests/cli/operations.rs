@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use rustix::process::Signal;
-use tidewire::Client;
+use tidewire::{Backoff, Client};
 use tidewire_testkit::wait_until;
 
 use crate::process::Process;
@@ -157,4 +157,41 @@ fn a_log_that_is_moved_or_deleted_goes_on_in_a_new_file_and_loses_no_line() {
         assert!(failures <= 1, "the failure is logged once: {log}");
     }
     assert_eq!(logged, sessions);
+}
+
+#[test]
+fn a_drain_sends_clients_to_another_server() {
+    let (mut new, there) = Process::rpc_server(&[]);
+    let (mut old, here) = Process::rpc_server(&["--drain-to", &there]);
+    let builder = Client::builder()
+        .reconnect(Backoff::default())
+        .follow_moves(true);
+    let client = builder.connect(&here).wait().unwrap();
+    let add = || client.request(b"2 40").method("add").idempotent().wait();
+    assert_eq!(add().unwrap().payload(), b"42");
+    old.signal(Signal::TERM);
+    old.expect("served: ");
+    assert_eq!(old.wait().status.code(), Some(0));
+    assert_eq!(add().unwrap().payload(), b"42");
+    drop(client);
+    new.signal(Signal::TERM);
+    let line = new.expect("served: ");
+    assert!(line.contains("sessions=1 "), "{line}");
+}
+
+#[test]
+fn an_address_that_no_client_can_go_to_is_refused_at_the_start() {
+    for (address, why) in [
+        ("tcp://*:8080", "an address to listen on"),
+        ("udp://b.example:8080", "go to other servers"),
+        ("b.example", "no valid port"),
+    ] {
+        let ended = Process::start(&["serve", "--drain-to", address]).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(why), "{}", ended.text());
+    }
+    let bind = ["serve", "--app", "rpc", "--bind", "tcp://127.0.0.1:0"];
+    let elsewhere = [&bind[..], &["--drain-to", "tls://b.example:8443"]].concat();
+    let mut server = Process::start(&elsewhere);
+    server.expect("no client will go where --drain-to sends it");
 }

@@ -83,7 +83,7 @@ fn topics_go_over_udp_in_the_format_of_uvrpc() {
 
     let ended = Process::start(&["sub", "127.0.0.1:1", "news", "--codec", "uvrpc"]).wait();
     assert_eq!(ended.status.code(), Some(2));
-    let remedy = "use --codec tw1, or uvrpc over udp://";
+    let remedy = "use --codec tw1, or json, or uvrpc over udp://";
     assert!(ended.text().contains(remedy), "{}", ended.text());
 }
 

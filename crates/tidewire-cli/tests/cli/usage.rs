@@ -54,7 +54,7 @@ fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
         (&["serve", "--slow-subscriber", "shout"], "drop_oldest"),
         (&["serve", "--coalesce-ms-max", "-1"], "between 0 and"),
         (&["serve", "--coalesce-ms-max", "soon"], "not a number"),
-        (&["serve", "--lanes", "0"], "use 1 to 64"),
+        (&["serve", "--lanes", "0"], "use 1 to 63"),
         (
             &["serve", "--bind", "http://localhost:1"],
             "tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH or inproc://NAME",

@@ -1,5 +1,7 @@
 //! Connecting and logging in: what an agent asks of a server before it may send.
 
+use std::sync::atomic::Ordering;
+
 use tidewire::{ConnectFailure, Context, Kind, Message};
 use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, SubscribeBody};
 
@@ -17,18 +19,25 @@ impl Agents {
             let place = self.next_to_connect;
             self.next_to_connect += 1;
             self.connecting += 1;
-            match cx.connect(&self.plan.address, place as u64) {
-                Ok(session) => {
-                    self.agents[place].session = session;
-                    let token = self.tokens.token(self.agents[place].index);
-                    let set = token.map(|token| cx.set_credentials(session, token.clone()));
-                    if let Some(Err(failure)) = set {
-                        self.fail_login(place, &explain(&failure));
-                    }
-                }
-                Err(failure) => self.fail_login(place, &explain(&failure)),
+            if let Err(failure) = self.connect(cx, place) {
+                self.fail_login(place, &explain(&failure));
             }
         }
+    }
+
+    /// Begins a connection of an agent.
+    pub(super) fn connect(
+        &mut self,
+        cx: &mut Context<'_>,
+        place: usize,
+    ) -> Result<(), ConnectFailure> {
+        let agent = &mut self.agents[place];
+        let session = cx.connect(&self.plan.targets[agent.node], place as u64)?;
+        agent.session = session;
+        if let Some(token) = self.tokens.token(agent.index) {
+            cx.set_credentials(session, token.clone())?;
+        }
+        Ok(())
     }
 
     /// Sends newer credentials on all connections, or says when those of the connections expire.
@@ -52,6 +61,9 @@ impl Agents {
 
     /// An agent fails once, though the connection of a refused one may die later.
     pub(super) fn fail_login(&mut self, place: usize, cause: &str) {
+        if self.is_returning(place) {
+            return self.try_again(place);
+        }
         if std::mem::replace(&mut self.agents[place].login_failed, true)
             || self.link.is_login_closed()
         {
@@ -115,6 +127,9 @@ impl Agents {
     }
 
     fn complete_login(&mut self, place: usize, room: u16) {
+        if self.is_returning(place) {
+            return self.come_back(place, room);
+        }
         // Whoever had no answer by then has been counted as failed.
         let too_late = self.link.is_login_closed();
         let agent = &mut self.agents[place];
@@ -134,6 +149,9 @@ impl Agents {
             Pattern::Ingest => None,
         };
         self.connecting -= 1;
+        if !self.is_slow {
+            self.link.connected[agent.node].fetch_add(1, Ordering::Relaxed);
+        }
         self.link.slow_logins.add(u64::from(self.is_slow));
         self.link.logins.add(1);
     }

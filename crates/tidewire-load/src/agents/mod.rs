@@ -8,6 +8,7 @@
 //! the order of what is due, counting, the end. What differs is in a few places: what `login` asks for, what `send`
 //! puts on the wire and when, and whether what comes is a delivery (`deliver`) or a reply (`reply`).
 
+mod absence;
 mod deliver;
 mod flight;
 mod login;
@@ -15,8 +16,10 @@ mod reply;
 mod send;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewire::Endpoint;
 use tidewire::{
@@ -30,14 +33,15 @@ use self::flight::Flight;
 use crate::clock::Clock;
 use crate::credentials::LaneTokens;
 use crate::exchange::{AgentResult, Confirmed, LaneResult, SentTimes, StepLink, Times};
-use crate::ledger::Ledger;
+use crate::ledger::{Absence, Ledger};
 use crate::scenario::{Load, Pattern, Step};
 use crate::schedule::{Arrivals, Schedule};
 use crate::segment::Segment;
 
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlan {
-    pub(crate) address: Endpoint,
+    /// The servers: one, or the nodes of a cluster. Each has an equal share of the agents, one after another.
+    pub(crate) targets: Arc<[Endpoint]>,
     pub(crate) run: u16,
     /// Number of the step within the run.
     pub(crate) number: u8,
@@ -54,8 +58,26 @@ pub(crate) struct StepPlan {
     pub(crate) ids: RequestIds,
     /// Where receivers of an open fan-out find when messages were sent.
     pub(crate) sent_times: Option<Arc<SentTimes>>,
+    /// How many messages each agent has sent, in a step with faults: agents whose connection ends then come back, and the
+    /// ledger has to know what they missed.
+    pub(crate) sent_counts: Option<Arc<[AtomicU64]>>,
     /// Core to keep the lane on, if any.
     pub(crate) core: Option<usize>,
+}
+
+impl StepPlan {
+    /// The node of an agent, from 0.
+    pub(crate) fn node_of(&self, agent: u32) -> usize {
+        let agents = u64::from(self.step.concurrency.max(1));
+        (u64::from(agent) * self.targets.len() as u64 / agents) as usize
+    }
+
+    /// The agents of a node.
+    fn agents_of(&self, node: usize) -> Range<u32> {
+        let (agents, nodes) = (u64::from(self.step.concurrency), self.targets.len() as u64);
+        let first = |node: usize| (node as u64 * agents).div_ceil(nodes) as u32;
+        first(node)..first(node + 1)
+    }
 }
 
 /// Which of a step's agents a lane has.
@@ -80,6 +102,8 @@ pub(crate) struct Agents {
     /// The next agent to connect; connecting is paced so that the server's backlog is not the test.
     next_to_connect: usize,
     connecting: usize,
+    /// Agents that have lost their connection, and when they try to get another one.
+    returning: VecDeque<(u64, usize)>,
     due: BinaryHeap<Reverse<(u64, usize)>>,
     /// Agents with a message that waits for a place, and how many of them.
     queued: u64,
@@ -110,6 +134,9 @@ struct Agent {
     index: u32,
     /// The sender whose messages must not come to this agent: itself in a room, nobody elsewhere.
     own: u32,
+    /// The node that it is connected to, and the agents of this node.
+    node: usize,
+    neighbours: Range<u32>,
     session: SessionId,
     room: u16,
     logged_in: bool,
@@ -130,6 +157,9 @@ struct Agent {
     unflushed: (u64, u64),
     is_listed: bool,
     confirmed: Option<Confirmed>,
+    absences: Vec<Absence>,
+    /// Messages that the server says it dropped on the way to this agent.
+    told: u64,
 }
 
 /// When an agent's messages are due.
@@ -174,6 +204,7 @@ impl Agents {
             agents,
             next_to_connect: 0,
             connecting: 0,
+            returning: VecDeque::new(),
             due: BinaryHeap::new(),
             queued: 0,
             resumed: Vec::new(),
@@ -220,6 +251,8 @@ impl Agents {
                 sent: agent.sent,
                 ledger: agent.ledger.take(),
                 confirmed: agent.confirmed,
+                absences: std::mem::take(&mut agent.absences),
+                told: agent.told,
                 is_backed_up: agent.alive && cx.queued_bytes(agent.session) > 0,
             })
             .collect();
@@ -245,8 +278,9 @@ impl Agents {
     /// When the lane has to run again if nothing comes.
     fn wake_ns(&self) -> Option<u64> {
         let expiry = (self.in_flight > 0).then_some(self.next_expiry_ns);
+        let returning = self.returning.front().map(|(at_ns, _)| *at_ns);
         if self.sending_ended {
-            return expiry;
+            return [expiry, returning].into_iter().flatten().min();
         }
         let now_ns = self.plan.clock.now_ns();
         if !self.resumed.is_empty() {
@@ -264,7 +298,7 @@ impl Agents {
             stop_ns => last_send_ns(stop_ns, &self.plan.step),
         });
         let stop = stop.filter(|stop_ns| *stop_ns != u64::MAX);
-        [due, expiry, stop].into_iter().flatten().min()
+        [due, expiry, returning, stop].into_iter().flatten().min()
     }
 }
 
@@ -274,9 +308,12 @@ impl Agent {
         let is_chat = step.pattern == Pattern::Chat;
         let has_ids = step.pattern == Pattern::Request;
         let has_replies = step.pattern.has_replies();
+        let node = plan.node_of(index);
         Self {
             index,
             own: if is_chat { index } else { u32::MAX },
+            node,
+            neighbours: plan.agents_of(node),
             session: SessionId::NONE,
             room: 0,
             logged_in: false,
@@ -293,6 +330,8 @@ impl Agent {
             unflushed: (0, 0),
             is_listed: false,
             confirmed: None,
+            absences: Vec::new(),
+            told: 0,
         }
     }
 }
@@ -307,7 +346,8 @@ impl Service for Agents {
         if let Some(expires_ns) = cx.credentials_expire_ns(cx.session()) {
             self.link.tokens.note_expiry(expires_ns);
         }
-        self.agents[place].alive = true;
+        // One that comes back may send when it is in the room again.
+        self.agents[place].alive = !self.agents[place].logged_in;
         self.log_in(cx, place);
     }
 
@@ -315,13 +355,14 @@ impl Service for Agents {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let (place, now_ns) = (self.place(cx), self.plan.clock.noted_ns(cx.now_ns()));
         match message.kind {
-            Kind::Deliver => self.handle_delivery(place, now_ns, message.payload),
+            Kind::Deliver => self.handle_delivery(place, now_ns, &message),
             Kind::Reply | Kind::Error | Kind::OneWay if self.pattern().has_replies() => {
                 self.handle_reply(place, now_ns, &message);
             }
             Kind::Reply | Kind::Error if self.pattern() == Pattern::Ingest => {
                 self.handle_confirmation(place, &message);
             }
+            Kind::Error if message.id == JOIN_ID && self.is_returning(place) => cx.close(),
             Kind::Reply | Kind::Error if message.id == JOIN_ID => {
                 self.handle_login(place, &message);
             }
@@ -335,7 +376,7 @@ impl Service for Agents {
                 });
             }
             Kind::Gap => {
-                self.result.counts.gaps +=
+                self.agents[place].told +=
                     GapBody::decode(message.payload).map_or(0, |gap| gap.lost);
             }
             _ => {}
@@ -348,12 +389,16 @@ impl Service for Agents {
             return;
         }
         let place = cx.tag() as usize;
+        if self.agents[place].logged_in && self.comes_back() {
+            return self.leave(place, reason);
+        }
         self.agents[place].alive = false;
         if self.agents[place].logged_in {
             if self.is_slow {
                 self.link.slow_disconnects.add(1);
             } else {
                 self.link.disconnects.add(1);
+                self.link.connected[self.agents[place].node].fetch_sub(1, Ordering::Relaxed);
                 self.result.disconnects.push(reason);
             }
             self.give_up_flight(place);
@@ -376,6 +421,7 @@ impl Service for Agents {
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         self.pin();
         self.connect_some(cx);
+        self.connect_returning(cx);
         if self.tokens.has_task(&self.link.tokens) {
             self.renew_credentials(cx);
         }

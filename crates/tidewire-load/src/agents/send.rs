@@ -6,6 +6,7 @@
 //! together, one write a session; those of a think-time loop one by one, as users would.
 
 use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
 
 use tidewire::{Context, Kind, Message};
 
@@ -352,6 +353,9 @@ impl Agents {
         }
         agent.sent = sequence;
         self.sent += 1;
+        if let Some(counts) = &self.plan.sent_counts {
+            counts[agent.index as usize].store(sequence, Ordering::Relaxed);
+        }
         if agent.unflushed.1 == 0 {
             agent.unflushed.0 = sent_ns;
             self.touched.push(place);

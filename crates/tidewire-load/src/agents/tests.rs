@@ -13,7 +13,7 @@ fn agents(is_windowed: bool) -> Agents {
         max_ms: 1.0,
     };
     let plan = StepPlan {
-        address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into(),
+        targets: [std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into()].into(),
         run: 7,
         number: 0,
         seed: 1,
@@ -25,13 +25,54 @@ fn agents(is_windowed: bool) -> Agents {
         room: String::new(),
         ids: RequestIds::Bits32,
         sent_times: None,
+        sent_counts: None,
         core: None,
     };
-    let link = Arc::new(StepLink::new(1, StepTokens::default()));
+    let link = Arc::new(StepLink::new(1, 1, StepTokens::default()));
     link.open(50, 100, 200);
     let mut agents = Agents::new(plan, link, Share::Lane { lane: 0, lanes: 1 });
     agents.agents[0].ledger = Some(Ledger::for_member(0, 2, 1_000));
     agents
+}
+
+#[test]
+fn agents_are_spread_evenly_and_what_crosses_is_timed_apart() {
+    let plan = agents(false).plan;
+    for (concurrency, nodes) in [(2, 2), (500, 2), (7, 3), (3, 5), (1, 1)] {
+        let targets: Vec<Endpoint> = vec![plan.targets[0].clone(); nodes];
+        let plan = StepPlan {
+            step: Arc::new(Step::chat("even", concurrency, 1.0, ThinkTime::NONE)),
+            targets: targets.into(),
+            ..plan.clone()
+        };
+        let mut counted = 0;
+        for node in 0..nodes {
+            let agents = plan.agents_of(node);
+            assert!(agents.clone().all(|agent| plan.node_of(agent) == node));
+            assert!(agents.len() <= (concurrency as usize).div_ceil(nodes));
+            counted += agents.len();
+        }
+        assert_eq!(counted, concurrency as usize);
+    }
+    let mut agents = agents(false);
+    agents.agents[0].neighbours = 0..1;
+    deliver(&mut agents, 1, 1, 160);
+    let mut times = Times::default();
+    times.collect(&agents.times);
+    assert_eq!((times.scheduled.count(), times.across.count()), (1, 1));
+}
+
+#[test]
+fn what_a_room_itself_says_is_no_broken_message() {
+    let mut agents = agents(false);
+    for author in [0, 9, 0] {
+        let message = Message::with_id(Kind::Deliver, 0, author, b"we are cut off");
+        agents.handle_delivery(0, 160, &message);
+    }
+    assert_eq!(agents.result.counts.announced, 2);
+    let ledger = agents.agents[0].ledger.take().unwrap();
+    let totals = ledger.finish(&crate::ledger::SentTotals::new(vec![0, 0], false), 0);
+    assert_eq!((totals.corrupt, totals.arrived), (1, 1));
 }
 
 fn deliver(agents: &mut Agents, sender: u32, sequence: u64, now_ns: u64) {
@@ -45,7 +86,8 @@ fn deliver(agents: &mut Agents, sender: u32, sequence: u64, now_ns: u64) {
     };
     let mut payload = [0; Stamp::BYTES];
     stamp.encode(&mut payload);
-    agents.handle_delivery(0, now_ns, &payload);
+    let message = Message::with_id(Kind::Deliver, 0, 9, &payload);
+    agents.handle_delivery(0, now_ns, &message);
 }
 
 #[test]

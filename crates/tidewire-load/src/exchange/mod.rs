@@ -42,6 +42,8 @@ pub(crate) struct StepLink {
     /// How the first connection was encrypted.
     pub(crate) encryption: OnceLock<Option<Encryption>>,
     pub(crate) tokens: StepTokens,
+    /// Agents with a connection now, by node, without slow receivers.
+    pub(crate) connected: Vec<AtomicU64>,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
     /// Times collected so far.
@@ -88,9 +90,10 @@ impl Default for Exchange {
 }
 
 impl StepLink {
-    pub(crate) fn new(lanes: usize, tokens: StepTokens) -> Self {
+    pub(crate) fn new(lanes: usize, nodes: usize, tokens: StepTokens) -> Self {
         Self {
             tokens,
+            connected: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
             stop_ns: AtomicU64::new(u64::MAX),
             steady_from_ns: AtomicU64::new(u64::MAX),
             lanes: (0..lanes).map(|_| LaneLink::default()).collect(),
@@ -150,6 +153,18 @@ impl StepLink {
         self.logins.get() - self.slow_logins.get()
     }
 
+    /// Whether no agent that is to keep up has a connection.
+    pub(crate) fn is_deserted(&self) -> bool {
+        let mut counts = self.connected.iter();
+        counts.all(|count| count.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Agents with a connection now, node by node, where there are several.
+    pub(crate) fn connected_by_node(&self) -> Vec<u64> {
+        let counts = self.connected.iter().filter(|_| self.connected.len() > 1);
+        counts.map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
     /// Called by lane `lane` once per turn.
     pub(crate) fn publish(&self, lane: usize, sent: u64, received: u64, times: &mut Box<Times>) {
         let link = &self.lanes[lane];
@@ -172,7 +187,7 @@ impl StepLink {
 
     /// A lane's last words.
     pub(crate) fn hand_in(&self, result: LaneResult, times: &Times) {
-        lock(&self.times).merge(times);
+        lock(&self.times).collect(times);
         lock(&self.results).push(result);
     }
 
@@ -195,8 +210,8 @@ impl StepLink {
         for lane in &self.lanes {
             let mut exchange = lock(&lane.exchange);
             if let Some(mut full) = exchange.full.take() {
-                recent.merge(&full);
-                lock(&self.times).merge(&full);
+                recent.collect(&full);
+                lock(&self.times).collect(&full);
                 full.clear();
                 exchange.empty = Some(full);
             }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tidewire::CloseReason;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Absence, Ledger};
 
 /// The findings of a lane's agents, handed in when the step ends.
 #[derive(Debug, Default)]
@@ -23,6 +23,10 @@ pub(crate) struct AgentResult {
     pub(crate) ledger: Option<Ledger>,
     /// The server's word on the messages that this agent sent one way.
     pub(crate) confirmed: Option<Confirmed>,
+    /// When it had no connection, in a step with faults.
+    pub(crate) absences: Vec<Absence>,
+    /// Messages that the server says it dropped on the way to this agent.
+    pub(crate) told: u64,
     /// At the end some of what it sent still waited in this process to be written.
     pub(crate) is_backed_up: bool,
 }
@@ -94,6 +98,6 @@ pub(crate) struct Counts {
     /// Messages due in the steady window that were sent before it ended.
     pub(crate) steady_on_time: u64,
     pub(crate) send_errors: u64,
-    /// Messages that the server says it dropped.
-    pub(crate) gaps: u64,
+    /// Messages of the room itself.
+    pub(crate) announced: u64,
 }

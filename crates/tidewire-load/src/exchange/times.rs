@@ -12,8 +12,11 @@ use crate::statistics::LatencyHistogram;
 /// The times that one lane recorded since its histograms were last exchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
-    /// Received − intended: in version 1 of every message, in version 2 of those due in the steady window.
+    /// Received − intended: in version 1 of every message, in version 2 of those due in the steady window. While a lane
+    /// records, those in `across` are missing here, so that each delivery is recorded once.
     pub(crate) scheduled: LatencyHistogram,
+    /// The part of `scheduled` that crossed from one node of a cluster to another.
+    pub(crate) across: LatencyHistogram,
     /// The same of the messages due outside of it. Empty in version 1.
     pub(crate) outside: LatencyHistogram,
     /// Received − sent, where both are known.
@@ -28,8 +31,11 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds what a lane has recorded.
+    pub(crate) fn collect(&mut self, other: &Self) {
         self.scheduled.merge(&other.scheduled);
+        self.scheduled.merge(&other.across);
+        self.across.merge(&other.across);
         self.outside.merge(&other.outside);
         self.service.merge(&other.service);
         self.send_lag.merge(&other.send_lag);
@@ -37,8 +43,19 @@ impl Times {
         self.write.merge(&other.write);
     }
 
+    /// Where a lane records the time of a delivery.
+    #[inline]
+    pub(crate) fn delivered(&mut self, is_across: bool) -> &mut LatencyHistogram {
+        if is_across {
+            &mut self.across
+        } else {
+            &mut self.scheduled
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.scheduled.clear();
+        self.across.clear();
         self.outside.clear();
         self.service.clear();
         self.send_lag.clear();

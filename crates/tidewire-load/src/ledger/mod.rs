@@ -13,10 +13,13 @@
 //! need gigabytes), counters per pair because equal loss and duplication cancel in them.
 
 mod count;
+mod losses;
 mod missing;
 mod receiver;
 
 pub(crate) use count::{CountLedger, SentTotals};
+pub use losses::Losses;
+pub(crate) use losses::{Absence, Breaks};
 pub(crate) use receiver::ReceiverLedger;
 
 /// The account of one receiver, full or counting.

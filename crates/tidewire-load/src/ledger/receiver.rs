@@ -96,8 +96,7 @@ impl ReceiverLedger {
                 continue;
             }
             let sent = sent_by_sender.get(sender).copied().unwrap_or(0);
-            let never_seen = sent.saturating_sub(pair.highest);
-            let lost = self.missing_up_to(sender, pair, sent.min(pair.highest)) + never_seen;
+            let lost = self.missing(sender, sent);
             let delivered = sent - lost;
             totals.expected += sent;
             totals.lost += lost;
@@ -105,6 +104,16 @@ impl ReceiverLedger {
             totals.invented += distinct - delivered;
         }
         totals
+    }
+
+    /// How many messages of a sender up to the one numbered `limit` did not arrive.
+    pub(super) fn missing(&self, sender: usize, limit: u64) -> u64 {
+        let pair = match self.pairs.get(sender) {
+            Some(_) => self.pair(sender),
+            None => Pair::in_order_up_to(0),
+        };
+        let never_seen = limit.saturating_sub(pair.highest);
+        self.missing_up_to(sender, &pair, limit.min(pair.highest)) + never_seen
     }
 
     fn missing_up_to(&self, sender: usize, pair: &Pair, limit: u64) -> u64 {

@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cost, FanOutShare, WorkCounts};
+use super::{Cost, FanOutShare, FaultFigures, ProcessFigures, WorkCounts};
 use crate::exchange::Times;
-use crate::ledger::ReceiverTotals;
+use crate::ledger::{Losses, ReceiverTotals};
 use crate::scenario::{Load, Step};
 use crate::slo::{Slo, SloFigures};
 use crate::statistics::{EncodedHistogram, LatencyHistogram, Percentile, Quantile};
@@ -41,6 +41,15 @@ pub struct StepDetail {
     /// The share of a fan-out that the other parts must know, in a part of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out_share: Option<FanOutShare>,
+    /// The processes that were started for the run; empty if that is only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessFigures>,
+    /// The faults that were inflicted, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<FaultFigures>,
+    /// The causes of the lost deliveries, in a fan-out with any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<Losses>,
     /// The figures of each run or part that this was merged from; empty for a single one.
     pub runs: Vec<RunFigures>,
 }
@@ -95,6 +104,10 @@ pub struct Window {
 pub struct StepTimes {
     /// Received − intended. What a user of an open system feels.
     pub scheduled: Distribution,
+    /// The part of `scheduled` that went from a sender at one node of a cluster to a receiver at another. Without those that
+    /// never arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub across: Option<Distribution>,
     /// Received − sent, in open steps and where there are replies. Its gap to `scheduled` is coordinated omission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Distribution>,
@@ -112,6 +125,7 @@ impl StepTimes {
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
         let all = [
             ("scheduled", Some(&self.scheduled)),
+            ("across", self.across.as_ref()),
             ("service", self.service.as_ref()),
             ("send lag", Some(&self.send_lag)),
             ("client lag", self.client_lag.as_ref()),
@@ -258,6 +272,9 @@ pub struct Second {
     pub client_cpu_pct: Option<f64>,
     /// Processor time of the server in percent of one core.
     pub server_cpu_pct: Option<f64>,
+    /// Agents with a connection at its end, node by node; empty if there is one server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connected: Vec<u64>,
     /// For a heat map: upper edges in milliseconds, ten to a decade, and how many arrived below each.
     pub heat: Vec<(f64, u64)>,
 }

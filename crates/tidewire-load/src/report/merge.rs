@@ -10,9 +10,10 @@ use super::fan_out::Unheard;
 use super::step::rate;
 use super::success::{Failures, attainment, success_rate};
 use super::{
-    Cost, Distribution, FanOutShare, Report, RunFigures, SloReport, Status, StepDetail, StepReport,
-    StepTimes,
+    Cost, Distribution, FanOutShare, ProcessFigures, Report, RunFigures, SloReport, Status,
+    StepDetail, StepReport, StepTimes,
 };
+use crate::ledger::Losses;
 use crate::scenario::Pattern;
 use crate::statistics::{DecodeError, LatencyHistogram};
 
@@ -332,11 +333,28 @@ impl<'r> Parts<'r> {
         merged.runs = self.all.iter().map(run_figures).collect();
         let worst = details.iter().flat_map(|detail| &detail.worst_receivers);
         merged.worst_receivers = worst.copied().collect();
+        merged.processes = ProcessFigures::merge(&details);
+        merged.faults = details.iter().flat_map(|it| it.faults.clone()).collect();
+        merged.losses = self.losses(&details);
         merged
             .worst_receivers
             .sort_by_key(|figures| std::cmp::Reverse(figures.amiss()));
         merged.worst_receivers.truncate(WORST_MAX);
         Ok(merged)
+    }
+
+    /// The causes of all losses. No part knows the cause of what another part sent and nobody heard.
+    fn losses(&self, details: &[&StepDetail]) -> Option<Losses> {
+        let unheard = Losses {
+            unexplained: self.unheard.lost,
+            ..Losses::default()
+        };
+        let mut all: Vec<Losses> = details.iter().filter_map(|detail| detail.losses).collect();
+        all.extend((unheard.unexplained > 0).then_some(unheard));
+        all.into_iter().reduce(|mut sum, losses| {
+            sum.merge(&losses);
+            sum
+        })
     }
 
     fn times(&self) -> Result<StepTimes, MergeError> {
@@ -354,6 +372,7 @@ impl<'r> Parts<'r> {
         };
         Ok(StepTimes {
             scheduled: required(|times| Some(&times.scheduled))?,
+            across: known(|times| times.across.as_ref())?,
             service: known(|times| times.service.as_ref())?,
             send_lag: required(|times| Some(&times.send_lag))?,
             client_lag: known(|times| times.client_lag.as_ref())?,

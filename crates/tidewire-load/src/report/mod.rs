@@ -9,6 +9,7 @@
 //! All derived figures are computed in one place, `StepReport::from_measurements`, and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
+mod cluster;
 mod cost;
 mod detail;
 mod fan_out;
@@ -24,6 +25,7 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::cluster::{FaultFigures, ProcessFigures};
 pub use self::cost::{Cost, LaneCost};
 pub use self::detail::{
     Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
@@ -41,6 +43,7 @@ pub use self::write::{
 };
 pub use crate::environment::Environment;
 pub use crate::exchange::WorkCounts;
+pub use crate::ledger::Losses;
 use crate::segment::Segment;
 pub use crate::statistics::{Latency, Percentile};
 

@@ -27,6 +27,7 @@ fn report(name: &str) -> Report {
         window: Window::default(),
         times: StepTimes {
             scheduled: times.clone(),
+            across: None,
             service: Some(times.clone()),
             send_lag: times.clone(),
             client_lag: None,
@@ -48,6 +49,9 @@ fn report(name: &str) -> Report {
         worst_receivers: Vec::new(),
         slow_receivers: None,
         fan_out_share: None,
+        processes: Vec::new(),
+        faults: Vec::new(),
+        losses: None,
         runs: Vec::new(),
     };
     let mut step = StepReport::failed(&step, "lost & found".to_owned());

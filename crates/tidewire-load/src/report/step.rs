@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::success::{Failures, attainment, success_rate};
 use super::{LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, StepDetail};
-use crate::ledger::ReceiverTotals;
+use crate::ledger::{Losses, ReceiverTotals};
 use crate::scenario::{Load, Pattern, Step};
 
 /// The result of one step; field for field an entry of `steps` in `report.json`.
@@ -189,6 +189,16 @@ impl StepReport {
         self.is_clean() && self.keeps_slo() && !self.is_refused()
     }
 
+    /// Lost deliveries that make it fail: in a step with faults, those without a cause.
+    pub(super) fn lost_by_mistake(&self) -> u64 {
+        match &self.detail {
+            Some(detail) if !detail.faults.is_empty() => {
+                detail.losses.map_or(0, |losses| losses.unexplained)
+            }
+            _ => self.lost,
+        }
+    }
+
     /// Whether lost messages are judged by a limit and are no problem by themselves.
     pub(super) fn allows_loss(&self) -> bool {
         self.says(|detail| detail.slo.limits_loss())
@@ -243,6 +253,8 @@ pub(crate) struct StepMeasurements {
     pub(crate) logged_in: u64,
     /// The merged accounts of all receivers.
     pub(crate) totals: ReceiverTotals,
+    /// The causes of what is lost in them.
+    pub(crate) losses: Losses,
     /// Length of the steady window in seconds; 0 when the step had none.
     pub(crate) steady_secs: f64,
     pub(crate) steady_sent: u64,
@@ -258,10 +270,16 @@ pub(super) fn rate(count: u64, secs: f64) -> f64 {
 /// Worst first: what never came, what came wrong, what could not even be tried.
 fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
-    let (lost, unconfirmed) = if measured.known.allows_loss() {
-        (0, 0)
-    } else {
-        (totals.lost, totals.unconfirmed)
+    let has_faults = !step.faults.is_empty();
+    let (lost, unconfirmed) = match measured.known.allows_loss() {
+        true => (0, 0),
+        // Faults cost deliveries; each must have its cause.
+        false if has_faults => (measured.losses.unexplained, totals.unconfirmed),
+        false => (totals.lost, totals.unconfirmed),
+    };
+    let send_errors = match has_faults {
+        true => 0,
+        false => measured.known.total_send_errors,
     };
     let reordered = match step.pattern {
         // Requests may be answered in any order.
@@ -269,7 +287,7 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
         _ => totals.reordered,
     };
     let mut problems = crate::format::counted(&[
-        (lost, "expected deliveries were lost"),
+        (lost, lost_text(has_faults)),
         (unconfirmed, unconfirmed_text(step.pattern)),
         (
             totals.receivers_unresolved,
@@ -284,10 +302,7 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
             measured.known.total_login_failures,
             "agents could not connect or log in",
         ),
-        (
-            measured.known.total_send_errors,
-            "messages could not be sent",
-        ),
+        (send_errors, "messages could not be sent"),
     ]);
     if measured.known.total_sent == 0 {
         problems.push("nothing was sent".to_owned());
@@ -299,6 +314,13 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     }
     problems.extend(measured.known.problems.iter().cloned());
     problems
+}
+
+fn lost_text(has_faults: bool) -> &'static str {
+    match has_faults {
+        true => "expected deliveries were lost that no fault explains and no gap announced",
+        false => "expected deliveries were lost",
+    }
 }
 
 /// Unconfirmed messages, with their reason and what would let them be known.

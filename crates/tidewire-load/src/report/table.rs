@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
+use super::cluster::cluster_facts;
 use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
 use crate::format::{
     NONE_BELOW, NOT_KNOWN, each_of, few, known_milliseconds, mebibytes, milliseconds, per_second,
@@ -70,6 +71,7 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     if let Some(detail) = &step.detail {
         facts.push(("model", model(detail)));
         facts.push(("tail", tail(detail)));
+        facts.extend(cluster_facts(detail, step.test_duration_secs));
         let sides = &detail.cost;
         let client = cost(sides.client_ns_per_message, sides.client_lanes);
         let server = cost(sides.server_ns_per_message, sides.server_lanes);
@@ -161,12 +163,15 @@ fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
     format!("{cpu}, {calls}, {allocations} a message")
 }
 
+/// The three percentiles of a line.
+pub(super) fn percentiles(times: &Distribution) -> String {
+    let (p50, p99, p999) = (times.p50, times.p99, times.p999);
+    format!("p50 {p50}, p99 {p99}, p99.9 {p999} ms")
+}
+
 /// The percentiles that count what never arrived.
 fn tail(detail: &StepDetail) -> String {
-    let show = |name: &str, times: &Distribution| {
-        let (p50, p99, p999) = (times.p50, times.p99, times.p999);
-        format!("{name} p50 {p50}, p99 {p99}, p99.9 {p999} ms")
-    };
+    let show = |name: &str, times: &Distribution| format!("{name} {}", percentiles(times));
     let scheduled = show("scheduled", &detail.times.scheduled);
     match &detail.times.service {
         Some(service) => format!("{scheduled}; {}", show("service", service)),
@@ -302,7 +307,7 @@ fn server(step: &StepReport) -> String {
     }
 }
 
-fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
+pub(super) fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
     let mut text = format!("{cpu_secs:.2} s of processor time");
     if duration_secs > 0.0 {
         let _ = write!(text, " ({:.2} cores)", cpu_secs / duration_secs);

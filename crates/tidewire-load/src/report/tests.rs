@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::format::utc;
-use crate::ledger::ReceiverTotals;
+use crate::ledger::{Losses, ReceiverTotals};
 use crate::scenario::Scenario;
 
 const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");
@@ -59,6 +59,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
             arrived: 59_880_000,
             ..ReceiverTotals::default()
         },
+        losses: Losses::default(),
         steady_secs: 24.0,
         steady_sent: 96_000,
         steady_received: 47_904_000,

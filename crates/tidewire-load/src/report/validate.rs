@@ -82,7 +82,13 @@ fn counts(step: &StepReport) -> Checked {
     let missing = if step.allows_loss() {
         0
     } else {
-        step.lost + step.unconfirmed
+        step.lost_by_mistake() + step.unconfirmed
+    };
+    let has_faults = detail.is_some_and(|detail| !detail.faults.is_empty());
+    let send_errors = if has_faults {
+        0
+    } else {
+        step.total_send_errors
     };
     let amiss = [
         missing,
@@ -93,7 +99,7 @@ fn counts(step: &StepReport) -> Checked {
         step.invented,
         step.receivers_unresolved,
         step.total_login_failures,
-        step.total_send_errors,
+        send_errors,
     ];
     let is_clean = !step.is_clean() || amiss.iter().all(|count| *count == 0);
     let rule = "a step without problems has lost nothing, got nothing wrong and failed at nothing";
@@ -101,6 +107,19 @@ fn counts(step: &StepReport) -> Checked {
 }
 
 fn detail(step: &StepReport, detail: &StepDetail) -> Checked {
+    if let Some(losses) = &detail.losses {
+        let causes = [
+            losses.told,
+            losses.sender_cut,
+            losses.receiver_cut,
+            losses.away,
+        ];
+        let sum = causes
+            .iter()
+            .fold(losses.unexplained, |sum, cause| sum.saturating_add(*cause));
+        let rule = "detail: each lost delivery has one cause";
+        holds(sum == step.lost, rule)?;
+    }
     let counts = &detail.counts;
     let accounted = step.total_sent + step.total_send_errors + counts.skipped + counts.unsent;
     let rule = "detail: offered = sent + send errors + skipped + unsent";

@@ -9,8 +9,8 @@ use crate::exchange::{StepLink, Times};
 use crate::format::{counted, thousands};
 use crate::lane_account::LaneAccount;
 use crate::report::{
-    Cost, Distribution, LaneCost, ServerUsage, SloReport, StepDetail, StepTimes, Verdict, Window,
-    WorkCounts, Workload,
+    Cost, Distribution, FaultFigures, LaneCost, ProcessFigures, ServerUsage, SloReport, StepDetail,
+    StepTimes, Verdict, Window, WorkCounts, Workload,
 };
 use crate::scenario::{Guard, Load, Pattern};
 use crate::statistics::{Percentile, Quantile};
@@ -26,6 +26,8 @@ pub(super) struct StepFacts<'s, 'p> {
     pub(super) times: &'s Times,
     pub(super) watch: &'s mut Watch<'p>,
     pub(super) server: &'s ServerUsage,
+    pub(super) processes: Vec<ProcessFigures>,
+    pub(super) faults: Vec<FaultFigures>,
 }
 
 impl StepFacts<'_, '_> {
@@ -61,6 +63,9 @@ impl StepFacts<'_, '_> {
             worst_receivers: self.outcome.worst_receivers.clone(),
             slow_receivers: self.outcome.slow,
             fan_out_share: self.outcome.fan_out_share.clone(),
+            processes: self.processes,
+            faults: self.faults,
+            losses: (totals.lost > 0 && step.pattern.is_fan_out()).then_some(self.outcome.losses),
             runs: Vec::new(),
         }
     }
@@ -95,10 +100,13 @@ impl StepFacts<'_, '_> {
         } else {
             self.outcome.totals.lost + self.outcome.totals.unconfirmed
         };
+        // How many of the missing ones would have crossed is not known of messages that were never sent.
+        let has_across = times.across.count() > 0;
         let has_service = times.service.count() > 0;
         let has_client_lag = times.client_lag.count() > 0;
         StepTimes {
             scheduled: Distribution::of(&times.scheduled, missing),
+            across: has_across.then(|| Distribution::of(&times.across, 0)),
             service: has_service.then(|| Distribution::of(&times.service, missing)),
             send_lag: Distribution::of(&times.send_lag, 0),
             client_lag: has_client_lag.then(|| Distribution::of(&times.client_lag, 0)),
@@ -119,7 +127,8 @@ impl StepFacts<'_, '_> {
             Some(cpu_secs / (secs * lanes.max(1.0)) * 100.0)
         };
         let lanes = self.lanes.min(self.plan.step.concurrency as usize) as f64;
-        let server_lanes = f64::from(self.server.lanes.unwrap_or(1));
+        let nodes = self.plan.targets.len() as f64;
+        let server_lanes = nodes * f64::from(self.server.lanes.unwrap_or(1));
         let work = &self.outcome.counts.work;
         let messages = work.steady_sent + work.steady_received;
         let by_message = |cpu_secs: f64| (messages > 0).then(|| cpu_secs * 1e9 / messages as f64);
@@ -153,13 +162,18 @@ impl StepFacts<'_, '_> {
         };
         // A step that sends as fast as it can has no schedule to be late by.
         let is_max = matches!(self.plan.step.load, Load::Max);
+        // Messages that an agent without a connection should send are no fault of the instrument.
+        let excused = match self.plan.step.faults.is_empty() {
+            true => 0,
+            false => self.outcome.counts.send_errors,
+        };
         let evidence = Evidence {
             client_cpu_pct: cost.client_cpu_pct,
             server_cpu_pct: cost.server_cpu_pct,
             client_lag_p99_ms: p99_ms(lag).filter(|_| !is_max),
             latency_p99_ms: p99_ms(&times.scheduled),
             offered: self.outcome.counts.work.steady_offered,
-            on_time: self.outcome.counts.steady_on_time,
+            on_time: self.outcome.counts.steady_on_time + excused,
             overdue: self.outcome.counts.steady_overdue,
             closed: self.closed_loop(),
             steal_pct: cost.steal_pct,
@@ -172,6 +186,10 @@ impl StepFacts<'_, '_> {
         let Load::Closed { think_time_ms } = &step.load else {
             return None;
         };
+        if !step.faults.is_empty() {
+            // Agents without a connection go round no loop.
+            return None;
+        }
         let secs = self.steady.length.as_secs_f64();
         // Agents that do not wait for replies are never on their way: they think, and send in no time.
         let waits = step.pattern.has_replies();

@@ -8,15 +8,17 @@
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
 //! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
+mod check;
 mod codec;
 mod facts;
+mod faults;
 mod outcome;
 mod step;
 mod verdict;
 mod watch;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
@@ -25,12 +27,13 @@ use tidewire::{
     AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits, RequestError,
     ServeError,
 };
-use tidewire_io::descriptors::descriptor_limit;
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, CodecSpecError, Tw1};
 
-use self::codec::{check_datagrams, codec_of};
+use self::check::check;
+use self::codec::codec_of;
+pub use self::faults::ServerProcess;
 use self::step::StepRun;
 use crate::agents::StepPlan;
 use crate::clock::Clock;
@@ -38,8 +41,7 @@ use crate::credentials::{TokenSource, TokensError};
 use crate::environment::Environment;
 use crate::exchange::SentTimes;
 use crate::format::utc;
-use crate::lane_account::ServerProbe;
-use crate::ledger::{LATE_MS, needs_checksums};
+use crate::ledger::LATE_MS;
 use crate::report::{Report, Second, StepReport};
 use crate::scenario::{Load, Pattern, Scenario, Step};
 use crate::schedule::mix;
@@ -48,8 +50,8 @@ use crate::segment::Segment;
 /// How to run a scenario.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// The server.
-    pub address: Endpoint,
+    /// The servers: one, or the nodes of a cluster, over which the agents are spread.
+    pub targets: Vec<Endpoint>,
     /// The authorities that the agents trust at a `tls://` address, and the certificate that they show.
     pub tls: ClientTls,
     /// Where the agents get their tokens, if a server knows them by tokens.
@@ -71,10 +73,8 @@ pub struct RunOptions {
     pub start_at: Option<SystemTime>,
     /// A delivery later than this after its intended time counts as late, in milliseconds.
     pub late_ms: u64,
-    /// The server's process, if it runs here and its use of the machine shall be reported.
-    pub server_pid: Option<u32>,
-    /// How to ask the server what its lanes did, if it can be asked.
-    pub server_probe: Option<ServerProbe>,
+    /// The processes that were started for the run, whose use of the machine shall be reported.
+    pub processes: Vec<Arc<dyn ServerProcess>>,
     /// Where times come from.
     pub clock: Clock,
     /// Machine and build, for the report.
@@ -85,9 +85,9 @@ pub struct RunOptions {
 
 impl RunOptions {
     /// One client lane and the default grace times.
-    pub fn new(address: Endpoint) -> Self {
+    pub fn new(targets: Vec<Endpoint>) -> Self {
         Self {
-            address,
+            targets,
             tls: ClientTls::new(),
             tokens: None,
             seed: 0,
@@ -98,12 +98,17 @@ impl RunOptions {
             segment: Segment::WHOLE,
             start_at: None,
             late_ms: LATE_MS,
-            server_pid: None,
-            server_probe: None,
+            processes: Vec::new(),
             clock: Clock::default(),
             environment: Environment::detect(env!("CARGO_PKG_VERSION"), "unknown"),
             stop: Arc::new(AtomicBool::new(false)),
         }
+    }
+
+    /// The addresses of the servers, for people.
+    pub fn addresses(&self) -> String {
+        let texts: Vec<String> = self.targets.iter().map(ToString::to_string).collect();
+        texts.join(", ")
     }
 }
 
@@ -208,7 +213,7 @@ pub enum RunError {
     /// Requests that are matched by their order, over a transport that may lose some.
     #[error(
         "step {0:?} cannot run over udp://: replies of {1} are matched by their order, which a lost datagram shifts; \
-         use tcp://, or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
+         use tcp://, or a codec with ids (tw1, json, srmp, srmp-rpc, uvrpc)"
     )]
     Unmatched(String, &'static str),
     /// Messages that no datagram holds.
@@ -228,6 +233,23 @@ pub enum RunError {
         "step {0:?} cannot be run in parts, because its messages reach the agents of all of them: {1}"
     )]
     Segment(String, &'static str),
+    /// A fault has no process that this run started.
+    #[error(
+        "step {0:?} has a fault for {1:?}, and this run starts no such process; let it start the cluster with --serve, --nodes and \
+         --backplane nats"
+    )]
+    NoProcess(String, String),
+    /// The causes of losses can be found only where each pair of agents is tracked.
+    #[error(
+        "step {0:?} has faults and too many agents to account for each pair; use at most 1,000 agents"
+    )]
+    Untracked(String),
+    /// The options name no server. Name at least one.
+    #[error("there is no server to test")]
+    NoTarget,
+    /// The nodes are reached in ways that frame messages differently. Name addresses of one kind.
+    #[error("some targets are udp:// addresses and others are not; name targets of one kind")]
+    MixedTargets,
     /// The client lane ended by itself.
     #[error("a client lane failed: {0}")]
     Lane(String),
@@ -243,11 +265,12 @@ pub fn run(
     options: &RunOptions,
     observer: &mut dyn Observer,
 ) -> Result<Report, RunError> {
-    let address = options.address.to_string();
     for step in &scenario.steps {
         check(scenario, step, options)?;
     }
-    try_out(scenario, &address, options)?;
+    for target in &options.targets {
+        try_out(scenario, target, options)?;
+    }
     let (start_time, started) = (options.clock.wall(), Instant::now());
     let run_number = run_number(options);
     let mut starts = Starts::new(options);
@@ -274,7 +297,7 @@ pub fn run(
         steps.push(report);
     }
     let report = Report {
-        target_server: address,
+        target_server: options.addresses(),
         start_time_utc: utc(start_time),
         end_time_utc: utc(options.clock.wall()),
         total_duration_secs: started.elapsed().as_secs_f64(),
@@ -289,9 +312,10 @@ pub fn run(
 
 /// Sees whether there is a server, and whether it has the rooms that a chat needs: a run that can measure nothing must not
 /// take its time.
-fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(), RunError> {
+fn try_out(scenario: &Scenario, target: &Endpoint, options: &RunOptions) -> Result<(), RunError> {
+    let address = &target.to_string();
     let codec = match scenario.steps.first() {
-        Some(step) => codec_of(step, &options.address)?,
+        Some(step) => codec_of(step, target)?,
         None => AnyCodec::Tw1(Tw1),
     };
     let limits = Limits {
@@ -356,7 +380,7 @@ fn plan(
         _ => None,
     };
     Ok(StepPlan {
-        address: options.address.clone(),
+        targets: options.targets.clone().into(),
         run,
         number: u8::try_from(number).unwrap_or(u8::MAX),
         seed: options.seed,
@@ -369,8 +393,10 @@ fn plan(
             Pattern::PubSub => format!("load.{run:04x}.{number}"),
             _ => format!("load-{run:04x}-{number}"),
         },
-        ids: codec_of(step, &options.address)?.ids(),
+        ids: codec_of(step, &options.targets[0])?.ids(),
         sent_times,
+        sent_counts: (!step.faults.is_empty())
+            .then(|| (0..step.concurrency).map(|_| AtomicU64::new(0)).collect()),
         core: None,
     })
 }
@@ -411,54 +437,8 @@ fn run_number(options: &RunOptions) -> u16 {
     mix(mix(start_ns) ^ options.seed) as u16
 }
 
-fn check(scenario: &Scenario, step: &Step, options: &RunOptions) -> Result<(), RunError> {
-    if step.pattern.is_fan_out()
-        && !options.segment.is_whole()
-        && let Some(reason) = hindrance(scenario, step, options)
-    {
-        return Err(RunError::Segment(step.name.clone(), reason));
-    }
-    if options.tokens.is_some() {
-        let codec = codec_of(step, &options.address)?;
-        if !codec.begins_with_hello() {
-            return Err(RunError::NoPlaceForTokens(step.name.clone(), codec.name()));
-        }
-    }
-    if let Endpoint::Udp(_) = options.address {
-        check_datagrams(step, &codec_of(step, &options.address)?)?;
-    }
-    let needed = u64::from(options.segment.count(step.concurrency)) + DESCRIPTORS_RESERVED;
-    let limit = descriptor_limit().soft;
-    if limit < needed {
-        return Err(RunError::Descriptors {
-            step: step.name.clone(),
-            needed,
-            limit,
-        });
-    }
-    Ok(())
-}
-
-/// Why a fan-out cannot be run in parts.
-fn hindrance(scenario: &Scenario, step: &Step, options: &RunOptions) -> Option<&'static str> {
-    if options.start_at.is_none() {
-        Some("give all parts the same --start-at, which also names their room")
-    } else if scenario.version < 2 {
-        Some("its times are those of all deliveries; write the scenario with version = 2")
-    } else if step.slow_receivers > 0 {
-        Some("slow receivers belong to no part; leave slow_receivers out")
-    } else if needs_checksums(step.concurrency as usize) {
-        Some("there are too many pairs of agents to account for each; use at most 1,000 agents")
-    } else {
-        None
-    }
-}
-
 /// Many agents may log in to a server on a busy machine; one that says nothing for so long is silent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Descriptors besides the agents': standard streams, pollers, wakers, files.
-const DESCRIPTORS_RESERVED: u64 = 64;
 
 /// How long receivers of an open fan-out can still find out when a message was sent, in seconds.
 const SENT_KEPT_SECS: f64 = 10.0;

@@ -1,7 +1,8 @@
 //! The results of a step's lanes, added up and closed.
 
 use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
-use crate::ledger::{ReceiverTotals, SentTotals, needs_checksums};
+use crate::format::counted;
+use crate::ledger::{Breaks, Losses, ReceiverTotals, SentTotals, needs_checksums};
 use crate::report::{FanOutShare, ReceiverFigures, SlowReceivers};
 use crate::scenario::{Pattern, Step};
 use crate::segment::Segment;
@@ -12,6 +13,8 @@ pub(super) struct Outcome {
     pub(super) sent: u64,
     pub(super) counts: Counts,
     pub(super) totals: ReceiverTotals,
+    /// The causes of what is lost in `totals`, in a fan-out.
+    pub(super) losses: Losses,
     /// The receivers with most amiss, worst first.
     pub(super) worst_receivers: Vec<ReceiverFigures>,
     /// The fate of messages at receivers that were slow on purpose; not in `totals`.
@@ -49,16 +52,24 @@ impl Outcome {
         outcome.close(&agents, step, segment, ending);
         if let Some(reason) = disconnects.first() {
             let count = disconnects.len();
-            outcome.problems.push(format!(
-                "{count} agents lost their connection; the first: {reason}"
-            ));
+            let told = format!("{count} agents lost their connection; the first: {reason}");
+            if step.faults.is_empty() {
+                outcome.problems.push(told);
+            } else {
+                outcome.notes.push(told);
+            }
         }
-        let gaps = outcome.counts.gaps;
+        let gaps: u64 = agents.iter().map(|agent| agent.told).sum();
         if gaps > 0 {
             outcome.notes.push(format!(
                 "the server itself announced {gaps} dropped messages"
             ));
         }
+        let announced = outcome.counts.announced;
+        outcome.notes.extend(counted(&[(
+            announced,
+            "messages of the room itself arrived, which belong to no sender",
+        )]));
         causes.sort();
         causes.dedup();
         let causes = causes.into_iter();
@@ -91,10 +102,13 @@ impl Outcome {
         }
         let checksums = step.pattern.is_fan_out() && needs_checksums(members);
         let sent = SentTotals::new(sent_by_sender, checksums);
+        let breaks = Breaks {
+            sent: sent.by_sender(),
+            ends: &ends_of(agents, members),
+        };
         let unsettled_sum: u64 = unsettled.iter().sum();
         let mut slow = ReceiverTotals::default();
-        let mut worst = Vec::new();
-        let mut in_order = 0;
+        let (mut worst, mut in_order) = (Vec::new(), 0);
         for agent in agents {
             let Some(mut totals) = totals_of(agent, step.pattern, &sent, ending) else {
                 continue;
@@ -109,6 +123,8 @@ impl Outcome {
             if agent.is_slow {
                 slow.merge(&totals);
             } else {
+                self.losses
+                    .merge(&losses_of(agent, &totals, step.pattern, &breaks));
                 self.totals.merge(&totals);
                 worst.push(ReceiverFigures::of(agent.index, &totals));
             }
@@ -142,7 +158,7 @@ impl Counts {
         self.work.add(&other.work);
         // Lanes have their largest numbers at different times, so this is a bound from above.
         self.work.in_flight_max += other.work.in_flight_max;
-        add_fields!(self, other; steady_overdue steady_on_time send_errors gaps);
+        add_fields!(self, other; steady_overdue steady_on_time send_errors announced);
     }
 }
 
@@ -170,6 +186,40 @@ impl Ending {
     fn may_be_under_way(self, agent: &AgentResult) -> bool {
         self.is_cut_off || agent.is_backed_up
     }
+}
+
+/// For each sender, the last message before each end of its connection.
+fn ends_of(agents: &[AgentResult], members: usize) -> Vec<Vec<u64>> {
+    let mut ends = vec![Vec::new(); members];
+    for agent in agents {
+        if let Some(ends) = ends.get_mut(agent.index as usize) {
+            ends.extend(agent.absences.iter().map(|absence| absence.own_sent));
+        }
+    }
+    ends
+}
+
+/// The causes of what one receiver of a fan-out lost.
+fn losses_of(
+    agent: &AgentResult,
+    totals: &ReceiverTotals,
+    pattern: Pattern,
+    breaks: &Breaks<'_>,
+) -> Losses {
+    let own = match pattern {
+        Pattern::Chat => agent.index as usize,
+        _ => usize::MAX,
+    };
+    let ledger = agent.ledger.as_ref().filter(|_| pattern.is_fan_out());
+    ledger.map_or_else(Losses::default, |ledger| {
+        Losses::of(
+            (totals.lost, agent.told),
+            ledger,
+            own,
+            &agent.absences,
+            breaks,
+        )
+    })
 }
 
 /// The closed account of one agent; nothing if it was never logged in.
@@ -283,6 +333,8 @@ mod tests {
                 sent: 10,
                 ledger: (pattern != Pattern::Ingest).then_some(ledger),
                 confirmed: None,
+                absences: Vec::new(),
+                told: 0,
                 is_backed_up: index == 0,
             }
         };
@@ -342,6 +394,8 @@ mod tests {
             sent: 10,
             ledger: None,
             confirmed: Some(confirmed),
+            absences: Vec::new(),
+            told: 0,
             is_backed_up: false,
         };
         let fates = |confirmed, is_lossy| {

@@ -9,6 +9,7 @@ use tidewire::{Endpoint, Limits, Server};
 use tidewire_io::clock::now_ns;
 
 use super::facts::StepFacts;
+use super::faults::{Faults, Inflicted};
 use super::outcome::{Ending, Outcome};
 use super::watch::{Usage, Watch, expected};
 use super::{Observer, Phase, RunError, RunOptions};
@@ -16,7 +17,7 @@ use crate::agents::{Agents, Share, StepPlan};
 use crate::credentials::{Renewal, StepTokens};
 use crate::exchange::StepLink;
 use crate::lane_account::LaneAccount;
-use crate::report::{ClientUsage, ServerUsage, StepMeasurements, StepReport};
+use crate::report::{ClientUsage, FaultFigures, ServerUsage, StepMeasurements, StepReport};
 use crate::scenario::{Guard, Load, Step};
 
 pub(super) struct StepRun<'p> {
@@ -31,6 +32,7 @@ pub(super) struct StepRun<'p> {
     usage_before: Usage,
     watch: Watch<'p>,
     renewal: Renewal,
+    faults: Option<Faults>,
     problems: Vec<String>,
     notes: Vec<String>,
 }
@@ -50,9 +52,10 @@ impl<'p> StepRun<'p> {
             Some(source) => StepTokens::of(source.get()?),
             None => StepTokens::default(),
         };
-        let link = Arc::new(StepLink::new(lanes + usize::from(has_slow), tokens));
+        let nodes = plan.targets.len();
+        let link = Arc::new(StepLink::new(lanes + usize::from(has_slow), nodes, tokens));
         let usage_before = Usage::now(options);
-        let codec = super::codec_of(step, &plan.address)?;
+        let codec = super::codec_of(step, &plan.targets[0])?;
         let builder = |lanes| {
             let limits = Limits {
                 sessions_max: step.concurrency as usize + 1,
@@ -61,7 +64,7 @@ impl<'p> StepRun<'p> {
                 ..Limits::default()
             };
             let mut builder = Server::builder();
-            if plan.address.is_tls() {
+            if plan.targets.iter().any(Endpoint::is_tls) {
                 builder = builder.outgoing_tls(options.tls.clone());
             }
             builder
@@ -96,6 +99,7 @@ impl<'p> StepRun<'p> {
             guard,
             watch: Watch::new(step, options, Arc::clone(&link), guard),
             renewal: Renewal::new(options.tokens.clone()),
+            faults: None,
             link,
             lanes: server,
             slow_lane,
@@ -111,30 +115,29 @@ impl<'p> StepRun<'p> {
         let steady = self.send(start_ns)?;
         self.note_phase(Phase::Drain);
         let is_cut_off = self.drain()?;
+        let faults = self.end_faults();
         self.watch.look_last(self.observer);
         let usage_after = Usage::now(self.options);
         let server = self.server_usage(&usage_after);
+        let processes = usage_after.processes_since(&self.usage_before, self.options);
         self.link.finish();
         self.ring();
-        let slow_stopped = self.slow_lane.map(|lane| lane.shutdown(LANE_END_MAX));
-        let stopped = self.lanes.shutdown(LANE_END_MAX);
-        let failures = slow_stopped.iter().flat_map(|stopped| &stopped.failures);
-        if let Some(failure) = stopped.failures.iter().chain(failures).next() {
-            return Err(RunError::Lane(failure.clone()));
+        for lanes in self.slow_lane.into_iter().chain([self.lanes]) {
+            if let Some(failure) = lanes.shutdown(LANE_END_MAX).failures.into_iter().next() {
+                return Err(RunError::Lane(failure));
+            }
         }
         let (results, times) = self.link.take_results();
         let ending = Ending {
             is_cut_off,
-            is_lossy: matches!(self.plan.address, Endpoint::Udp(_)),
+            is_lossy: matches!(self.plan.targets[0], Endpoint::Udp(_)),
         };
         let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);
         if let Some(slow) = &mut outcome.slow {
             slow.disconnected = self.link.slow_disconnects.get();
         }
-        let mut problems = std::mem::take(&mut outcome.problems);
-        problems.append(&mut self.problems);
-        let mut notes = self.notes;
-        notes.append(&mut outcome.notes);
+        let problems = [std::mem::take(&mut outcome.problems), self.problems].concat();
+        let mut notes = [self.notes, std::mem::take(&mut outcome.notes)].concat();
         let facts = StepFacts {
             plan: self.plan,
             guard: self.guard,
@@ -145,6 +148,8 @@ impl<'p> StepRun<'p> {
             times: &times,
             watch: &mut self.watch,
             server: &server,
+            processes,
+            faults,
         };
         let detail = facts.detail(&mut notes);
         let client_cpu_secs = usage_after.client_secs_since(&self.usage_before);
@@ -170,11 +175,19 @@ impl<'p> StepRun<'p> {
             known,
             logged_in: self.link.normal_logins(),
             totals: outcome.totals,
+            losses: outcome.losses,
             steady_secs: steady.length.as_secs_f64(),
             steady_sent: work.steady_sent,
             steady_received: work.steady_received,
         };
         Ok(StepReport::from_measurements(&self.plan.step, measured))
+    }
+
+    fn end_faults(&mut self) -> Vec<FaultFigures> {
+        let faults = self.faults.take();
+        let mut inflicted = faults.map_or_else(Inflicted::default, Faults::finish);
+        self.problems.append(&mut inflicted.problems);
+        inflicted.faults
     }
 
     /// Waits until every agent is logged in or has failed.
@@ -220,6 +233,7 @@ impl<'p> StepRun<'p> {
         let stop_ns = start_ns + self.plan.step.duration_ns();
         self.link.open(start_ns, start_ns + warm_up_ns, stop_ns);
         self.ring();
+        self.faults = Some(Faults::start(&self.plan.step, options, start_ns));
         self.watch.restart(start_ns);
         let mut all_gone_since = None;
         while options.clock.now_ns() < stop_ns {
@@ -234,7 +248,7 @@ impl<'p> StepRun<'p> {
                 self.link.stop_sending(options.clock.now_ns());
                 break;
             }
-            if self.link.normal_logins() == self.link.disconnects.get() {
+            if self.link.is_deserted() && self.plan.sent_counts.is_none() {
                 // Half a second more, so that the report shows what happens to those who still try.
                 let since = *all_gone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > ALL_GONE_GRACE {
@@ -278,8 +292,7 @@ impl<'p> StepRun<'p> {
                 && received >= expected(&self.plan.step, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;
-            let gone = self.link.normal_logins() == self.link.disconnects.get();
-            if complete || silent || gone {
+            if complete || silent || self.link.is_deserted() {
                 return Ok(false);
             }
             if began.elapsed() > drain_max {
@@ -329,9 +342,7 @@ impl<'p> StepRun<'p> {
     }
 
     fn server_usage(&self, after: &Usage) -> ServerUsage {
-        let rss = after
-            .server_rss_bytes_max()
-            .max(self.watch.server_rss_bytes_max);
+        let rss = after.server_rss_bytes_max();
         let agent = self.link.server_agent.get().map_or("", String::as_str);
         let encryption = self.link.encryption.get().copied().flatten();
         ServerUsage {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::verdict::{Evidence, judge};
 use super::{Observer, Phase, Progress, RunOptions};
 use crate::exchange::{StepLink, Times};
-use crate::lane_account::{LaneAccount, ServerProbe};
+use crate::lane_account::LaneAccount;
 use crate::process::{MachineSample, ProcessSample};
-use crate::report::Second;
+use crate::report::{ProcessFigures, Second};
 use crate::scenario::{Guard, Load, Pattern, Step};
 use crate::schedule::Curve;
 
@@ -22,7 +22,6 @@ pub(super) struct Watch<'p> {
     /// Times since the last look.
     recent: Times,
     pub(super) series: Vec<Second>,
-    pub(super) server_rss_bytes_max: u64,
     steady_began: Option<Account>,
     steady_ended: Option<Account>,
 }
@@ -38,15 +37,16 @@ struct Look {
 }
 
 /// The resources that processes and machine have used up to now.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Usage {
     client: Option<ProcessSample>,
-    server: Option<ProcessSample>,
+    /// Those that were started for the run; nothing of one that is not known.
+    processes: Vec<Option<ProcessSample>>,
     machine: Option<MachineSample>,
 }
 
 /// The resources that each side has used at an end of the steady window.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Account {
     pub(super) usage: Usage,
     pub(super) client_lanes: LaneAccount,
@@ -58,18 +58,23 @@ impl Account {
         Self {
             usage: Usage::now(options),
             client_lanes: lanes(),
-            server_lanes: options.server_probe.as_ref().and_then(ServerProbe::ask),
+            server_lanes: server_lanes(options),
         }
     }
+}
+
+/// The account of the lanes of all servers, if each of them tells.
+fn server_lanes(options: &RunOptions) -> Option<LaneAccount> {
+    let mut accounts = options.processes.iter().map(|process| process.lanes());
+    let first = accounts.next()??;
+    accounts.try_fold(first, |sum, account| Some(sum.and(&account?)))
 }
 
 impl Usage {
     pub(super) fn now(options: &RunOptions) -> Self {
         Self {
             client: ProcessSample::of_self().ok(),
-            server: options
-                .server_pid
-                .and_then(|pid| ProcessSample::of(pid).ok()),
+            processes: options.processes.iter().map(|it| it.usage()).collect(),
             machine: MachineSample::read(),
         }
     }
@@ -78,16 +83,46 @@ impl Usage {
         Some(self.client?.cpu_secs_since(&earlier.client?))
     }
 
+    /// The processor time of all processes that were started for the run, if each of them is known.
     pub(super) fn server_secs_since(&self, earlier: &Self) -> Option<f64> {
-        Some(self.server?.cpu_secs_since(&earlier.server?))
+        let pairs = self.processes.iter().zip(&earlier.processes);
+        let secs = pairs.map(|(now, before)| Some(now.as_ref()?.cpu_secs_since(before.as_ref()?)));
+        secs.sum::<Option<f64>>()
+            .filter(|_| !self.processes.is_empty())
+    }
+
+    /// The same of each, where there are several.
+    pub(super) fn processes_since(
+        &self,
+        earlier: &Self,
+        options: &RunOptions,
+    ) -> Vec<ProcessFigures> {
+        if self.processes.len() < 2 {
+            return Vec::new();
+        }
+        let pairs = self.processes.iter().zip(&earlier.processes);
+        let named = options.processes.iter().zip(pairs);
+        let figures = named.map(|(process, (now, before))| ProcessFigures {
+            name: process.name().to_owned(),
+            cpu_secs: now
+                .zip(*before)
+                .map(|(now, before)| now.cpu_secs_since(&before)),
+            rss_bytes_max: now.map(|now| now.rss_bytes_max),
+        });
+        figures.collect()
     }
 
     pub(super) fn stolen_pct_since(&self, earlier: &Self) -> Option<f64> {
         self.machine?.stolen_pct_since(&earlier.machine?)
     }
 
+    /// That of the largest.
     pub(super) fn server_rss_bytes_max(&self) -> u64 {
-        self.server.map_or(0, |server| server.rss_bytes_max)
+        let known = self.processes.iter().flatten();
+        known
+            .map(|process| process.rss_bytes_max)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -114,7 +149,6 @@ impl<'p> Watch<'p> {
             },
             recent: Times::default(),
             series: Vec::new(),
-            server_rss_bytes_max: 0,
             steady_began: None,
             steady_ended: None,
         }
@@ -140,7 +174,7 @@ impl<'p> Watch<'p> {
     }
 
     pub(super) fn steady_accounts(&self) -> Option<(Account, Account)> {
-        Some((self.steady_began?, self.steady_ended?))
+        Some((self.steady_began.clone()?, self.steady_ended.clone()?))
     }
 
     /// Takes what the lanes have recorded; once a second, looks.
@@ -172,7 +206,6 @@ impl<'p> Watch<'p> {
     fn look_now(&mut self, phase: Phase, observer: &mut dyn Observer, secs: f64) {
         let (step, options, link) = (self.step, self.options, Arc::clone(&self.link));
         let usage = Usage::now(options);
-        self.server_rss_bytes_max = self.server_rss_bytes_max.max(usage.server_rss_bytes_max());
         let (sent, received) = (link.sent(), link.received());
         let now_ns = options.clock.now_ns();
         let start_ns = link.start_ns();
@@ -189,6 +222,7 @@ impl<'p> Watch<'p> {
             received: received - self.look.received,
             client_cpu_pct: usage.client_secs_since(&self.look.usage).map(percent),
             server_cpu_pct: usage.server_secs_since(&self.look.usage).map(percent),
+            connected: link.connected_by_node(),
             ..Second::default()
         };
         second.record(&self.recent);

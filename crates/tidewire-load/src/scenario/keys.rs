@@ -5,6 +5,8 @@
 pub(super) const ROOT: &[&str] = &[
     "version",
     "target",
+    "nodes",
+    "backplane",
     "ca",
     "cert",
     "key",
@@ -38,11 +40,15 @@ pub(super) const STEPS: &[&str] = &[
     "drain_ms",
     "slow_receivers",
     "slow_pause_ms",
+    "faults",
     "slo",
 ];
 
 /// An entry of `stages`.
 pub(super) const STAGE: &[&str] = &["to", "secs"];
+
+/// An entry of `faults`.
+pub(super) const FAULT: &[&str] = &["at_secs", "kill", "stop", "continue", "restart"];
 
 /// `[steps.slo]` and `[defaults.slo]`.
 pub(super) const SLO: &[&str] = &[
@@ -58,4 +64,4 @@ pub(super) const SLO: &[&str] = &[
 pub(super) const GUARD: &[&str] = &["max_client_cpu_pct", "on_violation"];
 
 /// All tables.
-pub(super) const ALL: [&[&str]; 6] = [ROOT, DEFAULTS, STEPS, STAGE, SLO, GUARD];
+pub(super) const ALL: [&[&str]; 7] = [ROOT, DEFAULTS, STEPS, STAGE, FAULT, SLO, GUARD];

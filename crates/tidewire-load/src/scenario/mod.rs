@@ -20,6 +20,7 @@
 //! through TOML's spanned tables and not through derived deserialisation, whose messages know the line but
 //! neither warn nor say what would have been accepted.
 
+mod fault;
 mod keys;
 mod read;
 mod step;
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use self::fault::{BACKPLANE_NAME, Fault, FaultAction, node_name};
 pub use self::step::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
     OnViolation, PAYLOAD_BYTES_DEFAULT, Pattern, SEED_DEFAULT, SLOW_PAUSE_MS_DEFAULT, Stage, Step,
@@ -48,6 +50,11 @@ pub struct Scenario {
     pub version: u8,
     /// Address of the server. Where nothing says it, the scenario is run against a server of our own.
     pub target: Option<String>,
+    /// How many servers a run starts, if it starts its own. Together they are a cluster.
+    pub nodes: u32,
+    /// The broker between them: `nats` for one that is started with them, or the address of one. Without it each node has its
+    /// own rooms.
+    pub backplane: Option<String>,
     /// Settings of TLS and the tokens of the agents, at this server.
     pub trust: Trust,
     /// At least one and at most [`STEPS_MAX`] steps.
@@ -255,6 +262,9 @@ pub const PAYLOAD_BYTES_MAX: u64 = 1_000_000;
 
 /// Longest drain or timeout, in milliseconds: an hour.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// Most servers that a run starts: more than one machine has a use for.
+pub const NODES_MAX: u32 = 64;
 
 /// Most runs of a scenario.
 pub const REPEAT_MAX: u32 = 1_000;

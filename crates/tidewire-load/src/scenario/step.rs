@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Fault;
 use crate::slo::Slo;
 
 /// One stage of a load test.
@@ -33,6 +34,9 @@ pub struct Step {
     pub slow_receivers: u32,
     /// How long each of them pauses between two reads, in milliseconds.
     pub slow_pause_ms: u64,
+    /// Faults that are inflicted on the processes of the run, in the order of their times. Agents whose connection ends then
+    /// come back.
+    pub faults: Vec<Fault>,
     /// Limits the step must keep.
     pub slo: Slo,
 }
@@ -59,6 +63,7 @@ impl Step {
             max_in_flight: MAX_IN_FLIGHT_DEFAULT,
             slow_receivers: 0,
             slow_pause_ms: SLOW_PAUSE_MS_DEFAULT,
+            faults: Vec::new(),
             slo: Slo::default(),
         }
     }
@@ -121,6 +126,9 @@ impl Step {
         let share = secs_max / self.duration_secs;
         self.duration_secs = secs_max;
         self.warmup_secs = self.warmup_secs.map(|secs| secs * share);
+        for fault in &mut self.faults {
+            fault.at_secs *= share;
+        }
         if let Load::Open { stages, .. } = &mut self.load {
             for stage in stages {
                 stage.secs *= share;

@@ -165,6 +165,11 @@ fn the_shipped_scenarios_offer_what_their_names_say() {
         (include_str!("../../../../scenarios/chat-8m.toml"), 8.0e6),
         (include_str!("../../../../scenarios/chat-16m.toml"), 16.0e6),
         (include_str!("../../../../scenarios/chat-24m.toml"), 24.0e6),
+        (include_str!("../../../../scenarios/cluster-8m.toml"), 8.0e6),
+        (
+            include_str!("../../../../scenarios/cluster-16m.toml"),
+            16.0e6,
+        ),
     ];
     for (text, deliveries_per_sec) in shipped {
         let (scenario, warnings) = Scenario::parse(text, "shipped").unwrap();
@@ -176,6 +181,18 @@ fn the_shipped_scenarios_offer_what_their_names_say() {
         let offered = step.offered_tps().unwrap() * 499.0;
         let off = (offered / deliveries_per_sec - 1.0).abs();
         assert!(off < 0.005, "{}: {offered}", step.name);
+    }
+    let faults = include_str!("../../../../scenarios/cluster-faults.toml");
+    let (scenario, _) = Scenario::parse(faults, "shipped").unwrap();
+    let step = &scenario.steps[0];
+    assert_eq!(step.offered_tps().unwrap() * 199.0, 995_000.0);
+    for (process, action) in [
+        ("node 2", FaultAction::Kill),
+        ("nats", FaultAction::Restart),
+    ] {
+        let mut faults = step.faults.iter();
+        let same = |fault: &&Fault| fault.process == process && fault.action == action;
+        assert_eq!(faults.by_ref().filter(same).count(), 10);
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     Ok(Scenario {
         version: 1,
         target,
+        nodes: 1,
+        backplane: None,
         trust: Trust::default(),
         steps,
         repeat: 1,

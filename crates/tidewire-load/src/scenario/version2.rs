@@ -9,20 +9,26 @@ use std::ops::RangeInclusive;
 use tidewire::{Address, AnyCodec};
 use tidewire_proto::codec::Codec;
 
+use super::fault::faults;
 use super::keys;
 use super::read::{Place, Read, check_names};
 use super::version1::{Shortest, concurrency, duration_secs, think_time};
 use super::{
-    Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
-    OnViolation, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, Pattern, RATE_MAX, REPEAT_MAX,
-    SLOW_PAUSE_MS_DEFAULT, Scenario, Stage, Step, TIMEOUT_MS_DEFAULT, ThinkTime, Trust,
-    WAIT_MS_MAX, WARMUP_SECS_DEFAULT,
+    Arrival, BACKPLANE_NAME, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Fault, Guard, Load,
+    MAX_IN_FLIGHT_DEFAULT, NODES_MAX, OnLate, OnViolation, PAYLOAD_BYTES_DEFAULT,
+    PAYLOAD_BYTES_MAX, Pattern, RATE_MAX, REPEAT_MAX, SLOW_PAUSE_MS_DEFAULT, Scenario, Stage, Step,
+    TIMEOUT_MS_DEFAULT, ThinkTime, Trust, WAIT_MS_MAX, WARMUP_SECS_DEFAULT,
 };
 use crate::slo::{Objective, Slo};
 
 pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     root.refuse_unknown(keys::ROOT)?;
     let target = target(root)?;
+    let mut nodes = 1;
+    if root.has("nodes") {
+        let expected = "a whole number of servers from 1 to 64";
+        nodes = root.integer("nodes", 1..=u64::from(NODES_MAX), expected)? as u32;
+    }
     let defaults = root.table("defaults")?;
     let (mut repeat, mut seed) = (1, None);
     if let Some(defaults) = &defaults {
@@ -59,6 +65,8 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     Ok(Scenario {
         version: 2,
         target: Some(target),
+        nodes,
+        backplane: backplane(root)?,
         trust: trust(root)?,
         steps,
         repeat,
@@ -74,6 +82,19 @@ fn target(root: &Place<'_, '_>) -> Read<String> {
         return Err(root.invalid("target", value, expected));
     }
     Ok(text.to_owned())
+}
+
+fn backplane(root: &Place<'_, '_>) -> Read<Option<String>> {
+    if !root.has("backplane") {
+        return Ok(None);
+    }
+    let expected =
+        "\"nats\" to start a server of NATS, or its address such as \"nats://127.0.0.1:4222\"";
+    let (text, value) = root.text("backplane", expected)?;
+    if text != BACKPLANE_NAME && !text.contains("://") {
+        return Err(root.invalid("backplane", value, expected));
+    }
+    Ok(Some(text.to_owned()))
 }
 
 fn trust(root: &Place<'_, '_>) -> Read<Trust> {
@@ -148,7 +169,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             "patterns with replies and the models open and max",
         )?;
         self.applies("timeout_ms", pattern.has_replies(), "patterns with replies")?;
-        for key in ["slow_receivers", "slow_pause_ms"] {
+        for key in ["slow_receivers", "slow_pause_ms", "faults"] {
             self.applies(key, pattern.is_fan_out(), "the patterns chat and pubsub")?;
         }
         let least = PAYLOAD_BYTES_DEFAULT.into();
@@ -176,6 +197,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             max_in_flight: max_in_flight as u32,
             slow_receivers: slow_receivers as u32,
             slow_pause_ms: self.whole_or("slow_pause_ms", 1..=60_000, SLOW_PAUSE_MS_DEFAULT)?,
+            faults: self.faults(pattern, duration_secs)?,
             slo: self.slo()?,
         })
     }
@@ -291,27 +313,34 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let name = codec.name();
         let (fits, expected) = match pattern {
             Pattern::Chat | Pattern::PubSub => (
-                name == "tw1",
-                "tw1 with the patterns chat and pubsub, which other codecs cannot express",
+                matches!(name, "tw1" | "json"),
+                "tw1 or json with the patterns chat and pubsub, which other codecs cannot express",
             ),
             Pattern::Ingest => (
-                matches!(name, "tw1" | "srmp" | "srmp-rpc"),
-                "tw1, srmp or srmp-rpc with the pattern ingest: others have no one-way messages, or no ids by which \
+                matches!(name, "tw1" | "json" | "srmp" | "srmp-rpc"),
+                "tw1, json, srmp or srmp-rpc with the pattern ingest: others have no one-way messages, or no ids by which \
                  the server could be asked for its count",
             ),
             Pattern::Echo => (
-                matches!(name, "tw1" | "length-field"),
-                "a codec that keeps the bounds of binary one-way messages: tw1 or length-field",
+                matches!(name, "tw1" | "json" | "length-field"),
+                "a codec that keeps the bounds of binary one-way messages: tw1, json or length-field",
             ),
             Pattern::Request => (
                 !matches!(name, "lines" | "raw" | "delimited"),
-                "a codec that keeps the bounds of binary messages: tw1, srmp, srmp-rpc, length-field or uvrpc",
+                "a codec that keeps the bounds of binary messages: tw1, json, srmp, srmp-rpc, length-field or uvrpc",
             ),
         };
         if fits {
             return Ok(text.to_owned());
         }
         Err(place.conflict("codec", expected, format!("it is {text:?}")))
+    }
+
+    fn faults(&self, pattern: Pattern, duration_secs: f64) -> Read<Vec<Fault>> {
+        if pattern.is_fan_out() && self.has("faults") {
+            return faults(self.place("faults"), duration_secs);
+        }
+        Ok(Vec::new())
     }
 
     fn warmup_secs(&self, duration_secs: f64) -> Read<f64> {

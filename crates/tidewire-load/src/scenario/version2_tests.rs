@@ -189,8 +189,63 @@ fn unknown_keys_are_errors_with_line_and_nearest_key() {
     }
 }
 
+#[test]
+fn faults_are_read_in_the_order_of_their_times_and_shortened_with_their_step() {
+    let lines = "think_time_ms = [1, 2]\nfaults = [{ at_secs = 6, restart = \"node 2\" }, { at_secs = 2.5, kill = \"node 2\" }, \
+                 { at_secs = 4, stop = \"nats\" }]\n";
+    let text = with(lines).replacen("[[steps]]", "nodes = 2\nbackplane = \"nats\"\n[[steps]]", 1);
+    let (scenario, _) = Scenario::parse(&text, "f").unwrap();
+    assert_eq!(
+        (scenario.nodes, scenario.backplane.as_deref()),
+        (2, Some("nats"))
+    );
+    let fault = |at_secs, action, process: &str| Fault {
+        at_secs,
+        action,
+        process: process.to_owned(),
+    };
+    let faults = [
+        fault(2.5, FaultAction::Kill, "node 2"),
+        fault(4.0, FaultAction::Stop, "nats"),
+        fault(6.0, FaultAction::Restart, "node 2"),
+    ];
+    assert_eq!(scenario.steps[0].faults, faults);
+    assert_eq!(scenario.quick().steps[0].faults[1].at_secs, 1.5);
+    assert_eq!(step_of("pattern = \"request\"\n").faults, []);
+    let places = refused(&text.replace("nodes = 2", "nodes = 0"));
+    assert!(
+        places.starts_with("f.toml:3: `nodes` must be a whole number"),
+        "{places}"
+    );
+    let places = refused(&text.replace("\"nats\"\n", "\"redis\"\n"));
+    assert!(
+        places.starts_with("f.toml:4: `backplane` must be \"nats\""),
+        "{places}"
+    );
+}
+
 /// Lines of a step, and how the error that they must cause begins.
 const IMPOSSIBLE: &[(&str, &str)] = &[
+    (
+        "think_time_ms = [1, 2]\nfaults = [{ at_secs = 8, kill = \"nats\" }]\n",
+        "f.toml:8: `steps[0].faults[0].at_secs` must be a number of seconds from 0 to below the duration of 8",
+    ),
+    (
+        "think_time_ms = [1, 2]\nfaults = [{ at_secs = 1 }]\n",
+        "f.toml:8: `steps[0].faults[0].kill` must be the name of a process",
+    ),
+    (
+        "think_time_ms = [1, 2]\nfaults = [{ at_secs = 1, kill = \"node 02\" }]\n",
+        "f.toml:8: `steps[0].faults[0].kill` must be the name of a process",
+    ),
+    (
+        "think_time_ms = [1, 2]\nfaults = [{ at_secs = 1, kill = \"nats\", stop = \"nats\" }]\n",
+        "f.toml:8: `steps[0].faults[0].stop` must be left out here, but `kill` is there, too",
+    ),
+    (
+        "pattern = \"echo\"\nfaults = []\n",
+        "f.toml:8: `steps[0].faults` must be left out here",
+    ),
     (
         "pattern = 5\n",
         "f.toml:7: `steps[0].pattern` must be one of ingest, echo, request, chat, pubsub, but it is the integer 5",
@@ -238,7 +293,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ),
     (
         "pattern = \"ingest\"\nmodel = \"max\"\ncodec = \"length-field\"\n",
-        "f.toml:9: `steps[0].codec` must be tw1, srmp",
+        "f.toml:9: `steps[0].codec` must be tw1, json, srmp",
     ),
     (
         "pattern = \"echo\"\ncodec = \"lines\"\n",

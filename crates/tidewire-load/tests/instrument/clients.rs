@@ -26,11 +26,11 @@ const PATTERNS: [&str; 5] = ["chat", "pubsub", "ingest", "echo", "request"];
 
 /// The refusals that README and docs/scenario.md list for each combination.
 fn refused(pattern: &str, codec: &str, transport: Transport) -> Option<Refused> {
-    let has_ids = matches!(codec, "tw1" | "srmp" | "srmp-rpc" | "uvrpc");
+    let has_ids = matches!(codec, "tw1" | "json" | "srmp" | "srmp-rpc" | "uvrpc");
     let legal = match pattern {
-        "chat" | "pubsub" => codec == "tw1",
-        "ingest" => matches!(codec, "tw1" | "srmp" | "srmp-rpc"),
-        "echo" => matches!(codec, "tw1" | "length-field"),
+        "chat" | "pubsub" => matches!(codec, "tw1" | "json"),
+        "ingest" => matches!(codec, "tw1" | "json" | "srmp" | "srmp-rpc"),
+        "echo" => matches!(codec, "tw1" | "json" | "length-field"),
         _ => has_ids || codec == "length-field",
     };
     if !legal {
@@ -87,7 +87,7 @@ fn start<S: tidewire::Service>(
 }
 
 fn try_run(scenario: &Scenario, server: &TestServer) -> Result<Report, RunError> {
-    let mut options = RunOptions::new(server.address().clone());
+    let mut options = RunOptions::new(vec![server.address().clone()]);
     options.seed = SEED;
     options.late_ms = u64::MAX;
     options.tls = usual().0.client();
@@ -163,7 +163,7 @@ fn messages_that_no_datagram_holds_are_refused_before_the_run() {
 fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    let mut options = RunOptions::new(tidewire::Endpoint::Udp(address));
+    let mut options = RunOptions::new(vec![tidewire::Endpoint::Udp(address)]);
     options.answer_timeout = std::time::Duration::from_millis(100);
     let scenario = scenario("request", "uvrpc", 40).unwrap();
     let running = std::thread::spawn(move || run(&scenario, &options, &mut Silent));

@@ -138,7 +138,7 @@ fn a_server_that_is_not_there_is_an_error_of_the_run() {
     let server = FaultServer::start(FaultPlan::default()).unwrap();
     let address = server.address();
     assert_eq!(server.finish().messages, 0);
-    let options = RunOptions::new(address.into());
+    let options = RunOptions::new(vec![address.into()]);
     let error = run(&scenario(&[step(2, 1.0)]), &options, &mut Silent).unwrap_err();
     assert!(matches!(error, RunError::Target { .. }), "{error:?}");
     assert!(error.to_string().contains(&address.to_string()), "{error}");

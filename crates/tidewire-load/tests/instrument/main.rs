@@ -11,6 +11,7 @@
 
 mod clients;
 mod clocks;
+mod cluster;
 mod counts;
 mod failures;
 mod known;

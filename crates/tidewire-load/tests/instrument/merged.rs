@@ -99,7 +99,7 @@ fn run_parts(address: &Endpoint, lines: &str, parts: u32) -> Report {
     // Enough for the logins on a busy machine; a part that is late says so, and fails.
     let start_at = Clock::Machine.wall() + Duration::from_secs(4);
     let run_part = |part| {
-        let mut options = RunOptions::new(address.clone());
+        let mut options = RunOptions::new(vec![address.clone()]);
         options.seed = SEED;
         options.late_ms = u64::MAX;
         options.segment = Segment { part, parts };
@@ -227,7 +227,8 @@ fn a_fan_out_in_parts_is_accounted_for_to_the_last_delivery() {
 #[test]
 fn a_fan_out_that_cannot_be_accounted_for_in_parts_is_refused() {
     let refuse = |steps: &Scenario, adjust: fn(&mut RunOptions), told: &str| {
-        let mut options = RunOptions::new(std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into());
+        let mut options =
+            RunOptions::new(vec![std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into()]);
         options.segment = Segment { part: 1, parts: 2 };
         options.start_at = Some(Clock::Machine.wall());
         adjust(&mut options);

@@ -112,7 +112,7 @@ pub(crate) fn prove_watched(
     adjust: impl FnOnce(&mut RunOptions),
 ) -> Proof {
     let server = FaultServer::start(plan).unwrap();
-    let mut options = RunOptions::new(server.address().into());
+    let mut options = RunOptions::new(vec![server.address().into()]);
     options.seed = SEED;
     // The bound of lateness is a time of this machine, so only tests about lateness have one.
     options.late_ms = u64::MAX;
@@ -129,6 +129,8 @@ pub(crate) fn scenario(steps: &[Step]) -> Scenario {
     Scenario {
         version: 1,
         target: None,
+        nodes: 1,
+        backplane: None,
         trust: Trust::default(),
         steps: steps.to_vec(),
         repeat: 1,

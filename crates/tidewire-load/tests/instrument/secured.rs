@@ -33,7 +33,7 @@ fn try_run(
     lines: &str,
     adjust: impl FnOnce(&mut RunOptions),
 ) -> Result<Report, RunError> {
-    let mut options = RunOptions::new(server.address().clone());
+    let mut options = RunOptions::new(vec![server.address().clone()]);
     options.seed = SEED;
     options.late_ms = u64::MAX;
     options.tls = usual().0.client();

@@ -52,7 +52,7 @@ pub(crate) fn run_scenario<S: Service>(
         .codec(codec)
         .start(make)
         .unwrap();
-    let mut options = RunOptions::new(server.addresses()[0].clone());
+    let mut options = RunOptions::new(server.addresses()[..1].to_vec());
     options.seed = SEED;
     options.late_ms = u64::MAX;
     adjust(&mut options);

@@ -93,6 +93,12 @@ impl<'a> Roster<'a> {
         Ok(Self { payload })
     }
 
+    /// The payload.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.payload
+    }
+
     /// The members, in the order in which they were sent.
     #[must_use]
     pub const fn entries(&self) -> RosterEntries<'a> {

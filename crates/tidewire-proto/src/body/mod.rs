@@ -16,18 +16,20 @@ mod call;
 mod code;
 mod field;
 mod name;
+mod position;
 mod topic;
 
 pub use call::{RoomCall, Roster, RosterEntries};
 pub use code::{ErrorCode, GoAwayCode};
 pub use name::{NameError, displayed_name, name_skeleton, typed_name, validate_name};
+pub use position::{PositionBody, Recovery, RecoveryBody, Since, split_delivery};
 pub use topic::SubscribeBody;
 
 pub(crate) use field::{Reader, push_short_text};
 
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::TEXT_BYTES_MAX;
-use crate::message::{Kind, MemberId, PresenceEvent};
+use crate::message::{FLAG_MOVED, Kind, MemberId, Message, PresenceEvent};
 
 use field::clip_text;
 
@@ -82,8 +84,14 @@ pub struct JoinedBody {
 impl JoinedBody {
     /// Appends the payload to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.member.0.to_le_bytes());
-        out.extend_from_slice(&self.members.to_le_bytes());
+        out.extend_from_slice(&self.to_bytes());
+    }
+
+    /// Returns the payload.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 8] {
+        let number = u64::from(self.member.0) | u64::from(self.members) << 32;
+        number.to_le_bytes()
     }
 
     /// Reads the payload of the `Reply`.
@@ -246,6 +254,63 @@ impl<'a> GoAwayBody<'a> {
     }
 }
 
+/// Body of a `GoAway` with [`FLAG_MOVED`]: why the sender will close the connection, and where its peer should connect.
+///
+/// Layout: u16 code, u8 length and bytes of the address, then the text to the end of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedBody<'a> {
+    /// The reason, for programs.
+    pub code: GoAwayCode,
+    /// The address of the other server, such as `tcp://10.0.0.2:8080`, in at most [`MOVED_ADDRESS_BYTES_MAX`](crate::limits::MOVED_ADDRESS_BYTES_MAX)
+    /// bytes. That of a peer may be any text: check it before use.
+    pub address: &'a str,
+    /// The reason, for people; may be empty.
+    pub text: &'a str,
+}
+
+impl<'a> MovedBody<'a> {
+    /// Appends the payload to `out`, with the text cut to at most [`TEXT_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// [`EncodeError::TextTooLong`] if the address is longer than 255 bytes; `out` is unchanged.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let start = out.len();
+        out.extend_from_slice(&self.code.to_wire().to_le_bytes());
+        push_short_text(self.address, out).inspect_err(|_| out.truncate(start))?;
+        out.extend_from_slice(clip_text(self.text).as_bytes());
+        Ok(())
+    }
+
+    /// Reads any `GoAway`. Without the flag the address is empty.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn of(message: &Message<'a>) -> Result<Self, DecodeError> {
+        if message.flags & FLAG_MOVED == 0 {
+            let GoAwayBody { code, text } = GoAwayBody::decode(message.payload)?;
+            let address = "";
+            return Ok(Self {
+                code,
+                address,
+                text,
+            });
+        }
+        Self::decode(message.payload).ok_or(malformed(Kind::GoAway))
+    }
+
+    fn decode(payload: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(payload);
+        let code = GoAwayCode::from_wire(reader.u16()?);
+        let address = reader.short_text()?;
+        let text = str::from_utf8(reader.rest()).ok()?;
+        (text.len() <= TEXT_BYTES_MAX).then_some(Self {
+            code,
+            address,
+            text,
+        })
+    }
+}
+
 /// Makes the error of a payload whose layout is broken.
 pub(crate) const fn malformed(kind: Kind) -> DecodeError {
     DecodeError::MalformedPayload { kind }
@@ -277,6 +342,7 @@ const CODE_BYTES: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MOVED_ADDRESS_BYTES_MAX;
 
     #[test]
     fn a_lent_error_body_is_the_encoded_one() {
@@ -324,6 +390,35 @@ mod tests {
         assert_eq!(presence.encode(&mut out), expected);
 
         assert_eq!(out, b"before");
+    }
+
+    fn decode(payload: &[u8], flags: u8) -> Result<MovedBody<'_>, DecodeError> {
+        let message = Message::new(Kind::GoAway, 0, payload);
+        MovedBody::of(&Message { flags, ..message })
+    }
+
+    #[test]
+    fn a_go_away_with_an_address_fits_the_smallest_frame_limit() {
+        let body = MovedBody {
+            code: GoAwayCode::Shutdown,
+            address: &"a".repeat(MOVED_ADDRESS_BYTES_MAX),
+            text: &"t".repeat(TEXT_BYTES_MAX),
+        };
+        let mut out = Vec::new();
+        body.encode(&mut out).unwrap();
+        let header_bytes = 8;
+        assert!(header_bytes + out.len() <= 512, "{}", out.len());
+        assert_eq!(decode(&out, FLAG_MOVED), Ok(body));
+        for cut in 0..3 + MOVED_ADDRESS_BYTES_MAX {
+            assert_eq!(
+                decode(&out[..cut], FLAG_MOVED),
+                Err(malformed(Kind::GoAway))
+            );
+        }
+        out.push(b't');
+        assert_eq!(decode(&out, FLAG_MOVED), Err(malformed(Kind::GoAway)));
+        let plain = decode(b"\x01\0bye", 0).unwrap();
+        assert_eq!((plain.address, plain.text), ("", "bye"));
     }
 
     #[test]

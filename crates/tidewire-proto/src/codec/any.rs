@@ -8,9 +8,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout,
-    LengthField, Lines, MethodCase, Presence, Raw, RequestIds, Srmp, SrmpRpc, Subscription, Tw1,
-    Uvrpc, spec,
+    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout, Json,
+    LengthField, Lines, MethodCase, Presence, Raw, RequestIds, RoomReply, Srmp, SrmpRpc,
+    Subscription, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -26,6 +26,8 @@ pub enum AnyCodec {
     Tw1(Tw1),
     /// LF-terminated UTF-8 lines.
     Lines(Lines),
+    /// JSON objects in lines.
+    Json(Json),
     /// NewLife's "StandardCodec".
     Srmp(Srmp),
     /// A length in front of the payload.
@@ -48,6 +50,7 @@ macro_rules! each {
         match $any {
             AnyCodec::Tw1($codec) => $call,
             AnyCodec::Lines($codec) => $call,
+            AnyCodec::Json($codec) => $call,
             AnyCodec::Srmp($codec) => $call,
             AnyCodec::LengthField($codec) => $call,
             AnyCodec::Delimited($codec) => $call,
@@ -67,9 +70,10 @@ impl AnyCodec {
     }
 
     /// The names that `by_name` knows, in the order in which to offer them.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "tw1",
         "lines",
+        "json",
         "srmp",
         "srmp-rpc",
         "length-field",
@@ -160,6 +164,14 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.begins_with_hello())
     }
 
+    fn hello_is_optional(&self) -> bool {
+        each!(self, codec => codec.hello_is_optional())
+    }
+
+    fn has_positions(&self) -> bool {
+        each!(self, codec => codec.has_positions())
+    }
+
     fn has_pings(&self) -> bool {
         each!(self, codec => codec.has_pings())
     }
@@ -233,6 +245,19 @@ impl Codec for AnyCodec {
     }
 
     #[inline]
+    fn translates(&self) -> bool {
+        each!(self, codec => codec.translates())
+    }
+
+    fn translate<'a>(
+        &self,
+        frame: Message<'a>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Message<'a>, DecodeError> {
+        each!(self, codec => codec.translate(frame, scratch))
+    }
+
+    #[inline]
     fn keeps_state(&self) -> bool {
         each!(self, codec => codec.keeps_state())
     }
@@ -293,12 +318,26 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.encode_gap(channel, lost, out))
     }
 
+    fn encode_room_reply(
+        &self,
+        room: u16,
+        id: u32,
+        reply: &RoomReply<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode_room_reply(room, id, reply, out))
+    }
+
     fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
         each!(self, codec => codec.delivery_topic(shared))
     }
 
     fn delivery_header_bytes_max(&self) -> usize {
         each!(self, codec => codec.delivery_header_bytes_max())
+    }
+
+    fn payload_growth_max(&self) -> usize {
+        each!(self, codec => codec.payload_growth_max())
     }
 
     fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {
@@ -375,6 +414,8 @@ mod tests {
     fn answers(codec: &AnyCodec) -> (RequestIds, String) {
         let answers = [
             ("hello", codec.begins_with_hello()),
+            ("optional", codec.hello_is_optional()),
+            ("positions", codec.has_positions()),
             ("pings", codec.has_pings()),
             ("go-away", codec.has_go_away()),
             ("proves", codec.proves_addresses()),
@@ -385,6 +426,7 @@ mod tests {
             ("registers", codec.registers_subscribers()),
             ("fills", codec.fills_datagrams()),
             ("repeats", codec.repeats_names()),
+            ("translates", codec.translates()),
             ("state", codec.keeps_state()),
             ("headers", codec.delivery_header_bytes_max() > 0),
             ("lower", codec.method_case() == MethodCase::Lower),
@@ -400,8 +442,15 @@ mod tests {
         let codecs = AnyCodec::NAMES.map(|name| AnyCodec::by_name(name).unwrap());
         let found: Vec<_> = codecs.iter().chain([&over_udp]).map(answers).collect();
         let table = [
-            (RequestIds::Bits32, "hello pings go-away proves rooms"),
+            (
+                RequestIds::Bits32,
+                "hello positions pings go-away proves rooms",
+            ),
             (RequestIds::None, "typed text"),
+            (
+                RequestIds::Bits32,
+                "hello optional go-away rooms text translates",
+            ),
             (RequestIds::Bits8, ""),
             (RequestIds::Bits8, "repeats"),
             (RequestIds::None, ""),
@@ -433,7 +482,7 @@ mod tests {
             assert!(!out.is_empty(), "{name}");
             out.clear();
             let told = codec.encode_gap(1, 5, &mut out);
-            if name == "tw1" || name == "lines" {
+            if ["tw1", "lines", "json"].contains(&name) {
                 assert!(told.is_ok() && !out.is_empty(), "{name}");
             } else {
                 let unsupported = EncodeError::Unsupported {

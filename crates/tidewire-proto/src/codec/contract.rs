@@ -418,8 +418,11 @@ fn check_encoded<C: Codec + ?Sized>(
     piece_bytes: &[usize],
 ) -> Result<(), BrokenContract> {
     let (found, end) = check_pieces(codec, stream, FRAME_BYTES_MAX, piece_bytes)?;
+    let mut scratch = Vec::new();
     for (index, message) in messages.iter().enumerate() {
-        if found.get(index).map(|(message, _)| message) != Some(message) {
+        let frame = found.get(index).map(|(frame, _)| *frame);
+        let decoded = frame.map(|frame| codec.translate(frame, &mut scratch));
+        if decoded != Some(Ok(*message)) {
             return Err(BrokenContract::MessageChanged { index });
         }
     }

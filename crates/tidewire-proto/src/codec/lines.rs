@@ -10,7 +10,7 @@
 //!
 //! Rejected: escaping people's text instead of replacing characters (a line within its limit would grow beyond it).
 
-use super::scan::find_byte;
+use super::scan::{find_byte, find_line};
 use super::{ChatMessage, Codec, Decoded, Presence, check_unnamed};
 use crate::body::{ErrorBody, GoAwayBody, displayed_name};
 use crate::error::{DecodeError, EncodeError};
@@ -58,25 +58,17 @@ impl Codec for Lines {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         let limit = frame_bytes_max.min(LINE_BYTES_MAX);
-        let window = input.get(..limit).unwrap_or(input);
-        let from = searched.min(window.len());
-        match find_byte(&window[from..], b'\n') {
-            Some(found) => {
-                let end = from + found;
-                let line = &window[..end];
+        Ok(match find_line(input, searched, limit)? {
+            None => Decoded::Incomplete { frame_bytes: 0 },
+            Some(end) => {
+                let line = &input[..end];
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
-                Ok(Decoded::Frame {
+                Decoded::Frame {
                     message: Message::new(Kind::OneWay, 0, line),
                     consumed: end + 1,
-                })
+                }
             }
-            None if window.len() < limit => Ok(Decoded::Incomplete { frame_bytes: 0 }),
-            // Without an end in `limit` bytes the line has at least one more, however many bytes arrived.
-            None => Err(DecodeError::FrameTooLarge {
-                bytes: limit as u64 + 1,
-                limit: limit as u64,
-            }),
-        }
+        })
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {

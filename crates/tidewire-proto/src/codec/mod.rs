@@ -113,11 +113,13 @@
 //!   to refuse: every request must be answered in its turn or the connection closed, or each later answer would match
 //!   the wrong request.
 
+mod answer;
 mod any;
 pub mod contract;
 mod delimited;
 mod frame;
 mod inline;
+mod json;
 mod length_field;
 mod lines;
 mod raw;
@@ -131,8 +133,11 @@ mod template;
 mod tw1;
 pub mod uvrpc;
 
+pub use crate::json::{FieldName, JsonFault, JsonField, JsonKind};
+pub use answer::{Decoded, MethodCase, RequestIds, RoomReply};
 pub use any::{AnyCodec, StreamFraming};
 pub use delimited::Delimited;
+pub use json::Json;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
@@ -147,57 +152,7 @@ pub use uvrpc::Uvrpc;
 
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
-use crate::message::{FLAG_PRIVATE, Kind, Message};
-
-/// The result of `decode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decoded<'a> {
-    /// There is no whole frame yet. `frame_bytes` is the frame's whole length if the header already contains it, else
-    /// 0.
-    Incomplete {
-        /// The whole length of the partial frame, or 0 if it is not known yet.
-        frame_bytes: usize,
-    },
-    /// One frame.
-    Frame {
-        /// The frame, which borrows the input.
-        message: Message<'a>,
-        /// The number of bytes of the input that it took.
-        consumed: usize,
-    },
-}
-
-/// How the replies of a codec find their requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RequestIds {
-    /// By order: the first reply belongs to the first request, and both travel as one-way messages.
-    None,
-    /// By an id of 8 bits. The ids are 1 to 255, so at most 255 requests are in flight.
-    Bits8,
-    /// By an id of 32 bits.
-    Bits32,
-}
-
-/// The comparison of method names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MethodCase {
-    /// Byte for byte.
-    #[default]
-    Exact,
-    /// In lower case; only ASCII letters are converted.
-    Lower,
-}
-
-impl MethodCase {
-    /// Returns whether two names are of the same method.
-    #[must_use]
-    pub fn matches(self, one: &str, other: &str) -> bool {
-        match self {
-            Self::Exact => one == other,
-            Self::Lower => one.eq_ignore_ascii_case(other),
-        }
-    }
-}
+use crate::message::{FLAG_POSITION, FLAG_PRIVATE, Kind, Message};
 
 /// A way to frame messages. See the module documentation for the contract.
 pub trait Codec: Send + Sync + 'static {
@@ -208,6 +163,18 @@ pub trait Codec: Send + Sync + 'static {
     /// native protocol, so only a codec that reads those can return true. The defaults of the next four methods follow
     /// from it.
     fn begins_with_hello(&self) -> bool {
+        false
+    }
+
+    /// Whether a client may leave the hello out. Its first frame then opens the connection, as if a hello without
+    /// credentials had come before, and there is no welcome. It has no meaning without
+    /// [`Codec::begins_with_hello`].
+    fn hello_is_optional(&self) -> bool {
+        false
+    }
+
+    /// Whether frames can carry the [`Position`](crate::message::Position) of messages.
+    fn has_positions(&self) -> bool {
         false
     }
 
@@ -312,6 +279,27 @@ pub trait Codec: Send + Sync + 'static {
         self.decode(input, frame_bytes_max)
     }
 
+    /// Whether a decoded frame is not the message yet. If so, each one passes [`Codec::translate`], and the codec keeps no state.
+    #[inline(always)]
+    fn translates(&self) -> bool {
+        false
+    }
+
+    /// Makes the message of a decoded frame. The message may borrow `scratch`, whose content does not matter before. So
+    /// a codec can undo escapes and encodings, which [`Codec::decode`] cannot: that borrows only the input. The answer
+    /// depends on nothing else.
+    ///
+    /// # Errors
+    /// As [`Codec::decode`].
+    fn translate<'a>(
+        &self,
+        frame: Message<'a>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Message<'a>, DecodeError> {
+        let _ = scratch;
+        Ok(frame)
+    }
+
     /// Whether the codec keeps a [`ConnectionState`]. If not, the next two methods are never called.
     #[inline(always)]
     fn keeps_state(&self) -> bool {
@@ -408,10 +396,43 @@ pub trait Codec: Send + Sync + 'static {
         Err(unsupported(self.name(), Kind::Gap))
     }
 
+    /// Appends the reply to a request about `room`, which has this id.
+    ///
+    /// # Errors
+    /// As [`Codec::encode`].
+    fn encode_room_reply(
+        &self,
+        room: u16,
+        id: u32,
+        reply: &RoomReply<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let (mut body, mut flags) = (Vec::new(), 0);
+        let payload = match reply {
+            RoomReply::Joined(joined, recovery) => {
+                body.extend(joined.to_bytes());
+                if let Some(recovery) = recovery {
+                    recovery.encode(&mut body);
+                    flags = FLAG_POSITION;
+                }
+                &body[..]
+            }
+            RoomReply::Members(roster) => roster.as_bytes(),
+        };
+        let reply = Message::with_id(Kind::Reply, room, id, payload);
+        self.encode(&Message { flags, ..reply }, out)
+    }
+
     /// Maximum number of bytes that [`Codec::delivery_header`] appends; 0 if deliveries have no header. The maximum
     /// length of messages in rooms and topics is smaller by that much than the largest frame.
     fn delivery_header_bytes_max(&self) -> usize {
         0
+    }
+
+    /// How many bytes of a frame a byte of the payload takes at most. A codec that escapes or encodes payloads returns
+    /// more than 1, and never 0. The maximum length of messages in rooms and topics is smaller by this factor.
+    fn payload_growth_max(&self) -> usize {
+        1
     }
 
     /// Appends the header in front of `shared` for this subscriber, for example the subscription's own number. A

@@ -1,5 +1,28 @@
 //! Search in bytes.
 
+use crate::error::DecodeError;
+
+/// Finds the line feed that ends the first line, which has at most `limit` bytes with it. There is none in the first
+/// `searched` bytes.
+#[inline(always)]
+pub(super) fn find_line(
+    input: &[u8],
+    searched: usize,
+    limit: usize,
+) -> Result<Option<usize>, DecodeError> {
+    let window = input.get(..limit).unwrap_or(input);
+    let from = searched.min(window.len());
+    match find_byte(&window[from..], b'\n') {
+        Some(found) => Ok(Some(from + found)),
+        None if window.len() < limit => Ok(None),
+        // Without an end in `limit` bytes the line has at least one more, however many bytes arrived.
+        None => Err(DecodeError::FrameTooLarge {
+            bytes: limit as u64 + 1,
+            limit: limit as u64,
+        }),
+    }
+}
+
 /// Finds the first `wanted`, a block at a time: the inner loop has no early exit, so the compiler compares a whole
 /// block with a few vector instructions.
 pub(super) fn find_byte(bytes: &[u8], wanted: u8) -> Option<usize> {

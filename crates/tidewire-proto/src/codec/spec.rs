@@ -7,7 +7,9 @@
 
 use thiserror::Error;
 
-use super::{AnyCodec, Delimited, LengthField, LengthSize, Lines, Raw, Srmp, SrmpRpc, Tw1, Uvrpc};
+use super::{
+    AnyCodec, Delimited, Json, LengthField, LengthSize, Lines, Raw, Srmp, SrmpRpc, Tw1, Uvrpc,
+};
 
 /// The text does not name a codec with valid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -68,6 +70,7 @@ pub(super) fn parse(text: &str) -> Result<AnyCodec, CodecSpecError> {
     match name {
         "tw1" => parameters("tw1", &[]).map(|_| AnyCodec::Tw1(Tw1)),
         "lines" => parameters("lines", &[]).map(|_| AnyCodec::Lines(Lines)),
+        "json" => parameters("json", &[]).map(|_| AnyCodec::Json(Json)),
         "srmp" => parameters("srmp", &[]).map(|_| AnyCodec::Srmp(Srmp)),
         "srmp-rpc" => parameters("srmp-rpc", &[]).map(|_| AnyCodec::SrmpRpc(SrmpRpc)),
         "uvrpc" => {
@@ -268,7 +271,7 @@ mod tests {
         let cases = [
             (
                 "TW1",
-                "unknown codec \"TW1\"; choose one of: tw1, lines, srmp, srmp-rpc, length-field, delimited, raw, uvrpc",
+                "unknown codec \"TW1\"; choose one of: tw1, lines, json, srmp, srmp-rpc, length-field, delimited, raw, uvrpc",
             ),
             (
                 "lines:crlf",

@@ -22,7 +22,7 @@ use super::frame::Head;
 use super::{Codec, Decoded, FrameLayout, Presence, RequestIds};
 use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
-use crate::message::{FLAG_NAMED, Kind, Message};
+use crate::message::{FLAG_NAMED, FLAG_POSITION, Kind, Message};
 
 /// The native codec. It has no configuration: limits are arguments of `decode`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +63,28 @@ impl Tw1 {
 }
 
 impl Tw1 {
+    /// Appends a `Deliver` whose payload begins with the message's offset; see
+    /// [`split_delivery`](crate::body::split_delivery).
+    ///
+    /// # Errors
+    /// Those of [`Self::encode_with`].
+    pub fn encode_delivery_at(
+        offset: u64,
+        message: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let head = Message {
+            flags: message.flags | FLAG_POSITION,
+            ..*message
+        };
+        out.reserve(ID_HEADER_BYTES + 1 + message.name.len() + 8 + message.payload.len());
+        Self::encode_with(&head, out, |out| {
+            out.extend_from_slice(&offset.to_le_bytes());
+            out.extend_from_slice(message.payload);
+            Ok(())
+        })
+    }
+
     /// Returns the header of a message without a name.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
@@ -82,6 +104,10 @@ impl Codec for Tw1 {
     }
 
     fn begins_with_hello(&self) -> bool {
+        true
+    }
+
+    fn has_positions(&self) -> bool {
         true
     }
 

@@ -14,8 +14,9 @@
 
 use std::fmt;
 
-use super::{CloseReason, Connection, PauseReason, Phase, Side};
+use super::{CloseReason, Connection, Handled, PauseReason, Phase, Rules, Side};
 use crate::handshake::{Agreed, FEATURE_RENEWAL};
+use crate::message::Kind;
 
 /// Why credentials were not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +71,23 @@ pub(super) struct Authentication {
 }
 
 impl Connection {
+    /// Opens a connection whose client sent another frame instead of a hello, if its codec allows that. Returns `None` if a
+    /// hello must come first. Otherwise the frame was not handled: handle it again when the connection is open.
+    pub fn handle_missing_hello(&mut self, rules: &Rules, kind: Kind) -> Option<Handled> {
+        let is_missing = self.phase == Phase::AwaitHello
+            && !matches!(kind, Kind::Hello | Kind::GoAway)
+            && rules.hello_is_optional;
+        is_missing.then(|| {
+            if rules.authenticates {
+                self.ask_owner(None);
+                Handled::Authenticate
+            } else {
+                self.phase = Phase::Open;
+                Handled::Opened
+            }
+        })
+    }
+
     /// Lets the peer in, or confirms its newer credentials. They expire at `expires_ns`. Returns false if the owner was not
     /// asked, or the connection has closed meanwhile. Then call [`Self::poll_transmit`] and [`Self::poll_timeout`].
     pub fn admit(&mut self, expires_ns: Option<u64>) -> bool {

@@ -1,41 +1,19 @@
 //! The frames that a connection sends and handles itself: hello, welcome, ping, pong and go-away.
 
-use std::fmt;
-
+use super::farewell::encode_go_away;
 use super::filter::is_new_work;
 use super::{
-    CloseReason, Connection, Delivery, Farewell, Outbound, PauseReason, PeerAgent, Phase, Rules,
-    Side,
+    CloseReason, Connection, Delivery, Farewell, Introduction, Outbound, PauseReason, PeerAgent,
+    Phase, Rules, Side,
 };
-use crate::body::{ErrorBody, GoAwayBody, GoAwayCode};
+use crate::body::{ErrorBody, GoAwayCode, MovedBody};
 use crate::codec::Codec;
 use crate::error::{DecodeError, EncodeError};
-use crate::handshake::{self, Agreed, FEATURE_RENEWAL, HandshakeError, Hello, Offer, Welcome};
+use crate::handshake::{
+    self, Agreed, FEATURE_MOVED, FEATURE_POSITIONS, FEATURE_RENEWAL, HandshakeError, Hello, Offer,
+    Welcome,
+};
 use crate::message::{Kind, Message};
-
-/// The facts that this side tells its peer about itself.
-#[derive(Clone, Copy)]
-pub struct Introduction<'a> {
-    /// Name and version of the software.
-    pub agent: &'a str,
-    /// Number of the session, for logs on both sides. Only the accepting side sends it.
-    pub session: u64,
-    /// Data by which the server identifies this side. Only the connecting side sends it; may be empty.
-    pub credentials: &'a [u8],
-    /// The time now. A welcome says how long credentials are valid from now on.
-    pub now_ns: u64,
-}
-
-impl fmt::Debug for Introduction<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Introduction")
-            .field("agent", &self.agent)
-            .field("session", &self.session)
-            .field("credentials_bytes", &self.credentials.len())
-            .finish_non_exhaustive()
-    }
-}
 
 /// The outcome of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,21 +209,24 @@ impl Connection {
     }
 
     fn accept_hello(
-        &self,
+        &mut self,
         rules: &Rules,
         message: &Message<'_>,
     ) -> Result<Option<Agreed>, HandshakeError> {
         let hello = Hello::decode(message.payload)?;
+        let renewal = if rules.authenticates {
+            FEATURE_RENEWAL
+        } else {
+            0
+        };
         let offer = Offer {
-            features: if rules.authenticates {
-                FEATURE_RENEWAL
-            } else {
-                0
-            },
+            features: FEATURE_MOVED | FEATURE_POSITIONS | renewal,
             frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
             heartbeat_ms: heartbeat_ms(rules),
         };
-        handshake::accept(&hello, &offer).map(Some)
+        let agreed = handshake::accept(&hello, &offer)?;
+        self.features = agreed.features as u8;
+        Ok(Some(agreed))
     }
 
     /// Handles a hello or welcome on an open connection whose client may renew its credentials.
@@ -286,6 +267,7 @@ impl Connection {
         };
         let expires_in_ns = welcome.expires_in_ms.saturating_mul(MILLISECOND_NS);
         let expires_ns = (expires_in_ns > 0).then(|| now_ns.saturating_add(expires_in_ns));
+        self.features = agreed.features as u8;
         self.note_welcome(agreed, expires_ns);
         self.limit_frames(welcome.frame_bytes_max as usize);
         self.peer_agent = Some(Box::new(PeerAgent(welcome.agent.into())));
@@ -321,12 +303,12 @@ impl Connection {
     }
 
     fn handle_go_away(&mut self, message: &Message<'_>) -> Handled {
-        let Ok(body) = GoAwayBody::decode(message.payload) else {
+        let Ok(body) = MovedBody::of(message) else {
             return Handled::Closed(CloseReason::Decode(DecodeError::MalformedPayload {
                 kind: Kind::GoAway,
             }));
         };
-        self.note_peer_farewell(Farewell::new(body.code, body.text));
+        self.note_peer_farewell(Farewell::new(body.code, body.text), body.address);
         if !self.is_open() || matches!(self.outbound, Outbound::HalfClosed) {
             return Handled::Closed(CloseReason::GoAway(body.code));
         }
@@ -430,15 +412,21 @@ impl Connection {
         if std::mem::take(&mut self.pending.hello) {
             let hello = Hello {
                 version: handshake::PROTOCOL_VERSION,
-                features: match own.credentials {
-                    [] => 0,
-                    _ => FEATURE_RENEWAL,
-                },
+                features: [
+                    (codec.has_positions(), FEATURE_POSITIONS),
+                    (!own.credentials.is_empty(), FEATURE_RENEWAL),
+                    (own.follows_moves, FEATURE_MOVED),
+                ]
+                .into_iter()
+                .map(|(has, feature)| if has { feature } else { 0 })
+                .sum(),
                 frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
                 credentials: own.credentials,
                 agent: own.agent,
             };
-            return Some(hello.encode_frame(out));
+            return Some(encode_with(Kind::Hello, codec, out, |body| {
+                hello.encode(body)
+            }));
         }
         if let Some(agreed) = self.pending.welcome.take() {
             let welcome = Welcome {
@@ -450,7 +438,9 @@ impl Connection {
                 agent: own.agent,
                 expires_in_ms: self.credentials_expire_in_ms(own.now_ns),
             };
-            return Some(welcome.encode_frame(out));
+            return Some(encode_with(Kind::Welcome, codec, out, |body| {
+                welcome.encode(body)
+            }));
         }
         if std::mem::take(&mut self.pending.ping) {
             return Some(codec.encode(&Message::new(Kind::Ping, 0, &[]), out));
@@ -461,10 +451,24 @@ impl Connection {
             Words::Reason(reason) => reason.to_string().into(),
             Words::Own => self.own_text(),
         };
-        let mut body = Vec::new();
-        GoAwayBody { code, text: &text }.encode(&mut body);
-        Some(codec.encode(&Message::new(Kind::GoAway, 0, &body), out))
+        let address = match words {
+            Words::ShuttingDown if self.has_feature(FEATURE_MOVED) => own.moved_to,
+            _ => "",
+        };
+        Some(encode_go_away(code, address, &text, codec, out))
     }
+}
+
+/// Appends a frame whose payload is a body.
+fn encode_with<C: Codec + ?Sized>(
+    kind: Kind,
+    codec: &C,
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let mut body = Vec::new();
+    write(&mut body)?;
+    codec.encode(&Message::new(kind, 0, &body), out)
 }
 
 /// Handles a server's error in answer to the hello.

@@ -1,8 +1,11 @@
 //! The farewell of a connection: why one side closes it, for programs and for people.
 
 use super::{CloseReason, Connection, Outbound, Rules, Side};
-use crate::body::GoAwayCode;
+use crate::body::{GoAwayBody, GoAwayCode, MovedBody};
+use crate::codec::Codec;
+use crate::error::EncodeError;
 use crate::limits::TEXT_BYTES_MAX;
+use crate::message::{FLAG_MOVED, Kind, Message};
 
 /// The reason why a side closes a connection, as in a go-away.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct Farewell {
 #[derive(Debug, Default)]
 pub(super) struct LastWords {
     pub(super) peer: Option<Farewell>,
+    /// The address at which the peer wants this side to connect.
+    moved_to: Option<Box<str>>,
     own: Option<Farewell>,
     /// Whether this side's go-away is written, or among the frames to transmit.
     is_own_told: bool,
@@ -58,8 +63,16 @@ impl Connection {
         self.last_words.as_ref()?.peer.as_ref()
     }
 
-    pub(super) fn note_peer_farewell(&mut self, farewell: Farewell) {
-        self.last_words.get_or_insert_default().peer = Some(farewell);
+    /// The address of another server that the peer's go-away has. It may be any text.
+    #[must_use]
+    pub fn peer_moved_to(&self) -> Option<&str> {
+        self.last_words.as_ref()?.moved_to.as_deref()
+    }
+
+    pub(super) fn note_peer_farewell(&mut self, farewell: Farewell, moved_to: &str) {
+        let words = self.last_words.get_or_insert_default();
+        words.peer = Some(farewell);
+        words.moved_to = (!moved_to.is_empty()).then(|| moved_to.into());
     }
 
     /// Takes the code of this side's farewell, once.
@@ -77,4 +90,35 @@ impl Connection {
             .and_then(|words| words.own.as_ref());
         own.map_or_else(|| "".into(), |own| own.text.clone())
     }
+}
+
+/// Appends a go-away, with the address of another server if there is one.
+pub(super) fn encode_go_away<C: Codec + ?Sized>(
+    code: GoAwayCode,
+    address: &str,
+    text: &str,
+    codec: &C,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let mut body = Vec::new();
+    let flags = match address {
+        "" => {
+            GoAwayBody { code, text }.encode(&mut body);
+            0
+        }
+        _ => {
+            MovedBody {
+                code,
+                address,
+                text,
+            }
+            .encode(&mut body)?;
+            FLAG_MOVED
+        }
+    };
+    let message = Message {
+        flags,
+        ..Message::new(Kind::GoAway, 0, &body)
+    };
+    codec.encode(&message, out)
 }

@@ -1,7 +1,7 @@
 //! The allowed frames, as two numbers that a loop over frames keeps in registers.
 
 use super::{CloseReason, Connection, Rules};
-use crate::codec::{Codec, ConnectionState};
+use crate::codec::{Codec, ConnectionState, Decoded};
 use crate::error::DecodeError;
 use crate::handshake::classify_garbage;
 use crate::limits::HELLO_BYTES_MAX;
@@ -62,10 +62,16 @@ impl FrameFilter {
     ) -> CloseReason {
         let error = match codec.decode_with_state(state, rest, 0, self.frame_bytes_max) {
             Err(error) => error,
+            Ok(Decoded::Frame { message, .. }) if codec.translates() => {
+                let mut scratch = Vec::new();
+                let translated = codec.translate(message, &mut scratch);
+                translated.err().unwrap_or(DecodeError::MalformedFrame)
+            }
             // The codec contradicts itself. Without this error the bytes that it refused once would be kept for ever.
             Ok(_) => DecodeError::MalformedFrame,
         };
-        if self.is_open() {
+        // A peer without a hello may be one of the codec, whose first message has a mistake.
+        if self.is_open() || (codec.hello_is_optional() && rest.starts_with(b"{")) {
             CloseReason::Decode(error)
         } else {
             CloseReason::Handshake(classify_garbage(rest))
@@ -156,11 +162,13 @@ mod tests {
     fn rules(begins_with_hello: bool) -> Rules {
         Rules {
             begins_with_hello,
+            hello_is_optional: false,
             authenticates: false,
             has_pings: true,
             has_go_away: true,
             frame_bytes_max: 1 << 20,
             handshake_timeout_ns: 1,
+            first_frame_timeout_ns: 1,
             idle_timeout_ns: 1,
             receive_timeout_ns: 0,
             heartbeat_ns: 0,

@@ -47,16 +47,18 @@ mod control;
 mod ending;
 mod farewell;
 mod filter;
+mod introduction;
 mod partial;
 mod reason;
 mod state;
 mod timeouts;
 
 pub use authentication::AuthFailure;
-pub use control::{Handled, Introduction};
+pub use control::Handled;
 pub use farewell::Farewell;
 use farewell::LastWords;
 pub use filter::FrameFilter;
+pub use introduction::Introduction;
 pub use partial::PartialFrame;
 pub use reason::CloseReason;
 pub use state::{Inbound, NewWork, Outbound, PauseReason, PauseReasons, Phase, Then};
@@ -72,6 +74,9 @@ use timeouts::Timing;
 pub struct Rules {
     /// Whether connections begin with a hello and a welcome; see [`Codec::begins_with_hello`](crate::codec::Codec::begins_with_hello).
     pub begins_with_hello: bool,
+    /// Whether clients may leave the hello out; see
+    /// [`Codec::hello_is_optional`](crate::codec::Codec::hello_is_optional).
+    pub hello_is_optional: bool,
     /// Whether the owner must [admit](Connection::admit) peers before a connection that they made is open.
     pub authenticates: bool,
     /// Whether both sides answer pings; see [`Codec::has_pings`](crate::codec::Codec::has_pings).
@@ -82,6 +87,8 @@ pub struct Rules {
     pub frame_bytes_max: usize,
     /// Maximum duration of the handshake.
     pub handshake_timeout_ns: u64,
+    /// Maximum time from the begin of an accepted connection, layers excluded, until its peer is known.
+    pub first_frame_timeout_ns: u64,
     /// Silence that ends an open connection.
     pub idle_timeout_ns: u64,
     /// Silence that ends an open connection even if the peer takes output: only input counts. 0 for never.
@@ -164,6 +171,8 @@ pub struct Connection {
     last_words: Option<Box<LastWords>>,
     /// Whether the peer was sent a go-away.
     is_going_told: bool,
+    /// The features that both sides have, of which there are fewer than eight.
+    features: u8,
     /// The reason why this side asked the peer to end the connection, once it did.
     drain: Drain,
     /// The server's name and version, from its welcome.
@@ -216,6 +225,7 @@ impl Connection {
             frame_bytes_max: rules.frame_bytes_max,
             last_words: None,
             is_going_told: false,
+            features: 0,
             drain: Drain::No,
             peer_agent: None,
             authentication: None,
@@ -280,6 +290,17 @@ impl Connection {
     #[must_use]
     pub const fn reaches_peer(&self) -> bool {
         self.is_open() && matches!(self.outbound, Outbound::Writing { .. })
+    }
+
+    /// Whether both sides know positions of messages, which deliveries of rooms and topics with a history carry.
+    #[inline]
+    #[must_use]
+    pub const fn knows_positions(&self) -> bool {
+        self.has_feature(crate::handshake::FEATURE_POSITIONS)
+    }
+
+    const fn has_feature(&self, feature: u32) -> bool {
+        self.features as u32 & feature != 0
     }
 
     /// Whether this side made the connection.

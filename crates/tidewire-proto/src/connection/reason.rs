@@ -62,7 +62,7 @@ pub enum CloseReason {
     /// The connection reached the maximum age that the server allows, and was asked to come back.
     ConnectionAge,
     /// The peer wanted the page of a WebSocket server, and got it.
-    Paged,
+    PageServed,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
@@ -93,7 +93,7 @@ impl CloseReason {
         "credentials_expired",
         "handshake_limit",
         "connection_age",
-        "paged",
+        "page_served",
         "io",
     ];
 
@@ -124,7 +124,7 @@ impl CloseReason {
             Self::CredentialsExpired => 20,
             Self::HandshakeLimit => 21,
             Self::ConnectionAge => 22,
-            Self::Paged => 23,
+            Self::PageServed => 23,
             Self::Io(_) => 24,
         }
     }
@@ -159,9 +159,11 @@ impl CloseReason {
     #[must_use]
     pub const fn ending(self) -> Ending {
         match self {
-            Self::PeerClosed | Self::PeerReset | Self::Service | Self::Paged | Self::GoAway(_) => {
-                Ending::InOrder
-            }
+            Self::PeerClosed
+            | Self::PeerReset
+            | Self::Service
+            | Self::PageServed
+            | Self::GoAway(_) => Ending::InOrder,
             Self::Shutdown | Self::ConnectionAge => Ending::GoingAway,
             Self::Decode(DecodeError::FrameTooLarge { .. }) => Ending::TooLong,
             Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => Ending::Invalid,
@@ -209,7 +211,7 @@ impl CloseReason {
             | Self::GoAway(_)
             | Self::Layer(_)
             | Self::HandshakeLimit
-            | Self::Paged
+            | Self::PageServed
             | Self::Io(_) => None,
         }
     }
@@ -257,7 +259,7 @@ impl fmt::Display for CloseReason {
             Self::ConnectionAge => {
                 formatter.write_str("the connection reached its maximum age; connect again")
             }
-            Self::Paged => formatter.write_str("the peer wanted a page, and got it"),
+            Self::PageServed => formatter.write_str("the peer wanted a page, and got it"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

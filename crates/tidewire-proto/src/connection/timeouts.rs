@@ -242,9 +242,11 @@ impl Connection {
     }
 
     fn handshake_end_ns(&self, rules: &Rules) -> u64 {
-        self.timing
-            .began_or_taken_ns
-            .saturating_add(rules.handshake_timeout_ns)
+        let timeout_ns = match self.phase {
+            Phase::AwaitHello | Phase::Authenticating => rules.first_frame_timeout_ns,
+            _ => rules.handshake_timeout_ns,
+        };
+        self.timing.began_or_taken_ns.saturating_add(timeout_ns)
     }
 
     /// The time since the peer's last sign of life.

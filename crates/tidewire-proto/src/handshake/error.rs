@@ -115,7 +115,7 @@ fn looks_like_text(sample: &[u8]) -> bool {
 
 const fn not_tw1_hint(looks_like_text: bool) -> &'static str {
     if looks_like_text {
-        "; it sent text: was one side started with --codec lines?"
+        "; it sent text: was one side started with --codec lines or json?"
     } else {
         "; its first bytes are no frame: is this the right port?"
     }

@@ -21,10 +21,9 @@ use std::fmt;
 pub use error::{HandshakeError, classify_garbage};
 
 use crate::body::{Reader, push_short_text};
-use crate::codec::Tw1;
 use crate::error::EncodeError;
 use crate::limits::{CREDENTIALS_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX};
-use crate::message::{Kind, Message};
+use crate::message::Kind;
 use crate::text::is_hazardous;
 
 /// The first frame of a client.
@@ -52,22 +51,29 @@ impl<'a> Hello<'a> {
     /// # Errors
     /// [`EncodeError::TextTooLong`] if the credentials or the agent are too long; `out` is unchanged.
     pub fn encode_frame(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        encode_frame(Kind::Hello, out, |out| self.encode(out))
+    }
+
+    /// Appends the payload to `out`.
+    ///
+    /// # Errors
+    /// As [`Hello::encode_frame`].
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         if self.credentials.len() > CREDENTIALS_BYTES_MAX {
             return Err(EncodeError::TextTooLong {
                 bytes: self.credentials.len(),
                 limit: CREDENTIALS_BYTES_MAX,
             });
         }
-        Tw1::encode_with(&Message::new(Kind::Hello, 0, &[]), out, |out| {
-            out.extend_from_slice(&MAGIC);
-            out.extend_from_slice(&self.version.to_le_bytes());
-            out.extend_from_slice(&self.features.to_le_bytes());
-            out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
-            // The limit above is less than 65,536, so the cast is exact.
-            out.extend_from_slice(&(self.credentials.len() as u16).to_le_bytes());
-            out.extend_from_slice(self.credentials);
-            push_short_text(self.agent, out)
-        })
+        let start = out.len();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.features.to_le_bytes());
+        out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
+        // The limit above is less than 65,536, so the cast is exact.
+        out.extend_from_slice(&(self.credentials.len() as u16).to_le_bytes());
+        out.extend_from_slice(self.credentials);
+        push_short_text(self.agent, out).inspect_err(|_| out.truncate(start))
     }
 
     /// Reads the payload of a `Hello` frame.
@@ -146,18 +152,25 @@ impl<'a> Welcome<'a> {
     /// # Errors
     /// [`EncodeError::TextTooLong`] if the agent is longer than 255 bytes; `out` is unchanged.
     pub fn encode_frame(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Tw1::encode_with(&Message::new(Kind::Welcome, 0, &[]), out, |out| {
-            out.extend_from_slice(&self.version.to_le_bytes());
-            out.extend_from_slice(&self.features.to_le_bytes());
-            out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
-            out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
-            out.extend_from_slice(&self.session.to_le_bytes());
-            push_short_text(self.agent, out)?;
-            if self.features & FEATURE_RENEWAL != 0 {
-                out.extend_from_slice(&self.expires_in_ms.to_le_bytes());
-            }
-            Ok(())
-        })
+        encode_frame(Kind::Welcome, out, |out| self.encode(out))
+    }
+
+    /// Appends the payload to `out`.
+    ///
+    /// # Errors
+    /// As [`Welcome::encode_frame`].
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let start = out.len();
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.features.to_le_bytes());
+        out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
+        out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
+        out.extend_from_slice(&self.session.to_le_bytes());
+        push_short_text(self.agent, out).inspect_err(|_| out.truncate(start))?;
+        if self.features & FEATURE_RENEWAL != 0 {
+            out.extend_from_slice(&self.expires_in_ms.to_le_bytes());
+        }
+        Ok(())
     }
 
     /// Reads the payload of a `Welcome` frame.
@@ -236,6 +249,21 @@ pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError
     })
 }
 
+/// Appends the TW1 frame of a body, whose header has no id.
+fn encode_frame(
+    kind: Kind,
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let start = out.len();
+    out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
+    write(out).inspect_err(|_| out.truncate(start))?;
+    // A body has at most some 1,300 bytes, so the cast is exact.
+    let length = (out.len() - start - 4) as u32;
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(())
+}
+
 /// Reads the agent. It goes into logs, so it must not contain hazardous characters.
 fn read_agent<'a>(reader: &mut Reader<'a>) -> Result<&'a str, HandshakeError> {
     let agent = reader.short_text();
@@ -276,13 +304,18 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// each welcome says when the credentials expire.
 pub const FEATURE_RENEWAL: u32 = 1;
 
+/// The feature of clients that follow the address of another server in a go-away; see [`MovedBody`](crate::body::MovedBody).
+pub const FEATURE_MOVED: u32 = 2;
+/// The feature of clients that know positions: they may join rooms and subscribe to topics that keep a history.
+pub const FEATURE_POSITIONS: u32 = 1 << 2;
+
 /// The first bytes of a hello's payload.
 pub const MAGIC: [u8; 4] = *b"TW1\0";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{Codec, Decoded};
+    use crate::codec::{Codec, Decoded, Tw1};
 
     fn hello() -> Hello<'static> {
         Hello {

@@ -30,6 +30,13 @@ impl Buffer {
         &mut self.bytes
     }
 
+    /// Gives its memory back if it is empty, however little it is.
+    pub(super) fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
     /// Removes the first `count` bytes.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count;

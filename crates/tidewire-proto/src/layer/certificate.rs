@@ -40,12 +40,7 @@ impl CertificateNames {
     #[must_use]
     pub fn of_der(certificate: &[u8]) -> Option<Self> {
         let mut names = Self::default();
-        let mut outer = Der(Der(certificate).expect(SEQUENCE)?);
-        let mut signed = Der(outer.expect(SEQUENCE)?);
-        let (first, _) = signed.next()?;
-        if first == VERSION {
-            signed.expect(INTEGER)?;
-        }
+        let mut signed = signed_fields(certificate)?;
         // Signature algorithm, issuer and validity.
         for _ in 0..3 {
             signed.expect(SEQUENCE)?;
@@ -124,6 +119,21 @@ impl CertificateNames {
     }
 }
 
+/// Returns the fields of a certificate in DER that its authority signed, from the algorithm of the signature on.
+pub(super) fn signed_fields(certificate: &[u8]) -> Option<Der<'_>> {
+    let mut outer = Der(Der(certificate).expect(SEQUENCE)?);
+    let mut signed = Der(outer.expect(SEQUENCE)?);
+    match signed.next()?.0 {
+        VERSION => {
+            signed.expect(INTEGER)?;
+        }
+        // A certificate of version 1 begins with its serial number.
+        INTEGER => {}
+        _ => return None,
+    }
+    Some(signed)
+}
+
 /// A non-empty text in UTF-8. ASCII, in which most names are, is a part of it.
 fn text(bytes: &[u8]) -> Option<String> {
     let text = str::from_utf8(bytes).ok()?;
@@ -131,11 +141,11 @@ fn text(bytes: &[u8]) -> Option<String> {
 }
 
 /// The values of a DER encoding that are not read yet.
-struct Der<'a>(&'a [u8]);
+pub(super) struct Der<'a>(pub(super) &'a [u8]);
 
 impl<'a> Der<'a> {
     /// Takes the next value with its tag. Returns `None` at the end, and if the value is longer than the bytes.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+    pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (length, rest) = match first {
             0..=0x7F => (usize::from(first), rest),
@@ -154,7 +164,7 @@ impl<'a> Der<'a> {
         Some((tag, value))
     }
 
-    fn expect(&mut self, expected: u8) -> Option<&'a [u8]> {
+    pub(super) fn expect(&mut self, expected: u8) -> Option<&'a [u8]> {
         let (tag, value) = self.next()?;
         (tag == expected).then_some(value)
     }
@@ -164,7 +174,7 @@ const BOOLEAN: u8 = 0x01;
 const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;
 const OBJECT_ID: u8 = 0x06;
-const SEQUENCE: u8 = 0x30;
+pub(super) const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xA0;
 const EXTENSIONS: u8 = 0xA3;
 

@@ -30,6 +30,7 @@
 
 mod buffer;
 mod certificate;
+mod expiry;
 mod failed;
 mod stack;
 mod tls_fault;
@@ -41,6 +42,7 @@ use std::io::IoSlice;
 use thiserror::Error;
 
 pub use certificate::CertificateNames;
+pub use expiry::certificate_expiry;
 pub use failed::FailedLayer;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
 pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
@@ -81,7 +83,7 @@ pub trait Layer: fmt::Debug + Send {
 
     /// Whether its peer wanted a page and no connection. The page is among its own records, and the connection ends when they
     /// are sent.
-    fn has_paged(&self) -> bool {
+    fn has_served_page(&self) -> bool {
         false
     }
 
@@ -186,7 +188,7 @@ pub enum LayerError {
     Refused,
     /// The peer wanted the page of a WebSocket server, and got it.
     #[error("the peer got a page")]
-    Paged,
+    PageServed,
     /// The layer has more answers for its peer than [`OUTPUT_BYTES_MAX`], because the peer does not take them.
     #[error("the peer requests answers and does not read them")]
     Flood,

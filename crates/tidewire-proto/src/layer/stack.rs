@@ -82,6 +82,15 @@ impl Stack {
         self.levels.iter().all(|level| level.layer.is_ready())
     }
 
+    /// Gives back the memory of the handshakes. Call it when they are over: an idle connection, and one whose layer only puts
+    /// a header in front, never needs these buffers again.
+    pub fn shrink(&mut self) {
+        for level in &mut self.levels {
+            level.input.shrink();
+            level.output.shrink();
+        }
+    }
+
     /// Takes bytes from the network. Call it when there is [no plaintext](Self::has_plain) left, so that the waiting
     /// bytes stay bounded.
     ///
@@ -133,8 +142,8 @@ impl Stack {
 
     /// Whether the peer wanted a page, and all of it has been taken from [`Self::unsent`].
     #[must_use]
-    pub fn has_paged(&self) -> bool {
-        self.held_output() == 0 && self.top().is_some_and(|layer| layer.has_paged())
+    pub fn has_served_page(&self) -> bool {
+        self.held_output() == 0 && self.top().is_some_and(|layer| layer.has_served_page())
     }
 
     /// Accepts plaintext as far as there is room, and makes records of it. Returns how many bytes it accepted; 0 before

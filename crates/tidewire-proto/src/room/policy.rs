@@ -53,6 +53,11 @@ pub enum Verdict {
     Block,
     /// The subscriber is behind: call [`Subscriber::conflate`](super::Subscriber::conflate).
     Conflate,
+    /// The subscriber gets the messages of the log from the history.
+    Replay {
+        /// The number of messages of the log that it passed.
+        replayed: u64,
+    },
 }
 
 /// The text is not the name of a policy.

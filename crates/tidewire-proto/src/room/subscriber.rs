@@ -21,8 +21,18 @@ pub struct Subscriber {
     gap: u64,
     /// Whether the backlog of `drop_newest` is in the session's output. Until that is sent, new messages are dropped.
     spilled: bool,
-    /// While conflated: the first message not given yet. From it to the cursor, each topic's newest message is sent instead.
-    latest_from: Option<u64>,
+    source: Source,
+}
+
+/// Where the next messages of a subscriber come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The log, from the cursor on.
+    Log,
+    /// The newest message of each topic. From this first message not given yet to the cursor, they are sent instead.
+    Latest(u64),
+    /// The history of the room or topic, from this offset on. What the log gets meanwhile is in the history, too.
+    History(u64),
 }
 
 /// A part of what a subscriber by [`Policy::ConflateByTopic`] receives when it takes messages again.
@@ -72,14 +82,14 @@ impl Subscriber {
             limits,
             gap: 0,
             spilled: false,
-            latest_from: None,
+            source: Source::Log,
         }
     }
 
     /// Leaves `log`. Returns how many messages of others it had not been given.
     pub fn detach(self, log: &mut RoomLog) -> u64 {
         let behind = self.messages_behind(log);
-        if self.is_conflated() {
+        if self.latest_from().is_some() {
             log.unfollow_latest();
         }
         log.detach(self.cursor);
@@ -104,7 +114,7 @@ impl Subscriber {
     #[must_use]
     pub fn messages_behind(&self, log: &RoomLog) -> u64 {
         let conflated = self
-            .latest_from
+            .latest_from()
             .map_or(0, |from| self.cursor.message() - from);
         log.messages_behind(&self.cursor) - self.own_messages + conflated
     }
@@ -112,16 +122,52 @@ impl Subscriber {
     /// As [`Self::bytes_behind`], plus the kept messages of topics while it is conflated.
     #[must_use]
     pub fn held_back_bytes(&self, log: &RoomLog) -> u64 {
-        let latest = self.latest_from.zip(log.latest());
+        let latest = self.latest_from().zip(log.latest());
         self.bytes_behind(log) + latest.map_or(0, |(from, latest)| latest.bytes_from(from))
     }
 
-    /// Whether the subscriber receives the newest message of each topic next. Then call [`Self::conflate`] and
-    /// [`Self::tell_latest`] before gathering from the log.
+    /// Whether the next messages of the subscriber are not those of the log: it is [conflated](Self::conflate) or
+    /// [replayed](Self::replay) to. Its owner sends these before it gathers from the log.
     #[inline]
     #[must_use]
-    pub fn is_conflated(&self) -> bool {
-        self.latest_from.is_some()
+    pub fn is_off_log(&self) -> bool {
+        self.source != Source::Log
+    }
+
+    /// The first message not given yet, while conflated.
+    fn latest_from(&self) -> Option<u64> {
+        match self.source {
+            Source::Latest(from) => Some(from),
+            _ => None,
+        }
+    }
+
+    /// The offset of the next message from the history, while that is replayed.
+    #[must_use]
+    pub fn next_of_history(&self) -> Option<u64> {
+        match self.source {
+            Source::History(next) => Some(next),
+            _ => None,
+        }
+    }
+
+    /// Lets the next messages come from the history, from `next` on. Call [`Self::pass_log`] before each gathering.
+    pub fn replay(&mut self, next: u64) {
+        self.source = Source::History(next);
+    }
+
+    /// Passes the log up to its head, because the history has what it holds. Returns how many messages of others that was.
+    pub fn pass_log(&mut self, log: &mut RoomLog) -> u64 {
+        let (position, message) = (log.head_position(), log.head_message());
+        let passed = self.skip_to(log, position, message);
+        self.gap -= passed;
+        passed
+    }
+
+    /// Lets the next messages come from the log again, behind its head. Returns how many messages of others it passed.
+    pub fn end_replay(&mut self, log: &mut RoomLog) -> u64 {
+        self.source = Source::Log;
+        self.pass_log(log)
     }
 
     /// Notes that the subscriber itself appended the newest message, at `position`. It will not receive it.
@@ -258,6 +304,10 @@ impl Subscriber {
         is_output_empty: bool,
         spill: impl FnMut(&[u8]),
     ) -> Verdict {
+        if let Source::History(_) = self.source {
+            let replayed = self.pass_log(log);
+            return Verdict::Replay { replayed };
+        }
         let bytes = self.bytes_behind(log);
         let messages = self.messages_behind(log);
         let over = bytes > self.limits.bytes_max || messages > self.limits.messages_max;
@@ -309,7 +359,11 @@ impl Subscriber {
     /// Skips all messages that the subscriber has not been given. Returns how many messages of others that was; they
     /// are part of the next gap.
     pub fn drop_all(&mut self, log: &mut RoomLog) -> u64 {
-        let conflated = self.latest_from.take().map_or(0, |from| {
+        if let Source::History(_) = self.source {
+            return self.pass_log(log);
+        }
+        let conflated = self.latest_from().map_or(0, |from| {
+            self.source = Source::Log;
             log.unfollow_latest();
             self.cursor.message() - from
         });
@@ -323,8 +377,8 @@ impl Subscriber {
     /// must have no messages of its own in the log; only members of rooms have some.
     pub fn conflate(&mut self, log: &mut RoomLog, topic_of: impl Fn(&[u8]) -> &str) {
         debug_assert!(self.own.is_empty(), "a publisher hears what it publishes");
-        if self.latest_from.is_none() {
-            self.latest_from = Some(self.cursor.message());
+        if self.latest_from().is_none() {
+            self.source = Source::Latest(self.cursor.message());
             log.follow_latest(&self.cursor, self.limits, &topic_of);
         }
         log.update_latest(&topic_of);
@@ -341,7 +395,7 @@ impl Subscriber {
         bytes_max: usize,
         mut tell: impl FnMut(LatestPiece<'_>),
     ) -> ToldLatest {
-        let (Some(from), Some(latest)) = (self.latest_from, log.latest()) else {
+        let (Some(from), Some(latest)) = (self.latest_from(), log.latest()) else {
             return ToldLatest::default();
         };
         let end = self.cursor.message();
@@ -368,9 +422,9 @@ impl Subscriber {
             tell(LatestPiece::Frame(frame));
         }
         if next < end {
-            self.latest_from = Some(next);
+            self.source = Source::Latest(next);
         } else {
-            self.latest_from = None;
+            self.source = Source::Log;
             log.unfollow_latest();
         }
         told

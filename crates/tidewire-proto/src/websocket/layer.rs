@@ -40,7 +40,7 @@ enum Phase {
     Connecting(Arc<ClientTerms>, HeadEnd, String),
     Open,
     /// The peer wanted the page, and gets it.
-    Paged,
+    PageServed,
     Failed(WebSocketFault),
 }
 
@@ -97,7 +97,7 @@ impl WebSocketLayer {
                 };
                 (self.phase, self.own) = match terms.answer(&network[..bytes])? {
                     Answer::Accepted(answer) => (Phase::Open, answer),
-                    Answer::Page(answer) => (Phase::Paged, answer),
+                    Answer::Page(answer) => (Phase::PageServed, answer),
                 };
                 Ok(bytes)
             }
@@ -112,7 +112,7 @@ impl WebSocketLayer {
             }
             Phase::Open => Ok(0),
             // Further requests are not answered.
-            Phase::Paged => Ok(network.len()),
+            Phase::PageServed => Ok(network.len()),
             Phase::Failed(fault) => Err(*fault),
         }
     }
@@ -279,8 +279,8 @@ impl Layer for WebSocketLayer {
         matches!(self.phase, Phase::Open) || self.is_closed
     }
 
-    fn has_paged(&self) -> bool {
-        matches!(self.phase, Phase::Paged)
+    fn has_served_page(&self) -> bool {
+        matches!(self.phase, Phase::PageServed)
     }
 
     fn has_ended(&self) -> bool {

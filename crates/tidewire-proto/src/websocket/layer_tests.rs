@@ -319,3 +319,9 @@ fn frames_behind_the_request_are_read() {
     server.receive(&bytes).unwrap();
     assert_eq!(read(&mut server), b"early");
 }
+
+/// Each session has one of these. Allocators have blocks of 192 bytes, and the next ones are of 224 and 256.
+#[test]
+fn a_layer_fits_a_block_of_192_bytes() {
+    assert!(size_of::<WebSocketLayer>() <= 192);
+}

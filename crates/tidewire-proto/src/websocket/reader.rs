@@ -1,7 +1,5 @@
 //! The frames of a peer: what is allowed, and what must be answered.
 
-use std::collections::VecDeque;
-
 use super::frame::{FrameHeader, NO_CODE, Opcode, append_control};
 use super::text::{CutCharacter, is_text};
 use super::{Mask, MessageKind};
@@ -38,7 +36,7 @@ pub struct Frames {
     message: Option<(MessageKind, u64)>,
     cut: CutCharacter,
     /// The contents of the last pings, until their answers are sent.
-    pongs: VecDeque<Vec<u8>>,
+    pongs: Vec<Vec<u8>>,
     /// The number of control frames since they were last counted.
     controls: u32,
     /// The code of the peer's close frame. 1005 stands for none.
@@ -73,7 +71,7 @@ impl Frames {
             payload: Payload::default(),
             message: None,
             cut: CutCharacter::default(),
-            pongs: VecDeque::new(),
+            pongs: Vec::new(),
             controls: 0,
             closed: None,
         }
@@ -223,9 +221,9 @@ impl Frames {
         match header.opcode {
             Opcode::Ping => {
                 if self.pongs.len() == PONGS_MAX {
-                    self.pongs.pop_front();
+                    self.pongs.remove(0);
                 }
-                self.pongs.push_back(payload);
+                self.pongs.push(payload);
             }
             Opcode::Close => self.closed = Some(read_close(&payload)?),
             _ => {}

@@ -30,11 +30,13 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 
 const RULES: Rules = Rules {
     begins_with_hello: true,
+    hello_is_optional: false,
     authenticates: false,
     has_pings: true,
     has_go_away: true,
     frame_bytes_max: 4096,
     handshake_timeout_ns: 5 * SECOND,
+    first_frame_timeout_ns: 5 * SECOND,
     idle_timeout_ns: 60 * SECOND,
     receive_timeout_ns: 0,
     heartbeat_ns: 20 * SECOND,
@@ -134,9 +136,11 @@ impl Plan {
             Delivery::Lossy => 0,
         };
         // Each layer takes one more round trip.
+        let handshake_timeout_ns =
+            rules.handshake_timeout_ns * (1 + u64::from(layers) + u64::from(is_sealed));
         let rules = Rules {
-            handshake_timeout_ns: rules.handshake_timeout_ns
-                * (1 + u64::from(layers) + u64::from(is_sealed)),
+            handshake_timeout_ns,
+            first_frame_timeout_ns: handshake_timeout_ns,
             authenticates: random.u32(0..3) == 0,
             ..rules
         };

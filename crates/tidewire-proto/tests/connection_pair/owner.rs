@@ -88,6 +88,8 @@ impl Owner {
             agent: "pair",
             session: 7,
             credentials: &[],
+            follows_moves: true,
+            moved_to: "tcp://127.0.0.1:9",
             now_ns: 0,
         };
         let before = self.output.len();

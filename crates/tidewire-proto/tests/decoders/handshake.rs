@@ -101,6 +101,8 @@ impl Owner<'_> {
             agent: "fuzz",
             session: 7,
             credentials: &[],
+            follows_moves: true,
+            moved_to: "tcp://127.0.0.1:9",
             now_ns: self.now_ns,
         };
         let mut output = Vec::new();
@@ -130,11 +132,13 @@ impl Owner<'_> {
 
 const RULES: Rules = Rules {
     begins_with_hello: true,
+    hello_is_optional: false,
     authenticates: true,
     has_pings: true,
     has_go_away: true,
     frame_bytes_max: 4_096,
     handshake_timeout_ns: 5 * SECOND,
+    first_frame_timeout_ns: 5 * SECOND,
     idle_timeout_ns: 60 * SECOND,
     receive_timeout_ns: 0,
     heartbeat_ns: 20 * SECOND,

@@ -5,19 +5,23 @@
 //! or beyond the input, the same frames for every cut of the bytes, and a decoded message encodes to its original
 //! bytes.
 
+mod backplane;
 mod foreign;
 mod handshake;
+mod json;
 mod proxy;
 mod websocket;
 
+pub use backplane::backplane;
 pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
 pub use handshake::handshake;
+pub use json::json;
 pub use proxy::proxy;
 pub use websocket::websocket;
 
 use tidewire_proto::body::{
-    ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
-    SubscribeBody, displayed_name, name_skeleton, validate_name,
+    ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PositionBody, PresenceBody, RecoveryBody,
+    RoomCall, Roster, Since, SubscribeBody, displayed_name, name_skeleton, validate_name,
 };
 use tidewire_proto::codec::contract::{self, Found};
 use tidewire_proto::codec::{Codec, Decoded, Lines, Tw1};
@@ -26,15 +30,17 @@ use tidewire_proto::handshake::{
     HandshakeError, Hello, PROTOCOL_VERSION, Welcome, classify_garbage,
 };
 use tidewire_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX};
+use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::text::is_hazardous;
 
 /// Checks a decoder's guarantees on these bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("tw1", tw1),
     ("lines", lines),
+    ("json", json),
     ("hello", hello),
     ("handshake", handshake),
     ("bodies", bodies),
@@ -46,6 +52,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("uvrpc", uvrpc),
     ("websocket", websocket),
     ("proxy", proxy),
+    ("backplane", backplane),
 ];
 
 /// TW1 frames.
@@ -119,6 +126,26 @@ pub fn hello(bytes: &[u8]) {
     assert!(!guess.to_string().is_empty());
 }
 
+/// The fields of positions in front of other bodies and behind them.
+fn check_positions(bytes: &[u8]) {
+    let flagged = |kind| Message {
+        flags: FLAG_POSITION,
+        ..Message::new(kind, 0, bytes)
+    };
+    let mut again = Vec::new();
+    if let Ok((Some(since), rest)) = Since::split(&flagged(Kind::Join)) {
+        since.encode(&mut again);
+        again.extend_from_slice(rest);
+        assert_eq!(again, bytes, "a position has one spelling");
+    }
+    again.clear();
+    if let Ok((rest, Some(recovery))) = RecoveryBody::split(&flagged(Kind::Reply)) {
+        again.extend_from_slice(rest);
+        recovery.encode(&mut again);
+        assert_eq!(again, bytes, "a recovery has one spelling");
+    }
+}
+
 /// The bodies of control frames.
 pub fn bodies(bytes: &[u8]) {
     check_body(bytes, JoinBody::decode, JoinBody::encode);
@@ -132,6 +159,11 @@ pub fn bodies(bytes: &[u8]) {
         body.encode(out);
         Ok(())
     });
+    check_body(bytes, PositionBody::decode, |body, out| {
+        body.encode(out);
+        Ok(())
+    });
+    check_positions(bytes);
     check_body(bytes, GapBody::decode, |body, out| {
         body.encode(out);
         Ok(())

@@ -37,7 +37,7 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
 
     let mut said = peer.drain();
     let farewell = match setup.codec {
-        CodecKind::Tw1 | CodecKind::Lines => said.pop(),
+        CodecKind::Tw1 | CodecKind::Lines | CodecKind::Json => said.pop(),
         _ => None,
     };
     let answers: Vec<&[u8]> = said.iter().map(|message| &message.payload[..]).collect();

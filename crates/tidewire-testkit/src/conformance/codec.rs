@@ -11,6 +11,8 @@ pub enum CodecKind {
     Tw1,
     /// Lines of text.
     Lines,
+    /// JSON in lines.
+    Json,
     /// NewLife's "StandardCodec".
     Srmp,
     /// NewLife's remote calls.
@@ -62,9 +64,10 @@ pub enum Need {
 
 impl CodecKind {
     /// All codecs, the native protocol and lines first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Tw1,
         Self::Lines,
+        Self::Json,
         Self::Srmp,
         Self::SrmpRpc,
         Self::LengthField,
@@ -89,6 +92,7 @@ impl CodecKind {
         match self {
             Self::Tw1 => "tw1",
             Self::Lines => "lines",
+            Self::Json => "json",
             Self::Srmp => "srmp",
             Self::SrmpRpc => "srmp-rpc",
             Self::LengthField => "length-field",
@@ -105,6 +109,12 @@ impl CodecKind {
             Self::SrmpRpc | Self::Uvrpc => "ask",
             _ => "",
         }
+    }
+
+    /// Whether it has the whole vocabulary of the native protocol.
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Tw1 | Self::Json)
     }
 
     /// Whether every behaviour runs over every poller. A poller does not see the codec, so for the other codecs one
@@ -126,15 +136,15 @@ impl CodecKind {
                 Some("it has no errors; a refusal ends the session (tests/foreign.rs)")
             }
             (Need::Errors, _) => None,
-            (Need::LateReplies, Self::Tw1) => {
+            (Need::LateReplies, Self::Tw1 | Self::Json) => {
                 Some("the server is told instead, see cancelled_requests_are_not_answered")
             }
             (Need::LateReplies, _) => None,
-            (Need::Wildcards, Self::Tw1 | Self::SrmpRpc | Self::Uvrpc) => None,
+            (Need::Wildcards, Self::Tw1 | Self::Json | Self::SrmpRpc | Self::Uvrpc) => None,
             (Need::Wildcards, _) => {
                 Some("it has no names, so a wildcard's delivery could not say its topic")
             }
-            (_, Self::Tw1) | (Need::Chat, Self::Lines) => None,
+            (_, Self::Tw1 | Self::Json) | (Need::Chat, Self::Lines) => None,
             (Need::Cancel, _) => {
                 Some("no frame takes a request back, see late_replies_are_counted")
             }
@@ -156,7 +166,13 @@ impl CodecKind {
     /// frames, of the receive buffer, of the rest of a frame that is read directly, of a line, of the frame limit.
     pub(super) fn payload_sizes(self, codec: &AnyCodec, frame_bytes_max: usize) -> Vec<usize> {
         let frame_bytes = |size: usize| {
-            let payload = vec![b'x'; size];
+            // Some bytes of the payloads take more than one byte of a frame, if the codec escapes any.
+            let byte = if codec.payload_growth_max() > 1 {
+                b'"'
+            } else {
+                b'x'
+            };
+            let payload = vec![byte; size];
             let kind = if codec.has_ids() {
                 Kind::Request
             } else {

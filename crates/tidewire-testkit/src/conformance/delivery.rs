@@ -99,8 +99,8 @@ pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
         })
         .collect();
     let hear = |member: &mut Peer| match cell.setup.codec {
-        // These two also announce members and authors.
-        CodecKind::Tw1 | CodecKind::Lines => {
+        // These also announce members and authors.
+        CodecKind::Tw1 | CodecKind::Lines | CodecKind::Json => {
             String::from_utf8_lossy(&member.next_message().1).into_owned()
         }
         _ => delivered(member),

@@ -58,7 +58,8 @@ pub(super) fn frames_split_anywhere(setup: &Setup) {
 /// All messages that a handler sends in one turn leave in one write.
 pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
     const MESSAGES: usize = 100;
-    let text = |number: usize| format!("message {number}");
+    // Frames of equal length fill datagrams of equal length, which one write can hold.
+    let text = |number: usize| format!("message {number:02}");
     let server = setup.serve(|_| {
         move |cx: &mut Context<'_>, _: Message<'_>| {
             for number in 0..MESSAGES {

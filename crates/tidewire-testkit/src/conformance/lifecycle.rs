@@ -8,8 +8,8 @@ use tidewire::{
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::message::Kind;
 
+use super::Setup;
 use super::echo::payload_of;
-use super::{CodecKind, Setup};
 use crate::fixtures::echo;
 use crate::harness::assert_conserved;
 use crate::wait::DEADLINE;
@@ -42,7 +42,7 @@ pub(super) fn draining_answers_what_was_accepted(setup: &Setup) {
         }
     }
     assert_eq!(answers, REQUESTS);
-    let can_tell = setup.codec == CodecKind::Tw1;
+    let can_tell = setup.codec.is_whole();
     assert_eq!(told, can_tell, "the others just see the end");
     drop(peer);
     let stopped = stopping.join().expect("the server stops");
@@ -69,9 +69,9 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
     });
 
     let directory = server.stop_for_restart();
-    let reason = match setup.codec {
-        CodecKind::Tw1 => CloseReason::GoAway(GoAwayCode::Shutdown),
-        _ => CloseReason::PeerClosed,
+    let reason = match setup.codec.is_whole() {
+        true => CloseReason::GoAway(GoAwayCode::Shutdown),
+        false => CloseReason::PeerClosed,
     };
     expect_event(
         &client,

@@ -340,6 +340,7 @@ macro_rules! conformance_suite {
         pub(super) mod $name {
             $crate::conformance_suite!(@alone tw1, $transport $layers, $poller, Tw1);
             $crate::conformance_suite!(@alone lines, $transport $layers, $poller, Lines);
+            $crate::conformance_suite!(@$which json, $transport $layers, $poller, Json);
             $crate::conformance_suite!(@$which srmp, $transport $layers, $poller, Srmp);
             $crate::conformance_suite!(@$which srmp_rpc, $transport $layers, $poller, SrmpRpc);
             $crate::conformance_suite!(@$which length_field, $transport $layers, $poller, LengthField);

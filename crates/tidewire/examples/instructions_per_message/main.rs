@@ -256,7 +256,7 @@ impl Plan {
     /// A connection that the server has welcomed, if its codec knows a welcome.
     fn connect(&self, server: &Server) -> Result<TcpStream, Failure> {
         let mut peer = TcpStream::connect(server.to_string().trim_start_matches("tcp://"))?;
-        if self.codec.begins_with_hello() {
+        if self.codec.begins_with_hello() && !self.codec.hello_is_optional() {
             greet(&mut peer)?;
         }
         Ok(peer)

@@ -11,12 +11,14 @@ use tidewire_proto::codec::StreamFraming;
 mod endpoint;
 mod error;
 mod inproc_name;
+mod successor;
 mod websocket;
 
 pub use endpoint::Endpoint;
 pub use error::AddressError;
 pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
+pub use successor::{Successor, SuccessorError};
 pub use websocket::WebSocketEndpoint;
 use websocket::{WebPath, parse_path};
 

@@ -13,6 +13,7 @@ use super::dialing::{Backoff, Dialing, Target};
 use super::error::ConnectError;
 use super::event_queue::{EventBounds, WhenEventsFull};
 use super::link::Link;
+use super::moving::{Mover, secured};
 use super::operation::Connecting;
 use super::service::ClientService;
 use super::submissions::WhenWindowFull;
@@ -22,9 +23,8 @@ use crate::address::Address;
 use crate::auth::Credentials;
 use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
-use crate::tls::{ClientTls, Connector, HTTP};
+use crate::tls::ClientTls;
 use crate::transport::LayerFactory;
-use crate::websocket::WebSocketConnector;
 
 /// The settings of a client before it connects. Made by [`Client::builder`].
 ///
@@ -62,6 +62,7 @@ pub struct ClientBuilder {
     tls: ClientTls,
     credentials: Option<Credentials>,
     allow_plaintext_credentials: bool,
+    follow_moves: bool,
 }
 
 impl Default for ClientBuilder {
@@ -83,6 +84,7 @@ impl Default for ClientBuilder {
             tls: ClientTls::default(),
             credentials: None,
             allow_plaintext_credentials: false,
+            follow_moves: false,
         }
     }
 }
@@ -188,6 +190,19 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets whether the client goes where a draining server sends it: the next connection is to that address, if it has the transport of
+    /// the first one, `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the certificate must be valid for the new host.
+    /// Credentials go there as they go to an address of your own. Default: no, and the client connects to the same address again.
+    ///
+    /// The client stays with the new server until an attempt to connect there fails, and then returns. It needs
+    /// [`reconnect`](Self::reconnect) or [`connect_lazy`](Self::connect_lazy). A client with [`layers`](Self::layers) of its own does not
+    /// follow. Only `tw1` and `json` have such addresses. What a server may not ask for is ignored, with a warning in the log.
+    #[must_use]
+    pub fn follow_moves(mut self, follow: bool) -> Self {
+        self.follow_moves = follow;
+        self
+    }
+
     /// Waits for the server of an `inproc://` name that is not bound yet, up to [`Limits::handshake_timeout`], instead of
     /// failing at once. With any other address connecting fails with
     /// [`InprocConnectError::CannotWait`](crate::InprocConnectError::CannotWait).
@@ -286,27 +301,6 @@ impl ClientBuilder {
         self.start_to(Target::of(address)?, is_lazy)
     }
 
-    /// Makes the layers, with WebSocket and TLS beneath them if the address asks for it.
-    fn secured(&mut self, address: &Address) -> Result<Option<LayerFactory>, ConnectError> {
-        let mut layers = self.layers.take();
-        if let Some(connector) = WebSocketConnector::new(address, &self.codec) {
-            layers = Some(LayerFactory::beneath(layers, move |_| {
-                Some(connector.layer())
-            }));
-        }
-        let Some(host) = address.host().filter(|_| address.is_tls()) else {
-            return Ok(layers);
-        };
-        let protocol = match address.websocket_path() {
-            Some(_) => HTTP,
-            None => self.codec.name(),
-        };
-        let connector = Connector::load(&self.tls, host, Some(protocol));
-        let connector = connector.map_err(ServeError::from)?;
-        let secure = move |_: &Address| Some(connector.layer());
-        Ok(Some(LayerFactory::beneath(layers, secure)))
-    }
-
     /// Starts a client of this server.
     pub(super) fn start_to(
         mut self,
@@ -314,7 +308,14 @@ impl ClientBuilder {
         is_lazy: bool,
     ) -> Result<Client, ConnectError> {
         let address = target.address();
-        let layers = self.secured(address)?;
+        // A layer of the program may belong to the one server, so a client with layers stays.
+        let may_move =
+            self.layers.is_none() && address.is_stream_socket() && address.host().is_some();
+        let mover = (self.follow_moves && may_move).then(|| Mover {
+            tls: self.tls.clone(),
+            codec: self.codec.clone(),
+        });
+        let layers = secured(address, &self.tls, &self.codec, self.layers.take())?;
         let layers = layers.and_then(|factory| factory.layers(address));
         if layers.is_some() && !address.is_stream_socket() {
             let address = address.clone();
@@ -333,7 +334,9 @@ impl ClientBuilder {
             self.backoff,
             is_lazy,
             self.credentials,
+            mover,
         );
+        let follows_moves = dialing.follows_moves();
         let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);
         let mut service = Some(service);
         let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));
@@ -346,6 +349,7 @@ impl ClientBuilder {
             .outgoing_layers(layers)
             .plaintext_credentials(self.allow_plaintext_credentials)
             .agent(agent)
+            .moves_followed(follows_moves)
             .start_one(|| service.take())?;
         link.set_waker(&lane.waker(0));
         Ok(Client {

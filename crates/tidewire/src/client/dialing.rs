@@ -24,6 +24,7 @@ use tidewire_proto::body::GoAwayCode;
 use super::error::{ConnectError, Disconnected};
 use super::events::Event;
 use super::link::{Found, Link};
+use super::moving::{Moved, Mover};
 use super::renewal::Renewal;
 use super::service::ClientService;
 use crate::address::{Address, AddressError, Endpoint};
@@ -64,7 +65,12 @@ pub(super) type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
 /// The state of a client's attempts to connect.
 #[derive(Debug)]
 pub(super) struct Dialing {
-    pub(super) target: Target,
+    /// The address that the program gave.
+    pub(super) home: Target,
+    /// The server that the client was sent to, and stays with until an attempt there fails.
+    pub(super) moved: Option<Moved>,
+    /// Present if the client follows moves.
+    pub(super) mover: Option<Mover>,
     /// Index of the endpoint that is being tried.
     endpoint: usize,
     wait_for_server: bool,
@@ -156,12 +162,15 @@ impl Dialing {
         backoff: Option<Backoff>,
         is_lazy: bool,
         credentials: Option<Credentials>,
+        mover: Option<Mover>,
     ) -> Self {
         Self {
             token: credentials.as_ref().and_then(Credentials::fixed).cloned(),
             credentials,
             renewal: Renewal::default(),
-            target,
+            home: target,
+            moved: None,
+            mover,
             endpoint: 0,
             wait_for_server,
             backoff,
@@ -169,6 +178,19 @@ impl Dialing {
             state: State::Idle,
             attempts: 0,
             refusals: 0,
+        }
+    }
+
+    /// Whether the client goes where a draining server sends it.
+    pub(super) fn follows_moves(&self) -> bool {
+        self.mover.is_some()
+    }
+
+    /// The server that is connected to next.
+    fn target(&mut self) -> &mut Target {
+        match &mut self.moved {
+            Some(moved) => &mut moved.target,
+            None => &mut self.home,
         }
     }
 
@@ -262,7 +284,7 @@ impl ClientService {
             address,
             resolver,
             endpoints,
-        } = &self.dialing.target;
+        } = self.dialing.target();
         let lookup = Lookup {
             resolver: resolver.filter(|_| endpoints.is_empty()),
             address: address.clone(),
@@ -281,12 +303,17 @@ impl ClientService {
     }
 
     fn handle_found(&mut self, cx: &mut Context<'_>, found: Found) {
+        // Newer credentials for an earlier connection came late. The addresses are still being looked up.
+        if found.endpoints.is_none() && self.dialing.target().endpoints.is_empty() {
+            return;
+        }
         match (found.endpoints.transpose(), found.token.transpose()) {
             (Err(error), _) => self.handle_unreachable(cx, ConnectError::Address(error)),
             (_, Err(cause)) => self.handle_unreachable(cx, ConnectError::Credentials { cause }),
             (Ok(endpoints), Ok(token)) => {
                 let dialing = &mut self.dialing;
-                dialing.target.endpoints = endpoints.unwrap_or(take(&mut dialing.target.endpoints));
+                let target = dialing.target();
+                target.endpoints = endpoints.unwrap_or(take(&mut target.endpoints));
                 dialing.token = token.or(dialing.token.take());
                 self.connect_to_endpoint(cx);
             }
@@ -296,17 +323,18 @@ impl ClientService {
     fn connect_to_endpoint(&mut self, cx: &mut Context<'_>) {
         let dialing = &mut self.dialing;
         dialing.state = State::Connecting;
-        let endpoint = &dialing.target.endpoints[dialing.endpoint];
+        let index = dialing.endpoint;
+        let endpoint = dialing.target().endpoints[index].clone();
         // No connection begins that could not have the credentials.
         if dialing.token.is_some()
-            && let Err(failure) = cx.check_credentials(endpoint)
+            && let Err(failure) = cx.check_credentials(&endpoint)
         {
             return self.handle_failure(cx, failure);
         }
-        let session = if dialing.wait_for_server {
-            cx.connect_when_bound(endpoint, 0)
-        } else {
-            cx.connect(endpoint, 0)
+        let session = match &dialing.moved {
+            Some(moved) => cx.connect_over(&endpoint, moved.stack()),
+            None if dialing.wait_for_server => cx.connect_when_bound(&endpoint, 0),
+            None => cx.connect(&endpoint, 0),
         };
         match session {
             Ok(session) => {
@@ -336,9 +364,10 @@ impl ClientService {
                 | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
         );
         let dialing = &mut self.dialing;
-        let endpoints = &dialing.target.endpoints;
-        if is_nobody_there && !self.closing && dialing.endpoint + 1 < endpoints.len() {
-            tracing::debug!(endpoint = %endpoints[dialing.endpoint], %failure, "trying the next address");
+        let index = dialing.endpoint;
+        let endpoints = &dialing.target().endpoints;
+        if is_nobody_there && !self.closing && index + 1 < endpoints.len() {
+            tracing::debug!(endpoint = %endpoints[index], %failure, "trying the next address");
             dialing.endpoint += 1;
             return self.connect_to_endpoint(cx);
         }
@@ -352,7 +381,9 @@ impl ClientService {
             cx.stop_lane();
             return;
         }
-        self.dialing.target.forget_addresses();
+        if self.dialing.moved.take().is_none() {
+            self.dialing.home.forget_addresses();
+        }
         let cause = error.to_string();
         self.pending.unreachable = Some(cause.as_str().into());
         self.retry(cx, cause);

@@ -18,6 +18,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
+use tidewire_proto::body::RecoveryBody;
 use tidewire_proto::message::{Kind, Message};
 
 use super::error::RequestError;
@@ -53,9 +54,23 @@ impl Effect {
         Self(NonZeroU32::MIN.saturating_add(1 + key as u32))
     }
 
+    /// The effect of joining a room, with its key in [`RoomPositions`](super::room_positions::RoomPositions).
+    pub(crate) fn of_join(key: usize) -> Self {
+        Self(NonZeroU32::MIN | OF_JOIN | (key as u32) << 1)
+    }
+
     /// The key of the subscription's entry.
     pub(crate) fn subscription(self) -> Option<usize> {
+        if self.0.get() & OF_JOIN != 0 {
+            return None;
+        }
         ((self.0.get() & !GIVEN_UP) as usize).checked_sub(2)
+    }
+
+    /// The key of the room that is joined.
+    fn room(self) -> Option<usize> {
+        let is_join = self.0.get() & OF_JOIN != 0;
+        is_join.then_some(((self.0.get() & !(GIVEN_UP | OF_JOIN)) >> 1) as usize)
     }
 
     /// The effect of a request that its caller gave up and whose reply the client still waits for.
@@ -90,9 +105,29 @@ impl ClientService {
         result: Result<u16, RequestError>,
         message: &Message<'_>,
     ) {
-        let result = match effect.subscription() {
-            Some(key) => self.listening.handle_answer(key, head.kind, result),
-            None => result,
+        let (payload, recovery) = match RecoveryBody::split(message) {
+            Ok(split) if message.kind == Kind::Reply => split,
+            _ => (message.payload, None),
+        };
+        let result = match (effect.subscription(), effect.room()) {
+            (Some(key), _) => {
+                let told = self.listening.handle_answer(key, head.kind, result);
+                if let (Ok(alias), Some(recovery)) = (&told, recovery) {
+                    self.listening.handle_recovery(*alias, recovery);
+                }
+                told
+            }
+            (None, Some(key)) => {
+                match &result {
+                    Ok(alias) => {
+                        let event = self.rooms.handle_joined(key, *alias, recovery);
+                        event.into_iter().for_each(|it| self.link.events.push(it));
+                    }
+                    Err(_) => self.rooms.handle_refused(key),
+                }
+                result
+            }
+            (None, None) => result,
         };
         let completions = &mut self.pending.completions;
         let channel = match result {
@@ -107,7 +142,7 @@ impl ClientService {
         match (head.slot, undo) {
             (Some(slot), undo) => {
                 let table = &self.link.table;
-                table.reply_long(completions, slot, channel, message.payload, undo);
+                table.reply_long(completions, slot, channel, payload, undo);
             }
             (None, Some(undo)) => self.pending.undo(cx, undo),
             (None, None) => {}
@@ -143,6 +178,9 @@ fn undo_kind(kind: Kind) -> Option<Kind> {
         _ => None,
     }
 }
+
+/// The bit of an [`Effect`] that is a membership with a known room.
+const OF_JOIN: u32 = 1 << 30;
 
 /// The bit of an [`Effect`] whose caller gave up.
 const GIVEN_UP: u32 = 1 << 31;

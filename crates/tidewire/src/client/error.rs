@@ -78,7 +78,7 @@ pub enum RequestError {
     /// The codec matches replies by their order. Over UDP a reply may get lost, and the next one would be mistaken for it.
     /// The request was not sent.
     #[error(
-        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
+        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, json, srmp, srmp-rpc, uvrpc)"
     )]
     CannotMatch,
     /// The codec cannot express the request. It was not sent.

@@ -12,13 +12,15 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Client;
 use super::event_queue::{EventQueue, Queued, Waiter};
+use crate::broker::Position;
 use crate::session::CloseReason;
 
 /// Something that happened at a client. [`Client::next_event`] and [`Client::events`] have examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The connection is open. After a reconnect, rooms must be joined again.
+    /// The connection is open. After a reconnect, rooms must be joined again. A room that keeps a history then sends what was
+    /// said in between, see [`Event::Recovered`].
     Opened {
         /// The server's description of itself, if the codec transmits one.
         agent: String,
@@ -51,6 +53,14 @@ pub enum Event {
         /// Number of dropped events.
         count: u64,
     },
+    /// A room that keeps a history was joined again. The messages that were said in between, and that the server still has,
+    /// follow.
+    Recovered {
+        /// The alias of the room.
+        room: u16,
+        /// The number of messages that are missing: 0 if none is, `None` if the server does not know it.
+        missing: Option<u64>,
+    },
     /// The client has ended. No event follows.
     Ended,
 }
@@ -71,6 +81,8 @@ pub struct OwnedMessage {
     pub name: String,
     /// The payload.
     pub payload: Vec<u8>,
+    /// The position of a message of a room that keeps a history, in the events of a client.
+    pub position: Option<Position>,
 }
 
 /// An event that [`NextEvent`] takes: [`Event`] or [`TopicEvent`](crate::TopicEvent). Other types cannot implement it.
@@ -242,6 +254,7 @@ impl From<Message<'_>> for OwnedMessage {
             id: message.id,
             name: message.name.to_owned(),
             payload: message.payload.to_vec(),
+            position: None,
         }
     }
 }
@@ -260,6 +273,7 @@ impl Queued for Event {
     fn missing(&self) -> u64 {
         match self {
             Self::Lost { count } => *count,
+            Self::Recovered { missing, .. } => missing.unwrap_or(0),
             _ => 0,
         }
     }
@@ -269,7 +283,10 @@ impl Queued for Event {
             Self::Opened { agent: text } | Self::Reconnecting { cause: text, .. } => text.len(),
             Self::Message(message) => message.name.len() + message.payload.len(),
             Self::Closed { text, .. } => text.len(),
-            Self::CredentialsExpire { .. } | Self::Lost { .. } | Self::Ended => 0,
+            Self::CredentialsExpire { .. }
+            | Self::Lost { .. }
+            | Self::Recovered { .. }
+            | Self::Ended => 0,
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tidewire_io::waker::LaneWaker;
+use tidewire_proto::body::Since;
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
 
@@ -13,7 +14,7 @@ use super::error::ConnectError;
 use super::event_queue::{EventBounds, EventQueue, Queued, Reading};
 use super::events::Event;
 use super::slots::SlotId;
-use super::submissions;
+use super::submissions::{self, WhenWindowFull};
 use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
@@ -55,6 +56,7 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(crate) enum Control {
     Subscribe(Box<Subscribe>),
+    Join(Box<Join>),
     Unsubscribe(Arc<TopicQueue>),
     /// Carries the reason that is sent to the server.
     Close(Option<Box<Farewell>>),
@@ -65,8 +67,22 @@ pub(crate) enum Control {
 pub(crate) struct Subscribe {
     pub(crate) pattern: Arc<str>,
     pub(crate) policy: Option<Policy>,
+    pub(crate) since: Option<Since>,
     pub(crate) queue: Arc<TopicQueue>,
     pub(crate) deadline_ns: u64,
+    /// Slot for the outcome.
+    pub(crate) slot: SlotId,
+}
+
+/// A request to join a room.
+#[derive(Debug)]
+pub(crate) struct Join {
+    pub(crate) room: Box<str>,
+    pub(crate) name: Box<str>,
+    /// The position from which the application asks for messages. Without it the lane knows one from an earlier connection.
+    pub(crate) since: Option<Since>,
+    pub(crate) deadline_ns: u64,
+    pub(crate) when_full: WhenWindowFull,
     /// Slot for the outcome.
     pub(crate) slot: SlotId,
 }
@@ -75,6 +91,7 @@ impl submissions::Control for Control {
     fn deadline(&self) -> Option<(u64, SlotId)> {
         match self {
             Self::Subscribe(subscribe) => Some((subscribe.deadline_ns, subscribe.slot)),
+            Self::Join(join) => Some((join.deadline_ns, join.slot)),
             Self::Unsubscribe(_) | Self::Close(_) => None,
         }
     }

@@ -10,18 +10,22 @@ use std::time::Duration;
 
 use slab::Slab;
 use tidewire_io::clock::now_ns;
-use tidewire_proto::body::{ErrorCode, GapBody, SubscribeBody};
+use tidewire_proto::body::{
+    ErrorCode, GapBody, PositionBody, RecoveryBody, Since, SubscribeBody, split_delivery,
+};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
-use tidewire_proto::topic::Pattern;
+use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::effect::Effect;
 use super::error::RequestError;
+use super::room_positions::recovered;
 use super::service::ClientService;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, WhenWindowFull};
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
+use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::CloseReason;
@@ -44,6 +48,7 @@ pub(super) enum Step {
     Subscribe {
         pattern: Arc<str>,
         policy: Option<Policy>,
+        since: Option<Since>,
     },
     Unsubscribe {
         alias: u16,
@@ -61,6 +66,8 @@ struct Entry {
     is_asked: bool,
     /// Whether the server has ever agreed. From then on the application gets an event for each change.
     was_agreed: bool,
+    /// The position of the last message, if the topic keeps a history.
+    position: Option<Position>,
 }
 
 impl Listening {
@@ -77,6 +84,7 @@ impl Listening {
             alias: None,
             is_asked: false,
             was_agreed: false,
+            position: None,
         })
     }
 
@@ -112,6 +120,7 @@ impl Listening {
                     let step = Step::Subscribe {
                         pattern: Arc::clone(&entry.pattern),
                         policy: entry.policy,
+                        since: entry.since(),
                     };
                     return Some((key, step));
                 }
@@ -200,6 +209,38 @@ impl Listening {
         self.unsubscribe_if_unwanted(key);
     }
 
+    /// Notes what the server replays to a subscription that it agreed to, and tells the application.
+    pub(super) fn handle_recovery(&mut self, alias: u16, body: RecoveryBody) {
+        let Some(entry) = self.entry_mut(alias) else {
+            return;
+        };
+        // A pattern with a wildcard has no positions.
+        if validate_topic(&entry.pattern).is_ok() {
+            entry.position = Some(body.position);
+        }
+        if let Some(missing) = recovered(body.recovery) {
+            entry.tell(TopicEvent::Recovered { missing });
+        }
+    }
+
+    /// Notes which position the next message of a subscription follows.
+    pub(super) fn handle_position(&mut self, message: &Message<'_>) {
+        let Ok(PositionBody { position }) = PositionBody::decode(message.payload) else {
+            return;
+        };
+        if let Some(entry) = self.entry_mut(message.channel) {
+            let former = entry.position.replace(position);
+            if former.is_some_and(|former| former.epoch != position.epoch) {
+                entry.tell(TopicEvent::Recovered { missing: None });
+            }
+        }
+    }
+
+    fn entry_mut(&mut self, alias: u16) -> Option<&mut Entry> {
+        let key = *self.by_alias.get(&alias)?;
+        self.entries.get_mut(key)
+    }
+
     /// Removes the alias of a subscription, unless a newer subscription got it first, as may happen over UDP.
     fn remove_alias(&mut self, alias: u16, key: usize) {
         if self.by_alias.get(&alias) == Some(&key) {
@@ -259,8 +300,11 @@ impl Listening {
             if let Some(queue) = &entry.queue
                 && pattern.is_ok_and(|pattern| pattern.matches(message.name))
             {
-                let (topic, payload) = (message.name.into(), message.payload.to_vec());
-                queue.push(TopicEvent::Message(TopicMessage { topic, payload }));
+                queue.push(TopicEvent::Message(TopicMessage {
+                    topic: message.name.into(),
+                    payload: message.payload.to_vec(),
+                    position: None,
+                }));
             }
         }
     }
@@ -283,8 +327,7 @@ impl Listening {
 
     /// Passes on a message under a subscription's alias. Returns false if no subscription has that alias.
     pub(super) fn handle_message(&mut self, message: &Message<'_>) -> bool {
-        let key = self.by_alias.get(&message.channel);
-        let Some(entry) = key.and_then(|key| self.entries.get(*key)) else {
+        let Some(entry) = self.entry_mut(message.channel) else {
             return false;
         };
         let Some(queue) = &entry.queue else {
@@ -295,9 +338,19 @@ impl Listening {
                 "" => Arc::clone(&entry.pattern),
                 name => name.into(),
             };
-            let payload = message.payload.to_vec();
-            queue.push(TopicEvent::Message(TopicMessage { topic, payload }));
+            let (offset, payload) = split_delivery(message).unwrap_or((None, message.payload));
+            if let (Some(offset), Some(position)) = (offset, &mut entry.position) {
+                position.offset = offset;
+            }
+            queue.push(TopicEvent::Message(TopicMessage {
+                topic,
+                payload: payload.to_vec(),
+                position: entry.position,
+            }));
         } else if let Ok(GapBody { lost }) = GapBody::decode(message.payload) {
+            if let Some(position) = &mut entry.position {
+                position.offset += lost;
+            }
             queue.push(TopicEvent::Gap { lost });
         }
         true
@@ -344,9 +397,17 @@ impl ClientService {
         if cx.codec().registers_subscribers() {
             return self.ask_to_register(cx, key, step, slot);
         }
-        let mut body = Vec::new();
+        let (mut body, mut flags) = (Vec::new(), 0);
         let (kind, channel) = match step {
-            Step::Subscribe { pattern, policy } => {
+            Step::Subscribe {
+                pattern,
+                policy,
+                since,
+            } => {
+                if let Some(since) = since.filter(|_| self.server_knows_positions(cx)) {
+                    since.encode(&mut body);
+                    flags = FLAG_POSITION;
+                }
                 let policy = *policy;
                 SubscribeBody { policy, pattern }.encode(&mut body);
                 (Kind::Subscribe, 0)
@@ -362,7 +423,7 @@ impl ClientService {
             when_full: WhenWindowFull::Refuse,
             effect: Some(Effect::of_subscription(key)),
         };
-        self.pending.send_one(cx, &head, &body)?;
+        self.pending.send_one(cx, &head, flags, &body)?;
         self.listening.note_asked(key);
         Ok(())
     }
@@ -437,6 +498,14 @@ impl ClientService {
 }
 
 impl Entry {
+    /// Returns what to ask of the history when it is subscribed again.
+    fn since(&self) -> Option<Since> {
+        // A pattern with a wildcard has no position, and its subscriber is told that some may be missing.
+        let is_wildcard = validate_topic(&self.pattern).is_err();
+        let unknown = (is_wildcard && self.was_agreed).then(Position::default);
+        self.position.or(unknown).map(Since::Position)
+    }
+
     fn tell(&self, event: TopicEvent) {
         if let Some(queue) = &self.queue {
             queue.push(event);

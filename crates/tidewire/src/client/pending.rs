@@ -122,7 +122,7 @@ impl Pending {
             {
                 Err(NotSent::WindowFull)
             } else {
-                self.send(&mut block, head, name, payload)
+                self.send(&mut block, head, 0, name, payload)
             };
             match sent {
                 Ok(id) if self.repeats(head) => self.keep(id, Kept::new(head, name, payload)),
@@ -142,10 +142,11 @@ impl Pending {
         &mut self,
         cx: &mut Context<'_>,
         head: &RequestHead,
+        flags: u8,
         payload: &[u8],
     ) -> Result<(), RequestError> {
         let mut block = Block::begin(cx, self.session);
-        let sent = self.send(&mut block, head, "", payload);
+        let sent = self.send(&mut block, head, flags, "", payload);
         sent.map(drop).map_err(|not_sent| self.error(not_sent))
     }
 
@@ -170,7 +171,7 @@ impl Pending {
                 name,
                 payload,
             } = &kept;
-            match self.send(&mut block, head, name, payload) {
+            match self.send(&mut block, head, 0, name, payload) {
                 Ok(id) if self.repeats(head) => self.keep(id, kept),
                 Ok(_) => {}
                 Err(NotSent::WindowFull | NotSent::OutputFull) => {
@@ -190,6 +191,7 @@ impl Pending {
         &mut self,
         block: &mut Block<'_>,
         head: &RequestHead,
+        flags: u8,
         name: &str,
         payload: &[u8],
     ) -> Result<u32, NotSent> {
@@ -208,11 +210,12 @@ impl Pending {
             kept: None,
         };
         let id = self.sent.insert(sent).map_err(|_| NotSent::WindowFull)?;
-        let message = if self.has_ids {
+        let mut message = if self.has_ids {
             Message::with_id(head.kind, head.channel, id, payload)
         } else {
             Message::new(Kind::OneWay, head.channel, payload)
         };
+        message.flags = flags;
         if let Err(error) = sender.send(&message.with_name(name)) {
             self.sent.take(id);
             return Err(error.into());

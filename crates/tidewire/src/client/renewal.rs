@@ -66,7 +66,7 @@ impl ClientService {
                 self.link.events.push(Event::CredentialsExpire { left });
                 self.dialing.renewal.step = Step::None;
                 let lookup = Lookup {
-                    address: self.dialing.target.address().clone(),
+                    address: self.dialing.home.address().clone(),
                     resolver: None,
                     credentials: Some(self.dialing.provider()?),
                 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewire_io::clock::now_ns;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
 use super::dialing::Dialing;
 use super::error::{ConnectError, Disconnected, RequestError};
@@ -13,6 +13,7 @@ use super::events::Event;
 use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};
 use super::pending::Pending;
+use super::room_positions::RoomPositions;
 use super::submissions::{Submission, Submissions};
 use crate::service::Context;
 use crate::service::{HandlerResult, Service};
@@ -35,6 +36,7 @@ pub(crate) struct ClientService {
     pub(super) closing: bool,
     pub(super) pending: Pending,
     pub(super) listening: Listening,
+    pub(super) rooms: RoomPositions,
 }
 
 impl ClientService {
@@ -56,6 +58,7 @@ impl ClientService {
             closing: false,
             pending,
             listening: Listening::default(),
+            rooms: RoomPositions::default(),
         }
     }
 
@@ -81,6 +84,7 @@ impl ClientService {
                 }
             }
             Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
+            Submission::Control(Control::Join(join)) => self.join(cx, *join),
             Submission::Control(Control::Unsubscribe(queue)) => {
                 self.listening.give_up(&queue);
                 // At once, so that it comes before a new subscription to the same pattern.
@@ -101,6 +105,7 @@ impl ClientService {
         let Subscribe {
             pattern,
             policy,
+            since,
             queue,
             deadline_ns,
             slot,
@@ -108,7 +113,11 @@ impl ClientService {
         // Requests about other subscriptions came earlier and may wait for room in the window. They go first.
         self.ask_due(cx);
         let key = self.listening.add(Arc::clone(&pattern), policy, queue);
-        let step = Step::Subscribe { pattern, policy };
+        let step = Step::Subscribe {
+            pattern,
+            policy,
+            since,
+        };
         if let Err(error) = self.ask(cx, key, &step, deadline_ns, Some(slot)) {
             self.listening.remove(key);
             self.pending.completions.fail(Some(slot), error);
@@ -239,6 +248,13 @@ impl Service for ClientService {
             self.pause_if_held(cx);
             return Ok(());
         }
+        if message.kind == Kind::Position
+            || (message.kind == Kind::Deliver && message.flags & FLAG_POSITION != 0)
+        {
+            self.handle_positioned(&message);
+            self.pause_if_held(cx);
+            return Ok(());
+        }
         let Some(id) = self.pending.answered_id(&message) else {
             self.link.events.push(Event::Message(message.into()));
             self.pause_if_held(cx);
@@ -294,12 +310,16 @@ impl Service for ClientService {
         let text = Arc::from(farewell.map_or("", |farewell| &farewell.text));
         let end = Disconnected { reason, text };
         self.pending.handle_close(&end);
+        self.rooms.handle_close();
         if !self.closing {
             self.listening.handle_close(reason);
         }
         let cause = end.to_string();
         let Disconnected { reason, text } = end;
         self.link.events.push(Event::Closed { reason, text });
+        if let Some(to) = cx.peer_moved_to() {
+            self.dialing.follow(to);
+        }
         self.retry(cx, cause);
     }
 
@@ -350,6 +370,7 @@ impl Service for ClientService {
         });
         self.pending.send_queued(cx);
         self.ask_due(cx);
+        let join_by_ns = self.join_waiting(cx, now_ns);
         self.complete(cx);
         let register_at_ns = self.register_due(cx, now_ns);
         let renew_at_ns = self.renew_if_due(cx, now_ns);
@@ -358,6 +379,7 @@ impl Service for ClientService {
             close_at_ns,
             self.dialing.retry_at_ns(),
             waiting_deadline_ns,
+            join_by_ns,
             self.pending.next_deadline_ns(),
             register_at_ns,
         ]

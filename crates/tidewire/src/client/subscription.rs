@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_core::{FusedStream, Stream};
 use tidewire_io::clock::now_ns;
+use tidewire_proto::body::Since;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
@@ -18,6 +19,7 @@ use super::events::{ClientEvent, NextEvent, poll_stream};
 use super::link::{self, Control};
 use super::operation::Operation;
 use super::request::Request;
+use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::room::PublishError;
 use crate::session::CloseReason;
@@ -25,7 +27,8 @@ use crate::session::CloseReason;
 /// A subscription of one client to one pattern. Dropping it unsubscribes. [`Client::subscribe`] has an example.
 ///
 /// It keeps its client alive. When the client reconnects by itself, it subscribes again. Messages published between
-/// [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`] are lost.
+/// [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`] are lost, unless the topic keeps a history: then
+/// [`TopicEvent::Recovered`] follows, and the messages.
 ///
 /// It is also a stream of its events. The stream ends instead of returning [`TopicEvent::Ended`]. A poll after the end
 /// returns `None` again. An event is taken when a poll is ready with it, so dropping a pending `next()` of the stream loses
@@ -48,6 +51,7 @@ pub struct Subscribe<'a> {
     client: &'a Client,
     pattern: &'a str,
     policy: Option<Policy>,
+    since: Option<Since>,
     bounds: EventBounds,
 }
 
@@ -74,6 +78,13 @@ pub enum TopicEvent {
     },
     /// The subscription was made again on a new connection.
     Resumed,
+    /// The server keeps a history, and was told a position: that of the last message before [`TopicEvent::Interrupted`], or
+    /// [`Subscribe::since`]. The messages behind it that the server still has follow.
+    Recovered {
+        /// The number of messages that are missing: 0 if none is, `None` if the server does not know it. A pattern with a
+        /// wildcard has no positions, so the number is not known.
+        missing: Option<u64>,
+    },
     /// The server refused to resume the subscription on a new connection. The subscription has ended.
     Refused(RequestError),
     /// The subscription has ended. No event follows.
@@ -87,6 +98,8 @@ pub struct TopicMessage {
     pub topic: Arc<str>,
     /// The payload.
     pub payload: Vec<u8>,
+    /// The position, if the topic keeps a history and the pattern has no wildcard. [`Subscribe::since`] takes it.
+    pub position: Option<Position>,
 }
 
 /// The queue of one subscription's events.
@@ -126,6 +139,7 @@ impl Client {
             client: self,
             pattern,
             policy: None,
+            since: None,
             bounds: self.inner.link.event_bounds(),
         }
     }
@@ -157,6 +171,23 @@ impl Subscribe<'_> {
         self
     }
 
+    /// Asks for the messages of the topic's history behind this position, which is that of the last message that the
+    /// application has, for example from an earlier run. [`TopicEvent::Recovered`] says whether some are missing. A server
+    /// without a history ignores it.
+    ///
+    /// Without it a new subscription gets all that the server keeps. A reconnect needs no such call: the client knows the
+    /// position of the last message.
+    pub fn since(mut self, position: Position) -> Self {
+        self.since = Some(Since::Position(position));
+        self
+    }
+
+    /// Asks for the newest messages of the topic's history, at most `count`.
+    pub fn last(mut self, count: u64) -> Self {
+        self.since = Some(Since::Last(count));
+        self
+    }
+
     /// Sets the client's policy for the case that the application does not take this subscription's events fast enough.
     /// Default: [`ClientBuilder::when_events_full`](super::ClientBuilder::when_events_full).
     pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
@@ -183,6 +214,7 @@ impl Subscribe<'_> {
             client,
             pattern,
             policy,
+            since,
             bounds,
         } = self;
         let pattern: Arc<str> = match Pattern::parse(pattern) {
@@ -196,6 +228,7 @@ impl Subscribe<'_> {
             Control::Subscribe(Box::new(link::Subscribe {
                 pattern: Arc::clone(&pattern),
                 policy,
+                since,
                 queue: Arc::clone(&queue),
                 deadline_ns,
                 slot,
@@ -292,6 +325,7 @@ impl Queued for TopicEvent {
         match self {
             Self::Gap { lost } => *lost,
             Self::Lost { count } => *count,
+            Self::Recovered { missing } => missing.unwrap_or(0),
             _ => 0,
         }
     }
@@ -305,7 +339,7 @@ impl Queued for TopicEvent {
 
     fn heap_bytes(&self) -> usize {
         match self {
-            Self::Message(TopicMessage { topic, payload }) => topic.len() + payload.len(),
+            Self::Message(TopicMessage { topic, payload, .. }) => topic.len() + payload.len(),
             Self::Refused(RequestError::Refused { text, .. }) => text.len(),
             _ => 0,
         }

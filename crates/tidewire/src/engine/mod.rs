@@ -36,6 +36,7 @@ pub(crate) use replies::{Origin, Replies};
 
 use crate::address::{Endpoint, WebSocketEndpoint};
 use crate::auth::Guard;
+use crate::broker::BackplaneLink;
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox, MessageQueue};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
@@ -147,10 +148,12 @@ impl Shared {
         outgoing: Outgoing,
         guard: Option<Arc<Guard>>,
         lanes: usize,
+        backplane: Option<Arc<BackplaneLink>>,
     ) -> Self {
         let limits = &config.limits;
         Self {
-            directory: Arc::new(Directory::new(limits, guard.clone())),
+            lanes: Arc::new(Lanes::new(backplane.clone())),
+            directory: Arc::new(Directory::new(limits, guard.clone(), backplane)),
             guard,
             limiter: Arc::new(SessionLimiter::new(limits)),
             memory: Arc::new(MemoryAccount::new(limits.memory_bytes_max)),
@@ -158,7 +161,6 @@ impl Shared {
             broadcast_bytes: Arc::default(),
             cookies: Cookies::default(),
             spare_frames: Arc::default(),
-            lanes: Arc::default(),
             inspecting: Mutex::default(),
             config: Arc::new(config),
             outgoing,

@@ -1,6 +1,6 @@
 //! Handles frames that the lane answers itself, with the state of the connection.
 
-use tidewire_proto::body::{ErrorBody, ErrorCode, GoAwayBody};
+use tidewire_proto::body::{ErrorBody, ErrorCode, MovedBody};
 use tidewire_proto::connection::{Handled, NewWork, Phase};
 use tidewire_proto::handshake::Hello;
 use tidewire_proto::message::{Kind, Message};
@@ -27,21 +27,17 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         connection.handle_frame(rules, message, now_ns)
     });
     let handled = match handled {
-        Handled::Authenticate => authenticate(cx, slot, message),
+        Handled::Authenticate => {
+            let hello = Hello::decode(message.payload);
+            authenticate(cx, slot, hello.map_or(&[][..], |hello| hello.credentials))
+        }
         handled => handled,
     };
-    let core = &mut *cx.core;
     match handled {
         Handled::Done | Handled::Authenticate => {}
-        Handled::Early => core.count_early(),
+        Handled::Early => cx.core.count_early(),
         Handled::Refused => refuse_new_work(cx, slot, message),
-        Handled::Opened => {
-            let session = &mut core.sessions[slot];
-            session.announced = true;
-            session.profile.connecting.end();
-            core.enter(slot);
-            core.sessions.arm_timer(slot);
-        }
+        Handled::Opened => open(cx, slot),
         Handled::Closed(reason) => {
             if phase == Phase::AwaitWelcome {
                 note_refusal(cx, reason, message);
@@ -56,10 +52,41 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     handled
 }
 
-/// Authenticates the sender of a hello. Returns whether the session is open now.
-fn authenticate(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
-    let hello = Hello::decode(message.payload);
-    let token = hello.map_or(&[][..], |hello| hello.credentials);
+/// Opens the session of a client that sent another frame instead of a hello. Returns `None` if a hello must come first.
+/// Otherwise handle the frame again, if the context has not stopped.
+#[cold]
+#[inline(never)]
+pub(crate) fn handle_missing_hello(
+    cx: &mut Context<'_>,
+    slot: usize,
+    kind: Kind,
+) -> Option<Handled> {
+    let handled = cx.core.sessions.change(slot, |connection, rules| {
+        connection.handle_missing_hello(rules, kind)
+    })?;
+    let handled = match handled {
+        Handled::Authenticate => authenticate(cx, slot, &[]),
+        handled => handled,
+    };
+    if matches!(handled, Handled::Opened) {
+        open(cx, slot);
+    }
+    cx.core.sessions.transmit(slot);
+    Some(handled)
+}
+
+/// Lets a session into the lane once its handshake is over.
+fn open(cx: &mut Context<'_>, slot: usize) {
+    let core = &mut *cx.core;
+    let session = &mut core.sessions[slot];
+    session.announced = true;
+    session.profile.connecting.end();
+    core.enter(slot);
+    core.sessions.arm_timer(slot);
+}
+
+/// Authenticates a peer by its token. Returns whether the session is open now.
+fn authenticate(cx: &mut Context<'_>, slot: usize, token: &[u8]) -> Handled {
     if cx.core.authenticate(slot, token) {
         return Handled::Opened;
     }
@@ -82,7 +109,7 @@ fn refuse_new_work(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) {
 /// Keeps the error text of a server that refused the hello, for the caller that waits for the connection.
 fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>) {
     let (text, code) = match message.kind {
-        Kind::GoAway => match GoAwayBody::decode(message.payload) {
+        Kind::GoAway => match MovedBody::of(message) {
             Ok(body) => (body.text, body.code.to_string()),
             Err(_) => return,
         },

@@ -29,6 +29,7 @@ mod service_timers;
 mod testing;
 mod thread;
 mod timers;
+mod translated;
 mod wait;
 
 use std::any::Any;

@@ -10,6 +10,7 @@ use tidewire_proto::message::Message;
 
 use super::partial::{keep_partial, pause, read_into_partial};
 use super::predict::{header_key, predict};
+use super::translated::decode_translated;
 use super::{Core, Lane};
 use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
@@ -34,9 +35,9 @@ pub(super) struct Progress {
     /// Frames decoded.
     pub(super) frames: u64,
     /// The filter for frames that go to the service.
-    filter: FrameFilter,
+    pub(super) filter: FrameFilter,
     /// Bytes at the front in which the codec has already searched for the end of a frame.
-    searched: usize,
+    pub(super) searched: usize,
 }
 
 impl Progress {
@@ -281,6 +282,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     input: &[u8],
     progress: &mut Progress,
 ) -> (usize, Flow) {
+    if codec.translates() {
+        return decode_translated::<S, C, IS_DATAGRAM>(cx, service, codec, slot, input, progress);
+    }
     let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
@@ -387,7 +391,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
 /// the registers.
 #[cold]
 #[inline(never)]
-fn refuse_input<C: Codec + ?Sized>(
+pub(super) fn refuse_input<C: Codec + ?Sized>(
     cx: &mut Context<'_>,
     codec: &C,
     rest: &[u8],

@@ -48,12 +48,11 @@ fn lanes_of<S: Service>(
 ) -> Vec<Lane<S>> {
     let open_poller = |_| open(PollerChoice::Auto).unwrap();
     let pollers: Vec<_> = (0..count).map(open_poller).collect();
-    let shared = Arc::new(
-        builder
-            .clone()
-            .lanes(count)
-            .share(pollers[0].kind(), Outgoing::default()),
-    );
+    let shared = Arc::new(builder.clone().lanes(count).share(
+        pollers[0].kind(),
+        Outgoing::default(),
+        None,
+    ));
     let counters: Vec<Arc<_>> = (0..count).map(|_| Arc::default()).collect();
     let mailboxes = counters.iter().map(Arc::clone).map(Mailbox::new);
     let mailboxes: Vec<_> = mailboxes.map(Result::unwrap).collect();

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use tidewire_proto::backplane::Entry;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
-use super::{BatchEntry, LaneMessage, Mailbox, SpareBatches};
+use super::{BACKPLANE, BatchEntry, LaneMessage, Mailbox, SpareBatches};
+use crate::broker::{Addressee, BackplaneLink, Item};
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
 /// The lanes of a server, as each of them sees the others.
@@ -16,6 +18,8 @@ pub(crate) struct Lanes {
     mailboxes: OnceLock<Vec<Arc<Mailbox>>>,
     /// Emptied batches of lanes that received them, for lanes that send.
     pub(crate) spare_batches: SpareBatches,
+    /// The way to the node, if the server has a backplane.
+    backplane: Option<Arc<BackplaneLink>>,
     /// The lanes that will post no more messages.
     pub(crate) silent: SilentLanes,
 }
@@ -49,6 +53,13 @@ pub(crate) struct Exchange {
 }
 
 impl Lanes {
+    pub(crate) fn new(backplane: Option<Arc<BackplaneLink>>) -> Self {
+        Self {
+            backplane,
+            ..Self::default()
+        }
+    }
+
     /// Makes the lanes known. Only the first call has an effect.
     pub(crate) fn set(&self, mailboxes: Vec<Arc<Mailbox>>) {
         // The cell is new, so this cannot find it set.
@@ -122,6 +133,31 @@ impl Exchange {
         self.batch_bytes += batch.capacity() - before;
     }
 
+    /// Adds a message to this turn's batch for other nodes.
+    #[cold]
+    pub(crate) fn send_to_nodes(&mut self, to: Addressee<'_>, name: &str, entry: &Entry<'_>) {
+        if self.batches.len() <= BACKPLANE {
+            self.batches.resize_with(BACKPLANE + 1, Vec::new);
+        }
+        let batch = &mut self.batches[BACKPLANE];
+        let before = batch.capacity();
+        if before == 0 {
+            *batch = self.lanes.spare_batches.take();
+        }
+        Item::encode(to, name, entry, batch);
+        self.batch_bytes += batch.capacity() - before;
+    }
+
+    /// Posts this turn's batch for other nodes.
+    #[cold]
+    fn post_to_node(lanes: &Lanes, batch: &mut Vec<u8>) {
+        if let Some(link) = &lanes.backplane
+            && let Err(back) = link.post(std::mem::take(batch))
+        {
+            *batch = back;
+        }
+    }
+
     /// Memory of the batches for other lanes, and of the frames that they have posted here.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
@@ -148,6 +184,12 @@ impl Exchange {
                 continue;
             }
             let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
+                if lane == BACKPLANE {
+                    self.batch_bytes -= batch.capacity();
+                    Self::post_to_node(&self.lanes, batch);
+                    self.batch_bytes += batch.capacity();
+                    continue;
+                }
                 self.mailbox.count_batch_undelivered(batch);
                 batch.clear();
                 continue;
@@ -176,8 +218,10 @@ impl Exchange {
 
     /// Counts the messages for other lanes that can no longer be posted, and drops them.
     pub(crate) fn discard_batches(&mut self) {
-        for batch in &mut self.batches {
-            self.mailbox.count_batch_undelivered(batch);
+        for (lane, batch) in self.batches.iter_mut().enumerate() {
+            if lane != BACKPLANE {
+                self.mailbox.count_batch_undelivered(batch);
+            }
             batch.clear();
         }
     }

@@ -43,6 +43,9 @@ pub(crate) use queue::MessageQueue;
 use crate::observe::LaneCounters;
 use crate::transport::inproc::Party;
 
+/// The index of the batch for other nodes. It is above those of all lanes.
+pub(crate) const BACKPLANE: usize = 63;
+
 /// The way into a lane for other threads. See the module.
 #[derive(Debug)]
 pub(crate) struct Mailbox {

@@ -56,11 +56,14 @@ pub enum DropReason {
     /// The policy `conflate_by_topic` replaced it by a newer message of the topic, or there were more topics than the limits
     /// of a lagging subscriber allow.
     Replaced,
+    /// The subscriber was getting the history of the room or topic, and got or gets the message from there.
+    Replayed,
 }
 
 impl DropReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 5] = ["closed", "policy", "left", "memory", "replaced"];
+    pub const NAMES: [&'static str; 6] =
+        ["closed", "policy", "left", "memory", "replaced", "replayed"];
 }
 
 /// The reason why a datagram, or the rest of one, was dropped. The last two reasons are about datagrams to send, all others
@@ -344,9 +347,29 @@ counters! {
     broadcast_full,
     /// Of these, sessions that accept only smaller frames.
     broadcast_too_large,
-    /// Chat messages that the history of their room did not keep. Such a message exceeds
+    /// Messages that the history of their room or topic did not keep. Such a message exceeds
     /// [`History::bytes_max`](crate::History::bytes_max) alone, or there are too many rooms.
     history_skipped,
+    /// Messages that went to other nodes over the backplane.
+    backplane_sent,
+    /// Messages that could not go to other nodes: the backplane was gone or too slow. The other nodes find them missing.
+    backplane_unsent,
+    /// Messages of other nodes that came.
+    backplane_received,
+    /// Messages of other nodes that are missing. Members and subscribers were told how many.
+    backplane_lost,
+    /// Messages of other nodes that a lane did not take in time, once for each lane, or whose receiver had gone.
+    backplane_dropped,
+    /// Times that the backplane dropped packets because this node was too slow. `backplane_lost` counts the messages.
+    backplane_overflows,
+    /// Packets and entries that this node does not understand.
+    backplane_malformed,
+    /// Times that the backplane was reachable again.
+    backplane_reconnects,
+    /// Packets of another node with the id of this one.
+    backplane_duplicates,
+    /// Messages that were sent from the history of a room or topic, to those who joined or came back.
+    history_replayed,
 }
 
 impl Metrics {

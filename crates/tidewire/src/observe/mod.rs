@@ -5,6 +5,8 @@ pub mod log;
 #[cfg(test)]
 mod logged;
 mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 mod quiet;
 pub(crate) mod trace;
 

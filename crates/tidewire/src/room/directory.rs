@@ -7,16 +7,19 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
 use super::history::Histories;
+use super::kept_topics::KeptTopics;
+use super::remote::RemoteMembers;
 use super::routes::{Routes, Topics};
-use super::shared_room::{LaneCounts, SharedRoom};
+use super::shared_room::{BACKPLANE, LaneCounts, SharedRoom};
 use crate::auth::Guard;
+use crate::broker::BackplaneLink;
 use crate::limits::Limits;
 use crate::session::{Member, SessionId};
 use crate::session::{Shares, TableFull};
@@ -28,10 +31,16 @@ pub(crate) struct Directory {
     /// The version of the topics in `state`. Lanes compare it without the lock.
     topics_version: AtomicU64,
     limits: TableLimits,
+    /// The way to the node, which must know the rooms and patterns of this server.
+    backplane: Option<Arc<BackplaneLink>>,
+    /// Logs once that a node keeps no history.
+    told_of_histories: Once,
     /// Knows the names that belong to identities.
     guard: Option<Arc<Guard>>,
     /// The earlier messages of rooms, for new members.
     pub(super) histories: Histories,
+    /// The topics that keep a history.
+    pub(super) kept_topics: KeptTopics,
 }
 
 /// How many entries the tables have, in total and per address.
@@ -51,7 +60,7 @@ pub(crate) struct Entered {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     names: HashMap<Arc<str>, (MemberId, SessionId)>,
     /// Skeletons of the names. They prevent two names in use from looking alike.
     name_skeletons: HashSet<String>,
@@ -69,9 +78,11 @@ struct State {
 }
 
 #[derive(Debug)]
-struct RoomEntry {
+pub(super) struct RoomEntry {
     shared: Arc<SharedRoom>,
-    members: BTreeMap<MemberId, Arc<str>>,
+    pub(super) members: BTreeMap<MemberId, Arc<str>>,
+    /// Members on other nodes.
+    pub(super) remote: Option<Box<RemoteMembers>>,
     lanes: LaneCounts,
 }
 
@@ -94,11 +105,22 @@ pub(crate) enum EnterError {
 }
 
 impl Directory {
-    pub(crate) fn new(limits: &Limits, guard: Option<Arc<Guard>>) -> Self {
+    pub(crate) fn new(
+        limits: &Limits,
+        guard: Option<Arc<Guard>>,
+        backplane: Option<Arc<BackplaneLink>>,
+    ) -> Self {
+        let mut state = State::default();
+        if backplane.is_some() {
+            state.publish_all();
+        }
         Self {
-            state: Mutex::default(),
-            topics_version: AtomicU64::new(0),
+            topics_version: AtomicU64::new(state.topics.version()),
+            state: Mutex::new(state),
+            backplane,
+            told_of_histories: Once::new(),
             histories: Histories::default(),
+            kept_topics: KeptTopics::default(),
             guard,
             limits: TableLimits {
                 rooms: limits.rooms_max,
@@ -107,6 +129,19 @@ impl Directory {
                 topics_per_address: limits.topics_per_address_max,
             },
         }
+    }
+
+    /// Whether rooms and topics may keep a history. That of a node would miss the messages of other nodes in silence.
+    pub(super) fn may_keep_histories(&self) -> bool {
+        if self.backplane.is_some() {
+            self.told_of_histories.call_once(|| {
+                tracing::warn!(
+                    "this server is a node of a cluster, so its rooms and topics keep no history: it would have only its own \
+                     messages"
+                );
+            });
+        }
+        self.backplane.is_none()
     }
 
     /// Whether a name belongs to an identity, so that only that identity may use it.
@@ -130,9 +165,8 @@ impl Directory {
         if !state.name_skeletons.insert(skeleton) {
             return Err(NameConflict::Confusable);
         }
-        state.member_last = state.member_last.wrapping_add(1);
         let member = Member {
-            id: MemberId(state.member_last),
+            id: state.next_member(),
             name: Arc::from(name),
         };
         state
@@ -175,9 +209,15 @@ impl Directory {
             let alias = state.free_alias().map_err(EnterError::Full)?;
             state.room_shares.add(owner);
             state.room_skeletons.insert(skeleton);
+            let mut shared = SharedRoom::new(alias, None, owner);
+            if let Some(link) = &self.backplane {
+                shared.span(room);
+                link.note_room(room);
+            }
             let entry = RoomEntry {
-                shared: Arc::new(SharedRoom::new(alias, None, owner)),
+                shared: Arc::new(shared),
                 members: BTreeMap::new(),
+                remote: None,
                 lanes: LaneCounts::default(),
             };
             state.by_alias.insert(alias, room.into());
@@ -190,11 +230,11 @@ impl Directory {
         entry.lanes.enter(&entry.shared, lane);
         Ok(Entered {
             room: Arc::clone(&entry.shared),
-            members: entry.members.len(),
+            members: entry.count(),
         })
     }
 
-    /// Removes a member from a room. The last one closes the room. Returns how many remain.
+    /// Removes a member from a room. The last one of this node closes the room here. Returns how many remain on all nodes.
     pub(crate) fn exit(&self, alias: u16, member: MemberId, lane: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
@@ -207,8 +247,11 @@ impl Directory {
         if entry.members.remove(&member).is_some() {
             entry.lanes.exit(&entry.shared, lane);
         }
-        let remaining = entry.members.len();
-        if remaining == 0 {
+        let remaining = entry.count();
+        if entry.members.is_empty() {
+            if let Some(link) = &self.backplane {
+                link.note_room(name);
+            }
             state.room_shares.remove(entry.shared.owner);
             state.room_skeletons.remove(&name_skeleton(name));
             state.rooms.remove(name);
@@ -248,6 +291,14 @@ impl Directory {
         Some(state.member_of(room, name)?.0)
     }
 
+    /// Returns the number of members of a room.
+    pub(super) fn size_of(&self, alias: u16) -> usize {
+        let state = self.lock();
+        let name = state.by_alias.get(&alias);
+        let entry = name.and_then(|name| state.rooms.get(name));
+        entry.map_or(0, |entry| entry.members.len())
+    }
+
     /// Calls `visit` for the members of a room, in the order of their numbers.
     pub(crate) fn roster(&self, alias: u16, mut visit: impl FnMut(MemberId, &str)) {
         let state = self.lock();
@@ -257,6 +308,10 @@ impl Directory {
             .and_then(|name| state.rooms.get(name));
         for (member, name) in entry.iter().flat_map(|entry| &entry.members) {
             visit(*member, name);
+        }
+        let remote = entry.and_then(|entry| entry.remote.as_ref());
+        for (member, remote) in remote.iter().flat_map(|remote| &remote.listed) {
+            visit(*member, &remote.shown);
         }
     }
 
@@ -269,10 +324,14 @@ impl Directory {
         owner: Option<IpAddr>,
     ) -> Result<Arc<SharedRoom>, TableFull> {
         let mut state = self.lock();
+        if let Some(link) = &self.backplane {
+            link.note_pattern(pattern.text());
+        }
         if let Some(shared) = state.topics.enter(pattern.text(), lane) {
             return Ok(shared);
         }
-        let (count, limits) = (state.topics.len(), &self.limits);
+        let own = usize::from(self.backplane.is_some());
+        let (count, limits) = (state.topics.len() - own, &self.limits);
         let shares = &state.topic_shares;
         shares.check(owner, limits.topics_per_address, count, limits.topics)?;
         let alias = state.free_alias()?;
@@ -294,6 +353,9 @@ impl Directory {
             return;
         };
         let mut state = self.lock();
+        if let Some(link) = &self.backplane {
+            link.note_pattern(pattern);
+        }
         if state.topics.exit(pattern, lane) {
             state.topic_aliases.remove(&shared.alias);
             state.topic_shares.remove(shared.owner);
@@ -310,13 +372,59 @@ impl Directory {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held leaves the maps consistent enough to serve other sessions.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl RoomEntry {
+    /// The number of members on all nodes.
+    pub(super) fn count(&self) -> usize {
+        let remote = self.remote.as_ref().map_or(0, |remote| remote.len());
+        self.members.len() + remote
+    }
+}
+
 impl State {
+    /// Makes the backplane a subscriber of every topic. It shares the alias of the pattern `>` with those who subscribe to that.
+    fn publish_all(&mut self) {
+        let Ok(alias) = self.free_alias() else {
+            return;
+        };
+        let text: Arc<str> = ">".into();
+        let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)), None);
+        shared.is_wildcard = true;
+        self.topic_aliases.insert(alias);
+        self.topics.open(&text, Arc::new(shared), BACKPLANE);
+    }
+
+    pub(super) fn room(&self, name: &str) -> Option<&RoomEntry> {
+        self.rooms.get(name)
+    }
+
+    pub(super) fn room_mut(&mut self, name: &str) -> Option<&mut RoomEntry> {
+        self.rooms.get_mut(name)
+    }
+
+    pub(super) fn name_of(&self, alias: u16) -> Option<&str> {
+        self.by_alias.get(&alias).map(|name| &**name)
+    }
+
+    /// The session that has a name on this node.
+    pub(super) fn session_named(&self, name: &str) -> Option<SessionId> {
+        self.names.get(name).map(|(_, session)| *session)
+    }
+
+    pub(super) fn has_pattern(&self, pattern: &str) -> bool {
+        self.topics.has_members(pattern)
+    }
+
+    pub(super) fn next_member(&mut self) -> MemberId {
+        self.member_last = self.member_last.wrapping_add(1);
+        MemberId(self.member_last)
+    }
+
     /// The session of the member `name` and the alias of the room, if the member is in that room.
     fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
         let entry = self.rooms.get(room)?;
@@ -355,6 +463,7 @@ mod tests {
                 topics_max,
                 ..Limits::default()
             },
+            None,
             None,
         )
     }

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use tidewire_proto::error::EncodeError;
 
 use super::rooms::{LaneRooms, Room};
+use super::shared_room::BACKPLANE;
+use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
 use crate::observe::DropReason;
 use crate::session::Outbox;
@@ -28,10 +30,7 @@ impl LaneRooms<'_> {
                 alias,
                 number,
                 frame,
-            } => {
-                self.note_arrival(alias, number);
-                self.deliver_entry(&BatchEntry::Room { alias, frame });
-            }
+            } => self.deliver_recorded(alias, number, frame),
             BatchEntry::Remove { id, alias } => self.remove(id, alias),
             BatchEntry::Room { alias, frame } => {
                 if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
@@ -53,7 +52,7 @@ impl LaneRooms<'_> {
 
     /// Whether a message from another lane may be appended to the log of a room.
     #[cold]
-    fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
+    pub(super) fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
         let log = self.sessions.outbox.logs.get(alias);
         log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
     }
@@ -162,18 +161,36 @@ impl LaneRooms<'_> {
     }
 
     /// Handles an append to a room's log: sends its newest frame to the other lanes with members, and plans a sweep.
-    /// `own` is 1 if the author is a subscriber of this lane's log, else 0.
+    /// `own` is 1 if the author is a subscriber of this lane's log, else 0. Other nodes get the message that `origin` returns; it
+    /// is only called if there are other lanes or nodes.
     #[inline]
-    pub(super) fn handle_appended(&mut self, alias: u16, position: u64, bytes: usize, own: u64) {
+    pub(super) fn handle_appended<'m>(
+        &mut self,
+        alias: u16,
+        position: u64,
+        bytes: usize,
+        own: u64,
+        origin: impl FnOnce() -> Origin<'m>,
+    ) {
         let others = self.count_and_plan(alias, position, bytes, own);
         if others != 0 {
-            self.pass_on(alias, bytes, others);
+            self.pass_on(alias, bytes, others, &origin());
         }
     }
 
-    /// Sends the newest frame of a room's log to the lanes whose bits are set.
+    /// Sends the newest frame of a room's log to the lanes whose bits are set, and its message to other nodes.
     #[inline(never)]
-    fn pass_on(&mut self, alias: u16, bytes: usize, others: u64) {
+    fn pass_on(&mut self, alias: u16, bytes: usize, others: u64, origin: &Origin<'_>) {
+        let others = match others & (1 << BACKPLANE) {
+            0 => others,
+            bit => {
+                self.send_to_nodes(alias, origin);
+                others & !bit
+            }
+        };
+        if others == 0 {
+            return;
+        }
         let Outbox { logs, buffers, .. } = &mut self.sessions.outbox;
         let Some(log) = logs.get(alias) else {
             return;

@@ -1,43 +1,52 @@
-//! The earlier messages of rooms, for new members.
+//! The earlier messages of rooms and topics, for new members and for those who come back.
 //!
-//! A history belongs to a room's name and to the whole server. It remains after the room's last member has left. It
-//! has each message once, with the lanes that the message is still on its way to. A session that joins on a lane gets
-//! the messages of the history, except those that are on their way to this lane, because it will get these live. So
-//! each member gets each message exactly once, whichever lane it was sent on.
+//! A history belongs to a name and to the whole server. It remains after the room's last member has left. It gives each
+//! message an offset, under its lock, and so decides the order of the messages on all lanes. It knows up to which offset
+//! each lane with members has them.
 //!
 //! ```text
-//!   lane 0: say ── lock ── number 7, "hi" ── append to own log, send to lanes 1 and 2 ── on its way to 1, 2 ── unlock
-//!   lane 1: ............. join: 7 is on its way to 1, so it is left out ....... 7 arrives live, also for the new member
-//!   lane 2: ............. 7 arrives: no more on its way to 2 ....... join: 7 is sent from the history, and the cursor starts behind it
+//!   lane 0: say ── lock ── offset 7, "hi" ── append to own log, send to lane 1 ── lane 0 has 7 ── unlock
+//!   lane 1: say ── lock ── offset 8, "ho" ── take 7 from the history, append 7 and 8 to own log, send 8 to lane 0 ── unlock
+//!   lane 1: 7 arrives: lane 1 has it, so it is ignored
+//!   lane 0: 8 arrives: it follows 7, so it is appended
 //! ```
 //!
-//! A join and an arrival on one lane cannot overlap, because one thread does both. A join first marks its lane as one
-//! that gets messages, and then reads the history. A message is sent and recorded under the history's lock. So either
-//! the history has the message before the join reads it, or the message is also sent to the lane of the join.
+//! So each log has the messages in the order of their offsets, whichever lane they come from, and nothing waits for
+//! another lane. A member that joins gets the messages of the history up to the offset that its lane has; the others come
+//! by the log of its lane. A message stays in the history, beyond its limits, until all lanes with members have it. These
+//! are the messages that are on their way between lanes, and the mailboxes bound them.
 //!
-//! Rejected: a history for each lane, because all lanes would need all messages of all rooms. Rejected: numbers in
-//! frames by which members drop duplicates: only `tw1` has a field for them, and the members of a lane share its log.
+//! Rejected: a history for each lane, because all lanes would need all messages of all rooms. Rejected: a log for each
+//! lane in which messages arrive in any order. Then the position of a client would be a list of messages, not a number.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tidewire_proto::body::{Recovery, Since};
 use tidewire_proto::message::MemberId;
 
-/// Limits of the messages that a room keeps for new members; see [`Chat::history`](crate::Chat::history).
+use super::ring::{Kept, Ring, Tick};
+use crate::broker::Position;
+use crate::limits::nanoseconds;
+
+/// Limits of the messages that a room or a topic keeps; see [`Chat::history`](crate::Chat::history) and
+/// [`PubSub::history`](crate::PubSub::history).
 ///
-/// A room keeps the newest messages within both limits. The memory of all histories is at most `rooms_max × bytes_max` and
-/// does not count towards [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
+/// A room keeps the newest messages within all limits. The memory of all histories is at most `rooms_max × bytes_max` and an
+/// eighth more, and does not count towards [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     /// Messages of one room. Default 50, which fills a screen.
     pub messages_max: usize,
-    /// Bytes of these messages, including the names of their authors and 64 bytes for each message. Default 64 KiB. A
-    /// new member is sent all of it at once, so keep it well below
-    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max). A single message that exceeds it is delivered but
-    /// not kept. The earlier messages stay, and [`Metrics::history_skipped`](crate::Metrics::history_skipped) counts
-    /// the message.
+    /// Bytes of these messages, including the names of their authors and 13 bytes for each message. Default 64 KiB. A
+    /// single message that exceeds it is delivered but not kept. The earlier messages stay, and
+    /// [`Metrics::history_skipped`](crate::Metrics::history_skipped) counts the message. At most 1 GiB.
     pub bytes_max: usize,
+    /// The age of these messages. Older ones are removed. Default `None`: they stay however old they are.
+    pub age_max: Option<Duration>,
     /// Rooms of the server with a history, including those without members. Default 1,024. A further room replaces
     /// the history of the room without members that has been silent for the longest time. If all have members, the
     /// further room keeps no messages, and its messages are counted as skipped.
@@ -45,7 +54,7 @@ pub struct History {
 }
 
 impl History {
-    /// Returns limits for the last messages of each room, in this number.
+    /// Returns limits for the last messages of each room, in this number. With 1 a topic keeps its latest value.
     #[must_use]
     pub fn last(messages: usize) -> Self {
         Self {
@@ -60,6 +69,7 @@ impl Default for History {
         Self {
             messages_max: 50,
             bytes_max: 64 * 1024,
+            age_max: None,
             rooms_max: 1_024,
         }
     }
@@ -68,12 +78,15 @@ impl Default for History {
 /// A message of a former run of the program: the name of its author and the payload.
 pub(crate) type PastMessage = (String, Vec<u8>);
 
-/// The histories of a server, by the names of their rooms.
-#[derive(Debug, Default)]
+/// The histories of a server, by the names of their rooms or topics.
+#[derive(Debug)]
 pub(super) struct Histories {
     rooms: Mutex<HashMap<Box<str>, Arc<RoomHistory>>>,
+    /// The epoch of the first history. Further ones count on from it. It is random, so that the positions of a former run
+    /// of the program are in other epochs.
+    epoch_first: u64,
     /// Counts messages, and so shows which room was silent for the longest time.
-    clock: AtomicU64,
+    clock: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -82,49 +95,50 @@ pub(super) struct RoomHistory {
     records: Mutex<Records>,
     /// The clock when the newest message was recorded.
     touched: AtomicU64,
+    clock: Arc<AtomicU64>,
 }
 
-/// The messages of a history, oldest first.
-#[derive(Debug, Default)]
+/// The messages of a history.
+#[derive(Debug)]
 pub(super) struct Records {
-    records: VecDeque<Record>,
-    bytes: usize,
-    /// The number of the next message.
-    pub(super) next: u64,
+    ring: Ring,
+    /// The position of the newest message.
+    pub(super) last: Position,
+    /// The lanes with members, and the offset up to which each has the messages.
+    lanes: Vec<(usize, u64)>,
+    /// Messages that are too large to keep, until all lanes have them.
+    passing: VecDeque<(u64, Box<[u8]>)>,
 }
 
-#[derive(Debug)]
-struct Record {
-    message: Arc<Remembered>,
-    /// The alias that the room had when the message was sent.
-    alias: u16,
-    /// Bit n is set while the message is on its way to lane n.
-    on_its_way: u64,
-}
-
-/// A message of a history.
-#[derive(Debug)]
-pub(super) struct Remembered {
-    /// The author, who may have left; 0 for the room itself.
-    pub(super) member: MemberId,
-    pub(super) name: Box<str>,
-    pub(super) payload: Box<[u8]>,
+impl Default for Histories {
+    fn default() -> Self {
+        Self {
+            rooms: Mutex::default(),
+            epoch_first: RandomState::new().hash_one(0),
+            clock: Arc::default(),
+        }
+    }
 }
 
 impl Histories {
-    /// Returns the history of this room, and creates it if there is none.
+    /// Returns the history of this room, and creates it if there is none. If there are too many, it keeps nothing, because
+    /// its memory would exceed the limit.
     pub(super) fn open(&self, room: &str, limits: History) -> Arc<RoomHistory> {
+        let kept = self.open_kept(room, limits);
+        kept.unwrap_or_else(|| {
+            self.begin(History {
+                messages_max: 0,
+                ..limits
+            })
+        })
+    }
+
+    /// As [`Self::open`], but returns `None` if there are too many.
+    pub(super) fn open_kept(&self, room: &str, limits: History) -> Option<Arc<RoomHistory>> {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(history) = rooms.get(room) {
-            return Arc::clone(history);
+            return Some(Arc::clone(history));
         }
-        let begin = |limits| {
-            Arc::new(RoomHistory {
-                limits,
-                records: Mutex::default(),
-                touched: AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed)),
-            })
-        };
         if rooms.len() >= limits.rooms_max {
             // A room with members has a second reference to its history.
             let silent = rooms
@@ -132,25 +146,31 @@ impl Histories {
                 .filter(|(_, history)| Arc::strong_count(history) == 1)
                 .min_by_key(|(_, history)| history.touched.load(Ordering::Relaxed))
                 .map(|(name, _)| name.clone());
-            let Some(name) = silent else {
-                // The history keeps nothing, because its memory would exceed the limit.
-                let bytes_max = 0;
-                return begin(History {
-                    bytes_max,
-                    ..limits
-                });
-            };
-            rooms.remove(&name);
+            rooms.remove(&silent?);
         }
-        let history = begin(limits);
+        let history = self.begin(limits);
         rooms.insert(room.into(), Arc::clone(&history));
-        history
+        Some(history)
     }
 
-    /// Notes that a message was sent in the room of this history.
-    pub(super) fn touch(&self, history: &RoomHistory) {
+    fn begin(&self, limits: History) -> Arc<RoomHistory> {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        history.touched.store(now, Ordering::Relaxed);
+        let last = Position {
+            // The largest epoch has a meaning of its own.
+            epoch: self.epoch_first.wrapping_add(now) & (u64::MAX >> 1),
+            offset: 0,
+        };
+        Arc::new(RoomHistory {
+            limits,
+            records: Mutex::new(Records {
+                ring: Ring::default(),
+                last,
+                lanes: Vec::new(),
+                passing: VecDeque::new(),
+            }),
+            touched: AtomicU64::new(now),
+            clock: Arc::clone(&self.clock),
+        })
     }
 }
 
@@ -160,198 +180,162 @@ impl RoomHistory {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that a message was sent.
+    pub(super) fn touch(&self) {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        self.touched.store(now, Ordering::Relaxed);
+    }
+
     /// Records messages of a former run, if the history is still empty.
-    pub(super) fn begin_with(&self, past: Vec<PastMessage>, alias: u16) {
+    pub(super) fn begin_with(&self, past: &[PastMessage], now_ns: u64) {
         let mut records = self.lock();
-        if records.next > 0 {
+        if records.last.offset > 0 {
             return;
         }
         for (name, payload) in past {
-            if !self.has_room_for(&name, &payload) {
-                continue;
-            }
-            let message = Remembered {
+            let message = Kept {
                 member: MemberId(0),
-                name: name.into(),
-                payload: payload.into(),
+                name,
+                payload,
             };
-            self.record(&mut records, message, alias, 0);
+            if self.has_room_for(&message) {
+                self.record(&mut records, &message, now_ns);
+            }
         }
     }
 
-    /// Whether the limits allow the message at all. Do not record a message that they do not allow, because it would
-    /// displace all others and then itself.
-    pub(super) fn has_room_for(&self, name: &str, payload: &[u8]) -> bool {
-        self.limits.messages_max > 0 && held_bytes(name, payload) <= self.limits.bytes_max
+    /// Whether the limits allow the message at all.
+    pub(super) fn has_room_for(&self, message: &Kept<'_>) -> bool {
+        let bytes_max = self.limits.bytes_max.min(BYTES_MAX);
+        self.limits.messages_max > 0 && message.held_bytes() <= bytes_max
     }
 
-    /// Records a message that was just sent and is on its way to these lanes. The limits must
-    /// [allow](Self::has_room_for) it.
-    pub(super) fn record(
+    /// Records a message that was just sent. One that the limits do not allow is kept only until all lanes have it.
+    pub(super) fn record(&self, records: &mut Records, message: &Kept<'_>, now_ns: u64) {
+        let now = Tick::of(now_ns);
+        records.last.offset += 1;
+        if self.has_room_for(message) {
+            records.ring.push(message, now);
+        } else {
+            records.ring.push_hole(now);
+            let mut record = Vec::with_capacity(message.record_bytes());
+            message.write(|part| record.extend_from_slice(part));
+            let offset = records.last.offset;
+            records.passing.push_back((offset, record.into()));
+        }
+        self.evict(records, now_ns);
+    }
+
+    /// Notes that a lane has the messages up to this offset.
+    pub(super) fn note_arrival(&self, records: &mut Records, lane: usize, offset: u64) {
+        match records.lanes.iter_mut().find(|(of, _)| *of == lane) {
+            Some((_, has)) => *has = offset,
+            None => records.lanes.push((lane, offset)),
+        }
+    }
+
+    /// Notes that a lane has no members any more.
+    pub(super) fn leave(&self, lane: usize, now_ns: u64) {
+        let mut records = self.lock();
+        records.lanes.retain(|(of, _)| *of != lane);
+        self.evict(&mut records, now_ns);
+    }
+
+    /// Removes the messages beyond the limits, except those that a lane does not have yet.
+    pub(super) fn evict(&self, records: &mut Records, now_ns: u64) {
+        let (limits, now) = (&self.limits, Tick::of(now_ns));
+        let had = records.lanes.iter().map(|(_, has)| *has).min();
+        let had = had.unwrap_or(records.last.offset);
+        while let Some((offset, _)) = records.passing.front()
+            && *offset <= had
+        {
+            records.passing.pop_front();
+        }
+        let age_max_ns = limits.age_max.map_or(u64::MAX, nanoseconds);
+        let bytes_max = limits.bytes_max.min(BYTES_MAX);
+        let ring = &records.ring;
+        let mut first = records.last.offset + 1 - ring.len() as u64;
+        while first <= had
+            && (records.ring.len() > limits.messages_max
+                || records.ring.bytes() > bytes_max
+                || records.ring.is_oldest_beyond(age_max_ns, now))
+        {
+            records.ring.pop();
+            first += 1;
+        }
+    }
+
+    /// Returns the offset of the first message for a member that asks for those behind `since`, and how much of what it asks
+    /// for there is.
+    pub(super) fn plan(
         &self,
         records: &mut Records,
-        message: Remembered,
-        alias: u16,
-        lanes: u64,
-    ) {
-        records.bytes += message.held_bytes();
-        records.records.push_back(Record {
-            message: Arc::new(message),
-            alias,
-            on_its_way: lanes,
-        });
-        records.next += 1;
-        let limits = &self.limits;
-        while records.records.len() > limits.messages_max || records.bytes > limits.bytes_max {
-            let Some(oldest) = records.records.pop_front() else {
-                return;
-            };
-            records.bytes -= oldest.message.held_bytes();
+        since: Option<Since>,
+        now_ns: u64,
+    ) -> (u64, Recovery) {
+        self.evict(records, now_ns);
+        let (first, last) = (records.first(), records.last);
+        match since {
+            None => (first, Recovery::NotAsked),
+            Some(Since::Last(count)) => {
+                let newest = (last.offset + 1).saturating_sub(count);
+                (newest.max(first), Recovery::NotAsked)
+            }
+            Some(Since::Position(since))
+                if since.epoch == last.epoch && since.offset <= last.offset =>
+            {
+                let next = (since.offset + 1).max(first);
+                let missing = next - (since.offset + 1) + records.holes(next);
+                match missing {
+                    0 => (next, Recovery::Recovered),
+                    count => (next, Recovery::Missing(Some(count))),
+                }
+            }
+            Some(Since::Position(_)) => (first, Recovery::Missing(None)),
         }
     }
 }
 
 impl Records {
-    /// Notes that message `number` has arrived at a lane.
-    pub(super) fn note_arrival(&mut self, number: u64, lane: usize) {
-        let first = self.next - self.records.len() as u64;
-        let index = number.checked_sub(first).map(usize::try_from);
-        if let Some(Ok(index)) = index
-            && let Some(record) = self.records.get_mut(index)
-        {
-            record.on_its_way &= !(1 << lane);
+    /// The offset of the oldest message; of the next one if there is none.
+    pub(super) fn first(&self) -> u64 {
+        self.last.offset + 1 - self.ring.len() as u64
+    }
+
+    /// The offset up to which a lane with members has the messages.
+    pub(super) fn has(&self, lane: usize) -> Option<u64> {
+        let found = self.lanes.iter().find(|(of, _)| *of == lane);
+        found.map(|(_, has)| *has)
+    }
+
+    /// Returns the message with this offset, or `None` if it is not kept.
+    pub(super) fn get<'a>(&'a self, offset: u64, scratch: &'a mut Vec<u8>) -> Option<Kept<'a>> {
+        let index = usize::try_from(offset.checked_sub(self.first())?).ok()?;
+        if let Some((_, record)) = self.passing.iter().find(|(of, _)| *of == offset) {
+            return Kept::read(record);
         }
+        self.ring.get(index, scratch)
     }
 
-    /// Returns the messages for a new member on this lane: all except those that it will get live.
-    pub(super) fn messages_for(&self, lane: usize, alias: u16) -> Vec<Arc<Remembered>> {
-        // A message with a former alias will not reach this room.
-        let comes_live =
-            |record: &Record| record.alias == alias && record.on_its_way & (1 << lane) != 0;
-        let messages = self.records.iter().filter(|record| !comes_live(record));
-        messages.map(|record| Arc::clone(&record.message)).collect()
+    /// Whether the messages from `next` to `end` have at most `bytes_max`, with what frames add to them.
+    pub(super) fn fits(&self, next: u64, end: u64, bytes_max: usize) -> bool {
+        let count = (end + 1).saturating_sub(next);
+        self.ring.bytes() as u64 + count * FRAME_BYTES <= bytes_max as u64
     }
-}
 
-impl Remembered {
-    fn held_bytes(&self) -> usize {
-        held_bytes(&self.name, &self.payload)
+    /// Counts the messages from `next` on that were too large to keep.
+    fn holes(&self, next: u64) -> u64 {
+        let from = (next - self.first()) as usize;
+        self.ring.holes(from..self.ring.len())
     }
 }
 
-fn held_bytes(name: &str, payload: &[u8]) -> usize {
-    name.len() + payload.len() + RECORD_BYTES
-}
+/// Bytes that a frame adds to a kept message, at most.
+const FRAME_BYTES: u64 = 24;
 
-/// Bytes counted for a message in addition to its name and payload.
-const RECORD_BYTES: usize = 64;
+/// The largest history, so that the index of its ring counts bytes in 32 bits.
+const BYTES_MAX: usize = 1 << 30;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn remembered(payload: &[u8]) -> Remembered {
-        Remembered {
-            member: MemberId(1),
-            name: "ada".into(),
-            payload: payload.into(),
-        }
-    }
-
-    fn say(history: &RoomHistory, payload: &[u8], lanes: u64) -> u64 {
-        let mut records = history.lock();
-        let number = records.next;
-        let message = remembered(payload);
-        if history.has_room_for(&message.name, &message.payload) {
-            history.record(&mut records, message, 7, lanes);
-        }
-        number
-    }
-
-    fn messages(history: &RoomHistory, lane: usize, alias: u16) -> Vec<Vec<u8>> {
-        let messages = history.lock().messages_for(lane, alias);
-        messages
-            .iter()
-            .map(|message| message.payload.to_vec())
-            .collect()
-    }
-
-    #[test]
-    fn the_newest_messages_within_both_limits_are_kept() {
-        let limits = History {
-            messages_max: 3,
-            bytes_max: 400,
-            ..History::default()
-        };
-        let history = Histories::default().open("lobby", limits);
-        for payload in [b"1", b"2", b"3", b"4"] {
-            say(&history, payload, 0);
-        }
-        assert_eq!(messages(&history, 0, 7), [b"2", b"3", b"4"]);
-        say(&history, &[b'x'; 200], 0);
-        assert_eq!(messages(&history, 0, 7), [b"4".to_vec(), vec![b'x'; 200]]);
-        say(&history, b"5", 0);
-        assert_eq!(messages(&history, 0, 7), [vec![b'x'; 200], b"5".to_vec()]);
-    }
-
-    /// Regression: a message that was too large displaced every message of a former run, so the history began empty.
-    #[test]
-    fn a_message_of_a_former_run_that_is_too_large_leaves_the_others() {
-        let limits = History {
-            bytes_max: 400,
-            ..History::default()
-        };
-        let history = Histories::default().open("lobby", limits);
-        let past = [&b"1"[..], &[b'x'; 400], b"2"];
-        let past = past.map(|payload| ("ada".to_owned(), payload.to_vec()));
-        history.begin_with(past.into(), 7);
-        assert_eq!(messages(&history, 0, 7), [b"1", b"2"]);
-    }
-
-    #[test]
-    fn a_new_member_gets_all_messages_except_those_on_their_way_to_its_lane() {
-        let history = Histories::default().open("lobby", History::default());
-        let first = say(&history, b"first", 0b110);
-        let second = say(&history, b"second", 0b100);
-        assert_eq!(messages(&history, 0, 7), [&b"first"[..], b"second"]);
-        assert_eq!(messages(&history, 1, 7), [b"second"]);
-        assert_eq!(messages(&history, 2, 7).len(), 0);
-        // A room that was closed and opened again does not get the live messages of the former one.
-        assert_eq!(messages(&history, 2, 8), [&b"first"[..], b"second"]);
-        let arrive = |number, lane| history.lock().note_arrival(number, lane);
-        arrive(first, 2);
-        assert_eq!(messages(&history, 2, 7), [b"first"]);
-        arrive(second, 2);
-        arrive(first, 1);
-        arrive(first + 1_000, 1);
-        for lane in 0..3 {
-            assert_eq!(messages(&history, lane, 7).len(), 2);
-        }
-    }
-
-    #[test]
-    fn a_further_room_takes_the_place_of_the_empty_one_that_was_silent_for_longest() {
-        let limits = History {
-            rooms_max: 2,
-            ..History::default()
-        };
-        let histories = Histories::default();
-        say(&histories.open("old", limits), b"x", 0);
-        let young = histories.open("young", limits);
-        say(&young, b"x", 0);
-        let kept = |room| messages(&histories.open(room, limits), 0, 7).len();
-        histories.touch(&histories.open("old", limits));
-        assert_eq!(kept("new"), 0);
-        assert_eq!(kept("young"), 1, "it has members");
-        let new = histories.open("new", limits);
-        let other = histories.open("other", limits);
-        say(&other, b"x", 0);
-        assert_eq!(
-            messages(&other, 0, 7).len(),
-            0,
-            "its memory would exceed the limit"
-        );
-        assert_eq!(kept("other"), 0, "all have members: it is not kept");
-        drop(new);
-    }
-}
+#[path = "history_tests.rs"]
+mod tests;

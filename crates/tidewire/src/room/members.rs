@@ -131,8 +131,12 @@ impl LaneRooms<'_> {
     ) -> Result<(), RoomError> {
         let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let target = self.table.directory.member_in(alias, name);
-        target.map(drop).ok_or(RoomError::NoSuchMember)
+        let directory = &self.table.directory;
+        let is_here = directory.member_in(alias, name).is_some();
+        match is_here || directory.remote_named(alias, name).is_some() {
+            true => Ok(()),
+            false => Err(RoomError::NoSuchMember),
+        }
     }
 
     /// Returns the rooms that a session of this lane is in.

@@ -4,19 +4,25 @@ mod directory;
 mod fanout;
 mod figures;
 mod history;
+mod kept_topics;
 mod members;
 mod recorded;
 mod refusal;
+mod remote;
+mod replay;
+mod ring;
 mod rooms;
 mod routes;
 mod saying;
 mod shared_room;
 mod slow;
+mod spanning;
 mod topic;
 
 pub use figures::RoomFigures;
 pub use history::History;
 pub(crate) use history::PastMessage;
+pub(crate) use kept_topics::KeptPattern;
 pub use refusal::{
     JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };
@@ -24,5 +30,8 @@ pub use rooms::Joined;
 
 pub(crate) use directory::Directory;
 pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
+pub(crate) use remote::Shown;
 pub(crate) use rooms::{LaneRooms, RoomTable};
+pub(crate) use routes::Routes;
 pub(crate) use shared_room::LANES_MAX;
+pub(crate) use shared_room::SharedRoom;

@@ -1,26 +1,22 @@
-//! Recording messages in a room's history, and sending the history to new members.
+//! Sending messages of rooms and topics that keep a history.
+//!
+//! A message gets its offset while the history is locked. The log of this lane gets the messages of other lanes that
+//! precede it, and then the message. The other lanes get its frame with the offset; see [`history`](super::history).
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
+use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Tw1};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
-use super::history::{History, PastMessage, Remembered, RoomHistory};
+use super::history::{Records, RoomHistory};
 use super::refusal::RoomError;
-use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, Joined, LaneRooms};
+use super::ring::Kept;
+use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
+use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
-use crate::session::{LaneSessions, SessionId, append_with_header};
-
-/// A message that is being sent and recorded.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Recording {
-    /// The number of the message in the history.
-    number: u64,
-    /// Other lanes that it was sent to, as bits.
-    lanes: u64,
-}
+use crate::session::{LaneSessions, SessionId};
 
 impl LaneRooms<'_> {
     /// Sends a chat message, as `say` does, and records it if the room has a history.
@@ -35,9 +31,13 @@ impl LaneRooms<'_> {
         let (Some(history), Some(member)) = (self.history_here(alias), member) else {
             return self.say(id, alias, payload);
         };
-        let author = (member.id, &*member.name);
-        self.recorded(&history, alias, author, payload, |rooms| {
-            rooms.say(id, alias, payload)
+        let message = Kept {
+            member: member.id,
+            name: &member.name,
+            payload,
+        };
+        self.recorded(&history, alias, &message, |rooms, offset| {
+            rooms.say_at(id, alias, payload, offset)
         })
     }
 
@@ -50,184 +50,253 @@ impl LaneRooms<'_> {
         }
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let Some(history) = shared.history.get() else {
-            return self.append_announced(&shared, payload);
-        };
-        self.recorded(history, shared.alias, (NOBODY, ""), payload, |rooms| {
-            rooms.append_announced(&shared, payload)
-        })
-    }
-
-    fn append_announced(&mut self, shared: &SharedRoom, payload: &[u8]) -> Result<(), RoomError> {
-        let alias = shared.alias;
-        let message = ChatMessage {
-            channel: alias,
+        let message = Kept {
             member: NOBODY,
             name: "",
-            private: false,
             payload,
+        };
+        match shared.history.get() {
+            None => self.append_announced(&shared, &message, None),
+            Some(history) => self.recorded(history, shared.alias, &message, |rooms, offset| {
+                rooms.append_announced(&shared, &message, Some(offset))
+            }),
+        }
+    }
+
+    fn append_announced(
+        &mut self,
+        shared: &SharedRoom,
+        message: &Kept<'_>,
+        offset: Option<u64>,
+    ) -> Result<(), RoomError> {
+        let alias = shared.alias;
+        let chat = ChatMessage {
+            channel: alias,
+            member: message.member,
+            name: message.name,
+            private: false,
+            payload: message.payload,
         };
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         if let Some(log) = outbox.logs.get_mut(alias) {
-            let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+            let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
             let (position, bytes) = log.append_with(expected, |out| {
-                config.codec.encode_chat_message(&message, out)
+                encode_chat_at(&config.codec, offset, &chat, out)
             })?;
             self.sessions.counters.chat_messages.add(1);
-            self.handle_appended(alias, position, bytes, 0);
+            self.handle_appended(alias, position, bytes, 0, || Origin::Announced {
+                payload: message.payload,
+            });
             return Ok(());
         }
         let mut frame = outbox.buffers.take();
-        let encoded = config.codec.encode_chat_message(&message, &mut frame);
+        let encoded = encode_chat_at(&config.codec, offset, &chat, &mut frame);
         if encoded.is_ok() {
             self.sessions.counters.chat_messages.add(1);
-            self.send_chat_message(shared.other_lanes(self.exchange.lane), alias, &frame);
+            let others = shared.lanes() & !(1 << self.exchange.lane);
+            self.send_chat_message(others, alias, &frame);
+            if shared.spans() {
+                self.send_to_nodes_of(
+                    shared,
+                    &Origin::Announced {
+                        payload: message.payload,
+                    },
+                );
+            }
         }
         self.sessions.outbox.buffers.put(frame);
         Ok(encoded?)
     }
 
-    /// Sends a message while its history is locked, and records it with the lanes that it was sent to. A message that
-    /// is too large for the history is sent without a number, because numbers count recorded messages only.
-    fn recorded<T>(
+    /// Sends a message while its history is locked, and records it. `send` gets its offset.
+    pub(super) fn recorded<T, E>(
         &mut self,
         history: &RoomHistory,
         alias: u16,
-        (member, name): (MemberId, &str),
-        payload: &[u8],
-        say: impl FnOnce(&mut Self) -> Result<T, RoomError>,
-    ) -> Result<T, RoomError> {
-        if !history.has_room_for(name, payload) {
-            let result = say(self);
-            if result.is_ok() {
+        message: &Kept<'_>,
+        send: impl FnOnce(&mut Self, u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
+        let mut records = history.lock();
+        let last = records.last.offset;
+        let has_members = self.table.get(alias).is_some();
+        if has_members {
+            self.catch_up(history, &mut records, alias, last);
+        }
+        self.table.recording = Some(last + 1);
+        let result = send(self, last + 1);
+        self.table.recording = None;
+        if result.is_ok() {
+            if has_members {
+                history.note_arrival(&mut records, lane, last + 1);
+            }
+            history.record(&mut records, message, now_ns);
+            history.touch();
+            if !history.has_room_for(message) {
                 self.sessions.counters.history_skipped.add(1);
             }
-            return result;
-        }
-        let mut records = history.lock();
-        self.table.recording = Some(Recording {
-            number: records.next,
-            lanes: 0,
-        });
-        let result = say(self);
-        let recording = self.table.recording.take();
-        if result.is_ok() {
-            let lanes = recording.map_or(0, |recording| recording.lanes);
-            let message = Remembered {
-                member,
-                name: name.into(),
-                payload: payload.into(),
-            };
-            history.record(&mut records, message, alias, lanes);
-            self.table.directory.histories.touch(history);
         }
         result
     }
 
-    /// Sends the frame of the current message to the lanes whose bits are set, with its number if it is being
-    /// recorded.
-    pub(super) fn send_chat_message(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
-        let Some(recording) = &mut self.table.recording else {
-            return self.send_to_lanes(lanes, alias, frame);
-        };
-        recording.lanes = lanes;
-        let number = recording.number;
-        let entry = BatchEntry::Recorded {
-            alias,
-            number,
-            frame,
-        };
-        self.send_entry(lanes, &entry);
-    }
-
-    /// Notes that a message of a history has arrived from another lane.
-    pub(super) fn note_arrival(&self, alias: u16, number: u64) {
-        let lane = self.exchange.lane;
-        if let Some(history) = self.history_here(alias) {
-            return history.lock().note_arrival(number, lane);
-        }
-        // All members of this lane have left, but others may join.
-        if let Some((shared, _)) = self.table.directory.by_alias(alias)
-            && let Some(history) = shared.history.get()
-        {
-            history.lock().note_arrival(number, lane);
-        }
-    }
-
-    /// Appends the room's history to the output of a session that has just joined. The room keeps a history from now
-    /// on. A new history starts with the messages that `past` returns for the room's name.
-    pub(crate) fn queue_history(
+    /// Appends the messages of the history up to this offset that this lane does not have to its log. A lane whose
+    /// members joined without the history begins with it here.
+    pub(super) fn catch_up(
         &mut self,
-        id: SessionId,
-        joined: &Joined,
-        limits: History,
-        past: impl FnOnce(&str) -> Vec<PastMessage>,
+        history: &RoomHistory,
+        records: &mut Records,
+        alias: u16,
+        to: u64,
     ) {
-        let directory = Arc::clone(&self.table.directory);
-        let Some((shared, name)) = directory.by_alias(joined.room) else {
-            return;
+        let lane = self.exchange.lane;
+        let Some(has) = records.has(lane) else {
+            return history.note_arrival(records, lane, to);
         };
-        // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
-        let history = shared.history.get_or_init(|| {
-            let history = directory.histories.open(&name, limits);
-            history.begin_with(past(&name), joined.room);
-            history
-        });
-        let earlier = history.lock().messages_for(self.exchange.lane, joined.room);
-        let Some(session) = self.sessions.find(id) else {
+        if has >= to {
             return;
-        };
-        let Some(membership) = session.room_membership(joined.room) else {
-            return;
-        };
-        let subscription = session.memberships[membership].subscription();
-        // An error affects only the one message that is not sent.
-        let _ = self.sessions.append_to_current(|codec, out| {
-            for message in &earlier {
-                let encoded = append_with_header(codec, subscription, out, |out| {
-                    encode_remembered(codec, joined.room, message, out)
-                });
-                if let Err(error) = encoded {
-                    tracing::debug!(%error, "a message of the history was not sent");
-                }
+        }
+        let is_topic = self
+            .table
+            .get(alias)
+            .is_some_and(|room| room.shared.pattern.is_some());
+        let mut scratch = Vec::new();
+        for offset in has + 1..=to {
+            let Some(message) = records.get(offset, &mut scratch) else {
+                continue;
+            };
+            let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+            let Some(log) = outbox.logs.get_mut(alias) else {
+                return;
+            };
+            let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+            let appended = log.append_with(expected, |out| {
+                encode_kept(&config.codec, alias, is_topic, offset, &message, out)
+            });
+            match appended {
+                Ok((position, bytes)) => drop(self.count_and_plan(alias, position, bytes, 0)),
+                Err(error) => tracing::debug!(%error, "a message of the history was not sent"),
             }
-            Ok(())
-        });
+        }
+        history.note_arrival(records, lane, to);
     }
 
-    /// Returns the history of a room that has members on this lane.
-    fn history_here(&self, alias: u16) -> Option<Arc<RoomHistory>> {
+    /// Handles a message with an offset from another lane.
+    pub(super) fn deliver_recorded(&mut self, alias: u16, offset: u64, frame: &[u8]) {
+        if self.table.get(alias).is_none() {
+            // All members of this lane have left. Those that come get it from the history.
+            return;
+        }
+        let Some(history) = self.history_here(alias) else {
+            // The topic keeps a history only since its subscribers came.
+            return self.deliver_entry(&BatchEntry::Room { alias, frame });
+        };
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
+        let mut records = history.lock();
+        if records.has(lane).is_some_and(|has| offset <= has) {
+            return;
+        }
+        if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
+            // The history keeps the message meanwhile.
+            if !self.table.behind.contains(&alias) {
+                self.table.behind.push(alias);
+            }
+            return;
+        }
+        self.catch_up(&history, &mut records, alias, offset - 1);
+        self.deliver_entry(&BatchEntry::Room { alias, frame });
+        history.note_arrival(&mut records, lane, offset);
+        history.evict(&mut records, now_ns);
+    }
+
+    /// Appends messages that waited in their histories for memory.
+    #[cold]
+    pub(super) fn catch_up_all(&mut self) {
+        let now_ns = self.sessions.reactor.now_ns;
+        for alias in std::mem::take(&mut self.table.behind) {
+            let Some(history) = self.history_here(alias) else {
+                continue;
+            };
+            if self.sessions.is_short_of_memory() && !self.may_deliver(alias, usize::MAX / 2) {
+                self.table.behind.push(alias);
+                continue;
+            }
+            let mut records = history.lock();
+            let last = records.last.offset;
+            self.catch_up(&history, &mut records, alias, last);
+            history.evict(&mut records, now_ns);
+        }
+    }
+
+    /// Sends the frame of the current message to the lanes whose bits are set, with its offset if it is being recorded.
+    pub(super) fn send_chat_message(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+        match self.table.recording {
+            None => self.send_to_lanes(lanes, alias, frame),
+            Some(number) => self.send_entry(
+                lanes,
+                &BatchEntry::Recorded {
+                    alias,
+                    number,
+                    frame,
+                },
+            ),
+        }
+    }
+
+    /// Returns the history of a room or topic that has members on this lane.
+    pub(super) fn history_here(&self, alias: u16) -> Option<Arc<RoomHistory>> {
         self.table.get(alias)?.shared.history.get().cloned()
     }
 }
 
-/// Frames a message of a history. Its author may have left, so the frame has the author's name if the codec has
-/// names.
-fn encode_remembered(
+/// Frames a live chat message, with its offset if the codec has offsets.
+pub(super) fn encode_chat_at(
     codec: &AnyCodec,
-    alias: u16,
-    remembered: &Remembered,
+    offset: Option<u64>,
+    chat: &ChatMessage<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    let Remembered {
+    match offset.filter(|_| codec.has_positions()) {
+        None => codec.encode_chat_message(chat, out),
+        Some(offset) => {
+            let message =
+                Message::with_id(Kind::Deliver, chat.channel, chat.member.0, chat.payload);
+            Tw1::encode_delivery_at(offset, &message, out)
+        }
+    }
+}
+
+/// Frames a message of a history. Its author may have left, so the frame has the author's name if the codec has names.
+pub(super) fn encode_kept(
+    codec: &AnyCodec,
+    alias: u16,
+    is_topic: bool,
+    offset: u64,
+    kept: &Kept<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let Kept {
         member,
         name,
         payload,
-    } = remembered;
-    if codec.has_room_frames() && !name.is_empty() {
-        let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
-        if codec.encode(&message.with_name(name), out).is_ok() {
-            return Ok(());
-        }
+    } = *kept;
+    let message = Message::with_id(Kind::Deliver, alias, member.0, payload).with_name(name);
+    if codec.has_positions() {
+        return Tw1::encode_delivery_at(offset, &message, out);
     }
-    let message = ChatMessage {
+    if is_topic {
+        return codec.encode(&message, out);
+    }
+    if codec.has_room_frames() && !name.is_empty() && codec.encode(&message, out).is_ok() {
+        return Ok(());
+    }
+    let chat = ChatMessage {
         channel: alias,
-        member: *member,
+        member,
         name,
         private: false,
         payload,
     };
-    codec.encode_chat_message(&message, out)
+    codec.encode_chat_message(&chat, out)
 }
 
 /// The member number of the room itself.

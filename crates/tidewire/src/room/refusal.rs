@@ -5,7 +5,7 @@ use tidewire_proto::body::{ErrorCode, NameError};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
-use crate::config::PolicyError;
+use crate::config::{PolicyError, SharedFrameError};
 use crate::mailbox::EnqueueError;
 use crate::session::SendError;
 use crate::session::TableFull;
@@ -83,6 +83,27 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
     }
 }
 
+/// The remedy for a peer whose server is cut off.
+const CUT_OFF: &str = "the server is cut off from the other nodes of its cluster; try again later";
+
+impl From<SharedFrameError> for RoomError {
+    fn from(error: SharedFrameError) -> Self {
+        match error {
+            SharedFrameError::TooLarge(error) => Self::Encode(error),
+            SharedFrameError::CutOff => Self::CutOff,
+        }
+    }
+}
+
+impl From<SharedFrameError> for PublishError {
+    fn from(error: SharedFrameError) -> Self {
+        match error {
+            SharedFrameError::TooLarge(error) => Self::Encode(error),
+            SharedFrameError::CutOff => Self::CutOff,
+        }
+    }
+}
+
 /// The remedy for a peer whose server is at its memory limit.
 const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
@@ -157,6 +178,9 @@ pub enum RoomError {
     /// The server is at its memory limit. Try again later.
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
+    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
+    #[error("{CUT_OFF}")]
+    CutOff,
     /// The message could not be enqueued.
     #[error(transparent)]
     Send(#[from] SendError),
@@ -228,6 +252,9 @@ pub enum PublishError {
     /// The server is at its memory limit. Try again later.
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
+    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
+    #[error("{CUT_OFF}")]
+    CutOff,
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),

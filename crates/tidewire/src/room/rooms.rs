@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
-use tidewire_proto::codec::{Codec, Presence};
+use tidewire_proto::codec::{AnyCodec, Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
 use super::directory::{Directory, EnterError, NameConflict};
 use super::members::Departure;
-use super::recorded::Recording;
 use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::{RecentTopic, Routes};
 use super::shared_room::SharedRoom;
+use super::spanning::Origin;
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::memory::Pressure;
@@ -63,8 +63,10 @@ pub(crate) struct RoomTable {
     pub(super) recent: RecentTopic,
     /// Rooms in which a subscriber of this lane blocks the publishers.
     pub(super) blocked_rooms: Vec<u16>,
-    /// The message that is being recorded in a history.
-    pub(super) recording: Option<Recording>,
+    /// The offset of the message that is being recorded in a history.
+    pub(super) recording: Option<u64>,
+    /// Rooms whose messages from other lanes wait in the history, because memory is short.
+    pub(super) behind: Vec<u16>,
     /// Members that handlers removed; `None` until a chat with a hook asks for them.
     pub(super) departures: Option<VecDeque<Departure>>,
     /// Limits the log lines about refused registrations.
@@ -94,6 +96,7 @@ impl RoomTable {
             recent: RecentTopic::default(),
             blocked_rooms: Vec::new(),
             recording: None,
+            behind: Vec::new(),
             departures: None,
             registration_log: QuietLog::default(),
         }
@@ -177,6 +180,9 @@ impl LaneRooms<'_> {
         self.open_room(&entered.room);
         if presence {
             self.announce_presence(alias, &member, PresenceEvent::Joined);
+        }
+        if entered.room.spans() {
+            self.tell_joined(&entered.room, &member);
         }
         let profile = &mut self.sessions[slot].profile;
         profile.member = Some(Box::new(member.clone()));
@@ -291,24 +297,32 @@ impl LaneRooms<'_> {
         self.sessions.count_undelivered(in_output);
     }
 
-    /// Queues the roster for the current session, which just joined.
-    pub(crate) fn push_roster(&mut self, id: SessionId, joined: &Joined) {
+    /// Queues the roster for a session that has just joined, unless the room is too large to announce members.
+    pub(super) fn push_small_roster(&mut self, id: SessionId, alias: u16) {
+        let members_max = self.sessions.config.limits.presence_members_max;
+        if self.table.directory.size_of(alias) <= members_max {
+            self.push_roster(id, alias);
+        }
+    }
+
+    /// Queues the roster for a session that has just joined.
+    pub(crate) fn push_roster(&mut self, id: SessionId, alias: u16) {
         let Some(session) = self.sessions.find(id) else {
             return;
         };
-        let Some(membership) = session.room_membership(joined.room) else {
+        let Some(membership) = session.room_membership(alias) else {
             return;
         };
         let subscription = session.memberships[membership].subscription();
+        let own = session.profile.member.as_ref().map(|member| member.id);
         let directory = &self.table.directory;
-        // An error affects only the one member that is not listed.
-        let _ = self.sessions.append_to_current(|codec, out| {
-            directory.roster(joined.room, |member, name| {
-                if member == joined.member {
+        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| {
+            directory.roster(alias, |member, name| {
+                if own == Some(member) {
                     return;
                 }
                 let presence = Presence {
-                    channel: joined.room,
+                    channel: alias,
                     member,
                     name,
                     event: PresenceEvent::Here,
@@ -321,7 +335,13 @@ impl LaneRooms<'_> {
                 }
             });
             Ok(())
-        });
+        };
+        let append = |sessions: &mut LaneSessions| {
+            sessions.append_to(id, |_, codec, out| encode(codec, out))
+        };
+        if let Err(error) = self.sessions.with_output_in_place(id.slot(), append) {
+            tracing::debug!(session = %id, %error, "the roster was not sent");
+        }
     }
 
     fn announce_presence(&mut self, alias: u16, member: &Member, event: PresenceEvent) {
@@ -342,7 +362,9 @@ impl LaneRooms<'_> {
             config.codec.encode_presence(&presence, out)
         });
         match appended {
-            Ok((position, bytes)) => self.handle_appended(alias, position, bytes, 0),
+            Ok((position, bytes)) => {
+                self.handle_appended(alias, position, bytes, 0, || Origin::Local);
+            }
             Err(error) => tracing::debug!(%error, "presence not announced"),
         }
     }
@@ -438,6 +460,10 @@ impl LaneRooms<'_> {
                 self.table.limiter.unregister(owner);
             }
         } else if let Some(member) = member {
+            if room.shared.spans() {
+                let shared = Arc::clone(&room.shared);
+                self.tell_left(&shared, member.id);
+            }
             let remaining = self
                 .table
                 .directory
@@ -447,6 +473,9 @@ impl LaneRooms<'_> {
             }
         }
         if empty {
+            if let Some(history) = self.history_here(alias) {
+                history.leave(self.exchange.lane, self.sessions.reactor.now_ns);
+            }
             self.unblock(alias);
             self.table.rooms[usize::from(alias)] = None;
             self.sessions.close_log(alias);

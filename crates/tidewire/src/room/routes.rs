@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
+use super::history::RoomHistory;
 use super::shared_room::{LaneCounts, SharedRoom};
 use crate::session::RepeatedFrame;
 
@@ -39,6 +40,8 @@ pub(super) struct RecentTopic {
     /// The version of the routes at the look-up.
     version: u64,
     pub(super) matches: Vec<Match>,
+    /// The history of the topic, if it keeps one.
+    pub(super) history: Option<Arc<RoomHistory>>,
 }
 
 /// A subscription that matches the topic.
@@ -91,6 +94,12 @@ impl Topics {
     /// Returns the version, which increases with every change.
     pub(super) fn version(&self) -> u64 {
         self.changes_start + self.changes.len() as u64
+    }
+
+    /// Whether a pattern has subscribers on a lane.
+    pub(super) fn has_members(&self, pattern: &str) -> bool {
+        let entry = self.entries.get(pattern);
+        entry.is_some_and(|entry| entry.shared.lanes() != 0)
     }
 
     /// Adds a subscriber, if the pattern already has one.
@@ -154,7 +163,7 @@ impl Routes {
 
     /// Calls `visit` for each pattern that matches a topic.
     #[inline]
-    pub(super) fn each_match(&self, topic: &str, visit: impl FnMut(&Arc<SharedRoom>)) {
+    pub(crate) fn each_match(&self, topic: &str, visit: impl FnMut(&Arc<SharedRoom>)) {
         self.index.each_match(topic, visit);
     }
 

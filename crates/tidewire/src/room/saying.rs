@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
+use tidewire_proto::error::EncodeError;
 
+use super::recorded::encode_chat_at;
 use super::refusal::RoomError;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
+use super::spanning::Origin;
 use crate::session::{LaneSessions, SessionId};
 
 impl LaneRooms<'_> {
@@ -18,8 +21,26 @@ impl LaneRooms<'_> {
         payload: &[u8],
     ) -> Result<bool, RoomError> {
         match self.sessions.is_short_of_memory() {
-            false => self.append_chat_message(id, alias, payload),
-            true => self.say_while_short(id, alias, payload),
+            false => self.append_chat_message(id, alias, payload, |codec, chat, out| {
+                codec.encode_chat_message(chat, out)
+            }),
+            true => self.say_while_short(id, alias, payload, None),
+        }
+    }
+
+    /// Appends a chat message that has this offset in the room's history.
+    pub(super) fn say_at(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+        offset: u64,
+    ) -> Result<bool, RoomError> {
+        match self.sessions.is_short_of_memory() {
+            false => self.append_chat_message(id, alias, payload, |codec, chat, out| {
+                encode_chat_at(codec, Some(offset), chat, out)
+            }),
+            true => self.say_while_short(id, alias, payload, Some(offset)),
         }
     }
 
@@ -31,19 +52,24 @@ impl LaneRooms<'_> {
         id: SessionId,
         alias: u16,
         payload: &[u8],
+        offset: Option<u64>,
     ) -> Result<bool, RoomError> {
         if !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        let must_stop = self.append_chat_message(id, alias, payload)?;
+        let must_stop = self.append_chat_message(id, alias, payload, |codec, chat, out| {
+            encode_chat_at(codec, offset, chat, out)
+        })?;
         Ok(self.sessions.wait_for_memory(id) || must_stop)
     }
 
+    #[inline]
     fn append_chat_message(
         &mut self,
         id: SessionId,
         alias: u16,
         payload: &[u8],
+        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         let slot = id.slot();
         let LaneSessions {
@@ -71,14 +97,14 @@ impl LaneRooms<'_> {
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let (position, bytes) = log
             .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-                config.codec.encode_chat_message(&message, out)
+                encode(&config.codec, &message, out)
             })?;
         session.memberships[index]
             .subscriber
             .skip_own(log, position, bytes);
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
         self.sessions.counters.chat_messages.add(1);
-        self.handle_appended(alias, position, bytes, 1);
+        self.handle_appended(alias, position, bytes, 1, || Origin::Said { id, payload });
         if let Some(room) = &held {
             self.hold(slot, room);
         }
@@ -96,7 +122,9 @@ impl LaneRooms<'_> {
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let member = session.profile.member.clone().ok_or(RoomError::NotJoined)?;
         let target = self.table.directory.member_in(alias, name);
-        let target = target.ok_or(RoomError::NoSuchMember)?;
+        let Some(target) = target else {
+            return self.whisper_to_node(alias, (member.id, &member.name), name, payload);
+        };
         let message = ChatMessage {
             channel: alias,
             member: member.id,

@@ -12,11 +12,13 @@ pub(crate) struct SharedRoom {
     pub(crate) alias: u16,
     /// The pattern; `None` for a room.
     pub(crate) pattern: Option<Arc<str>>,
+    /// The name of a room that spans nodes.
+    pub(crate) name: Option<Arc<str>>,
     /// Whether deliveries must name their topic, because the pattern has a wildcard.
     pub(crate) is_wildcard: bool,
     /// The address of the session that opened the room. The room counts for this address as long as it exists.
     pub(super) owner: Option<IpAddr>,
-    /// Bit n is set while lane n has members.
+    /// Bit n is set while lane n has members; bit [`BACKPLANE`] while messages go to other nodes, too.
     lanes: AtomicU64,
     /// Bit n is set while a subscriber on lane n blocks the room's publishers.
     congested: AtomicU64,
@@ -26,19 +28,36 @@ pub(crate) struct SharedRoom {
 
 /// Members or subscribers by lane.
 #[derive(Debug)]
-pub(super) struct LaneCounts([u32; LANES_MAX]);
+pub(super) struct LaneCounts([u32; LANES_MAX + 1]);
 
 impl SharedRoom {
     pub(super) fn new(alias: u16, pattern: Option<Arc<str>>, owner: Option<IpAddr>) -> Self {
         Self {
             alias,
             pattern,
+            name: None,
             is_wildcard: false,
             owner,
             lanes: AtomicU64::new(0),
             congested: AtomicU64::new(0),
             history: OnceLock::new(),
         }
+    }
+
+    /// Lets the messages of this room go to other nodes, under this name.
+    pub(super) fn span(&mut self, name: &str) {
+        self.name = Some(name.into());
+        self.lanes = AtomicU64::new(1 << BACKPLANE);
+    }
+
+    /// Whether the messages go to other nodes.
+    pub(crate) fn spans(&self) -> bool {
+        self.lanes.load(Ordering::Relaxed) & (1 << BACKPLANE) != 0
+    }
+
+    /// Returns all lanes that have members, as bits.
+    pub(crate) fn lanes(&self) -> u64 {
+        self.lanes.load(Ordering::Acquire) & !(1 << BACKPLANE)
     }
 
     /// Returns the lanes other than `lane` that have members, as bits.
@@ -82,9 +101,12 @@ impl LaneCounts {
 
 impl Default for LaneCounts {
     fn default() -> Self {
-        Self([0; LANES_MAX])
+        Self([0; LANES_MAX + 1])
     }
 }
 
-/// Most lanes of a server: the number of bits in the mask of lanes with members.
-pub(crate) const LANES_MAX: usize = 64;
+/// Most lanes of a server: the bits in the mask of lanes with members, without that of the backplane.
+pub(crate) const LANES_MAX: usize = 63;
+
+/// The bit of the backplane in the mask of lanes, and the index of its batch.
+pub(crate) const BACKPLANE: usize = crate::mailbox::BACKPLANE;

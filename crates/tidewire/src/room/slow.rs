@@ -12,6 +12,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 use tidewire_proto::room::{Policy, Verdict};
 
+use super::replay::TURN_BYTES;
 use super::rooms::{LaneRooms, Room};
 use super::shared_room::SharedRoom;
 use crate::limits::nanoseconds;
@@ -56,6 +57,9 @@ impl LaneRooms<'_> {
                 let spilled = behind - subscriber.messages_behind(log) - dropped;
                 session.output.room_messages += spilled;
                 self.sessions.charge_buffers(slot);
+            }
+            Verdict::Replay { replayed } => {
+                counters.room_dropped[DropReason::Replayed as usize].add(replayed);
             }
             Verdict::Disconnect => {
                 warn_of_slow(session, Some(behind), "slow subscriber disconnected");
@@ -184,16 +188,28 @@ impl LaneRooms<'_> {
             });
             self.table.held = held;
         }
-        while let Some(slot) = self.sessions.resumed.pop() {
-            if self
-                .sessions
-                .get(slot)
-                .is_some_and(|session| !session.connection.is_closed())
-            {
-                self.sessions.update_interest(slot);
-                ready.push(slot);
-            }
+        if !self.table.behind.is_empty() {
+            self.catch_up_all();
         }
+        // A replay lists its session again while the next piece is wanted.
+        let mut resumed = std::mem::take(&mut self.sessions.resumed);
+        let (mut replayed_bytes, piece_bytes) = (0, self.piece_bytes(resumed.len()));
+        for slot in resumed.drain(..) {
+            let session = self.sessions.get(slot);
+            let Some(session) = session.filter(|session| !session.connection.is_closed()) else {
+                continue;
+            };
+            if session.is_replayed() {
+                match replayed_bytes < TURN_BYTES {
+                    true => replayed_bytes += self.replay(slot, piece_bytes),
+                    false => self.sessions.resumed.push(slot),
+                }
+            }
+            self.sessions.update_interest(slot);
+            ready.push(slot);
+        }
+        resumed.append(&mut self.sessions.resumed);
+        self.sessions.resumed = resumed;
     }
 }
 

@@ -11,15 +11,24 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::backplane::Entry;
+use tidewire_proto::body::{RecoveryBody, Since};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
+use super::history::RoomHistory;
+use super::recorded::encode_kept;
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
+use super::replay::UNKNOWN;
+use super::ring::Kept;
 use super::rooms::LaneRooms;
 use super::routes::Match;
+use super::shared_room::{BACKPLANE, SharedRoom};
+use super::spanning::Origin;
+use crate::broker::Addressee;
 use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
@@ -168,7 +177,9 @@ impl LaneRooms<'_> {
         self.table.directory.refresh(&mut self.table.routes);
         if !self.table.recent.is(topic, &self.table.routes) {
             validate_topic(topic)?;
-            self.table.recent.look_up(topic, &self.table.routes);
+            let table = &mut *self.table;
+            table.recent.look_up(topic, &table.routes);
+            table.recent.history = table.directory.kept_topics.history_of(topic);
         }
         let overhead = FRAME_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
@@ -176,6 +187,26 @@ impl LaneRooms<'_> {
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
+        let congested = match &self.table.recent.history {
+            None => self.append_to_matches(topic, payload)?,
+            Some(history) => {
+                let history = Arc::clone(history);
+                self.publish_recorded(topic, payload, &history)?
+            }
+        };
+        self.sessions.counters.published.add(1);
+        // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
+        let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
+        Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
+    }
+
+    /// Appends a message to the logs of all patterns that match. Returns the index of a match that is congested.
+    #[inline(always)]
+    fn append_to_matches(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<Option<usize>, EncodeError> {
         let (mut congested, mut result) = (None, Ok(()));
         for index in 0..self.table.recent.matches.len() {
             if let Err(error) = self.append_published(index, topic, payload) {
@@ -185,11 +216,116 @@ impl LaneRooms<'_> {
                 congested = congested.or(Some(index));
             }
         }
-        result?;
-        self.sessions.counters.published.add(1);
-        // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
-        let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
-        Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
+        result.map(|()| congested)
+    }
+
+    /// Publishes to a topic that keeps a history, as [`Self::append_to_matches`] does.
+    #[cold]
+    #[inline(never)]
+    fn publish_recorded(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+        history: &RoomHistory,
+    ) -> Result<Option<usize>, PublishError> {
+        let recent = &self.table.recent;
+        let overhead = FRAME_OVERHEAD_BYTES + OFFSET_BYTES;
+        self.sessions
+            .config
+            .check_shared_frame(payload.len(), overhead)?;
+        let exact = recent.matches.iter().find(|it| !it.shared.is_wildcard);
+        // No room has the alias 0, so a topic without subscribers has no log.
+        let alias = exact.map_or(0, |it| it.shared.alias);
+        let message = Kept {
+            member: MemberId(0),
+            name: "",
+            payload,
+        };
+        let sent = self.recorded(history, alias, &message, |rooms, offset| {
+            let (mut congested, mut result) = (None, Ok(()));
+            for index in 0..rooms.table.recent.matches.len() {
+                let shared = Arc::clone(&rooms.table.recent.matches[index].shared);
+                let appended = match shared.is_wildcard {
+                    // Its frames have no offsets, so no lane must look for it in the history.
+                    true => {
+                        let recording = rooms.table.recording.take();
+                        let appended = rooms.append_published_rarely(index, topic, payload);
+                        rooms.table.recording = recording;
+                        appended
+                    }
+                    false => rooms.append_at(&shared, offset, payload),
+                };
+                if let Err(error) = appended {
+                    result = result.and(Err(error));
+                }
+                if shared.is_congested() {
+                    congested = congested.or(Some(index));
+                }
+            }
+            result.map(|()| congested)
+        });
+        Ok(sent?)
+    }
+
+    /// Frames a message with its offset once for the subscribers of its topic, on this lane and the others.
+    fn append_at(
+        &mut self,
+        shared: &SharedRoom,
+        offset: u64,
+        payload: &[u8],
+    ) -> Result<(), EncodeError> {
+        let alias = shared.alias;
+        let message = Kept {
+            member: MemberId(0),
+            name: "",
+            payload,
+        };
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        if let Some(log) = outbox.logs.get_mut(alias) {
+            let (position, bytes) = log
+                .append_with(payload.len() + FRAME_OVERHEAD_BYTES + OFFSET_BYTES, |out| {
+                    encode_kept(&config.codec, alias, true, offset, &message, out)
+                })?;
+            self.handle_appended(alias, position, bytes, 0, || Origin::Local);
+            return Ok(());
+        }
+        let others = shared.other_lanes(self.exchange.lane);
+        if others == 0 {
+            return Ok(());
+        }
+        let mut frame = outbox.buffers.take();
+        let result = encode_kept(&config.codec, alias, true, offset, &message, &mut frame);
+        if result.is_ok() {
+            self.send_chat_message(others, alias, &frame);
+        }
+        self.sessions.outbox.buffers.put(frame);
+        result
+    }
+
+    /// Plans what a new subscriber gets of the history of its topic. `None` if the topic keeps none.
+    pub(crate) fn open_topic_history(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        since: Option<Since>,
+    ) -> Option<RecoveryBody> {
+        let directory = Arc::clone(&self.table.directory);
+        let shared = Arc::clone(&self.table.get(alias)?.shared);
+        let topic = shared.pattern.as_deref()?;
+        if shared.is_wildcard {
+            let is_asked = since.is_some() && directory.kept_topics.is_used();
+            return is_asked.then_some(UNKNOWN);
+        }
+        let history = directory.kept_topics.history_of(topic)?;
+        shared.history.get_or_init(|| history);
+        self.plan_replay(id, alias, since)
+    }
+
+    /// Whether a subscriber of this topic needs to know positions.
+    pub(crate) fn keeps_history(&self, pattern: &str) -> bool {
+        let directory = &self.table.directory;
+        let is_topic = validate_topic(pattern).is_ok();
+        is_topic && directory.kept_topics.history_of(pattern).is_some()
     }
 
     /// Pauses a publisher until a congested room is clear. Returns false if the session has ended.
@@ -198,6 +334,18 @@ impl LaneRooms<'_> {
         let room = Arc::clone(&self.table.recent.matches[index].shared);
         let slot = self.sessions.slot_of(id);
         slot.map(|slot| self.hold(slot, &room)).is_some()
+    }
+
+    /// Does what [`Self::append_published`] does, for callers that are rare, so that the frequent one has it inlined.
+    #[cold]
+    #[inline(never)]
+    fn append_published_rarely(
+        &mut self,
+        index: usize,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<(), EncodeError> {
+        self.append_published(index, topic, payload)
     }
 
     /// Frames a message once for the subscribers of one pattern, on this lane and the others. The pattern is the match of
@@ -219,10 +367,18 @@ impl LaneRooms<'_> {
             let (position, bytes) = log.append_with(expected, |out| {
                 delivery.encode_again(&config.codec, &message, out)
             })?;
-            self.handle_appended(alias, position, bytes, 0);
+            self.handle_appended(alias, position, bytes, 0, || Origin::Published {
+                topic,
+                payload,
+            });
             return Ok(());
         }
         let others = shared.other_lanes(self.exchange.lane);
+        if others & (1 << BACKPLANE) != 0 {
+            self.exchange
+                .send_to_nodes(Addressee::Topic, topic, &Entry::Published { payload });
+        }
+        let others = others & !(1 << BACKPLANE);
         if others == 0 {
             return Ok(());
         }
@@ -239,6 +395,9 @@ impl LaneRooms<'_> {
 /// Most bytes that the frame of a delivery adds to its topic and payload: a header with an id, and the topic's
 /// length.
 const FRAME_OVERHEAD_BYTES: usize = 13;
+
+/// Bytes of the offset in a delivery of a topic with a history.
+const OFFSET_BYTES: usize = 8;
 
 #[cfg(test)]
 mod tests {

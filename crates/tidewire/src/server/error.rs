@@ -5,6 +5,7 @@ use tidewire_io::datagram::DatagramBindError;
 use tidewire_io::socket::{BindError, PassedAddress};
 
 use crate::address::{Address, AddressError};
+use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
 use crate::lane::LaneError;
 use crate::limits::RateLimitError;
@@ -97,6 +98,9 @@ pub enum ServeError {
     /// The rate limit allows nothing, or limits nothing.
     #[error(transparent)]
     RateLimit(#[from] RateLimitError),
+    /// The server cannot join its cluster.
+    #[error("cannot join the other nodes: {0}")]
+    Backplane(#[from] BackplaneError),
     /// The number of lanes is 0, or larger than the bits of a room's lane mask.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),

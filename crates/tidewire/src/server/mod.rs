@@ -1,6 +1,7 @@
 //! Starts, watches and stops a server.
 
 mod authentication;
+mod backplane;
 mod bind;
 mod error;
 mod operation;
@@ -24,6 +25,7 @@ use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::auth::{Network, SharedAuthenticator};
+use crate::backplane::BackplaneChoice;
 use crate::config::ConnectionAge;
 use crate::engine::Shared;
 use crate::lane::LaneThread;
@@ -35,6 +37,7 @@ use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
 use crate::websocket::{Origins, WebPage};
+use backplane::NodeThread;
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
 pub use error::ServeError;
@@ -53,6 +56,7 @@ pub struct Server {
     names: Vec<inproc::Bound>,
     metrics: MetricsReader,
     poller: PollerKind,
+    node: Option<NodeThread>,
     tls: Option<TlsReloader>,
     readiness: Readiness,
 }
@@ -104,6 +108,9 @@ pub struct ServerBuilder {
     origins: Origins,
     page: Option<WebPage>,
     authenticator: Option<SharedAuthenticator>,
+    /// Whether connections that its lanes make go where a draining server sends them.
+    follows_moves: bool,
+    backplane: Option<BackplaneChoice>,
 }
 
 /// The outcome of a server that has ended. [`Server::wait`] and [`Server::shutdown`] return it; [`ServerBuilder`] has
@@ -242,6 +249,9 @@ impl Server {
         }
         let failures = self.threads.drain(..).filter_map(LaneThread::join);
         let failures = failures.collect();
+        if let Some(node) = self.node.take() {
+            node.stop();
+        }
         Stopped {
             metrics: self.metrics.read(),
             failures,
@@ -284,6 +294,8 @@ impl Default for ServerBuilder {
             origins: Origins::default(),
             page: None,
             authenticator: None,
+            follows_moves: false,
+            backplane: None,
         }
     }
 }

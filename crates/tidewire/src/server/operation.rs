@@ -1,6 +1,6 @@
-//! Questions of whoever operates a server: does it take new clients, and do its lanes still turn?
+//! Questions of whoever operates a server: does it take new clients, do its lanes still turn, and where do clients go at its end?
 //!
-//! Both are answered without the lanes. Readiness is a flag beside the marks of lanes that have ended. Liveness compares a
+//! The first two are answered without the lanes. Readiness is a flag beside the marks of lanes that have ended. Liveness compares a
 //! counter that lanes have anyway, of their system calls: a lane makes one in every turn when it waits. An idle lane sleeps and
 //! makes none, so a check wakes all lanes, and the next check looks whether they have turned. Rejected: a time stamp at each
 //! turn, because a turn may be a single message.
@@ -12,7 +12,8 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use tidewire_io::socket::PassedSocket;
 
-use super::{Server, ServerBuilder};
+use super::{Server, ServerBuilder, Stopped};
+use crate::address::Successor;
 use crate::auth::NetworkError;
 use crate::config::ConnectionAge;
 use crate::limits::{Limits, nanoseconds};
@@ -188,6 +189,30 @@ impl ServerBuilder {
 }
 
 impl Server {
+    /// Shuts down as [`Server::shutdown`] does, and sends clients that [follow moves](crate::ClientBuilder::follow_moves) to the
+    /// successor.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidewire::{Backoff, Client, Context, Message};
+    ///
+    /// let start = || {
+    ///     tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
+    /// };
+    /// let (old, new) = (start()?, start()?);
+    /// let builder = Client::builder().reconnect(Backoff::default()).follow_moves(true);
+    /// let client = builder.connect(&old.to_string()).wait()?;
+    /// let _ = old.shutdown_to(&new.to_string().parse()?, Duration::from_secs(5));
+    /// assert_eq!(client.request(b"hello").idempotent().wait()?.payload(), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn shutdown_to(self, successor: &Successor, deadline: Duration) -> Stopped {
+        // A server drains once.
+        let _ = self.shared.config.successor.set(successor.to_string());
+        self.shutdown(deadline)
+    }
+
     /// Returns a handle that tells whether the server takes new clients.
     #[must_use]
     pub fn readiness(&self) -> Readiness {

@@ -1,12 +1,13 @@
 //! Starts a server from its settings: checks them, binds the addresses, and makes the lanes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Rules;
 
+use super::backplane::Joining;
 use super::bind::{Bound, adapt, frame};
 use super::{Readiness, ServeError, Server, ServerBuilder};
 use crate::address::Address;
@@ -37,6 +38,7 @@ impl ServerBuilder {
         self.accept_websockets();
         let acceptor = self.secure()?;
         let outgoing = self.outgoing()?;
+        let joining = self.backplane.take().map(Joining::connect).transpose()?;
         let bound = Bound::bind(
             &self.addresses,
             &self.codec,
@@ -54,7 +56,7 @@ impl ServerBuilder {
             let next = poller::open(PollerChoice::Only(kind)).map_err(LaneError::from)?;
             pollers.push(next);
         }
-        let shared = Arc::new(self.share(kind, outgoing));
+        let shared = Arc::new(self.share(kind, outgoing, joining.as_ref()));
         let counters: Vec<Arc<CachePadded<LaneCounters>>> =
             (0..self.lanes).map(|_| Arc::default()).collect();
         let mut mailboxes = Vec::new();
@@ -62,7 +64,9 @@ impl ServerBuilder {
             mailboxes.push(Mailbox::new(Arc::clone(counters)).map_err(LaneError::from)?);
         }
         shared.lanes.set(mailboxes.clone());
+        let node = joining.map(|joining| joining.start(&shared, &counters[0]));
         let mut server = Server {
+            node: node.transpose()?,
             shared: Arc::clone(&shared),
             lanes: mailboxes.clone(),
             threads: Vec::new(),
@@ -128,7 +132,12 @@ impl ServerBuilder {
             .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
     }
 
-    pub(crate) fn share(&self, kind: PollerKind, outgoing: Outgoing) -> Shared {
+    pub(crate) fn share(
+        &self,
+        kind: PollerKind,
+        outgoing: Outgoing,
+        joining: Option<&Joining>,
+    ) -> Shared {
         let agent = self.agent.clone().unwrap_or_else(|| {
             format!(
                 "tidewire/{} lanes={} poller={kind}",
@@ -137,13 +146,17 @@ impl ServerBuilder {
             )
         });
         tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
+        let shared_frame_bytes = self
+            .limits
+            .frame_bytes_max
+            .saturating_sub(self.codec.delivery_header_bytes_max())
+            .div_euclid(self.codec.payload_growth_max())
+            .min(joining.map_or(usize::MAX, Joining::payload_bytes_max));
         let config = Config {
+            shared_frame_bytes,
             codec: self.codec.clone(),
             limits: self.limits.clone(),
-            shared_frame_bytes_max: self
-                .limits
-                .frame_bytes_max
-                .saturating_sub(self.codec.delivery_header_bytes_max()),
+            shared_frame_bytes_max: shared_frame_bytes.into(),
             rules: Rules {
                 authenticates: self.authenticator.is_some(),
                 ..self.limits.rules(&self.codec)
@@ -154,6 +167,8 @@ impl ServerBuilder {
             agent,
             trusts_datagram_peers: self.trusts_datagram_peers,
             age: self.age,
+            follows_moves: self.follows_moves,
+            successor: OnceLock::new(),
             socket_options: self.sockets.clone(),
             datagram_options: self.datagrams.clone(),
         };
@@ -161,6 +176,7 @@ impl ServerBuilder {
             .authenticator
             .clone()
             .map(|it| Arc::new(Guard::new(it)));
-        Shared::new(config, outgoing, guard, self.lanes)
+        let link = joining.map(|joining| Arc::clone(&joining.link));
+        Shared::new(config, outgoing, guard, self.lanes, link)
     }
 }

@@ -47,6 +47,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets whether connections that the lanes make ask for the address of another server.
+    pub(crate) fn moves_followed(mut self, follow: bool) -> Self {
+        self.follows_moves = follow;
+        self
+    }
+
     /// Reads what the settings of connections that the lanes make name.
     pub(super) fn outgoing(&self) -> Result<Outgoing, ServeError> {
         let settings = self.outgoing_tls.as_ref();

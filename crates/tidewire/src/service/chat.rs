@@ -6,17 +6,20 @@
 
 use std::fmt;
 
-use tidewire_proto::body::{ErrorCode, JoinBody, JoinedBody, RoomCall, Roster, typed_name};
-use tidewire_proto::codec::Codec;
+use tidewire_proto::body::{
+    ErrorCode, JoinBody, JoinedBody, RecoveryBody, RoomCall, Roster, Since, typed_name,
+};
+use tidewire_proto::codec::{Codec, RoomReply};
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
 use super::chat_hooks::Hooks;
 use super::chat_past::Past;
 use crate::auth::Action;
-use crate::room::{History, Joined, RoomError};
+use crate::room::{History, Joined, KeptPattern, RoomError};
 use crate::service::{ActionKind, Context, HandlerError, HandlerResult, Part, Service};
-use crate::session::CloseReason;
+use crate::session::{CloseReason, SendError};
 
 /// The service of a chat server. Give every lane a clone.
 ///
@@ -28,7 +31,8 @@ use crate::session::CloseReason;
 pub struct Chat {
     policy: Policy,
     lobby: String,
-    pub(super) history: Option<History>,
+    /// The rooms that keep a history, by patterns of their names. The first that matches counts.
+    pub(super) kept_rooms: Vec<KeptPattern>,
     pub(super) past: Past,
     pub(super) hooks: Hooks,
     scratch: Vec<u8>,
@@ -39,7 +43,7 @@ impl Default for Chat {
         Self {
             policy: Policy::default(),
             lobby: DEFAULT_ROOM.to_owned(),
-            history: None,
+            kept_rooms: Vec::new(),
             past: Past::default(),
             hooks: Hooks::default(),
             scratch: Vec::new(),
@@ -69,7 +73,12 @@ impl Chat {
     }
 
     fn join(&mut self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
-        let body = JoinBody::decode(message.payload)?;
+        let (since, payload) = Since::split(message)?;
+        let body = JoinBody::decode(payload)?;
+        let history = self.limits_of(body.room);
+        if history.is_some() {
+            cx.check_positions()?;
+        }
         if let Some(hook) = &self.hooks.join {
             // A session that has a name already need not send it again.
             let name = cx.member_name().filter(|_| body.name.is_empty());
@@ -77,31 +86,42 @@ impl Chat {
         }
         let joined = cx.join(body.room, body.name, Some(self.policy))?;
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
-        self.scratch.clear();
-        JoinedBody {
-            member: joined.member,
-            members,
-        }
-        .encode(&mut self.scratch);
-        let reply = Message::with_id(Kind::Reply, joined.room, message.id, &self.scratch);
-        cx.send(&reply)?;
-        self.welcome(cx, &joined);
+        let member = joined.member;
+        let recovery = self.open_history(cx, &joined, history, since);
+        let told = recovery.filter(|_| cx.codec().has_positions());
+        let reply = RoomReply::Joined(JoinedBody { member, members }, told);
+        cx.send_room_reply(joined.room, message.id, &reply)?;
+        Self::welcome(cx, &joined, recovery.is_some());
         Ok(())
     }
 
+    /// Returns the limits of the history of this room, if it keeps one.
+    fn limits_of(&self, room: &str) -> Option<History> {
+        KeptPattern::limits_of(&self.kept_rooms, room)
+    }
+
+    fn open_history(
+        &self,
+        cx: &mut Context<'_>,
+        joined: &Joined,
+        history: Option<History>,
+        since: Option<Since>,
+    ) -> Option<RecoveryBody> {
+        cx.open_history(joined, history?, since, |room| self.past.take(room))
+    }
+
     /// Sends a new member the roster and the history.
-    fn welcome(&self, cx: &mut Context<'_>, joined: &Joined) {
-        if joined.presence {
-            cx.push_roster(joined);
-        }
-        if let Some(history) = self.history {
-            cx.push_history(joined, history, |room| self.past.take(room));
+    fn welcome(cx: &mut Context<'_>, joined: &Joined, has_history: bool) {
+        match has_history {
+            true => cx.push_history(joined.room),
+            false if joined.presence => cx.push_roster(joined),
+            false => {}
         }
     }
 
     /// Sends a chat message that the hook has accepted.
     fn say(&self, cx: &mut Context<'_>, room: u16, payload: &[u8]) -> HandlerResult {
-        let is_recorded = self.history.is_some();
+        let is_recorded = !self.kept_rooms.is_empty();
         self.with_message(cx, room, None, payload, |cx, payload| {
             match is_recorded {
                 true => cx.say_recorded(room, payload)?,
@@ -122,11 +142,15 @@ impl Chat {
                     }
                 })?;
                 result?;
-                if self.scratch.len() + ROSTER_MARGIN_BYTES > cx.frame_bytes_max() {
-                    let text = "the list does not fit a frame; raise the frame limit";
-                    return Err(HandlerError::new(ErrorCode::LimitReached, text));
-                }
-                cx.reply(&self.scratch)
+                let reply = RoomReply::Members(Roster::decode(&self.scratch)?);
+                let sent = cx.send_room_reply(message.channel, message.id, &reply);
+                sent.map_err(|error| match error {
+                    SendError::Encode(EncodeError::PayloadTooLarge { .. }) => {
+                        let text = "the list does not fit a frame; raise the frame limit";
+                        HandlerError::new(ErrorCode::LimitReached, text)
+                    }
+                    error => error.into(),
+                })
             }
             RoomCall::Whisper { to, text } => {
                 let room = message.channel;
@@ -170,7 +194,9 @@ impl Chat {
                     count => format!("Welcome, {name}! {count} people are here."),
                 };
                 cx.send(&Message::new(Kind::OneWay, 0, welcome.as_bytes()))?;
-                self.welcome(cx, &joined);
+                let history = self.limits_of(&self.lobby);
+                let recovery = self.open_history(cx, &joined, history, None);
+                Self::welcome(cx, &joined, recovery.is_some());
             }
             Err(error) => {
                 let remedy = if error.is_about_name() {
@@ -262,7 +288,7 @@ impl fmt::Debug for Chat {
             .debug_struct("Chat")
             .field("policy", &self.policy)
             .field("lobby", &self.lobby)
-            .field("history", &self.history)
+            .field("kept_rooms", &self.kept_rooms)
             .finish_non_exhaustive()
     }
 }
@@ -286,6 +312,3 @@ const DEFAULT_ROOM: &str = "lobby";
 
 /// The line that the user of a line client sees first. It is a whole line, because programs wait for a line's end.
 const PROMPT: &[u8] = b"Enter username: ";
-
-/// Bytes of the header and the slack of a frame that carries a roster.
-const ROSTER_MARGIN_BYTES: usize = 16;

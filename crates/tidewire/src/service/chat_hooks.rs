@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{Chat, Context, HandlerResult};
-use crate::room::{History, RoomError};
+use crate::room::{History, KeptPattern, RoomError};
 use crate::session::SessionId;
 
 /// A message that a member is about to send to a room, as the hook of [`Chat::on_say`] sees it.
@@ -39,9 +39,9 @@ impl Chat {
     /// Sends the room's earlier messages to each new member: the newest messages within the limits of `history`,
     /// before all later ones. Whispers are not kept.
     ///
-    /// A member gets every message once. A message that is on its way between lanes during a join arrives as a live
-    /// message, behind the history, even if a message in the history is newer. The messages of one author are always
-    /// in order.
+    /// A member gets every message once, and all members get the messages in the same order. A member whose connection
+    /// ends gets what it missed when it [joins](crate::Client::join) again. A client of `tw1` that does not know positions
+    /// is refused.
     ///
     /// Over `tw1` a message of the history is a [`Kind::Deliver`](crate::Kind::Deliver) with its author's name,
     /// because the author may have left. Over other codecs it looks like any other message.
@@ -67,8 +67,18 @@ impl Chat {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn history(mut self, history: History) -> Self {
-        self.history = Some(history);
+    pub fn history(self, history: History) -> Self {
+        self.history_of(">", history)
+    }
+
+    /// As [`Self::history`], for the rooms whose names match a [pattern](tidewire_proto::topic): a name, or a prefix of a
+    /// name with dots and a wildcard, such as `team.*`. Call it several times for several patterns; the first that
+    /// matches a room counts. Other rooms keep no history.
+    #[must_use]
+    pub fn history_of(mut self, pattern: &str, history: History) -> Self {
+        let pattern = pattern.into();
+        let limits = history;
+        self.kept_rooms.push(KeptPattern { pattern, limits });
         self
     }
 

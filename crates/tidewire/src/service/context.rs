@@ -6,7 +6,7 @@ use crate::engine::Origin;
 use crate::session::SendError;
 use crate::session::encode_within;
 use tidewire_io::socket::PeerCredentials;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::{AnyCodec, Codec, RoomReply};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::layer::{CertificateNames, Encryption};
 use tidewire_proto::message::Message;
@@ -266,6 +266,21 @@ impl Context<'_> {
                 )
             },
         )
+    }
+
+    /// Answers a request about a room.
+    pub(crate) fn send_room_reply(
+        &mut self,
+        room: u16,
+        id: u32,
+        reply: &RoomReply<'_>,
+    ) -> Result<(), SendError> {
+        let limit = self.frame_bytes_max;
+        self.send_framed(|codec, out| {
+            encode_within(limit, out, |out| {
+                codec.encode_room_reply(room, id, reply, out)
+            })
+        })
     }
 
     /// Appends the frames that `encode` writes to the session's output.

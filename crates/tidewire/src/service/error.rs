@@ -167,14 +167,16 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
             | RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
             RoomError::Send(SendError::QueueFull | SendError::Encode(_))
             | RoomError::OutOfMemory
+            | RoomError::CutOff
             | RoomError::Encode(_) => ErrorCode::LimitReached,
         },
         UpstreamError => |error| error.with_words(|code, _| code),
         PublishError => |error| match error {
             PublishError::Topic(error) => error.code(),
-            PublishError::Encode(_) | PublishError::Enqueue(_) | PublishError::OutOfMemory => {
-                ErrorCode::LimitReached
-            }
+            PublishError::Encode(_)
+            | PublishError::Enqueue(_)
+            | PublishError::OutOfMemory
+            | PublishError::CutOff => ErrorCode::LimitReached,
         },
     }
     None

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::body::GoAwayCode;
+use tidewire_proto::body::{ErrorCode, GoAwayCode, RecoveryBody, Since};
 
-use super::Context;
+use super::{Context, HandlerError, HandlerResult};
 use crate::room::{History, Joined, PastMessage, RoomError};
+use crate::session::SessionId;
 
 impl Context<'_> {
     /// Sends a chat message, as [`Context::say`] does. The room's [history](crate::Chat::history) keeps it, if the
@@ -109,15 +110,39 @@ impl Context<'_> {
         self.core.rooms().rooms_of(id).collect()
     }
 
-    /// Queues the room's history for the session that just joined. The room keeps a history from now on.
-    pub(super) fn push_history(
+    /// Opens the history of the room that the session has just joined, and says what the session gets of it. The room keeps
+    /// a history from now on. Call [`Self::push_history`] behind the reply.
+    pub(super) fn open_history(
         &mut self,
         joined: &Joined,
         history: History,
+        since: Option<Since>,
         past: impl FnOnce(&str) -> Vec<PastMessage>,
-    ) {
+    ) -> Option<RecoveryBody> {
         let mut rooms = self.core.rooms();
-        rooms.queue_history(self.id, joined, history, past);
+        rooms.open_history(self.id, joined, history, since, past)
+    }
+
+    /// Queues the history of the room or topic that the session has just entered, and the roster of a room.
+    pub(super) fn push_history(&mut self, alias: u16) {
+        self.core.rooms().begin_replay(self.id, alias);
         self.handle_appended();
+    }
+
+    /// Whether the peer of a session knows positions.
+    pub(crate) fn peer_knows_positions(&self, id: SessionId) -> bool {
+        let session = self.core.sessions.find(id);
+        session.is_some_and(|session| session.connection.knows_positions())
+    }
+
+    /// Refuses to let a session that does not know positions into a room or topic that keeps a history.
+    pub(super) fn check_positions(&mut self) -> HandlerResult {
+        match self.core.rooms().knows_positions(self.id) {
+            true => Ok(()),
+            false => Err(HandlerError::new(
+                ErrorCode::Unsupported,
+                "a history is kept here; connect with a client that has the feature positions",
+            )),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Connections that a handler makes to other servers.
 
+use tidewire_proto::layer::Stack;
+
 use super::Context;
 use crate::address::Endpoint;
 use crate::auth::Token;
@@ -14,6 +16,15 @@ impl Context<'_> {
     /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
     pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
         self.core.connect(endpoint, tag, false)
+    }
+
+    /// Starts a connection with these layers, which are those of the address.
+    pub(crate) fn connect_over(
+        &mut self,
+        endpoint: &Endpoint,
+        stack: Option<Stack>,
+    ) -> Result<SessionId, ConnectFailure> {
+        self.core.connect_over(endpoint, 0, false, stack)
     }
 
     /// Starts a connection, as [`Context::connect`] does. If no server listens on an in-process name yet, the

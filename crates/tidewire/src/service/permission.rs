@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tidewire_proto::body::{ErrorCode, JoinBody, SubscribeBody};
+use tidewire_proto::body::{ErrorCode, JoinBody, Since, SubscribeBody};
 use tidewire_proto::codec::{Codec, MethodCase};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::text::visible;
@@ -143,17 +143,17 @@ impl Context<'_> {
         kind: ActionKind,
         message: &Message<'_>,
     ) -> HandlerResult {
-        let payload = message.payload;
         match kind {
             ActionKind::Publish => self.check_permission(Action::Publish(message.name)),
             ActionKind::Subscribe => {
-                let pattern = SubscribeBody::decode(payload)?.pattern;
+                let pattern = SubscribeBody::decode(Since::split(message)?.1)?.pattern;
                 // A malformed one is refused with the rule that it breaks.
                 Pattern::parse(pattern)?;
                 self.check_permission(Action::Subscribe(pattern))
             }
             ActionKind::Join => {
-                self.check_permission(Action::Join(JoinBody::decode(payload)?.room))
+                let body = JoinBody::decode(Since::split(message)?.1)?;
+                self.check_permission(Action::Join(body.room))
             }
             ActionKind::Say => self.check_say(message.channel),
             ActionKind::Call => {

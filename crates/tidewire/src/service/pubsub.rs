@@ -6,12 +6,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidewire_proto::body::{ErrorCode, SubscribeBody};
+use tidewire_proto::body::{ErrorCode, Since, SubscribeBody};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
 
-use crate::room::SubscribeError;
+use crate::room::{History, KeptPattern, SubscribeError};
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 
@@ -38,6 +38,8 @@ pub struct PubSub {
     blocking_allowed: bool,
     before_subscribe: Option<SubscribeHook>,
     before_publish: Option<PublishHook>,
+    /// The topics that keep a history. The lane learns them in its first turn.
+    kept_topics: Vec<KeptPattern>,
 }
 
 type SubscribeHook = Arc<dyn Fn(&mut Context<'_>, &str) -> HandlerResult + Send + Sync>;
@@ -57,6 +59,37 @@ impl PubSub {
     #[must_use]
     pub fn allow_blocking(mut self, allowed: bool) -> Self {
         self.blocking_allowed = allowed;
+        self
+    }
+
+    /// Keeps the newest messages of each topic that matches the pattern, within the limits of `history`. A new subscriber of the
+    /// topic gets them before all later ones, also if it is the first. A subscriber whose connection ends gets what it
+    /// missed when it comes back. With [`History::last(1)`](History::last) a topic keeps its latest value.
+    ///
+    /// Call it several times for several patterns; the first that matches a topic counts. [`History::rooms_max`] limits the
+    /// number of topics that are kept for all patterns. A subscription with a wildcard gets only live messages. A
+    /// client of `tw1` that does not know positions is refused.
+    ///
+    /// ```
+    /// use tidewire::{Client, History, PubSub, Server, TopicEvent};
+    ///
+    /// let server = Server::builder()
+    ///     .listen("tcp://127.0.0.1:0")?
+    ///     .start(|_| PubSub::new().history("state.>", History::last(1)))?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// client.publish("state.door", b"open")?;
+    /// client.flush().wait()?;
+    ///
+    /// let door = client.subscribe("state.door").wait()?;
+    /// let TopicEvent::Message(message) = door.next_event().wait() else { panic!("no message") };
+    /// assert_eq!(message.payload, b"open");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn history(mut self, pattern: &str, history: History) -> Self {
+        let pattern = pattern.into();
+        let limits = history;
+        self.kept_topics.push(KeptPattern { pattern, limits });
         self
     }
 
@@ -140,7 +173,8 @@ impl PubSub {
     }
 
     fn subscribe(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
-        let body = SubscribeBody::decode(message.payload)?;
+        let (since, payload) = Since::split(message)?;
+        let body = SubscribeBody::decode(payload)?;
         if body.policy == Some(Policy::Block) && !self.blocking_allowed {
             let text = "subscribers may not hold publishers here; choose another policy";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
@@ -155,8 +189,22 @@ impl PubSub {
                 Err(error) => Err(error.into()),
             };
         }
+        if cx.core.rooms().keeps_history(body.pattern) {
+            cx.check_positions()?;
+        }
         let channel = cx.subscribe(body.pattern, body.policy)?;
-        Ok(cx.send(&Message::with_id(Kind::Reply, channel, message.id, &[]))?)
+        let recovery = cx.open_topic_history(channel, since);
+        let (mut tail, mut flags) = (Vec::new(), 0);
+        if let Some(recovery) = recovery.filter(|_| cx.codec().has_positions()) {
+            recovery.encode(&mut tail);
+            flags = FLAG_POSITION;
+        }
+        let reply = Message::with_id(Kind::Reply, channel, message.id, &tail);
+        cx.send(&Message { flags, ..reply })?;
+        if recovery.is_some() {
+            cx.push_history(channel);
+        }
+        Ok(())
     }
 }
 
@@ -172,6 +220,14 @@ impl Service for PubSub {
             Kind::Request => ActionKind::Free,
             kind => ActionKind::of(kind),
         }
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        if !self.kept_topics.is_empty() {
+            let rules = std::mem::take(&mut self.kept_topics);
+            cx.core.rooms().keep_topics(rules);
+        }
+        None
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! The actions of a handler on rooms and topics: join, leave, say, whisper, subscribe, publish.
 
+use tidewire_proto::body::{RecoveryBody, Since};
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Policy;
 
@@ -97,7 +98,7 @@ impl Context<'_> {
 
     /// Queues, for the session that just joined, a presence frame for every other member.
     pub fn push_roster(&mut self, joined: &Joined) {
-        self.core.rooms().push_roster(self.id, joined);
+        self.core.rooms().push_roster(self.id, joined.room);
         self.handle_appended();
     }
 
@@ -130,6 +131,16 @@ impl Context<'_> {
         let subscription = self.core.rooms().subscribe(self.id, pattern, policy)?;
         self.number_membership(subscription);
         Ok(subscription)
+    }
+
+    /// Plans what the new subscriber gets of the history of its topic. Call `push_history` behind the reply.
+    pub(super) fn open_topic_history(
+        &mut self,
+        subscription: u16,
+        since: Option<Since>,
+    ) -> Option<RecoveryBody> {
+        let mut rooms = self.core.rooms();
+        rooms.open_topic_history(self.id, subscription, since)
     }
 
     /// Stores the id of the message being handled: the peer refers to the membership by this id.

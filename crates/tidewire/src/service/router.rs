@@ -1,6 +1,6 @@
 //! Methods by name.
 //!
-//! A codec that carries names (`tw1`, `srmp-rpc`, `uvrpc`) says which method a request is for, and the router passes
+//! A codec that carries names (`tw1`, `json`, `srmp-rpc`, `uvrpc`) says which method a request is for, and the router passes
 //! it to the handler of that name. It answers all other requests with
 //! [`ErrorCode::NotFound`](tidewire_proto::body::ErrorCode::NotFound), so that the caller of a missing method does
 //! not wait. The codec says how names compare: byte for byte, or for `uvrpc` without regard to case.

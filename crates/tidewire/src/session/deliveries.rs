@@ -265,7 +265,13 @@ mod tests {
         let id = lane.core.sessions[slot].id;
         lane.core.rooms().subscribe(id, "a", None).unwrap();
         let limit = lane.core.config.limits.frame_bytes_max;
-        assert_eq!(lane.core.config.shared_frame_bytes_max, limit - 4);
+        assert_eq!(
+            lane.core
+                .config
+                .shared_frame_bytes_max
+                .load(std::sync::atomic::Ordering::Relaxed),
+            limit - 4
+        );
         let refused = lane.core.rooms().publish(id, "a", &vec![0; limit - 4]);
         assert!(refused.is_err(), "with its own header it is too long");
         let payload = vec![0; limit - 64];

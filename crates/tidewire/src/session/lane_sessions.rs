@@ -200,6 +200,8 @@ impl LaneSessions {
             agent: &config.agent,
             session: session.id.number(),
             credentials: credentials.map_or(&[], |token| token.secret().as_bytes()),
+            follows_moves: config.follows_moves,
+            moved_to: config.successor.get().map_or("", String::as_str),
             now_ns: reactor.now_ns,
         };
         let (output, buffers) = outbox.of(slot, &mut session.output);

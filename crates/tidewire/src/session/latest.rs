@@ -12,26 +12,32 @@ use super::{Membership, Output};
 use crate::config::Config;
 use crate::observe::{DropReason, LaneCounters};
 
-/// Conflates a subscriber up to the head of the log, and appends the next part of its messages if the output has room.
+/// Brings a subscriber that does not get its messages from the log to the log's head. A conflated one gets the next part of
+/// its messages if the output has room. Returns whether one that is replayed to wants the next piece of its history.
 // Out of line, to keep writes to all other subscribers short.
 #[cold]
 #[inline(never)]
-pub(super) fn tell_latest(
+pub(super) fn tell_off_log(
     membership: &mut Membership,
     output: &mut Output,
     outbox: &mut Outbox,
     config: &Config,
     counters: &LaneCounters,
-) {
+) -> bool {
     let (alias, subscription) = (membership.room, membership.subscription());
     let Outbox { logs, buffers, .. } = outbox;
     let Some(log) = logs.get_mut(alias) else {
-        return;
+        return false;
     };
     let (subscriber, codec) = (&mut membership.subscriber, &config.codec);
+    if subscriber.next_of_history().is_some() {
+        let passed = subscriber.pass_log(log);
+        counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        return output.is_empty();
+    }
     subscriber.conflate(log, |frame| codec.delivery_topic(frame));
     if output.len() >= PART_BYTES {
-        return;
+        return false;
     }
     output.ensure_buffer(buffers);
     let told = subscriber.tell_latest(log, PART_BYTES, |piece| match piece {
@@ -48,6 +54,7 @@ pub(super) fn tell_latest(
     });
     output.room_messages += told.messages;
     counters.room_dropped[DropReason::Replaced as usize].add(told.lost);
+    false
 }
 
 /// Bytes that are copied to the output at once: as many as most sockets accept in one write, and few enough to be fresh.

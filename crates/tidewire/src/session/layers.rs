@@ -44,7 +44,7 @@ pub(crate) fn close_reason(error: &io::Error) -> CloseReason {
     let cause = error.get_ref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<LayerError>());
     match (cause, error.kind()) {
-        (Some(LayerError::Paged), _) => CloseReason::Paged,
+        (Some(LayerError::PageServed), _) => CloseReason::PageServed,
         (Some(cause), _) => CloseReason::Layer(*cause),
         (_, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted) => {
             CloseReason::PeerReset

@@ -221,6 +221,12 @@ impl Session {
         }
     }
 
+    /// Whether it gets the history of a room or topic in pieces.
+    pub(crate) fn is_replayed(&self) -> bool {
+        let mut memberships = self.memberships.iter();
+        memberships.any(|it| it.subscriber.next_of_history().is_some())
+    }
+
     /// The address that the session's registrations count for. `None` for an outgoing connection.
     pub(crate) fn owner(&self) -> Option<IpAddr> {
         match self.connection.is_outgoing() {

@@ -7,7 +7,7 @@ use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
 
 use super::deliveries::append_with_header;
 use super::gather::Wrote;
-use super::latest::tell_latest;
+use super::latest::tell_off_log;
 use super::outbox::{Outbox, Way};
 use super::{CloseReason, LaneSessions};
 use crate::observe::DropReason;
@@ -164,7 +164,7 @@ impl LaneSessions {
                 continue;
             };
             let subscriber = &mut membership.subscriber;
-            if subscriber.is_conflated() {
+            if subscriber.is_off_log() {
                 dropped += subscriber.drop_all(log);
             }
             let behind = usize::try_from(subscriber.bytes_behind(log)).unwrap_or(usize::MAX);
@@ -179,20 +179,24 @@ impl LaneSessions {
         self.unpause(slot);
     }
 
-    /// Appends notices of lost messages before the messages that follow, and the latest messages of conflated subscribers.
+    /// Appends notices of lost messages before the messages that follow, and the messages of subscribers that
+    /// do not get them from the log.
     pub(super) fn announce_gaps(&mut self, slot: usize) {
         let Self {
             slab,
             outbox,
             config,
             counters,
+            resumed,
             ..
         } = self;
         let session = &mut slab[slot];
         for membership in &mut session.memberships {
-            if membership.subscriber.is_conflated() {
+            if membership.subscriber.is_off_log() {
                 let output = &mut session.output;
-                tell_latest(membership, output, outbox, config, counters);
+                if tell_off_log(membership, output, outbox, config, counters) {
+                    resumed.push(slot);
+                }
                 continue;
             }
             let lost = membership.subscriber.take_gap();

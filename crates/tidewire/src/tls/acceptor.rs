@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use crossbeam_utils::CachePadded;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::Layer;
 
 use super::error::{PemPart, TlsError};
@@ -231,7 +232,12 @@ impl ServerTls {
 }
 
 /// The ALPN name of WebSocket, which begins as HTTP. Browsers offer no other one.
-pub(crate) const HTTP: &str = "http/1.1";
+pub(super) const HTTP: &str = "http/1.1";
+
+/// The ALPN name that a client offers for its codec, beneath WebSocket or not.
+pub(crate) fn protocol(is_web: bool, codec: &AnyCodec) -> &'static str {
+    if is_web { HTTP } else { codec.name() }
+}
 
 /// Reads the certificates of authorities.
 pub(super) fn authorities(ca: &Pem) -> Result<RootCertStore, TlsError> {

@@ -22,7 +22,7 @@ mod provider;
 mod tests;
 
 pub use acceptor::TlsReloader;
-pub(crate) use acceptor::{Acceptor, HTTP};
+pub(crate) use acceptor::{Acceptor, protocol};
 pub(crate) use connector::{Connector, OutgoingTls};
 pub use error::{PemError, PemPart, TlsError};
 pub use pem::Pem;

@@ -4,6 +4,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::HandshakeKind::{self, Full, Resumed};
 use rustls::{ClientConnection, ServerConnection};
 
+use super::acceptor::HTTP;
 use super::*;
 
 /// A server's settings that require no certificate, those that accept one, and those of a client.

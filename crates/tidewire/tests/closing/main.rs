@@ -4,6 +4,7 @@
 
 mod age;
 mod client;
+mod moves;
 mod refused;
 mod service;
 

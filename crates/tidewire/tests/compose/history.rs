@@ -72,7 +72,7 @@ fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
 fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
     for lanes in 1..=3 {
         let limits = History {
-            bytes_max: 500,
+            bytes_max: 450,
             ..History::default()
         };
         let builder = Server::builder().lanes(lanes);

@@ -5,6 +5,7 @@
 mod chat;
 mod history;
 mod parts;
+mod recovery;
 
 use tidewire::{Client, Event, Kind, OwnedMessage};
 use tidewire_testkit::DEADLINE;

@@ -17,8 +17,9 @@ use tidewire_testkit::fixtures::{codec, echo, limited};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 /// All codecs that have requests and replies.
-const CODECS: [&str; 7] = [
+const CODECS: [&str; 8] = [
     "tw1",
+    "json",
     "srmp",
     "srmp-rpc",
     "length-field",
@@ -28,7 +29,7 @@ const CODECS: [&str; 7] = [
 ];
 
 /// The codecs that transmit names of methods.
-const CODECS_WITH_NAMES: [&str; 3] = ["tw1", "srmp-rpc", "uvrpc"];
+const CODECS_WITH_NAMES: [&str; 4] = ["tw1", "json", "srmp-rpc", "uvrpc"];
 
 fn client_of(server: &TestServer, name: &str) -> Client {
     connect(Client::builder(), server, name)

@@ -54,7 +54,7 @@ fn a_slow_reader_gets_the_whole_page_and_the_websocket_beside_it_works() {
         }
         assert_is_page(&answer);
         server.wait_for("it is counted", |metrics| {
-            metrics.closed_by("paged") == count
+            metrics.closed_by("page_served") == count
         });
     }
     let client = tidewire::Client::builder().codec(tidewire_testkit::fixtures::codec("lines"));
@@ -83,7 +83,7 @@ fn a_page_that_is_not_read_ends_at_the_timeout_of_handshakes() {
         "{flood:?}"
     );
     server.wait_for("it timed out", |metrics| {
-        metrics.closed_by("handshake_timeout") + metrics.closed_by("paged") == 1
+        metrics.closed_by("handshake_timeout") + metrics.closed_by("page_served") == 1
     });
     server.stop();
 }
@@ -104,7 +104,7 @@ fn other_requests_are_refused_and_counted() {
         assert_eq!(&answer["HTTP/1.1 ".len()..][..4], status, "{line}");
     }
     server.wait_for("all are counted", |metrics| {
-        metrics.websocket_handshakes_refused == 4 && metrics.closed_by("paged") == 0
+        metrics.websocket_handshakes_refused == 4 && metrics.closed_by("page_served") == 0
     });
     server.stop();
 }

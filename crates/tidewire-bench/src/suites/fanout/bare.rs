@@ -23,7 +23,6 @@ use crate::plan::RoleError;
 use crate::probes::{Link, or_none, with_link};
 use crate::publication::Publication;
 use crate::stage::Stage;
-use crate::subscriber::TOPIC;
 
 /// A way to publish.
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +169,8 @@ fn append(codec: &str, payload: &[u8], log: &mut Vec<u8>) -> io::Result<()> {
         log.extend_from_slice(payload);
         return Ok(());
     }
-    let message = Message::with_id(Kind::Deliver, 1, 0, payload).with_name(TOPIC);
+    // A subscriber of a topic, and not of a pattern, gets it by the number of its channel, without a name.
+    let message = Message::new(Kind::Deliver, 1, payload);
     Tw1.encode(&message, log).map_err(io::Error::other)
 }
 
@@ -205,7 +205,52 @@ const LOG_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use tidewire::{Client, PubSub, Server};
+    use tidewire_proto::body::SubscribeBody;
+    use tidewire_proto::codec::Decoded;
+
     use super::*;
+    use crate::probes::echo::push_hello;
+    use crate::subscriber::TOPIC;
+
+    /// The bug: the loop put the name of the topic into each frame. Tidewire does that only for subscribers of patterns, so the
+    /// loop wrote and its reader read more than Tidewire's.
+    #[test]
+    fn the_first_loop_writes_the_frames_of_ours() {
+        let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+        let server = server.start(|_| PubSub::new()).unwrap();
+        let address = server.addresses()[0].to_string();
+        let client = Client::connect(&address).wait().unwrap();
+        let mut stream = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+        let (mut out, mut body, payload) = (Vec::new(), Vec::new(), [7; 32]);
+        push_hello("test", &mut out);
+        let (policy, pattern) = (None, TOPIC);
+        SubscribeBody { policy, pattern }.encode(&mut body);
+        let subscribe = Message::with_id(Kind::Subscribe, 0, 1, &body);
+        Tw1.encode(&subscribe, &mut out).unwrap();
+        stream.write_all(&out).unwrap();
+        let mut input = Vec::new();
+        loop {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            input.push(byte[0]);
+            let Decoded::Frame { message, .. } = Tw1.decode(&input, usize::MAX).unwrap() else {
+                continue;
+            };
+            match message.kind {
+                Kind::Reply => client.publish(TOPIC, &payload).unwrap(),
+                Kind::Deliver => break,
+                _ => {}
+            }
+            input.clear();
+        }
+        let mut frame = Vec::new();
+        append(LOOPS[0].codec, &payload, &mut frame).unwrap();
+        assert_eq!(frame, input);
+    }
 
     #[test]
     fn what_somebody_needs_stays_and_the_rest_goes() {

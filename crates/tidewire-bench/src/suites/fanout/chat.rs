@@ -44,7 +44,7 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let scenario = scenario(work)?;
     stage.started()?;
-    let report = run::run(&scenario, &RunOptions::new(endpoint), &mut Silent)
+    let report = run::run(&scenario, &RunOptions::new(vec![endpoint]), &mut Silent)
         .or_failed("run the load test")?;
     let interrupted = || RoleError::Unsupported("the load test was interrupted".to_owned());
     stage.measured(measured(report.steps.first().ok_or_else(interrupted)?))

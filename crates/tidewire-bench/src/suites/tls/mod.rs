@@ -239,29 +239,17 @@ const RECONNECT: &str = "reconnect";
 
 #[cfg(test)]
 mod tests {
-    use super::super::played::{loses_nothing, play, play_until};
+    use super::super::played::{play, play_few_clients, play_long_rows_with_few_clients};
     use super::*;
 
     #[test]
     fn every_row_loses_nothing() {
-        loses_nothing(&SUITE, |work| {
-            work.subscribers = work.subscribers.min(10);
-            work.connections = work.connections.min(20);
-            (work.warm_up_ms, work.measure_ms) = (20, work.measure_ms.min(50));
-        });
+        play_few_clients(&SUITE);
     }
 
     #[test]
     fn the_long_rows_are_those_of_the_quick_ones_with_other_numbers() {
-        for mut row in rows(false) {
-            row.work.subscribers = row.work.subscribers.min(4);
-            row.work.connections = row.work.connections.min(4);
-            row.work.rate_per_sec = row.work.rate_per_sec.min(1_000.0);
-            (row.work.warm_up_ms, row.work.measure_ms) = (5, row.work.measure_ms.min(20));
-            play_until(&SUITE, Side::Tidewire, row.work, |measured| {
-                measured.messages > 0
-            });
-        }
+        play_long_rows_with_few_clients(&SUITE);
     }
 
     #[test]

@@ -262,6 +262,7 @@ pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
     for (name, _) in detail.times.named() {
         let meaning = match name {
             "scheduled" => "from when a message was due until it arrived",
+            "across" => "the part of scheduled that went from one node of a cluster to another",
             "service" => "from when it was sent until it arrived",
             "send lag" => "from when it was due until it was sent",
             "client lag" => "the part of the send lag in which the message could have been sent",

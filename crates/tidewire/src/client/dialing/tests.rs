@@ -95,7 +95,7 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     let table = RequestTable::new(1 << 20, false);
     let link = Arc::new(Link::new(table, EventBounds::default()));
     let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
-    let dialing = Dialing::new(target, false, None, false, None);
+    let dialing = Dialing::new(target, false, None, false, None, None);
     let mut service = ClientService::new(Arc::clone(&link), dialing, RequestIds::Bits32, 1);
     let found = || Found {
         endpoints: None,
@@ -214,7 +214,7 @@ fn credentials_that_stay_refused_are_tried_a_few_times_in_a_minute() {
         max: Duration::from_millis(1),
     };
     let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
-    let mut dialing = Dialing::new(target, false, Some(quick), false, None);
+    let mut dialing = Dialing::new(target, false, Some(quick), false, None, None);
     assert!(dialing.next_pause().unwrap() <= quick.max);
     let mut attempts_at = vec![Duration::ZERO];
     for _ in 0..20 {

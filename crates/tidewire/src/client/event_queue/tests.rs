@@ -294,7 +294,11 @@ fn conflation_loses_nothing_untold() {
                     let topic = random.u8(..8).to_string().into();
                     let mut payload = number.to_le_bytes().to_vec();
                     payload.resize(8 + random.usize(..300), 0);
-                    queue.push(TopicEvent::Message(TopicMessage { topic, payload }));
+                    queue.push(TopicEvent::Message(TopicMessage {
+                        topic,
+                        payload,
+                        position: None,
+                    }));
                     pushed += 1;
                 }
             }
@@ -320,7 +324,11 @@ fn nothing_is_conflated_across_the_end_of_a_connection() {
     let queue = EventQueue::new(bounds, Arc::default());
     let message = |payload: u8| {
         let (topic, payload) = ("a".into(), vec![payload]);
-        TopicEvent::Message(TopicMessage { topic, payload })
+        TopicEvent::Message(TopicMessage {
+            topic,
+            payload,
+            position: None,
+        })
     };
     for number in 1..=4 {
         queue.push(message(number));

@@ -37,11 +37,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::reload;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Layer, Registry, reload};
 
 pub use tally::LogMetrics;
 pub use target::LogControl;
@@ -205,6 +207,34 @@ impl LogBuilder {
     /// [`LogError::Open`] or [`LogError::Write`] if the file cannot be used, [`LogError::AlreadyStarted`] if the program has a
     /// log.
     pub fn start(self) -> Result<Log, LogError> {
+        let (lines, filter, log) = self.prepare()?;
+        // The filter is below the layer, so that `tracing` knows the highest level and skips all lines above it.
+        let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+        set_global_default(subscriber).map_err(|_| LogError::AlreadyStarted)?;
+        Ok(log)
+    }
+
+    /// Starts the log of the whole program beside another layer, such as an export of spans, which has a filter of its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(
+        self,
+        layer: impl Layer<Registry> + Send + Sync + 'static,
+    ) -> Result<Log, LogError> {
+        let (lines, filter, log) = self.prepare()?;
+        // A list has the highest level of its layers. `and_then` would have that of the log alone.
+        let both = vec![layer.boxed(), lines.with_filter(filter).boxed()];
+        let subscriber = tracing_subscriber::registry().with(both);
+        set_global_default(subscriber).map_err(|_| LogError::AlreadyStarted)?;
+        Ok(log)
+    }
+
+    /// Opens the log. Returns the layer that writes its lines, and the filter for that layer.
+    fn prepare<S>(self) -> Result<Prepared<S>, LogError>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
         let ansi = self.file.is_none()
             && io::stderr().is_terminal()
             && std::env::var_os("NO_COLOR").is_none();
@@ -213,20 +243,17 @@ impl LogBuilder {
         // `tracing` keeps the filter's answer for each place that logs, and asks again only after a change.
         let (filter, handle) = reload::Layer::new(filter);
         log.control().set_handle(handle);
-        let layer = tracing_subscriber::fmt::layer()
+        let lines = tracing_subscriber::fmt::layer()
             .with_writer(writer)
             .with_ansi(ansi)
             .with_target(false)
             // A report of a failed write would go to the stream that failed, and panic.
             .log_internal_errors(false);
-        // The filter is below the layer, so that `tracing` knows the highest level and skips all lines above it.
-        let filtered = tracing_subscriber::registry().with(filter);
-        let started = match format {
-            LogFormat::Text => set_global_default(filtered.with(layer)),
-            LogFormat::Json => set_global_default(filtered.with(layer.json())),
+        let lines = match format {
+            LogFormat::Text => lines.boxed(),
+            LogFormat::Json => lines.json().boxed(),
         };
-        started.map_err(|_| LogError::AlreadyStarted)?;
-        Ok(log)
+        Ok((lines, filter, log))
     }
 
     /// Opens the log's target for a custom subscriber, which chooses the filter and the colours. [`LogWriter`] has an example.
@@ -272,6 +299,13 @@ impl LogBuilder {
         )
     }
 }
+
+/// The layer that writes the lines, the filter for it, and the log.
+type Prepared<S> = (
+    Box<dyn Layer<S> + Send + Sync>,
+    reload::Layer<Targets, Registry>,
+    Log,
+);
 
 fn parse_filter(filter: &str) -> Result<Targets, LogError> {
     // An item without characters would be a target that every line has.

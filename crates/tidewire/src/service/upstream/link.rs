@@ -19,7 +19,7 @@ use crate::mailbox::LaneMessage;
 use crate::observe::QuietLog;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
-use crate::tls::{Connector, HTTP};
+use crate::tls::{Connector, protocol};
 use crate::websocket::WebSocketConnector;
 
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
@@ -98,14 +98,9 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(upstream: &Upstream, codec: &AnyCodec) -> Self {
         let websocket = WebSocketConnector::new(&upstream.0.address, codec);
-        let protocol = if websocket.is_some() {
-            HTTP
-        } else {
-            codec.name()
-        };
         let tls = upstream.0.terms.tls.as_ref();
         Self {
-            tls: tls.map(|tls| tls.with_protocol(protocol)),
+            tls: tls.map(|tls| tls.with_protocol(protocol(websocket.is_some(), codec))),
             websocket,
             token: None,
             upstream: upstream.clone(),

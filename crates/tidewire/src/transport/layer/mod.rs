@@ -240,11 +240,12 @@ impl Transport for LayeredStream {
                 flushed => flushed?,
             }
             if self.stack.is_ready() {
+                self.stack.shrink();
                 return Ok(true);
             }
-            if self.stack.has_paged() {
+            if self.stack.has_served_page() {
                 let _ = self.shutdown_write();
-                return Err(failure(LayerError::Paged));
+                return Err(failure(LayerError::PageServed));
             }
             if self.stack.has_ended() {
                 return Err(ErrorKind::ConnectionReset.into());

@@ -74,6 +74,15 @@ fn websocket() -> (LayeredStream, LayeredStream) {
     (near, far)
 }
 
+/// The bug: the answer to the handshake is so short that its buffer was kept, 160 bytes of each idle session.
+#[test]
+fn a_websocket_keeps_no_buffer_of_its_handshake() {
+    let (near, far) = websocket();
+    for end in [near, far] {
+        assert_eq!(end.memory_bytes(), size_of::<WebSocketLayer>());
+    }
+}
+
 #[test]
 fn a_socket_that_takes_little_holds_a_bounded_output_and_loses_nothing() {
     assert_bounded_and_whole(secured());

@@ -275,7 +275,11 @@ fn percentiles_are_visible_under_one_name_for_each_latency() {
             .filter_map(|row| row.first_element_child())
             .map(text)
             .collect();
-        assert_eq!(names, ["scheduled", "service", "send lag", "write"], "{id}");
+        assert_eq!(
+            names,
+            ["scheduled", "across", "service", "send lag", "write"],
+            "{id}"
+        );
         let meanings = text(table.next_sibling_element().unwrap());
         for name in names {
             assert!(meanings.contains(&format!("{name}: ")), "{meanings}");
@@ -285,6 +289,20 @@ fn percentiles_are_visible_under_one_name_for_each_latency() {
         for other in ["end to end", "write call", "of the client"] {
             assert!(!page.contains(other), "{other}");
         }
+    }
+}
+
+#[test]
+fn a_cluster_has_its_processes_faults_and_causes_of_losses() {
+    let page = sample::open().to_html();
+    let step = text(by_id(&parse(&page), "step-3"));
+    for told in [
+        "from one node to another p50",
+        "node 1: 5.50 s of processor time",
+        "6.0 s: restart node 1, done after 0.25 s",
+        "690 announced by the server as a gap, 10 while the receiver had no connection",
+    ] {
+        assert!(step.contains(told), "{told:?} in {step}");
     }
 }
 

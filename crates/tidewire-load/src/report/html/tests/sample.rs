@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use crate::format::utc;
 use crate::report::{
-    Cost, Distribution, Environment, LATENCY_KIND_END_TO_END, LaneCost, ReceiverFigures, Report,
-    RunFigures, Second, SloReport, SlowReceivers, StepDetail, StepReport, StepTimes, Verdict,
-    Window, WorkCounts, Workload,
+    Cost, Distribution, Environment, FaultFigures, LATENCY_KIND_END_TO_END, LaneCost, Losses,
+    ProcessFigures, ReceiverFigures, Report, RunFigures, Second, SloReport, SlowReceivers,
+    StepDetail, StepReport, StepTimes, Verdict, Window, WorkCounts, Workload,
 };
 use crate::scenario::{Step, ThinkTime};
 use crate::slo::Slo;
@@ -62,6 +62,21 @@ pub(super) fn open() -> Report {
         lost: 10,
         unconfirmed: 0,
         disconnected: 1,
+    });
+    detail.processes = vec![ProcessFigures {
+        name: "node 1".to_owned(),
+        cpu_secs: Some(5.5),
+        rss_bytes_max: Some(12 << 20),
+    }];
+    detail.faults = vec![FaultFigures {
+        at_secs: 6.0,
+        took_secs: 0.25,
+        what: "restart node 1".to_owned(),
+    }];
+    detail.losses = Some(Losses {
+        told: 690,
+        away: 10,
+        ..Losses::default()
     });
     detail.series = (1..=3).flat_map(seconds).collect();
     detail.runs = (1..=3).map(|run| run_figures(run, detail)).collect();
@@ -137,6 +152,7 @@ fn detail(step: &Step, rate: f64, scale_ms: f64) -> StepDetail {
         },
         times: StepTimes {
             scheduled: Distribution::of(&histogram(scale_ms), 0),
+            across: Some(Distribution::of(&histogram(scale_ms * 1.5), 0)),
             service: Some(Distribution::of(&histogram(scale_ms / 3.0), 0)),
             send_lag: Distribution::of(&histogram(0.01), 0),
             client_lag: None,
@@ -172,6 +188,9 @@ fn detail(step: &Step, rate: f64, scale_ms: f64) -> StepDetail {
         worst_receivers: Vec::new(),
         slow_receivers: None,
         fan_out_share: None,
+        processes: Vec::new(),
+        faults: Vec::new(),
+        losses: None,
         runs: Vec::new(),
     }
 }
@@ -211,6 +230,7 @@ fn seconds(run: u32) -> Vec<Second> {
             send_lag_p99_ms: Some(0.01),
             client_cpu_pct: None,
             server_cpu_pct: None,
+            connected: vec![250, if index == 6 { 0 } else { 250 }],
             heat: vec![
                 (0.1, 10),
                 (0.1 * 10_f64.powf(0.1), 800),

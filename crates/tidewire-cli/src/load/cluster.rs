@@ -1,0 +1,327 @@
+//! The processes that are started for a run: one server, or the nodes of a cluster and the broker between them.
+//!
+//! A process keeps its name and its address when it is killed and started again, and its account goes on.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rustix::process::Signal;
+use tidewire::Endpoint;
+use tidewire_load::lane_account::LaneAccount;
+use tidewire_load::process::ProcessSample;
+use tidewire_load::run::ServerProcess;
+use tidewire_load::scenario::{BACKPLANE_NAME, FaultAction, node_name};
+
+use super::child::{Running, ServerOptions, lock};
+use crate::failure::Failure;
+
+/// The servers of a run. Dropping it kills what still runs.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    /// The nodes, and behind them the broker, if it is ours.
+    members: Vec<Arc<Member>>,
+}
+
+impl Cluster {
+    /// Starts a server for each of these settings, and before them a broker, if `backplane` asks for one or names one.
+    pub(crate) fn start(
+        servers: Vec<ServerOptions>,
+        backplane: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let mut cluster = Self::default();
+        let mut flags = Vec::new();
+        let mut broker = None;
+        if let Some(backplane) = backplane {
+            let mut address = backplane.to_owned();
+            if backplane == BACKPLANE_NAME {
+                let program = Program::Nats(nats_server()?, 0);
+                let member = Member::start(BACKPLANE_NAME.to_owned(), program)?;
+                address = member.address();
+                broker = Some(Arc::new(member));
+            }
+            // Runs that share a broker must not meet.
+            let prefix = format!("load-{:08x}", fastrand::u32(..));
+            flags = ["--backplane", &address, "--backplane-prefix", &prefix]
+                .map(str::to_owned)
+                .into();
+        }
+        for (number, mut options) in (1..).zip(servers) {
+            options.flags.clone_from(&flags);
+            if backplane.is_some() {
+                options
+                    .flags
+                    .extend(["--node".to_owned(), format!("node-{number}")]);
+            }
+            let member = Member::start(node_name(number), Program::Server(options))?;
+            cluster.members.push(Arc::new(member));
+        }
+        cluster.members.extend(broker);
+        Ok(cluster)
+    }
+
+    /// The addresses of the servers.
+    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Endpoint>> {
+        let servers = self.members.iter().filter(|it| it.name != BACKPLANE_NAME);
+        let addresses = servers.map(|server| server.address());
+        let resolve = |address: String| Ok(address.parse::<tidewire::Address>()?.resolve()?);
+        addresses.map(resolve).collect()
+    }
+
+    /// All of them.
+    pub(crate) fn processes(&self) -> Vec<Arc<dyn ServerProcess>> {
+        let members = self.members.iter().cloned();
+        members
+            .map(|member| member as Arc<dyn ServerProcess>)
+            .collect()
+    }
+
+    /// Lets all of them end, the nodes before their broker.
+    pub(crate) fn stop(self) {
+        let is_broker = |member: &Arc<Member>| member.name == BACKPLANE_NAME;
+        let (brokers, nodes): (Vec<_>, Vec<_>) = self.members.into_iter().partition(is_broker);
+        for members in [nodes, brokers] {
+            let running = members
+                .iter()
+                .filter_map(|it| lock(&it.state).running.take());
+            let running: Vec<Running> = running.collect();
+            running.iter().for_each(Running::close);
+            running.into_iter().for_each(Running::wait);
+        }
+    }
+}
+
+/// A process with a name.
+#[derive(Debug)]
+struct Member {
+    name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The program, with the address that it got at its first start.
+    program: Program,
+    running: Option<Running>,
+    /// The use of the processes that have ended.
+    ended: ProcessSample,
+    /// How often it was started again.
+    restarts: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Program {
+    Server(ServerOptions),
+    /// nats-server and its port.
+    Nats(PathBuf, u16),
+}
+
+impl Program {
+    fn start(&self) -> anyhow::Result<Running> {
+        match self {
+            Self::Server(options) => Running::server(options),
+            Self::Nats(program, port) => Running::nats(program, *port),
+        }
+    }
+
+    /// Lets later starts use the same address.
+    fn stay_at(&mut self, address: &str) {
+        match self {
+            Self::Server(options) => address.clone_into(&mut options.bind),
+            Self::Nats(_, port) => {
+                let text = address.rsplit_once(':').map(|(_, port)| port);
+                *port = text.and_then(|port| port.parse().ok()).unwrap_or(*port);
+            }
+        }
+    }
+}
+
+impl Member {
+    fn start(name: String, mut program: Program) -> anyhow::Result<Self> {
+        let running = program.start()?;
+        program.stay_at(running.address());
+        let state = State {
+            program,
+            running: Some(running),
+            ended: ProcessSample::default(),
+            restarts: 0,
+        };
+        Ok(Self {
+            name,
+            state: Mutex::new(state),
+        })
+    }
+
+    fn address(&self) -> String {
+        let state = lock(&self.state);
+        let address = state.running.as_ref().map(Running::address);
+        address.unwrap_or_default().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), String> {
+        let state = lock(&self.state);
+        let running = state.running.as_ref().ok_or("it does not run")?;
+        running.signal(signal).map_err(|error| error.to_string())
+    }
+}
+
+impl State {
+    fn usage(&self) -> Option<ProcessSample> {
+        match &self.running {
+            Some(running) => Some(ProcessSample::of(running.pid()).ok()?.after(&self.ended)),
+            None => Some(self.ended),
+        }
+    }
+
+    /// Kills it, and keeps its account.
+    fn kill(&mut self) {
+        self.ended = self.usage().unwrap_or(self.ended);
+        self.running = None;
+    }
+}
+
+impl ServerProcess for Member {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn usage(&self) -> Option<ProcessSample> {
+        lock(&self.state).usage()
+    }
+
+    fn lanes(&self) -> Option<LaneAccount> {
+        let line = {
+            let state = lock(&self.state);
+            if let Program::Nats(..) = state.program {
+                // It has no lanes, which counts for nothing.
+                return Some(LaneAccount {
+                    system_calls: 0,
+                    allocations: Some(0),
+                    allocated_bytes: Some(0),
+                });
+            }
+            // The lanes of the process that was replaced took their account with them.
+            state
+                .running
+                .as_ref()
+                .filter(|_| state.restarts == 0)?
+                .line()
+        };
+        lock(&line).ask()
+    }
+
+    fn inflict(&self, action: FaultAction) -> Result<(), String> {
+        match action {
+            FaultAction::Stop => self.signal(Signal::STOP),
+            FaultAction::Continue => self.signal(Signal::CONT),
+            FaultAction::Kill => {
+                let mut state = lock(&self.state);
+                state.running.as_ref().ok_or("it does not run")?;
+                state.kill();
+                Ok(())
+            }
+            FaultAction::Restart => {
+                let program = {
+                    let mut state = lock(&self.state);
+                    state.kill();
+                    state.restarts += 1;
+                    state.program.clone()
+                };
+                // The start takes a while, in which the coordinator may ask for the account.
+                let running = program.start().map_err(|error| format!("{error:#}"))?;
+                lock(&self.state).running = Some(running);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Finds nats-server.
+fn nats_server() -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(NATS_DIRECTORIES.map(PathBuf::from));
+    let mut files = directories.map(|directory| directory.join(NATS_SERVER));
+    let found = files.find(|file| file.is_file());
+    found.ok_or_else(|| {
+        let what = format!("there is no {NATS_SERVER} in the PATH, and none in {}", NATS_DIRECTORIES.join(" or "));
+        let remedy = "install it (nats.io), make it with `peers/setup nats`, or name a server with --backplane nats://HOST:PORT";
+        Failure::configuration(what, remedy).into()
+    })
+}
+
+const NATS_SERVER: &str = "nats-server";
+
+/// Where `peers/setup nats` puts it, from the top of the repository.
+const NATS_DIRECTORIES: [&str; 2] = ["peers/tools", "peers/bin"];
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A program that starts like nats-server and notes its arguments.
+    fn stand_in(directory: &std::path::Path, listening: &str) -> PathBuf {
+        let file = directory.join(NATS_SERVER);
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" >> {}\n{listening}\nexec sleep 1000\n",
+            directory.join("arguments").display()
+        );
+        fs::write(&file, script).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
+
+    fn is_gone(pid: u32) -> bool {
+        !fs::exists(format!("/proc/{pid}")).unwrap()
+    }
+
+    #[test]
+    fn a_broker_keeps_its_address_and_leaves_no_process_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let listening = "echo '[1] [INF] Listening for client connections on 127.0.0.1:4333' >&2\n\
+                         echo '[1] [INF] Server is ready' >&2";
+        let program = Program::Nats(stand_in(directory.path(), listening), 0);
+        let member = Member::start(BACKPLANE_NAME.to_owned(), program).unwrap();
+        assert_eq!(member.address(), "nats://127.0.0.1:4333");
+        let pid = |member: &Member| lock(&member.state).running.as_ref().unwrap().pid();
+        let first = pid(&member);
+        assert!(member.usage().is_some() && member.lanes().is_some());
+        member.inflict(FaultAction::Stop).unwrap();
+        member.inflict(FaultAction::Kill).unwrap();
+        assert!(is_gone(first));
+        assert_eq!(
+            member.inflict(FaultAction::Continue),
+            Err("it does not run".to_owned())
+        );
+        assert_eq!(
+            member.inflict(FaultAction::Kill),
+            Err("it does not run".to_owned())
+        );
+        assert!(member.usage().is_some(), "the account goes on");
+        member.inflict(FaultAction::Restart).unwrap();
+        let second = pid(&member);
+        assert_ne!(first, second);
+        let cluster = Cluster {
+            members: vec![Arc::new(member)],
+        };
+        cluster.stop();
+        assert!(is_gone(second));
+        let arguments = fs::read_to_string(directory.path().join("arguments")).unwrap();
+        let expected = ["-1", "4333"].map(|port| format!("--addr 127.0.0.1 --port {port}"));
+        assert_eq!(arguments.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_broker_that_does_not_start_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let listening = "echo 'the port is in use' >&2; exit 1";
+        let error = Running::nats(&stand_in(directory.path(), listening), 0).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("did not start: the port is in use"),
+            "{error}"
+        );
+    }
+}

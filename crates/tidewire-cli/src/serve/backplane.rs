@@ -1,0 +1,110 @@
+//! The flags of a server that is a node of a cluster.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueEnum};
+use tidewire::ServerBuilder;
+use tidewire::backplane::{NodeSettings, WhenCutOff};
+use tidewire_nats::Nats;
+
+use super::kept::Kept;
+use crate::failure::Failure;
+
+/// The flags of a node.
+#[derive(Debug, Args)]
+pub(super) struct BackplaneArguments {
+    /// Share rooms and topics with other servers over the NATS at this address, nats://HOST:PORT or tls://HOST:PORT, with
+    /// USER:PASSWORD@ or TOKEN@ in front of the host. Use the variable to hide a password from other users of this machine
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEWIRE_BACKPLANE",
+        hide_env_values = true
+    )]
+    backplane: Option<String>,
+
+    /// The id of this server among those of the cluster, of letters, digits, - and _ [default: a random one]
+    #[arg(long, value_name = "ID")]
+    node: Option<String>,
+
+    /// The prefix of all subjects in NATS. Servers with another prefix are another cluster
+    #[arg(long, value_name = "PREFIX", default_value = "tidewire")]
+    backplane_prefix: String,
+
+    /// The file with the credentials for NATS, as nsc writes it
+    #[arg(long, value_name = "FILE")]
+    backplane_credentials: Option<PathBuf>,
+
+    /// The file with the certificates of the authorities that NATS is trusted by, in PEM [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    backplane_ca: Option<PathBuf>,
+
+    /// Wait at the start until NATS can be reached, instead of failing
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    backplane_wait: bool,
+
+    /// While NATS is gone: local delivers messages to the clients of this server only, fail refuses them
+    #[arg(long, value_name = "POLICY", value_enum, default_value = "local")]
+    backplane_cut_off: CutOff,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CutOff {
+    Local,
+    Fail,
+}
+
+impl BackplaneArguments {
+    /// Refuses a history in a cluster.
+    pub(super) fn check_history(&self, kept: &[Kept]) -> Result<(), Failure> {
+        if self.backplane.is_none() || kept.is_empty() {
+            return Ok(());
+        }
+        let what =
+            "a node of a cluster keeps no history, because it would have only its own messages"
+                .to_owned();
+        let remedy = "leave out --history or --backplane";
+        Err(Failure::configuration(what, remedy))
+    }
+
+    /// Makes the server a node, if there is a backplane.
+    pub(super) fn join(&self, builder: ServerBuilder) -> anyhow::Result<ServerBuilder> {
+        let Some(address) = &self.backplane else {
+            if let Some(node) = &self.node {
+                let what = format!("the node {node} has no other nodes");
+                let remedy = "add --backplane nats://HOST:PORT, or leave --node out";
+                return Err(Failure::configuration(what, remedy).into());
+            }
+            return Ok(builder);
+        };
+        let wrong = |error: &dyn std::fmt::Display, remedy: &'static str| {
+            Failure::configuration(error.to_string(), remedy)
+        };
+        let nats = Nats::new(address).map_err(|error| wrong(&error, "correct --backplane"))?;
+        let nats = nats
+            .prefix(&self.backplane_prefix)
+            .map_err(|error| wrong(&error, "correct --backplane-prefix"))?;
+        let mut nats = nats.wait_at_start(self.backplane_wait);
+        if let Some(path) = &self.backplane_credentials {
+            nats = nats.credentials_file(path);
+        }
+        if let Some(path) = &self.backplane_ca {
+            nats = nats.authority_file(path);
+        }
+        let random = || format!("n-{:016x}", fastrand::u64(..));
+        let id = self.node.clone().unwrap_or_else(random);
+        let mut settings =
+            NodeSettings::new(&id).map_err(|error| wrong(&error, "correct --node"))?;
+        settings.when_cut_off = match self.backplane_cut_off {
+            CutOff::Local => WhenCutOff::Local,
+            CutOff::Fail => WhenCutOff::Fail,
+        };
+        tracing::info!(node = id, "sharing rooms and topics with other servers");
+        Ok(builder.backplane(nats, settings))
+    }
+}

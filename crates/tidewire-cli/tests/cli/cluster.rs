@@ -1,0 +1,242 @@
+//! Load tests of several servers: processes that start, die, come back, and end with the run, however that ends.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::process::{Process, command};
+
+/// Writes a scenario of one step, and returns its path.
+fn scenario(directory: &Path, lines: &str) -> String {
+    let path = directory.join("cluster.toml");
+    let head = "version = 2\ntarget = \"tcp://127.0.0.1:0\"\nnodes = 2\n[[steps]]\nname = \"tiny\"\n\
+                concurrency = 4\nwarmup_secs = 0\nthink_time_ms = [2, 6]\n";
+    let guard = "[guard]\non_violation = \"warn\"\n";
+    std::fs::write(&path, format!("{head}{lines}{guard}")).unwrap();
+    path.display().to_string()
+}
+
+/// Whether something listens at this address.
+fn is_up(address: &str) -> bool {
+    TcpStream::connect(address.trim_start_matches("tcp://")).is_ok()
+}
+
+/// Starts a run that would take an hour, and returns the addresses and process ids of its two servers.
+fn start_long_run(directory: &Path, lines: &str) -> (Process, Vec<String>, Vec<u32>) {
+    let file = scenario(directory, &format!("duration_secs = 3600\n{lines}"));
+    let out = directory.join("report").display().to_string();
+    let mut run = Process::start(&["load", &file, "--plain", "--out", &out]);
+    let line = run.expect("load test of ");
+    let (_, targets) = line.split_once("load test of ").unwrap();
+    let (targets, _) = targets.split_once(": 1 step").unwrap();
+    let addresses: Vec<String> = targets.split(", ").map(str::to_owned).collect();
+    assert_eq!(addresses.len(), 2, "{line}");
+    run.expect(" sent ");
+    let threads = std::fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
+    let mut pids: Vec<u32> = Vec::new();
+    for thread in threads {
+        let file = thread.unwrap().path().join("children");
+        // A thread may have ended meanwhile.
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        pids.extend(
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    (run, addresses, pids)
+}
+
+fn wait_until(fact: impl Fn() -> bool) {
+    while !fact() {
+        std::thread::yield_now();
+    }
+}
+
+fn state_of(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn nodes_are_processes_of_their_own_that_come_back_and_end_with_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let faults = "pattern = \"pubsub\"\nduration_secs = 2\ndrain_ms = 500\n\
+                  faults = [{ at_secs = 0.3, kill = \"node 2\" }, { at_secs = 0.6, restart = \"node 2\" }, \
+                  { at_secs = 0.9, stop = \"node 1\" }, { at_secs = 1.2, continue = \"node 1\" }]\n";
+    let file = scenario(directory.path(), faults);
+    let out = directory.path().join("report");
+    let output = command(&["load", &file, "--plain", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    // Without a broker each node has its own topics, so what goes from one to the other is lost, and no fault explains it.
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report = std::fs::read(out.join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let (step, detail) = (&report["steps"][0], &report["steps"][0]["detail"]);
+    let names = |key: &str, name: &str| -> Vec<String> {
+        let rows = detail[key].as_array().unwrap().iter();
+        rows.map(|row| row[name].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names("processes", "name"), ["node 1", "node 2"]);
+    let faults = [
+        "kill node 2",
+        "restart node 2",
+        "stop node 1",
+        "continue node 1",
+    ];
+    assert_eq!(names("faults", "what"), faults);
+    let problems = step["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let losses = detail["losses"].as_object().unwrap();
+    let sum: u64 = losses.values().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(Some(sum), step["lost"].as_u64(), "{losses:?}");
+    assert!(losses["unexplained"].as_u64() > Some(0) && detail["times"]["across"].is_null());
+    assert!(step["total_received"].as_u64() > Some(0), "{step}");
+    assert!(text.contains("kill node 2, done after"), "{text}");
+    for address in report["target_server"].as_str().unwrap().split(", ") {
+        assert!(!is_up(address), "{address} still has a server");
+    }
+}
+
+#[test]
+fn the_servers_end_when_the_load_test_is_killed_even_those_that_are_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run, addresses, pids) = start_long_run(directory.path(), "");
+    assert!(addresses.iter().all(|address| is_up(address)));
+    kill_process(Pid::from_raw(pids[1] as i32).unwrap(), Signal::STOP).unwrap();
+    wait_until(|| state_of(pids[1]) == Some('T'));
+    run.kill();
+    wait_until(|| {
+        pids.iter()
+            .all(|pid| matches!(state_of(*pid), None | Some('Z')))
+    });
+    assert!(!addresses.iter().any(|address| is_up(address)));
+}
+
+#[test]
+fn an_interrupted_run_ends_its_servers_and_reports() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run, addresses, pids) = start_long_run(directory.path(), "drain_ms = 100\n");
+    run.signal(Signal::INT);
+    let ended = run.wait();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.text());
+    assert!(directory.path().join("report/report.json").exists());
+    assert!(!addresses.iter().any(|address| is_up(address)));
+    assert!(pids.iter().all(|pid| state_of(*pid).is_none()));
+}
+
+#[test]
+fn a_running_cluster_is_named_by_a_target_for_each_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = "duration_secs = 0.5\n";
+    let file = scenario(directory.path(), lines);
+    let out = directory.path().join("report");
+    // One server with two addresses: what goes from one to the other arrives.
+    let mut server = Process::start(&[
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:0",
+        "--bind",
+        "tcp://127.0.0.1:0",
+    ]);
+    let addresses = [(); 2].map(|()| {
+        let line = server.expect("listening on ");
+        line.trim_start_matches("listening on ").to_owned()
+    });
+    let [first, second] = &addresses;
+    let targets = ["--target", first, "--target", second];
+    let run = |more: &[&str]| {
+        let mut command = command(&["load", &file, "--plain", "--out"]);
+        command.arg(&out).args(targets).args(more).output().unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = std::fs::read(out.join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["target_server"], addresses.join(", "));
+    let times = &report["steps"][0]["detail"]["times"];
+    let count = |name: &str| times[name]["histogram"]["count"].as_u64().unwrap();
+    assert_eq!(count("across") * 3, count("scheduled") * 2);
+    let output = run(&["--target", "tls://127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--server-name"));
+    for (flags, told) in [
+        (&["--nodes", "2"][..], "are for servers that are started"),
+        (
+            &["--serve", "--nodes", "3"],
+            "3 servers cannot listen at 2 addresses",
+        ),
+    ] {
+        let output = run(flags);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(told), "{text}");
+    }
+}
+
+/// The `PATH` of this process, with nats-server in it; nothing if there is none.
+fn path_with_nats() -> Option<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers/tools");
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).chain([tools]).collect();
+    if directories
+        .iter()
+        .any(|it| it.join("nats-server").is_file())
+    {
+        return std::env::join_paths(directories).ok();
+    }
+    let reason = "skipped: there is no nats-server; `peers/setup nats` makes one";
+    // A test that cannot say so is skipped all the same.
+    let _ = writeln!(std::io::stderr(), "{reason}");
+    None
+}
+
+#[test]
+fn a_cluster_loses_nothing_and_with_faults_nothing_without_a_cause() {
+    let Some(path) = path_with_nats() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("report");
+    let run = |lines: &str| {
+        let file = scenario(directory.path(), lines);
+        let mut command = command(&["load", &file, "--plain", "--backplane", "nats", "--out"]);
+        let output = command.arg(&out).env("PATH", &path).output().unwrap();
+        let report = std::fs::read(out.join("report.json"));
+        let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        (output, report["steps"][0].clone())
+    };
+    let (output, step) = run("duration_secs = 1\n");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(step["total_received"], step["expected_received"]);
+    let times = &step["detail"]["times"];
+    let count = |name: &str| times[name]["histogram"]["count"].as_u64().unwrap();
+    assert_eq!(count("across") * 3, count("scheduled") * 2);
+    let names: Vec<&Value> = step["detail"]["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| &process["name"])
+        .collect();
+    assert_eq!(names, ["node 1", "node 2", "nats"]);
+
+    let (output, step) = run(
+        "duration_secs = 5\ndrain_ms = 3000\nfaults = [{ at_secs = 0.5, kill = \"node 2\" }, \
+         { at_secs = 1, restart = \"node 2\" }, { at_secs = 2, kill = \"nats\" }, { at_secs = 2.5, restart = \"nats\" }]\n",
+    );
+    let losses = &step["detail"]["losses"];
+    let causes = losses.as_object().unwrap().values();
+    let sum: u64 = causes.map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(Some(sum), step["lost"].as_u64(), "{step}");
+    assert_eq!(losses["unexplained"], 0, "{step}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}

@@ -1,0 +1,80 @@
+//! Agents that lose their connection on purpose, in a step with faults, and come back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidewire::{CloseReason, Context};
+
+use super::Agents;
+use super::login::explain;
+use crate::ledger::Absence;
+
+impl Agents {
+    /// Whether an agent that has lost its connection gets another one.
+    pub(super) fn comes_back(&self) -> bool {
+        self.plan.sent_counts.is_some() && !self.is_slow
+    }
+
+    /// Whether this is an agent that was logged in before and is not again.
+    pub(super) fn is_returning(&self, place: usize) -> bool {
+        self.agents[place].logged_in && !self.agents[place].alive
+    }
+
+    /// Notes the end of a connection, and tries to get another one in a moment.
+    pub(super) fn leave(&mut self, place: usize, reason: CloseReason) {
+        let sent = self.sent_counts();
+        let agent = &mut self.agents[place];
+        if std::mem::replace(&mut agent.alive, false) {
+            self.link.connected[agent.node].fetch_sub(1, Ordering::Relaxed);
+            agent.absences.push(Absence {
+                own_sent: agent.sent,
+                at_end: sent,
+                at_return: None,
+            });
+            self.link.disconnects.add(1);
+            self.result.disconnects.push(reason);
+        }
+        self.try_again(place);
+    }
+
+    pub(super) fn try_again(&mut self, place: usize) {
+        let at_ns = self.plan.clock.now_ns() + RETURN_PAUSE_NS;
+        self.returning.push_back((at_ns, place));
+    }
+
+    /// Connects those whose pause is over.
+    pub(super) fn connect_returning(&mut self, cx: &mut Context<'_>) {
+        while let Some((at_ns, place)) = self.returning.front().copied()
+            && at_ns <= self.plan.clock.now_ns()
+            && !self.finished
+        {
+            self.returning.pop_front();
+            if let Err(failure) = self.connect(cx, place) {
+                self.note_failure(|| explain(&failure));
+                self.try_again(place);
+            }
+        }
+    }
+
+    /// Notes that an agent is where it was before.
+    pub(super) fn come_back(&mut self, place: usize, room: u16) {
+        let sent = self.sent_counts();
+        let agent = &mut self.agents[place];
+        agent.alive = true;
+        agent.room = room;
+        if let Some(absence) = agent.absences.last_mut() {
+            absence.at_return = Some(sent);
+        }
+        self.link.connected[agent.node].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many messages every agent has sent up to now.
+    fn sent_counts(&self) -> Box<[u64]> {
+        let counts = self.plan.sent_counts.as_deref().unwrap_or_default();
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        counts.iter().map(now).collect()
+    }
+}
+
+/// Between the end of a connection, or a failed attempt, and the next attempt: short beside the start of a server, and long
+/// enough that thousands of agents do not occupy the machine with attempts.
+const RETURN_PAUSE_NS: u64 = 250_000_000;

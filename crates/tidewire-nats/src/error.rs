@@ -1,0 +1,60 @@
+//! The reasons why NATS cannot be used.
+
+use std::io;
+use std::path::PathBuf;
+
+use async_nats::ConnectError;
+use thiserror::Error;
+
+/// NATS cannot be used. An error of [`Nats`](crate::Nats), and the cause of `BackplaneError::Engine` when a server starts.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NatsError {
+    /// The text is no address of NATS.
+    #[error("not an address of NATS: {0} (write it as nats://HOST:PORT or tls://HOST:PORT)")]
+    Address(io::Error),
+    /// The prefix cannot begin a subject.
+    #[error(
+        "the prefix of subjects has 1 to 64 letters, digits, hyphens and underscores of ASCII, in parts between dots; choose another"
+    )]
+    Prefix,
+    /// The file of credentials cannot be used.
+    #[error("cannot use the credentials of NATS in {}: {source} (check the file)", path.display())]
+    Credentials {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Nothing answers there.
+    #[error("cannot reach NATS at {address}: {source} (start it, or let the server wait for it)")]
+    Unreachable {
+        /// The address, without credentials.
+        address: String,
+        /// The cause.
+        source: ConnectError,
+    },
+    /// NATS refuses the user or password, token or credentials.
+    #[error(
+        "NATS at {address} refuses the credentials: {source} (check the user of the address, or the file of credentials)"
+    )]
+    Denied {
+        /// The address, without credentials.
+        address: String,
+        /// The cause.
+        source: ConnectError,
+    },
+    /// TLS to NATS failed.
+    #[error(
+        "cannot encrypt the connection to NATS at {address}: {source} (check tls://, and the file of its authority)"
+    )]
+    Tls {
+        /// The address, without credentials.
+        address: String,
+        /// The cause.
+        source: ConnectError,
+    },
+    /// The client of NATS cannot start.
+    #[error("cannot start the client of NATS: {0}")]
+    Io(#[from] io::Error),
+}

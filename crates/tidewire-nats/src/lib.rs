@@ -1,0 +1,33 @@
+//! Rooms and topics of Tidewire over several servers: a backplane on [NATS](https://nats.io).
+//!
+//! Servers with the same NATS and the same prefix are one cluster. A message crosses NATS once for each node that has members or
+//! subscribers for it, whatever their number. `tidewire::backplane` has the contract, and does everything that is not about NATS:
+//! gaps, presence, heartbeats.
+//!
+//! ```no_run
+//! use tidewire::backplane::NodeSettings;
+//! use tidewire::{Chat, Server};
+//! use tidewire_nats::Nats;
+//!
+//! let server = Server::builder()
+//!     .listen("tcp://127.0.0.1:8080")?
+//!     .backplane(Nats::new("nats://127.0.0.1:4222")?, NodeSettings::new("a")?)
+//!     .start(|_| Chat::new())?;
+//! # drop(server);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The client of NATS runs on the thread of the node. Its queues are bounded. What does not fit is dropped by one side, found by
+//! the other, counted, and told as a gap.
+
+#![deny(missing_docs)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
+mod carrier;
+mod error;
+mod settings;
+mod subject;
+mod wire;
+
+pub use error::NatsError;
+pub use settings::Nats;

@@ -1,0 +1,164 @@
+//! Subjects of NATS for rooms, topics and nodes.
+//!
+//! ```text
+//! PREFIX.nodes                all nodes
+//! PREFIX.node.ID              one node
+//! PREFIX.room.NAME            a room, as one token
+//! PREFIX.topic.A.B            a topic, a token for each segment; patterns end with * or >
+//! ```
+//!
+//! A name is written byte by byte: letters, digits, hyphen and underscore of ASCII stay, every other byte becomes `=` and two
+//! hexadecimal digits. So no name has a dot, a wildcard or a space in it, none begins like another subject, and two names never
+//! have one subject.
+
+use std::fmt::Write;
+
+use tidewire::backplane::Subject;
+
+use crate::error::NatsError;
+
+/// The prefix of all subjects of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prefix(String);
+
+impl Prefix {
+    pub(crate) fn new(text: &str) -> Result<Self, NatsError> {
+        let is_part = |part: &str| !part.is_empty() && part.bytes().all(is_plain);
+        match text.len() <= PREFIX_BYTES_MAX && text.split('.').all(is_part) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(NatsError::Prefix),
+        }
+    }
+
+    /// Returns the subject in NATS.
+    pub(crate) fn subject(&self, subject: Subject<'_>) -> String {
+        let mut text = self.0.clone();
+        match subject {
+            Subject::Nodes => text.push_str(".nodes"),
+            Subject::Node(id) => {
+                text.push_str(".node.");
+                push_token(id, &mut text);
+            }
+            Subject::Room(name) => {
+                text.push_str(".room.");
+                push_token(name, &mut text);
+            }
+            Subject::Topic(topic) => {
+                text.push_str(".topic");
+                push_segments(topic, &mut text);
+            }
+            Subject::Pattern(pattern) => {
+                text.push_str(".topic");
+                let (segments, last) = match pattern.rsplit_once('.') {
+                    Some((segments, last)) => (segments, last),
+                    None => ("", pattern),
+                };
+                match last {
+                    "*" | ">" => {
+                        if !segments.is_empty() {
+                            push_segments(segments, &mut text);
+                        }
+                        text.push('.');
+                        text.push_str(last);
+                    }
+                    _ => push_segments(pattern, &mut text),
+                }
+            }
+        }
+        text
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("tidewire".to_owned())
+    }
+}
+
+fn push_segments(topic: &str, out: &mut String) {
+    for segment in topic.split('.') {
+        out.push('.');
+        push_token(segment, out);
+    }
+}
+
+fn push_token(name: &str, out: &mut String) {
+    if name.is_empty() {
+        // No name is empty; an empty token would be no subject.
+        out.push('=');
+    }
+    for byte in name.bytes() {
+        if is_plain(byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "={byte:02X}");
+        }
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+/// Most bytes of a prefix.
+const PREFIX_BYTES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn subject(subject: Subject<'_>) -> String {
+        Prefix::default().subject(subject)
+    }
+
+    #[test]
+    fn subjects_have_the_form_that_the_module_describes() {
+        let cases = [
+            (Subject::Nodes, "tidewire.nodes"),
+            (Subject::Node("a-1"), "tidewire.node.a-1"),
+            (Subject::Room("lobby"), "tidewire.room.lobby"),
+            (Subject::Room("a.b >*"), "tidewire.room.a=2Eb=20=3E=2A"),
+            (Subject::Room("über"), "tidewire.room.=C3=BCber"),
+            (Subject::Topic("price.eur"), "tidewire.topic.price.eur"),
+            (Subject::Topic("a b.c"), "tidewire.topic.a=20b.c"),
+            (Subject::Pattern("price.*"), "tidewire.topic.price.*"),
+            (Subject::Pattern("price.>"), "tidewire.topic.price.>"),
+            (Subject::Pattern(">"), "tidewire.topic.>"),
+            (Subject::Pattern("*"), "tidewire.topic.*"),
+            (Subject::Pattern("price.eur"), "tidewire.topic.price.eur"),
+        ];
+        for (of, text) in cases {
+            assert_eq!(subject(of), text);
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_one_or_several_tokens() {
+        for (text, is_valid) in [
+            ("tidewire", true),
+            ("prod.chat-1", true),
+            ("", false),
+            ("a..b", false),
+            ("a.*", false),
+            ("a b", false),
+            (">", false),
+        ] {
+            assert_eq!(Prefix::new(text).is_ok(), is_valid, "{text}");
+        }
+        assert!(Prefix::new(&"p".repeat(65)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_breaks_out_of_its_token(name in ".*", other in ".*") {
+            let text = subject(Subject::Room(&name));
+            let token = text.strip_prefix("tidewire.room.").unwrap();
+            prop_assert!(!token.is_empty());
+            prop_assert!(token.bytes().all(|byte| is_plain(byte) || byte == b'='));
+            prop_assert_eq!(name == other, text == subject(Subject::Room(&other)));
+        }
+    }
+}

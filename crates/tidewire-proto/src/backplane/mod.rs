@@ -1,0 +1,392 @@
+//! The packets that nodes of a cluster send each other over a backplane.
+//!
+//! A node is a server that shares rooms and topics with others. Problem: the engine that carries packets between nodes may drop
+//! them, and no node may hide that from its clients. Approach: every packet of a room or topic names the node that sent it, the
+//! run of that node (its epoch), and its place in the *stream* of this node for this room or topic. A stream counts messages, so
+//! a receiver knows exactly how many it has missed; [`sequence`] has both sides. Rejected: headers of the engine, because not
+//! every engine has some, and because a decoder of our own is fuzzed.
+//!
+//! ```text
+//! packet   "TB" · u8 version 1 · u8 content · u64 epoch · u8 length, node · content
+//! alive    u8 flags · u64 beat
+//! stream   u8 kind (0 room, 1 topic) · u16 length, name · u64 start · u64 message · u64 change · entries to the end
+//! whisper  u16 length, room · u32 target · entry (said)
+//! entry    u8 type · u32 member · u8 length, name · u32 length, payload        said, by a member of a room
+//!                  · u32 length, payload                                       published, to a topic
+//!                  · u32 member · u8 length, name                              joined
+//!                  · u32 member                                                left
+//!                  · u8 flags · u32 count · the listed members: u32 member · u8 length, name   here
+//! ```
+//!
+//! Numbers are little-endian. Names come from peers of other nodes, so users of this module check them again.
+
+pub mod entry;
+pub mod sequence;
+
+use thiserror::Error;
+
+use crate::body::Reader;
+use crate::message::MemberId;
+pub use entry::{Entries, Entry, Here};
+
+/// A packet of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// The id of the node that sent the packet.
+    pub node: &'a str,
+    /// The run of that node. It changes when the node starts again.
+    pub epoch: u64,
+    /// The content.
+    pub content: Content<'a>,
+}
+
+/// The content of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// The node lives.
+    Alive {
+        /// Bits such as [`ALIVE_ASKS`].
+        flags: u8,
+        /// Counts the heartbeats of the node.
+        beat: u64,
+    },
+    /// News of a room or topic.
+    Stream(StreamPacket<'a>),
+    /// A message for one member of a room.
+    Whisper {
+        /// The name of the room.
+        room: &'a str,
+        /// The member's number at its own node.
+        target: MemberId,
+        /// The message. It is an [`Entry::Said`].
+        said: Entry<'a>,
+    },
+}
+
+/// News of a room or topic, in the order of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPacket<'a> {
+    /// A room or a topic.
+    pub kind: StreamKind,
+    /// The name of the room or topic.
+    pub name: &'a str,
+    /// The place of the first entry.
+    pub place: Place,
+    /// The entries. A packet without entries only tells the place.
+    pub entries: Entries<'a>,
+}
+
+/// The two kinds of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StreamKind {
+    /// The stream of a room.
+    Room,
+    /// The stream of a topic.
+    Topic,
+}
+
+/// A place in the stream of a node for one room or topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the stream. A node that forgot a stream begins a new one, with another number.
+    pub start: u64,
+    /// Messages before this place.
+    pub message: u64,
+    /// Changes of presence before this place.
+    pub change: u64,
+}
+
+/// The node asks the others to tell their rooms and places: it is new, or was cut off.
+pub const ALIVE_ASKS: u8 = 1;
+
+/// The node ends. All its members leave.
+pub const ALIVE_LEAVES: u8 = 2;
+
+/// Another node wants the id of this one, which lives.
+pub const ALIVE_OBJECTS: u8 = 4;
+
+/// The node asks the receiver to answer with the same beat.
+pub const ALIVE_ECHO: u8 = 8;
+
+/// The heartbeat answers [`ALIVE_ECHO`], with its beat.
+pub const ALIVE_ANSWERS: u8 = 16;
+
+/// Most bytes of a node's id.
+pub const NODE_BYTES_MAX: usize = 32;
+
+/// Most bytes that a packet has around the payload of one message: names of 255 bytes at most and the fixed fields.
+pub const PACKET_OVERHEAD_BYTES_MAX: usize = 1024;
+
+const MAGIC: &[u8; 2] = b"TB";
+const VERSION: u8 = 1;
+const ALIVE: u8 = 1;
+const STREAM: u8 = 2;
+const WHISPER: u8 = 3;
+
+/// Bytes that are no packet of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PacketError {
+    /// The bytes do not begin like a packet. Another program sends on these subjects.
+    #[error("the bytes are no packet of a node")]
+    Foreign,
+    /// The packet is of another version. Run the same release on all nodes.
+    #[error("the packet has version {0}, and this node has {VERSION}")]
+    Version(u8),
+    /// The packet is cut off or broken.
+    #[error("the packet of a node is malformed")]
+    Malformed,
+}
+
+/// A text is no id of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a node's id has 1 to {NODE_BYTES_MAX} letters, digits, hyphens and underscores of ASCII")]
+pub struct NodeIdError;
+
+/// Checks the id of a node. It is part of subjects, so few characters are allowed.
+///
+/// # Errors
+/// [`NodeIdError`] if it is empty, too long, or has other characters.
+pub fn validate_node(id: &str) -> Result<(), NodeIdError> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match !id.is_empty() && id.len() <= NODE_BYTES_MAX && id.bytes().all(is_allowed) {
+        true => Ok(()),
+        false => Err(NodeIdError),
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet. The entries of a stream are read when they are iterated.
+    ///
+    /// # Errors
+    /// [`PacketError`] if the bytes are no packet of this version.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(PacketError::Foreign)?;
+        let mut reader = Reader::new(rest);
+        match reader.u8().ok_or(PacketError::Malformed)? {
+            VERSION => Self::decode_fields(reader).ok_or(PacketError::Malformed),
+            version => Err(PacketError::Version(version)),
+        }
+    }
+
+    fn decode_fields(mut reader: Reader<'a>) -> Option<Self> {
+        let kind = reader.u8()?;
+        let epoch = reader.u64()?;
+        let node = reader.short_text()?;
+        validate_node(node).ok()?;
+        let content = match kind {
+            ALIVE => Content::Alive {
+                flags: reader.u8()?,
+                beat: reader.u64()?,
+            },
+            STREAM => {
+                let kind = match reader.u8()? {
+                    0 => StreamKind::Room,
+                    1 => StreamKind::Topic,
+                    _ => return None,
+                };
+                let name = long_text(&mut reader)?;
+                let (start, message, change) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                let place = Place {
+                    start,
+                    message,
+                    change,
+                };
+                return Some(Self {
+                    node,
+                    epoch,
+                    content: Content::Stream(StreamPacket {
+                        kind,
+                        name,
+                        place,
+                        entries: Entries::new(reader.rest()),
+                    }),
+                });
+            }
+            WHISPER => {
+                let room = long_text(&mut reader)?;
+                let target = MemberId(reader.u32()?);
+                let said = Entry::decode(&mut reader)?;
+                let Entry::Said { .. } = said else {
+                    return None;
+                };
+                Content::Whisper { room, target, said }
+            }
+            _ => return None,
+        };
+        reader.is_empty().then_some(Self {
+            node,
+            epoch,
+            content,
+        })
+    }
+}
+
+/// Appends the beginning of a packet, up to its content.
+fn begin(content: u8, node: &str, epoch: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&[VERSION, content]);
+    out.extend_from_slice(&epoch.to_le_bytes());
+    push_name(node, out);
+}
+
+/// Appends a whole heartbeat.
+pub fn encode_alive(node: &str, epoch: u64, flags: u8, beat: u64, out: &mut Vec<u8>) {
+    begin(ALIVE, node, epoch, out);
+    out.push(flags);
+    out.extend_from_slice(&beat.to_le_bytes());
+}
+
+/// Appends the packet of a stream up to its entries, which follow.
+pub fn encode_stream(
+    (node, epoch): (&str, u64),
+    (kind, name): (StreamKind, &str),
+    place: Place,
+    out: &mut Vec<u8>,
+) {
+    begin(STREAM, node, epoch, out);
+    out.push(match kind {
+        StreamKind::Room => 0,
+        StreamKind::Topic => 1,
+    });
+    push_long_text(name, out);
+    for number in [place.start, place.message, place.change] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// Appends a whole whisper.
+pub fn encode_whisper(
+    (node, epoch): (&str, u64),
+    room: &str,
+    target: MemberId,
+    said: &Entry<'_>,
+    out: &mut Vec<u8>,
+) {
+    begin(WHISPER, node, epoch, out);
+    push_long_text(room, out);
+    out.extend_from_slice(&target.0.to_le_bytes());
+    said.encode(out);
+}
+
+fn long_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    let count = reader.u16()?;
+    str::from_utf8(reader.bytes(usize::from(count))?).ok()
+}
+
+/// Appends a name of a room or topic. Names are far shorter than the length allows; a longer one would be cut.
+fn push_long_text(text: &str, out: &mut Vec<u8>) {
+    let count = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&text.as_bytes()[..usize::from(count)]);
+}
+
+/// Appends the name of a member or node. Names are at most 255 bytes long by their rules; a longer one would be left out.
+fn push_name(name: &str, out: &mut Vec<u8>) {
+    if crate::body::push_short_text(name, out).is_err() {
+        out.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn packets_have_the_bytes_that_the_module_describes() {
+        let mut bytes = Vec::new();
+        encode_alive("n1", 7, ALIVE_ASKS, 258, &mut bytes);
+        assert_eq!(
+            hex(&bytes),
+            "5442010107000000000000000\
+                                 26e31010201000000000000"
+                .replace(' ', "")
+        );
+        let packet = Packet::decode(&bytes).unwrap();
+        let content = Content::Alive {
+            flags: 1,
+            beat: 258,
+        };
+        assert_eq!(
+            (packet.node, packet.epoch, packet.content),
+            ("n1", 7, content)
+        );
+        for end in 0..bytes.len() {
+            assert!(Packet::decode(&bytes[..end]).is_err(), "{end}");
+        }
+        bytes.push(0);
+        assert_eq!(Packet::decode(&bytes), Err(PacketError::Malformed));
+    }
+
+    #[test]
+    fn streams_and_whispers_decode_to_what_was_encoded() {
+        let said = Entry::Said {
+            member: MemberId(9),
+            name: "ann",
+            payload: b"hi",
+        };
+        let place = Place {
+            start: 1,
+            message: 2,
+            change: 3,
+        };
+        let mut bytes = Vec::new();
+        encode_stream(("n1", 7), (StreamKind::Room, "lobby"), place, &mut bytes);
+        let entries = [
+            said,
+            Entry::Published { payload: b"" },
+            Entry::Joined {
+                member: MemberId(1),
+                name: "bob",
+            },
+            Entry::Left {
+                member: MemberId(1),
+            },
+        ];
+        for entry in &entries {
+            entry.encode(&mut bytes);
+        }
+        let Ok(Packet {
+            content: Content::Stream(stream),
+            ..
+        }) = Packet::decode(&bytes)
+        else {
+            panic!("no stream");
+        };
+        assert_eq!(
+            (stream.kind, stream.name, stream.place),
+            (StreamKind::Room, "lobby", place)
+        );
+        let decoded: Option<Vec<Entry<'_>>> = stream.entries.collect();
+        assert_eq!(decoded.unwrap(), entries);
+
+        bytes.clear();
+        encode_whisper(("n1", 7), "lobby", MemberId(4), &said, &mut bytes);
+        let content = Packet::decode(&bytes).unwrap().content;
+        let (room, target) = ("lobby", MemberId(4));
+        assert_eq!(content, Content::Whisper { room, target, said });
+    }
+
+    #[test]
+    fn foreign_bytes_other_versions_and_wrong_ids_are_told_apart() {
+        assert_eq!(Packet::decode(b"{}"), Err(PacketError::Foreign));
+        assert_eq!(Packet::decode(b"TB\x02rest"), Err(PacketError::Version(2)));
+        let mut bytes = Vec::new();
+        encode_alive("a.b", 7, 0, 0, &mut bytes);
+        assert_eq!(Packet::decode(&bytes), Err(PacketError::Malformed));
+        for (id, is_valid) in [
+            ("", false),
+            ("a", true),
+            ("a b", false),
+            ("ä", false),
+            ("A-1_", true),
+        ] {
+            assert_eq!(validate_node(id).is_ok(), is_valid, "{id}");
+        }
+        assert!(validate_node(&"n".repeat(33)).is_err());
+    }
+}

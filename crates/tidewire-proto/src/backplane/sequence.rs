@@ -1,0 +1,287 @@
+//! The places of streams: a node counts what it sends to each room and topic, and what it receives from each other node.
+//!
+//! ```text
+//! sender     next(room, 3 messages) ─▶ place 5         the packet says: from message 5 on
+//! receiver   arrive(place 5, 3)     ─▶ expected 4: one message is missing; the next one is 8
+//! ```
+//!
+//! A stream that a sender forgets to save memory begins anew with another number. A receiver that knew the old one then knows
+//! that all messages of the new one are for it. So no loss is hidden, except before the first packet that a receiver sees:
+//! nobody promised it what came earlier.
+
+use std::collections::HashMap;
+
+use super::{Place, StreamKind};
+
+/// The streams of this node. See the module.
+#[derive(Debug, Default)]
+pub struct SentStreams {
+    streams: HashMap<(StreamKind, Box<str>), Sent>,
+    /// Number of the latest stream.
+    started: u64,
+    /// Counts uses, to find streams that were not used for long.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Sent {
+    next: Place,
+    used: u64,
+    /// Whether messages were sent since the place was last told alone.
+    is_unmarked: bool,
+}
+
+impl SentStreams {
+    /// Counts entries that are about to be sent. Returns the place of the first one. Streams beyond `streams_max` take the
+    /// place of those that were silent for longest.
+    pub fn next(
+        &mut self,
+        kind: StreamKind,
+        name: &str,
+        (messages, changes): (u64, u64),
+        streams_max: usize,
+    ) -> Place {
+        self.clock += 1;
+        // A look-up by borrowed parts of the key would need an unstable API, and this is once a packet.
+        let key = (kind, Box::from(name));
+        if !self.streams.contains_key(&key) && self.streams.len() >= streams_max {
+            self.forget_half();
+        }
+        let (started, used) = (&mut self.started, self.clock);
+        let stream = self.streams.entry(key).or_insert_with(|| {
+            *started += 1;
+            let next = Place {
+                start: *started,
+                ..Place::default()
+            };
+            Sent {
+                next,
+                used,
+                is_unmarked: false,
+            }
+        });
+        let place = stream.next;
+        stream.next.message += messages;
+        stream.next.change += changes;
+        stream.used = used;
+        stream.is_unmarked |= messages + changes > 0;
+        place
+    }
+
+    /// Calls `visit` for the streams whose place shall be told again, because nothing has followed their last message or because
+    /// somebody asked. Streams that were used after the call before this one wait for the next.
+    pub fn mark(&mut self, since: u64, mut visit: impl FnMut(StreamKind, &str, Place)) -> u64 {
+        for ((kind, name), stream) in &mut self.streams {
+            if stream.is_unmarked && stream.used <= since {
+                stream.is_unmarked = false;
+                visit(*kind, name, stream.next);
+            }
+        }
+        self.clock
+    }
+
+    /// Lets the next [`mark`](Self::mark) tell all places.
+    pub fn unmark_all(&mut self) {
+        for stream in self.streams.values_mut() {
+            stream.is_unmarked = true;
+        }
+    }
+
+    /// The number of streams.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there is no stream.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    fn forget_half(&mut self) {
+        let mut used: Vec<u64> = self.streams.values().map(|stream| stream.used).collect();
+        let middle = used.len() / 2;
+        let (_, median, _) = used.select_nth_unstable(middle);
+        let median = *median;
+        self.streams.retain(|_, stream| stream.used > median);
+    }
+}
+
+/// The streams of one other node, as far as they have arrived.
+#[derive(Debug, Default)]
+pub struct ReceivedStreams {
+    streams: HashMap<(StreamKind, Box<str>), Place>,
+}
+
+/// The outcome of an arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Messages that are missing before this packet.
+    pub lost: u64,
+    /// Messages at the beginning of the packet that have arrived before.
+    pub known: u64,
+    /// Whether changes of presence are missing, so that the members must be asked for.
+    pub is_stale: bool,
+    /// Whether the changes of presence in the packet have arrived before.
+    pub has_known_changes: bool,
+}
+
+impl ReceivedStreams {
+    /// Notes a packet with its place and its numbers of messages and changes.
+    pub fn arrive(
+        &mut self,
+        kind: StreamKind,
+        name: &str,
+        place: Place,
+        (messages, changes): (u64, u64),
+    ) -> Arrival {
+        let after = Place {
+            start: place.start,
+            message: place.message.saturating_add(messages),
+            change: place.change.saturating_add(changes),
+        };
+        let key = (kind, Box::from(name));
+        let Some(expected) = self.streams.get_mut(&key) else {
+            if self.streams.len() >= RECEIVED_MAX {
+                self.streams.clear();
+            }
+            self.streams.insert(key, after);
+            return Arrival {
+                is_stale: place.change > 0,
+                ..Arrival::default()
+            };
+        };
+        if expected.start > place.start {
+            // A packet of a stream that the sender has forgotten meanwhile.
+            return Arrival {
+                known: messages,
+                has_known_changes: true,
+                ..Arrival::default()
+            };
+        }
+        if expected.start < place.start {
+            *expected = Place {
+                start: place.start,
+                ..Place::default()
+            };
+        }
+        let arrival = Arrival {
+            lost: place.message.saturating_sub(expected.message),
+            known: expected.message.saturating_sub(place.message).min(messages),
+            is_stale: place.change > expected.change,
+            has_known_changes: changes > 0 && place.change < expected.change,
+        };
+        expected.message = expected.message.max(after.message);
+        expected.change = expected.change.max(after.change);
+        arrival
+    }
+
+    /// Forgets the streams for which `keeps` returns false.
+    pub fn retain(&mut self, mut keeps: impl FnMut(StreamKind, &str) -> bool) {
+        self.streams.retain(|(kind, name), _| keeps(*kind, name));
+    }
+
+    /// The number of streams.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there is no stream.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+}
+
+/// Streams of one node that a receiver remembers: twice as many as a node remembers of its own. Beyond them it counts anew.
+const RECEIVED_MAX: usize = 262_144;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: StreamKind = StreamKind::Room;
+
+    fn lost(received: &mut ReceivedStreams, place: Place, messages: u64) -> (u64, u64) {
+        let arrival = received.arrive(ROOM, "lobby", place, (messages, 0));
+        (arrival.lost, arrival.known)
+    }
+
+    #[test]
+    fn every_missing_message_is_counted_once() {
+        let (mut sent, mut received) = (SentStreams::default(), ReceivedStreams::default());
+        let mut next = |messages| sent.next(ROOM, "lobby", (messages, 0), 10);
+        assert_eq!(
+            lost(&mut received, next(5), 5),
+            (0, 0),
+            "the first packet counts from here"
+        );
+        next(3);
+        assert_eq!(lost(&mut received, next(1), 1), (3, 0));
+        let again = next(2);
+        assert_eq!(lost(&mut received, again, 2), (0, 0));
+        assert_eq!(lost(&mut received, again, 2), (0, 2), "it came twice");
+        next(4);
+        assert_eq!(
+            lost(&mut received, next(0), 0),
+            (4, 0),
+            "only the place is told"
+        );
+    }
+
+    #[test]
+    fn a_stream_that_begins_anew_hides_no_loss() {
+        let (mut sent, mut received) = (SentStreams::default(), ReceivedStreams::default());
+        let first = sent.next(ROOM, "lobby", (5, 0), 2);
+        lost(&mut received, first, 5);
+        for name in ["a", "b", "c", "d"] {
+            sent.next(ROOM, name, (1, 0), 2);
+        }
+        assert!(sent.len() <= 2);
+        let begun = sent.next(ROOM, "lobby", (2, 0), 2);
+        assert!(begun.start > first.start && begun.message == 0);
+        let second = sent.next(ROOM, "lobby", (1, 0), 2);
+        assert_eq!(lost(&mut received, second, 1), (2, 0));
+        assert_eq!(
+            lost(&mut received, first, 5),
+            (0, 5),
+            "late from the former stream"
+        );
+    }
+
+    #[test]
+    fn a_place_is_told_again_once_a_stream_is_silent() {
+        let mut sent = SentStreams::default();
+        sent.next(ROOM, "busy", (1, 0), 10);
+        sent.next(StreamKind::Topic, "a.b", (1, 0), 10);
+        let mut told = Vec::new();
+        let mut mark = |sent: &mut SentStreams, since| {
+            told.clear();
+            let now = sent.mark(since, |_, name, place| {
+                told.push((name.to_owned(), place.message));
+            });
+            (now, told.clone())
+        };
+        let (now, first) = mark(&mut sent, 0);
+        assert_eq!(first, [], "both were used since");
+        sent.next(ROOM, "busy", (1, 0), 10);
+        let (now, second) = mark(&mut sent, now);
+        assert_eq!(second, [("a.b".to_owned(), 1)]);
+        assert_eq!(mark(&mut sent, now).1, [("busy".to_owned(), 2)]);
+        assert_eq!(mark(&mut sent, now).1, []);
+        sent.unmark_all();
+        assert_eq!(mark(&mut sent, now).1.len(), 2, "somebody asked");
+    }
+
+    #[test]
+    fn missing_changes_of_presence_ask_for_the_members() {
+        let (mut sent, mut received) = (SentStreams::default(), ReceivedStreams::default());
+        let mut arrive = |place, changes| received.arrive(ROOM, "lobby", place, (0, changes));
+        assert!(!arrive(sent.next(ROOM, "lobby", (0, 1), 10), 1).is_stale);
+        let skipped = sent.next(ROOM, "lobby", (0, 1), 10);
+        assert!(arrive(sent.next(ROOM, "lobby", (0, 1), 10), 1).is_stale);
+        assert!(arrive(skipped, 1).has_known_changes, "it came late");
+    }
+}

@@ -1,0 +1,352 @@
+//! Makes the message of an object.
+//!
+//! Payloads that have a structure in TW1 get the same bytes here, so that nobody above the codec sees a difference.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::object::Object;
+use super::write::{error_word, event_word, go_away_word};
+use crate::body::{
+    ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, MovedBody,
+    PositionBody, PresenceBody, RoomCall, Roster, SubscribeBody,
+};
+use crate::error::EncodeError;
+use crate::handshake::{Hello, PROTOCOL_VERSION, Welcome};
+use crate::json::{JsonFault, JsonField as F, JsonKind};
+use crate::limits::{CREDENTIALS_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::message::{FLAG_MOVED, FLAG_PRIVATE, MemberId, Message, Position, PresenceEvent};
+use crate::room::Policy;
+
+/// Makes the message of a line. What the line does not contain as it is goes to `scratch`.
+pub(super) fn message<'a>(
+    line: &'a [u8],
+    scratch: &'a mut Vec<u8>,
+) -> Result<Message<'a>, JsonFault> {
+    scratch.clear();
+    let mut object = Object::parse(line)?;
+    let name = match object.kind {
+        JsonKind::Request | JsonKind::OneWay => short(&mut object, F::Method)?,
+        JsonKind::Publish => short(&mut object, F::Topic)?,
+        JsonKind::Deliver if object.has(F::Topic) && object.has(F::Name) => {
+            return Err(JsonFault::TwoNames);
+        }
+        JsonKind::Deliver if object.has(F::Topic) => short(&mut object, F::Topic)?,
+        JsonKind::Deliver => short(&mut object, F::Name)?,
+        _ => Cow::Borrowed(""),
+    };
+    let name = Part::of(name, scratch);
+    let payload = payload(&mut object, scratch)?;
+    let scratch: &'a [u8] = scratch;
+    let kind = object.kind.message_kind();
+    Ok(Message {
+        kind,
+        flags: match (object.number(F::Private), object.text(F::Address)) {
+            (0, "") => 0,
+            (0, _) => FLAG_MOVED,
+            _ => FLAG_PRIVATE,
+        },
+        channel: object.u16(F::Channel),
+        id: match object.kind {
+            JsonKind::Deliver => object.u32(F::Member),
+            _ => object.u32(F::Id),
+        },
+        // The bytes are those of a text.
+        name: str::from_utf8(name.of_scratch(scratch)).unwrap_or_default(),
+        payload: payload.of_scratch(scratch),
+    })
+}
+
+/// Bytes of the line, or of the scratch memory.
+enum Part<'a> {
+    Line(&'a [u8]),
+    Scratch(Range<usize>),
+}
+
+impl<'a> Part<'a> {
+    fn of(text: Cow<'a, str>, scratch: &mut Vec<u8>) -> Self {
+        match text {
+            Cow::Borrowed(text) => Self::Line(text.as_bytes()),
+            Cow::Owned(text) => {
+                let start = scratch.len();
+                scratch.extend_from_slice(text.as_bytes());
+                Self::Scratch(start..scratch.len())
+            }
+        }
+    }
+
+    fn of_scratch(self, scratch: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Line(bytes) => bytes,
+            Self::Scratch(range) => &scratch[range],
+        }
+    }
+}
+
+/// Takes the name of a method, topic or author.
+fn short<'a>(object: &mut Object<'a>, field: F) -> Result<Cow<'a, str>, JsonFault> {
+    let text = object.take_text(field);
+    match u8::try_from(text.len()) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(JsonFault::BadValue { field }),
+    }
+}
+
+/// Takes the payload: as it is, or the body that the fields describe.
+fn payload<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, JsonFault> {
+    let start = scratch.len();
+    let body = match object.kind {
+        JsonKind::Hello => hello(object, scratch),
+        JsonKind::Welcome => welcome(object).encode(scratch).map_err(|_| bad(F::Agent)),
+        JsonKind::Error => error(object, scratch),
+        JsonKind::GoAway => go_away(object, scratch),
+        JsonKind::Subscribe => subscribe(object, scratch),
+        JsonKind::Join => {
+            let (room, name) = (object.text(F::Room), object.text(F::Name));
+            let field = if room.len() > TEXT_BYTES_MAX {
+                F::Room
+            } else {
+                F::Name
+            };
+            JoinBody { room, name }
+                .encode(scratch)
+                .map_err(|_| bad(field))
+        }
+        JsonKind::Presence => presence(object, scratch),
+        JsonKind::Gap => {
+            let lost = object.number(F::Lost);
+            GapBody { lost }.encode(scratch);
+            Ok(())
+        }
+        JsonKind::Position => {
+            let position = Position {
+                epoch: object.number(F::Epoch),
+                offset: object.number(F::Offset),
+            };
+            PositionBody { position }.encode(scratch);
+            Ok(())
+        }
+        JsonKind::Joined => {
+            let joined = JoinedBody {
+                member: MemberId(object.u32(F::Member)),
+                members: object.u32(F::Count),
+            };
+            joined.encode(scratch);
+            Ok(())
+        }
+        JsonKind::Members => members(object, scratch),
+        JsonKind::List => RoomCall::List.encode(scratch).map_err(|_| bad(F::Channel)),
+        JsonKind::Whisper => whisper(object, scratch),
+        _ => return data(object, scratch),
+    };
+    body?;
+    Ok(Part::Scratch(start..scratch.len()))
+}
+
+/// Takes a payload without structure.
+fn data<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, JsonFault> {
+    let spellings = [F::Data, F::Data64, F::Json];
+    if spellings.iter().filter(|field| object.has(**field)).count() > 1 {
+        return Err(JsonFault::TwoPayloads);
+    }
+    if object.has(F::Data64) {
+        let start = scratch.len();
+        let decoded = STANDARD.decode_vec(object.text(F::Data64), scratch);
+        decoded.map_err(|_| bad(F::Data64))?;
+        return Ok(Part::Scratch(start..scratch.len()));
+    }
+    if object.has(F::Json) {
+        let json = object.take_text(F::Json);
+        // The parser limits the levels.
+        serde_json::from_str::<Bounded>(&json).map_err(|_| bad(F::Json))?;
+        return Ok(Part::of(json, scratch));
+    }
+    Ok(Part::of(object.take_text(F::Data), scratch))
+}
+
+fn hello(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    let number = |field, default: u32| match object.has(field) {
+        true => object.u32(field),
+        false => default,
+    };
+    let credentials = object.text(F::Token).as_bytes();
+    let hello = Hello {
+        version: number(F::Version, u32::from(PROTOCOL_VERSION)) as u16,
+        features: object.u32(F::Features),
+        frame_bytes_max: number(F::FrameBytesMax, u32::MAX),
+        credentials,
+        agent: object.text(F::Agent),
+    };
+    let field = match credentials.len() {
+        0..=CREDENTIALS_BYTES_MAX => F::Agent,
+        _ => F::Token,
+    };
+    hello.encode(scratch).map_err(|_| bad(field))
+}
+
+fn welcome<'o>(object: &'o Object<'_>) -> Welcome<'o> {
+    Welcome {
+        version: object.u16(F::Version),
+        features: object.u32(F::Features),
+        frame_bytes_max: object.u32(F::FrameBytesMax),
+        heartbeat_ms: object.u32(F::HeartbeatMs),
+        session: object.number(F::Session),
+        agent: object.text(F::Agent),
+        expires_in_ms: object.number(F::ExpiresInMs),
+    }
+}
+
+fn error(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    let code = ErrorCode::from_wire(object.u16(F::Number));
+    let text = reason(object, error_word(code))?;
+    ErrorBody { code, text }.encode(scratch);
+    Ok(())
+}
+
+fn go_away(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    let code = GoAwayCode::from_wire(object.u16(F::Number));
+    let text = reason(object, go_away_word(code))?;
+    let address = object.text(F::Address);
+    if address.is_empty() {
+        GoAwayBody { code, text }.encode(scratch);
+        return Ok(());
+    }
+    MovedBody {
+        code,
+        address,
+        text,
+    }
+    .encode(scratch)
+    .map_err(|_| bad(F::Address))
+}
+
+/// Returns the text of a reason. The word is for readers, so it may be left out and must not contradict the number.
+fn reason<'o>(object: &'o Object<'_>, word: &str) -> Result<&'o str, JsonFault> {
+    if object.has(F::Code) && object.text(F::Code) != word {
+        return Err(bad(F::Code));
+    }
+    let text = object.text(F::Text);
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(bad(F::Text));
+    }
+    Ok(text)
+}
+
+fn subscribe(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    let policy = match object.has(F::Policy) {
+        true => {
+            let policy: Result<Policy, _> = object.text(F::Policy).parse();
+            Some(policy.map_err(|_| bad(F::Policy))?)
+        }
+        false => None,
+    };
+    let pattern = object.text(F::Pattern);
+    SubscribeBody { policy, pattern }.encode(scratch);
+    Ok(())
+}
+
+fn presence(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    use PresenceEvent::{Here, Joined, Left};
+    let word = object.text(F::Event);
+    let event = [Here, Joined, Left]
+        .into_iter()
+        .find(|event| event_word(*event) == word)
+        .ok_or(bad(F::Event))?;
+    let body = PresenceBody {
+        event,
+        member: MemberId(object.u32(F::Member)),
+        name: object.text(F::Name),
+    };
+    body.encode(scratch).map_err(|_| bad(F::Name))
+}
+
+fn members(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Entry<'a> {
+        member: u32,
+        #[serde(borrow)]
+        name: Cow<'a, str>,
+    }
+    if !object.has(F::Members) {
+        return Ok(());
+    }
+    let text = object.text(F::Members);
+    let entries: Vec<Entry<'_>> = serde_json::from_str(text).map_err(|_| bad(F::Members))?;
+    let mut push = |entry: &Entry<'_>| -> Result<(), EncodeError> {
+        Roster::push_entry(MemberId(entry.member), &entry.name, scratch)
+    };
+    let pushed = entries.iter().try_for_each(&mut push);
+    pushed.map_err(|_| bad(F::Members))
+}
+
+fn whisper<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+    let mut text = Vec::new();
+    let part = data(object, &mut text)?;
+    let call = RoomCall::Whisper {
+        to: object.text(F::To),
+        text: part.of_scratch(&text),
+    };
+    call.encode(scratch).map_err(|_| bad(F::To))
+}
+
+const fn bad(field: F) -> JsonFault {
+    JsonFault::BadValue { field }
+}
+
+/// Any JSON. Reading it recurses, and the parser ends a recursion that is too deep.
+struct Bounded;
+
+impl<'de> Deserialize<'de> for Bounded {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        value.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Bounded {
+    type Value = Self;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+}

@@ -1,0 +1,8 @@
+//! The words of the codec `json`, and the faults of its lines, which the errors of decoders contain.
+
+mod fault;
+mod words;
+
+pub use fault::{FieldName, JsonFault};
+pub(crate) use words::Type;
+pub use words::{JsonField, JsonKind};

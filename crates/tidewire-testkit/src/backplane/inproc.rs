@@ -1,0 +1,238 @@
+//! A backplane between servers of one process, for tests.
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tidewire::backplane::{Backplane, BackplaneError, Carrier, Node, Subject, Wire};
+use tidewire_proto::topic::Pattern;
+
+use super::Engine;
+
+/// A medium that connects servers of this process. Clones are the same medium.
+#[derive(Clone, Debug, Default)]
+pub struct InprocEngine {
+    hub: Arc<Mutex<Hub>>,
+}
+
+/// The backplane of one server.
+#[derive(Clone, Debug)]
+pub struct InprocBackplane(InprocEngine);
+
+#[derive(Debug, Default)]
+struct Hub {
+    ports: Vec<Port>,
+    is_cut: bool,
+    /// Packets of rooms and topics that will be lost.
+    losses: usize,
+}
+
+#[derive(Debug)]
+struct Port {
+    id: usize,
+    node: String,
+    events: Sender<Event>,
+    subscriptions: HashSet<String>,
+    /// Neither sends nor receives, and does not know it.
+    is_silent: bool,
+}
+
+#[derive(Debug)]
+enum Event {
+    Packet(Arc<[u8]>),
+    Cut,
+    Mended,
+    Wake,
+}
+
+impl InprocEngine {
+    /// Loses the next packets of rooms and topics.
+    pub fn lose(&self, packets: usize) {
+        self.lock().losses = packets;
+    }
+
+    /// Whether all packets that shall be lost are lost.
+    #[must_use]
+    pub fn has_lost_all(&self) -> bool {
+        self.lock().losses == 0
+    }
+
+    /// Lets a node neither send nor receive, as if its process had stopped, or hear and be heard again.
+    pub fn silence(&self, node: &str, is_silent: bool) {
+        for port in &mut self.lock().ports {
+            if port.node == node {
+                port.is_silent = is_silent;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for InprocEngine {
+    type Backplane = InprocBackplane;
+
+    fn backplane(&self) -> InprocBackplane {
+        InprocBackplane(self.clone())
+    }
+
+    fn cut(&mut self) {
+        let mut hub = self.lock();
+        hub.is_cut = true;
+        for port in &hub.ports {
+            // The node of the port may have ended.
+            let _ = port.events.send(Event::Cut);
+        }
+    }
+
+    fn mend(&mut self) {
+        let mut hub = self.lock();
+        hub.is_cut = false;
+        for port in &hub.ports {
+            // The node of the port may have ended.
+            let _ = port.events.send(Event::Mended);
+        }
+    }
+}
+
+impl Backplane for InprocBackplane {
+    fn connect(&self) -> Result<Box<dyn Carrier>, BackplaneError> {
+        Ok(Box::new(InprocCarrier(self.0.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct InprocCarrier(InprocEngine);
+
+struct InprocWire {
+    engine: InprocEngine,
+    id: usize,
+}
+
+impl Carrier for InprocCarrier {
+    fn packet_bytes_max(&self) -> usize {
+        64 * 1024
+    }
+
+    fn run(self: Box<Self>, mut node: Node) {
+        let (events, received) = channel();
+        let id = {
+            let mut hub = self.0.lock();
+            let id = hub.ports.last().map_or(0, |port| port.id + 1);
+            hub.ports.push(Port {
+                id,
+                node: node.id().to_owned(),
+                events: events.clone(),
+                subscriptions: HashSet::new(),
+                is_silent: false,
+            });
+            id
+        };
+        node.set_waker(move || {
+            // The thread may have ended.
+            let _ = events.send(Event::Wake);
+        });
+        let mut wire = InprocWire {
+            engine: self.0.clone(),
+            id,
+        };
+        drive(&mut node, &mut wire, &received);
+        self.0.lock().ports.retain(|port| port.id != id);
+    }
+}
+
+fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>) {
+    loop {
+        let turn = node.turn(Instant::now(), wire);
+        if turn.has_ended {
+            return;
+        }
+        let wait = turn.wake_at.saturating_duration_since(Instant::now());
+        let mut next = match received.recv_timeout(wait) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        while let Some(event) = next {
+            match event {
+                Event::Packet(packet) => node.handle_packet(&packet, Instant::now()),
+                Event::Cut => node.handle_disconnected(Instant::now()),
+                Event::Mended => node.handle_connected(),
+                Event::Wake => {}
+            }
+            next = received.try_recv().ok();
+        }
+    }
+}
+
+impl Wire for InprocWire {
+    fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
+        let mut hub = self.engine.lock();
+        if hub.is_cut {
+            return false;
+        }
+        if hub
+            .ports
+            .iter()
+            .any(|port| port.id == self.id && port.is_silent)
+        {
+            return true;
+        }
+        if hub.losses > 0 && matches!(to, Subject::Room(_) | Subject::Topic(_)) {
+            hub.losses -= 1;
+            return true;
+        }
+        let packet: Arc<[u8]> = packet.into();
+        for port in hub.ports.iter().filter(|port| !port.is_silent) {
+            for _ in 0..port.copies(to) {
+                // The node of the port may have ended.
+                let _ = port.events.send(Event::Packet(Arc::clone(&packet)));
+            }
+        }
+        true
+    }
+
+    fn subscribe(&mut self, subject: Subject<'_>) {
+        self.change(|subscriptions| subscriptions.insert(key(subject)));
+    }
+
+    fn unsubscribe(&mut self, subject: Subject<'_>) {
+        self.change(|subscriptions| subscriptions.remove(&key(subject)));
+    }
+}
+
+impl InprocWire {
+    fn change(&self, change: impl FnOnce(&mut HashSet<String>) -> bool) {
+        let mut hub = self.engine.lock();
+        if let Some(port) = hub.ports.iter_mut().find(|port| port.id == self.id) {
+            change(&mut port.subscriptions);
+        }
+    }
+}
+
+impl Port {
+    /// How often a packet arrives: once for each subscription that matches.
+    fn copies(&self, to: Subject<'_>) -> usize {
+        let Subject::Topic(topic) = to else {
+            return usize::from(self.subscriptions.contains(&key(to)));
+        };
+        let patterns = self
+            .subscriptions
+            .iter()
+            .filter_map(|key| key.strip_prefix("topic "));
+        let matches = |pattern: &&str| Pattern::parse(pattern).is_ok_and(|it| it.matches(topic));
+        patterns.filter(matches).count()
+    }
+}
+
+fn key(subject: Subject<'_>) -> String {
+    match subject {
+        Subject::Nodes => "nodes".to_owned(),
+        Subject::Node(id) => format!("node {id}"),
+        Subject::Room(name) => format!("room {name}"),
+        Subject::Topic(name) | Subject::Pattern(name) => format!("topic {name}"),
+    }
+}

@@ -1,0 +1,56 @@
+//! The conformance suite of backplanes, and one within the process.
+//!
+//! [`suite`] checks each sentence of the contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane
+//! passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
+//! does not only describe NATS; it can also lose packets and silence nodes on demand.
+
+mod inproc;
+pub mod suite;
+
+pub use inproc::{InprocBackplane, InprocEngine};
+
+use tidewire::backplane::Backplane;
+
+/// An engine that connects the servers of a test.
+pub trait Engine {
+    /// Its backplane.
+    type Backplane: Backplane + 'static;
+
+    /// Returns the backplane of one more node.
+    fn backplane(&self) -> Self::Backplane;
+
+    /// Makes the engine unreachable for all nodes.
+    fn cut(&mut self);
+
+    /// Makes it reachable again.
+    fn mend(&mut self);
+}
+
+/// Makes a test of each function of the [suite]. The expression makes an engine; if it is `None`, the test is skipped.
+#[macro_export]
+macro_rules! backplane_suite {
+    ($make:expr) => {
+        $crate::backplane_suite!(@each $make;
+            members_on_two_nodes_hear_each_other_in_order
+            a_message_reaches_every_node_once
+            subscribers_get_what_is_published_at_another_node
+            presence_spans_nodes
+            a_name_of_another_node_is_shown_with_it
+            whispers_cross_nodes
+            a_node_id_in_use_is_refused
+            a_node_that_is_cut_off_serves_its_members_and_tells_gaps
+            publishers_of_a_node_that_is_cut_off_are_refused_on_request
+            large_rooms_have_counts
+        );
+    };
+    (@each $make:expr; $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                if let Some(mut engine) = $make {
+                    $crate::backplane::suite::$name(&mut engine);
+                }
+            }
+        )*
+    };
+}

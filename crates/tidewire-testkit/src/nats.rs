@@ -1,0 +1,122 @@
+//! A real `nats-server` for a test.
+//!
+//! Without the program the tests print a reason and pass. `peers/setup nats` builds it. `NATS_SERVER` names another one, and an
+//! empty value makes a missing one a failure.
+
+use std::env;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::wait::wait_until;
+
+/// A `nats-server` on a port of loopback, which ends with the test.
+#[derive(Debug)]
+pub struct NatsServer {
+    program: PathBuf,
+    port: u16,
+    directory: TempDir,
+    process: Option<Child>,
+}
+
+impl NatsServer {
+    /// Starts a server with this configuration beside the port; `None` if there is no program.
+    ///
+    /// # Panics
+    /// The program does not start, or a missing one is a failure.
+    #[must_use]
+    pub fn start(configuration: &str) -> Option<Self> {
+        let program = find()?;
+        let directory = TempDir::new().expect("a temporary directory");
+        fs::write(directory.path().join("nats.conf"), configuration).expect("a written file");
+        let mut server = Self {
+            program,
+            port: free_port(),
+            directory,
+            process: None,
+        };
+        server.start_again();
+        Some(server)
+    }
+
+    /// Its port, which stays the same.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address for clients without a user.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills it.
+    ///
+    /// # Panics
+    /// It cannot be killed.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("a running server");
+            process.wait().expect("a server that ends");
+        }
+    }
+
+    /// Starts it again after [`kill`](Self::kill).
+    ///
+    /// # Panics
+    /// The program does not start.
+    pub fn start_again(&mut self) {
+        let process = Command::new(&self.program)
+            .args(["-a", "127.0.0.1", "-p", &self.port.to_string(), "-c"])
+            .arg(self.directory.path().join("nats.conf"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nats-server starts");
+        self.process = Some(process);
+        wait_until("nats-server listens", || {
+            TcpStream::connect(("127.0.0.1", self.port)).ok()
+        });
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Finds the program, or says why the test is skipped.
+fn find() -> Option<PathBuf> {
+    let chosen = env::var_os("NATS_SERVER");
+    if let Some(chosen) = chosen.as_ref().filter(|it| !it.is_empty()) {
+        return Some(chosen.into());
+    }
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers/tools/nats-server");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let on_path = env::split_paths(&path).map(|folder| folder.join("nats-server"));
+    let found = [built].into_iter().chain(on_path).find(|it| it.is_file());
+    let advice = "there is no nats-server; build it with peers/setup nats";
+    assert!(found.is_some() || chosen.is_none(), "{advice}");
+    if found.is_none() {
+        // The test passes, so its output is the only place that says it.
+        #[expect(clippy::print_stdout, reason = "the reason of a skipped test")]
+        {
+            println!("skipped: {advice}");
+        }
+    }
+    found
+}
+
+/// Returns a free port that no outgoing connection gets. A connection from a port of the system's range to the same port would
+/// connect to itself while the server is down.
+fn free_port() -> u16 {
+    wait_until("there is a free port", || {
+        let port = fastrand::u16(10_000..30_000);
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    })
+}

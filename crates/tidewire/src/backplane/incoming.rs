@@ -1,0 +1,298 @@
+//! From other nodes to the lanes: a message is framed once with the server's codec, and each lane with members gets the frame.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidewire_proto::backplane::{ALIVE_ASKS, Content, Entry, Packet, StreamKind, StreamPacket};
+use tidewire_proto::codec::{ChatMessage, Codec};
+use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::topic::validate_topic;
+
+use super::Node;
+use super::peers::Heard;
+use super::presence::Author;
+use crate::config::SharedFrameError;
+use crate::room::SharedRoom;
+
+impl Node {
+    /// Handles a packet. Bytes that are no packet are counted.
+    pub fn handle_packet(&mut self, bytes: &[u8], now: Instant) {
+        let packet = match Packet::decode(bytes) {
+            Ok(packet) => packet,
+            Err(error) => {
+                tracing::debug!(%error, "a packet was dropped");
+                return self.counters.backplane_malformed.add_shared(1);
+            }
+        };
+        if packet.node == &*self.id {
+            if packet.epoch != self.epoch {
+                let flags = match packet.content {
+                    Content::Alive { flags, .. } => Some(flags),
+                    _ => None,
+                };
+                self.handle_namesake(flags);
+            }
+            return;
+        }
+        let Some((node, heard)) = self.peers.hear(packet.node, packet.epoch, now) else {
+            return self.counters.backplane_malformed.add_shared(1);
+        };
+        if heard == Heard::Restarted {
+            self.forget_members_of(&node);
+        }
+        if heard != Heard::Again {
+            tracing::info!(node = &*node, "another node is there");
+            // Its rooms and places are not known yet.
+            self.life.due.push((Some(Arc::clone(&node)), ALIVE_ASKS, 0));
+        }
+        match packet.content {
+            Content::Alive { flags, beat } => self.handle_alive(&node, flags, beat, now),
+            Content::Stream(stream) => self.handle_stream(&node, &stream),
+            Content::Whisper { room, target, said } => {
+                self.handle_whisper(&node, room, target, &said);
+            }
+        }
+    }
+
+    fn handle_stream(&mut self, node: &Arc<str>, stream: &StreamPacket<'_>) {
+        let places = match stream.kind {
+            StreamKind::Room => {
+                let room = self.rooms.get(stream.name);
+                room.map(|room| Arc::clone(&room.shared))
+                    .into_iter()
+                    .collect()
+            }
+            StreamKind::Topic if validate_topic(stream.name).is_ok() => self.matches(stream.name),
+            StreamKind::Topic => Vec::new(),
+        };
+        if places.is_empty() {
+            return;
+        }
+        let (mut messages, mut changes) = (0, 0);
+        for entry in stream.entries {
+            let Some(entry) = entry else {
+                self.counters.backplane_malformed.add_shared(1);
+                break;
+            };
+            messages += u64::from(entry.is_message());
+            changes += u64::from(entry.is_change());
+        }
+        let Some(peer) = self.peers.all.get_mut(node) else {
+            return;
+        };
+        let counts = (messages, changes);
+        let arrival = peer
+            .streams
+            .arrive(stream.kind, stream.name, stream.place, counts);
+        if arrival.lost > 0 {
+            peer.lost += arrival.lost;
+            self.counters.backplane_lost.add_shared(arrival.lost);
+            self.tell_gap(&places, arrival.lost);
+        }
+        if arrival.is_stale {
+            self.life.due.push((Some(Arc::clone(node)), ALIVE_ASKS, 0));
+        }
+        let mut known = arrival.known;
+        for entry in stream.entries.flatten() {
+            if entry.is_message() && known > 0 {
+                known -= 1;
+                continue;
+            }
+            if entry.is_change() && arrival.has_known_changes {
+                continue;
+            }
+            self.handle_entry(node, stream, &places, &entry);
+        }
+        self.counters
+            .backplane_received
+            .add_shared(messages - arrival.known);
+    }
+
+    fn handle_entry(
+        &mut self,
+        node: &Arc<str>,
+        stream: &StreamPacket<'_>,
+        places: &[Arc<SharedRoom>],
+        entry: &Entry<'_>,
+    ) {
+        match (stream.kind, *entry) {
+            (
+                StreamKind::Room,
+                Entry::Said {
+                    member,
+                    name,
+                    payload,
+                },
+            ) => {
+                if let Some(author) = self.author(node, stream.name, (member, name)) {
+                    self.deliver_said(places, &author, payload);
+                }
+            }
+            (StreamKind::Topic, Entry::Published { payload }) => {
+                self.deliver_published(stream.name, places, payload);
+            }
+            (StreamKind::Room, Entry::Joined { member, name }) => {
+                self.handle_joined(node, stream.name, member, name);
+            }
+            (StreamKind::Room, Entry::Left { member }) => {
+                self.handle_left(node, stream.name, member);
+            }
+            (StreamKind::Room, Entry::Here(here)) => self.handle_here(node, stream.name, &here),
+            _ => self.counters.backplane_malformed.add_shared(1),
+        }
+    }
+
+    fn deliver_said(&mut self, places: &[Arc<SharedRoom>], author: &Author, payload: &[u8]) {
+        if !self.fits(places, payload.len(), FRAME_OVERHEAD_BYTES) {
+            return;
+        }
+        for shared in places {
+            let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES);
+            if self.frame_said(shared, author, payload, &mut frame) {
+                self.send(shared, &frame);
+            }
+        }
+    }
+
+    /// Whether a message fits the frames of this node. The node of its author may allow longer ones; then it is a loss here.
+    fn fits(&mut self, places: &[Arc<SharedRoom>], bytes: usize, overhead: usize) -> bool {
+        let checked = self.config.check_shared_frame(bytes, overhead);
+        let fits = !matches!(checked, Err(SharedFrameError::TooLarge(_)));
+        if !fits {
+            self.counters.backplane_lost.add_shared(1);
+            self.tell_gap(places, 1);
+        }
+        fits
+    }
+
+    /// Frames a message with its author's name, unless the members were told of the author.
+    fn frame_said(
+        &self,
+        shared: &SharedRoom,
+        author: &Author,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let codec = &self.config.codec;
+        let Author {
+            member,
+            name,
+            is_listed,
+        } = author;
+        if !is_listed && codec.has_room_frames() && !name.is_empty() {
+            let message = Message::with_id(Kind::Deliver, shared.alias, member.0, payload);
+            if codec.encode(&message.with_name(name), out).is_ok() {
+                return true;
+            }
+        }
+        let message = ChatMessage {
+            channel: shared.alias,
+            member: *member,
+            name,
+            private: false,
+            payload,
+        };
+        codec.encode_chat_message(&message, out).is_ok()
+    }
+
+    fn deliver_published(&mut self, topic: &str, places: &[Arc<SharedRoom>], payload: &[u8]) {
+        let overhead = FRAME_OVERHEAD_BYTES + topic.len();
+        if !self.fits(places, payload.len(), overhead) {
+            return;
+        }
+        for shared in places {
+            let name = if shared.is_wildcard { topic } else { "" };
+            let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+            let mut frame = Vec::with_capacity(payload.len() + overhead);
+            if self.config.codec.encode(&message, &mut frame).is_ok() {
+                self.send(shared, &frame);
+            }
+        }
+    }
+
+    /// The patterns that match a topic and have subscribers here.
+    fn matches(&mut self, topic: &str) -> Vec<Arc<SharedRoom>> {
+        self.directory.refresh(&mut self.routes);
+        let mut matches = Vec::new();
+        self.routes.each_match(topic, |shared| {
+            if shared.lanes() != 0 {
+                matches.push(Arc::clone(shared));
+            }
+        });
+        matches
+    }
+
+    /// Tells the members or subscribers here how many messages are missing.
+    fn tell_gap(&mut self, places: &[Arc<SharedRoom>], lost: u64) {
+        for shared in places {
+            let mut frame = Vec::new();
+            let codec = &self.config.codec;
+            // A codec without gap notices cannot tell; the loss is counted.
+            if codec.encode_gap(shared.alias, lost, &mut frame).is_ok() {
+                self.send(shared, &frame);
+            }
+        }
+    }
+
+    /// Sends a message of the room itself to the members of all rooms on this node.
+    pub(super) fn announce_everywhere(&mut self, text: &str) {
+        let rooms: Vec<Arc<SharedRoom>> = self
+            .rooms
+            .values()
+            .map(|room| Arc::clone(&room.shared))
+            .collect();
+        let author = Author {
+            member: MemberId(0),
+            name: "".into(),
+            is_listed: true,
+        };
+        for shared in rooms {
+            let mut frame = Vec::new();
+            if self.frame_said(&shared, &author, text.as_bytes(), &mut frame) {
+                self.send(&shared, &frame);
+            }
+        }
+    }
+
+    pub(super) fn send(&mut self, shared: &SharedRoom, frame: &[u8]) {
+        let codec = &self.config.codec;
+        let dropped = self
+            .to_lanes
+            .send(codec, shared.lanes(), shared.alias, frame);
+        self.counters.backplane_dropped.add_shared(dropped);
+    }
+
+    fn handle_whisper(&mut self, node: &Arc<str>, room: &str, target: MemberId, said: &Entry<'_>) {
+        let Entry::Said {
+            member,
+            name,
+            payload,
+        } = *said
+        else {
+            return;
+        };
+        let session = self.directory.session_in(room, target);
+        let author = self.author(node, room, (member, name));
+        let shared = self.rooms.get(room).map(|room| room.shared.alias);
+        let (Some(id), Some(author), Some(channel)) = (session, author, shared) else {
+            return self.counters.backplane_dropped.add_shared(1);
+        };
+        let message = ChatMessage {
+            channel,
+            member: author.member,
+            name: &author.name,
+            private: true,
+            payload,
+        };
+        let mut frame = Vec::new();
+        let encoded = self.config.codec.encode_chat_message(&message, &mut frame);
+        if encoded.is_ok() && self.to_lanes.send_to(id, &frame) {
+            self.counters.backplane_received.add_shared(1);
+        } else {
+            self.counters.backplane_dropped.add_shared(1);
+        }
+    }
+}
+
+/// Most bytes that a frame adds to the payload: header and name.
+const FRAME_OVERHEAD_BYTES: usize = 96;

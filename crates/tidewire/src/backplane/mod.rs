@@ -1,0 +1,256 @@
+//! Rooms and topics over several servers.
+//!
+//! A server with a backplane is a *node*. Members of a room see each other and get each other's messages, whichever node they are
+//! connected to; subscribers get what is published at any node. The crate `tidewire-nats` is a backplane on NATS.
+//!
+//! # The contract of a backplane
+//!
+//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of them: places
+//! and gaps, presence, heartbeats, the framing for the lanes. An implementation supplies two types:
+//!
+//! - [`Backplane`]: [`connect`](Backplane::connect) blocks the thread that starts the server until the engine can be used, or
+//!   fails. It must check what it can: the address, the credentials, the largest packet.
+//! - [`Carrier`]: [`run`](Carrier::run) drives a node on a thread of its own until [`Turn::has_ended`].
+//!
+//! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or [`Turn::wake_at`]; give
+//! packets to [`Node::handle_packet`] and events to [`Node::handle_connected`], [`Node::handle_disconnected`] and
+//! [`Node::handle_refusal`]; then call [`Node::turn`], which hands out packets and subscriptions through [`Wire`].
+//!
+//! These are the duties of an engine, which the suite `tidewire_testkit::backplane` checks:
+//!
+//! 1. A packet to a [`Subject`] reaches every other node that has subscribed to it. It may also reach its sender, who ignores it.
+//!    A packet to a [`Subject::Topic`] reaches the nodes that have subscribed to a [`Subject::Pattern`] that matches.
+//! 2. Packets of one node to one subject arrive in their order. They may be lost, or come twice if several patterns match.
+//! 3. Nothing blocks: [`Wire::publish`] returns false for a packet that cannot go out now. The node counts its messages, and
+//!    the other nodes find that they are missing.
+//! 4. Subscriptions outlive a lost connection; the implementation makes them again before it calls `handle_connected`.
+//! 5. Memory is bounded: packets that arrive faster than the node handles them are dropped.
+//!
+//! Clocks need not agree: no packet has a time.
+
+mod incoming;
+mod node;
+mod outgoing;
+mod peers;
+mod presence;
+mod to_lanes;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
+
+pub use node::Node;
+pub(crate) use node::NodeParts;
+
+/// An engine that carries packets between nodes. See the [module](self) for the contract; [`NodeSettings`] has an example.
+pub trait Backplane: Send + Sync {
+    /// Connects to the engine. It blocks until the engine can be used.
+    ///
+    /// # Errors
+    /// [`BackplaneError`] if the engine cannot be reached, or cannot serve.
+    fn connect(&self) -> Result<Box<dyn Carrier>, BackplaneError>;
+}
+
+/// A connected engine. See the [module](self) for the contract, and [`NodeSettings`] for the node that it drives.
+pub trait Carrier: Send {
+    /// The largest packet that the engine carries, in bytes.
+    fn packet_bytes_max(&self) -> usize;
+
+    /// Drives the node until its turn [has ended](Turn::has_ended). It runs on a thread of its own.
+    fn run(self: Box<Self>, node: Node);
+}
+
+/// The addressees of a packet between nodes, each with its [`NodeSettings`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subject<'a> {
+    /// All nodes.
+    Nodes,
+    /// The node with this id.
+    Node(&'a str),
+    /// The nodes with members in the room of this name.
+    Room(&'a str),
+    /// The nodes with subscribers of this topic. Nodes only publish to it.
+    Topic(&'a str),
+    /// The topics that a pattern matches. Nodes only subscribe to it.
+    Pattern(&'a str),
+}
+
+/// The way of a node to its engine. See the [module](self) for the contract. [`NodeSettings`] has an example of its node.
+pub trait Wire {
+    /// Sends a packet. Returns false if it cannot go out now; it is then lost.
+    fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool;
+
+    /// Begins to receive the packets to a subject.
+    fn subscribe(&mut self, subject: Subject<'_>);
+
+    /// Ends a subscription.
+    fn unsubscribe(&mut self, subject: Subject<'_>);
+}
+
+/// The outcome of a turn of a node. The times of [`NodeSettings`] decide when the next one is due.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// When the next turn is due, even if nothing happens.
+    pub wake_at: Instant,
+    /// Whether the node has ended. Everything was given to [`Wire`]; the carrier sends it, and returns.
+    pub has_ended: bool,
+}
+
+/// The fate of messages that are published while their node is cut off from the others; see [`NodeSettings`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenCutOff {
+    /// Messages reach the members and subscribers of this node. The others are told later how many they missed.
+    #[default]
+    Local,
+    /// Messages are refused.
+    Fail,
+}
+
+/// The settings of a node.
+///
+/// ```
+/// use tidewire::backplane::{NodeSettings, WhenCutOff};
+///
+/// let mut settings = NodeSettings::new("eu-1")?;
+/// settings.when_cut_off = WhenCutOff::Fail;
+/// assert!(NodeSettings::new("eu 1").is_err());
+/// # Ok::<(), tidewire::backplane::NodeIdError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeSettings {
+    /// The id of the node. Every node of a cluster has another one.
+    pub id: String,
+    /// The interval of heartbeats. Default 1 s.
+    pub heartbeat: Duration,
+    /// The silence after which another node is dead, and its members leave. Default 5 s. At least two heartbeats.
+    pub silence_max: Duration,
+    /// How long the node waits at its start for another one with its id to object. Default 300 ms.
+    pub claim: Duration,
+    /// The fate of messages while the node is cut off. Default: messages stay local.
+    pub when_cut_off: WhenCutOff,
+}
+
+impl NodeSettings {
+    /// The default settings for a node with this id.
+    ///
+    /// # Errors
+    /// [`NodeIdError`] if the id is empty, too long, or has characters other than letters, digits, `-` and `_`.
+    pub fn new(id: &str) -> Result<Self, NodeIdError> {
+        validate_node(id)?;
+        Ok(Self {
+            id: id.to_owned(),
+            heartbeat: Duration::from_secs(1),
+            silence_max: Duration::from_secs(5),
+            claim: Duration::from_millis(300),
+            when_cut_off: WhenCutOff::default(),
+        })
+    }
+}
+
+/// A node with these [`NodeSettings`] cannot start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BackplaneError {
+    /// The engine cannot be reached, or refuses the node. The text says why, and what to do.
+    #[error("{0}")]
+    Engine(Box<dyn std::error::Error + Send + Sync>),
+    /// Another node with the id lives.
+    #[error(
+        "another node has the id {id}; give each node of the cluster another id, or wait until the other one has ended"
+    )]
+    DuplicateNode {
+        /// The id.
+        id: String,
+    },
+    /// The engine refuses what the node needs.
+    #[error(
+        "the backplane refuses the node: {text} (let it publish and subscribe to all subjects of its prefix)"
+    )]
+    Refused {
+        /// The text of the engine.
+        text: String,
+    },
+    /// The engine carries only packets that are too small.
+    #[error(
+        "the backplane carries at most {bytes} bytes in a packet, and a node needs {PACKET_BYTES_MIN}; raise its limit"
+    )]
+    PacketLimit {
+        /// The limit of the engine.
+        bytes: usize,
+    },
+    /// The interval of heartbeats is zero, or too long for the silence that ends a node.
+    #[error(
+        "a node is dead after {silence_max:?} of silence, so its heartbeat of {heartbeat:?} is too long; use at most half"
+    )]
+    Heartbeat {
+        /// The interval of heartbeats.
+        heartbeat: Duration,
+        /// The silence.
+        silence_max: Duration,
+    },
+    /// The thread of the node could not start, or has ended.
+    #[error("the thread of the node has ended; the log says why")]
+    Thread,
+}
+
+/// The settings of a server's backplane.
+#[derive(Clone)]
+pub(crate) struct BackplaneChoice {
+    pub(crate) backplane: Arc<dyn Backplane>,
+    pub(crate) settings: NodeSettings,
+}
+
+impl fmt::Debug for BackplaneChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(formatter)
+    }
+}
+
+/// Reads what a node knows of its cluster; see [`NodeSettings`]. Given by [`Server::node`](crate::Server::node).
+#[derive(Clone, Debug)]
+pub struct NodeReader(Arc<Mutex<NodeFigures>>);
+
+impl NodeReader {
+    pub(crate) fn new(figures: Arc<Mutex<NodeFigures>>) -> Self {
+        Self(figures)
+    }
+
+    /// Returns the figures of the last heartbeat.
+    #[must_use]
+    pub fn read(&self) -> NodeFigures {
+        // No code under the lock panics.
+        let figures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        figures.clone()
+    }
+}
+
+/// A node at one moment; see [`NodeSettings`]. Given by [`NodeReader::read`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeFigures {
+    /// Its id.
+    pub id: String,
+    /// Whether it is cut off from the other nodes.
+    pub is_cut_off: bool,
+    /// The other nodes that live.
+    pub peers: Vec<PeerFigures>,
+}
+
+/// Another node, as this one sees it; see [`NodeSettings`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerFigures {
+    /// Its id.
+    pub id: String,
+    /// The time from a question of this node to the answer of that one, when it was last asked.
+    pub lag: Option<Duration>,
+    /// Messages of that node that are missing.
+    pub lost: u64,
+}
+
+/// The smallest limit of packets with which a node starts.
+pub(crate) const PACKET_BYTES_MIN: usize = 4 * 1024;

@@ -1,0 +1,390 @@
+//! A node: one server of a cluster, between its lanes and its engine. It does no I/O, and gets the time as an argument.
+//!
+//! ```text
+//!   lanes ── batches ──▶ outgoing ── packets ──▶ wire (the engine)
+//!   lanes ◀── frames ─── incoming ◀── packets ── carrier (the engine)
+//!                        presence, peers: who is where, and which nodes live
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+use tidewire_proto::backplane::sequence::SentStreams;
+use tidewire_proto::backplane::{
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, encode_alive,
+};
+
+use super::peers::Peers;
+use super::presence::LocalRoom;
+use super::to_lanes::ToLanes;
+use super::{BackplaneError, NodeFigures, NodeSettings, Subject, Turn, WhenCutOff, Wire};
+use crate::broker::BackplaneLink;
+use crate::config::Config;
+use crate::mailbox::Lanes;
+use crate::observe::LaneCounters;
+use crate::room::{Directory, Routes};
+
+/// One server of a cluster, with its [`NodeSettings`]. A [`Carrier`](super::Carrier) drives it. See the [module](super) for the contract.
+pub struct Node {
+    pub(super) id: Arc<str>,
+    pub(super) epoch: u64,
+    pub(super) settings: NodeSettings,
+    pub(super) packet_bytes_max: usize,
+    pub(super) link: Arc<BackplaneLink>,
+    pub(super) directory: Arc<Directory>,
+    pub(super) config: Arc<Config>,
+    pub(super) counters: Arc<CachePadded<LaneCounters>>,
+    pub(super) figures: Arc<Mutex<NodeFigures>>,
+    pub(super) to_lanes: ToLanes,
+    pub(super) routes: Routes,
+    pub(super) peers: Peers,
+    /// The rooms with members on this node.
+    pub(super) rooms: HashMap<Box<str>, LocalRoom>,
+    /// The patterns with subscribers on this node.
+    pub(super) patterns: HashSet<Box<str>>,
+    pub(super) sent: SentStreams,
+    pub(super) life: Life,
+}
+
+/// The parts of a server that its node needs.
+pub(crate) struct NodeParts {
+    pub(crate) settings: NodeSettings,
+    pub(crate) link: Arc<BackplaneLink>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) figures: Arc<Mutex<NodeFigures>>,
+    pub(crate) packet_bytes_max: usize,
+    /// Is told when the node is a member of its cluster, or why it cannot be one.
+    pub(crate) started: Sender<Result<(), BackplaneError>>,
+}
+
+/// The life of a node by time.
+#[derive(Debug)]
+pub(super) struct Life {
+    /// `Some` until the node is a member of its cluster.
+    started: Option<Sender<Result<(), BackplaneError>>>,
+    /// When the id is this node's, if nobody has objected.
+    claimed_at: Option<Instant>,
+    has_failed: bool,
+    beat: u64,
+    beat_at: Option<Instant>,
+    /// The use of streams at the last heartbeat.
+    marked: u64,
+    /// The node that was asked at a heartbeat, and when.
+    asked: Option<(u64, Instant)>,
+    /// When the engine was lost, and whether the members have been told.
+    cut_off: Option<(Instant, bool)>,
+    /// Heartbeats to send in the next turn: to a node, or to all, with these flags.
+    pub(super) due: Vec<(Option<Arc<str>>, u8, u64)>,
+    /// Whether all rooms and places must be told.
+    pub(super) tells_all: bool,
+    /// Rooms whose members must be told in the next turn.
+    pub(super) due_rooms: HashSet<Box<str>>,
+    /// Large rooms whose number of members must be told at the next heartbeat.
+    pub(super) due_counts: HashSet<Box<str>>,
+    /// Whether the others must be asked for theirs.
+    asks: bool,
+    has_logged_duplicate: bool,
+}
+
+impl Node {
+    pub(crate) fn new(parts: NodeParts) -> Self {
+        Self {
+            id: parts.settings.id.as_str().into(),
+            epoch: fastrand::u64(1..),
+            settings: parts.settings,
+            packet_bytes_max: parts.packet_bytes_max,
+            link: parts.link,
+            directory: parts.directory,
+            config: parts.config,
+            counters: parts.counters,
+            figures: parts.figures,
+            to_lanes: ToLanes::new(parts.lanes),
+            routes: Routes::default(),
+            peers: Peers::default(),
+            rooms: HashMap::new(),
+            patterns: HashSet::new(),
+            sent: SentStreams::default(),
+            life: Life {
+                started: Some(parts.started),
+                claimed_at: None,
+                has_failed: false,
+                beat: 0,
+                beat_at: None,
+                marked: 0,
+                asked: None,
+                cut_off: None,
+                due: Vec::new(),
+                tells_all: false,
+                due_rooms: HashSet::new(),
+                due_counts: HashSet::new(),
+                asks: true,
+                has_logged_duplicate: false,
+            },
+        }
+    }
+
+    /// The id of the node.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Sets the function that wakes the thread of the carrier. Any thread calls it, and it must not block.
+    pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
+        self.link.set_waker(Box::new(waker));
+    }
+
+    /// Notes that the engine is reachable again, and the subscriptions are made.
+    pub fn handle_connected(&mut self) {
+        if let Some((_, was_told)) = self.life.cut_off.take() {
+            self.config.refuse_shared(false);
+            self.counters.backplane_reconnects.add_shared(1);
+            tracing::info!(node = &*self.id, "the node reaches its backplane again");
+            if was_told {
+                self.announce_everywhere(REJOINED);
+            }
+        }
+        self.life.asks = true;
+        self.life.tells_all = true;
+    }
+
+    /// Notes that the engine cannot be reached. Packets are not given out until it can.
+    pub fn handle_disconnected(&mut self, now: Instant) {
+        if self.life.cut_off.is_none() {
+            tracing::warn!(node = &*self.id, "the node is cut off from its backplane");
+            self.life.cut_off = Some((now, false));
+            self.config
+                .refuse_shared(self.settings.when_cut_off == WhenCutOff::Fail);
+        }
+    }
+
+    /// Notes that the engine refuses something. At the start of the node this is the reason why it does not start.
+    pub fn handle_refusal(&mut self, text: &str) {
+        tracing::error!(node = &*self.id, text, "the backplane refuses the node");
+        let text = text.to_owned();
+        self.fail(BackplaneError::Refused { text });
+    }
+
+    /// Notes that the engine dropped packets for this node. Their places tell how many.
+    pub fn handle_overflow(&mut self) {
+        self.counters.backplane_overflows.add_shared(1);
+        self.life.asks = true;
+    }
+
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.life.cut_off.is_some()
+    }
+
+    /// Sends what waits, and does what is due.
+    pub fn turn(&mut self, now: Instant, wire: &mut dyn Wire) -> Turn {
+        if self.life.beat_at.is_none() {
+            self.begin(now, wire);
+        }
+        let work = self.link.take();
+        self.open_rooms(&work.rooms, wire);
+        self.follow_patterns(&work.patterns, wire);
+        for batch in work.batches {
+            self.send_batch(&batch, wire);
+        }
+        self.close_rooms(&work.rooms, wire);
+        self.claim(now);
+        self.beat(now, wire);
+        let has_more = self.tell(wire);
+        self.send_due(wire);
+        let is_waiting = self.to_lanes.post(&self.config.codec);
+        if work.stop && !self.life.has_failed {
+            self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
+        }
+        let mut wake_at = self.life.beat_at.unwrap_or(now);
+        if let Some(claimed_at) = self.life.claimed_at {
+            wake_at = wake_at.min(claimed_at);
+        }
+        if is_waiting || has_more {
+            wake_at = wake_at.min(now + PAUSE);
+        }
+        Turn {
+            wake_at,
+            has_ended: work.stop || self.life.has_failed,
+        }
+    }
+
+    /// Subscribes to what every node gets, and asks the others.
+    fn begin(&mut self, now: Instant, wire: &mut dyn Wire) {
+        wire.subscribe(Subject::Nodes);
+        wire.subscribe(Subject::Node(&self.id));
+        self.life.beat_at = Some(now);
+        self.life.claimed_at = Some(now + self.settings.claim);
+    }
+
+    /// Becomes a member of the cluster, if nobody has objected to the id.
+    fn claim(&mut self, now: Instant) {
+        if self.life.claimed_at.is_some_and(|at| at <= now) {
+            self.life.claimed_at = None;
+            if let Some(started) = self.life.started.take() {
+                // The server may have given up.
+                let _ = started.send(Ok(()));
+            }
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: BackplaneError) {
+        if let Some(started) = self.life.started.take() {
+            self.life.has_failed = true;
+            // The server may have given up.
+            let _ = started.send(Err(error));
+        }
+    }
+
+    /// Sends the heartbeat, and finds dead nodes.
+    fn beat(&mut self, now: Instant, wire: &mut dyn Wire) {
+        let Some(at) = self.life.beat_at.filter(|at| *at <= now) else {
+            return;
+        };
+        if now.saturating_duration_since(at) > self.settings.silence_max / 2 {
+            // This process was stopped for a while. It has heard nobody, and the others have not heard it.
+            self.peers.spare_all(now);
+            self.life.asks = true;
+            self.life.tells_all = true;
+        }
+        self.life.beat_at = Some(now + self.settings.heartbeat);
+        self.life.beat += 1;
+        for dead in self.peers.bury(self.settings.silence_max, now) {
+            tracing::warn!(node = &*dead, "a node is silent; its members leave");
+            self.forget_members_of(&dead);
+        }
+        self.notice_partition(now);
+        let flags = if self.life.asks { ALIVE_ASKS } else { 0 };
+        self.life.asks &= !self.alive(flags, Subject::Nodes, wire);
+        let beat = self.life.beat;
+        if let Some(peer) = self.peers.at_beat(beat) {
+            self.life.asked = Some((beat, now));
+            self.life.due.push((Some(peer), ALIVE_ECHO, beat));
+        }
+        self.mark(wire);
+        let counts = std::mem::take(&mut self.life.due_counts);
+        self.life.due_rooms.extend(counts);
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        figures.peers = self.peers.figures();
+        figures.is_cut_off = self.life.cut_off.is_some();
+    }
+
+    /// Tells the members of all rooms that the node is cut off, once this has lasted for a heartbeat.
+    fn notice_partition(&mut self, now: Instant) {
+        let heartbeat = self.settings.heartbeat;
+        if let Some((since, was_told)) = &mut self.life.cut_off
+            && !*was_told
+            && now.saturating_duration_since(*since) >= heartbeat
+        {
+            *was_told = true;
+            self.announce_everywhere(PARTITIONED);
+        }
+    }
+
+    /// Tells the place of streams that are silent since the last heartbeat, so that a loss of their last message is found.
+    fn mark(&mut self, wire: &mut dyn Wire) {
+        if self.is_cut_off() {
+            return;
+        }
+        let mut places = Vec::new();
+        let since = self.life.marked;
+        self.life.marked = self.sent.mark(since, |kind, name, place| {
+            places.push((kind, Box::<str>::from(name), place));
+        });
+        for (kind, name, place) in places {
+            self.send_place(kind, &name, place, wire);
+        }
+    }
+
+    fn send_due(&mut self, wire: &mut dyn Wire) {
+        for (to, flags, beat) in std::mem::take(&mut self.life.due) {
+            let mut packet = Vec::new();
+            encode_alive(&self.id, self.epoch, flags, beat, &mut packet);
+            let subject = to.as_deref().map_or(Subject::Nodes, Subject::Node);
+            if !self.is_cut_off() {
+                // A lost heartbeat is followed by the next one.
+                let _ = wire.publish(subject, &packet);
+            }
+        }
+    }
+
+    fn alive(&self, flags: u8, to: Subject<'_>, wire: &mut dyn Wire) -> bool {
+        let mut packet = Vec::new();
+        encode_alive(&self.id, self.epoch, flags, self.life.beat, &mut packet);
+        !self.is_cut_off() && wire.publish(to, &packet)
+    }
+
+    /// Handles the heartbeat of another node.
+    pub(super) fn handle_alive(&mut self, node: &Arc<str>, flags: u8, beat: u64, now: Instant) {
+        if flags & ALIVE_LEAVES != 0 {
+            tracing::info!(node = &**node, "a node has ended");
+            self.forget_members_of(node);
+            self.peers.all.remove(node);
+            return;
+        }
+        if flags & ALIVE_ASKS != 0 {
+            self.life.tells_all = true;
+        }
+        if flags & ALIVE_ECHO != 0 {
+            let answer = (Some(Arc::clone(node)), ALIVE_ANSWERS, beat);
+            self.life.due.push(answer);
+        }
+        if flags & ALIVE_ANSWERS != 0
+            && let Some((asked, at)) = self.life.asked
+            && asked == beat
+        {
+            self.peers.note_lag(node, now.saturating_duration_since(at));
+        }
+    }
+
+    /// Handles a packet of another run with this node's id.
+    pub(super) fn handle_namesake(&mut self, flags: Option<u8>) {
+        let id = self.settings.id.clone();
+        if self.life.started.is_some() {
+            // Two that start together both object, so neither starts.
+            self.life.due.push((None, ALIVE_OBJECTS, 0));
+            return self.fail(BackplaneError::DuplicateNode { id });
+        }
+        if flags.is_some_and(|flags| flags & ALIVE_ASKS != 0) {
+            self.life.due.push((None, ALIVE_OBJECTS, 0));
+        }
+        if !std::mem::replace(&mut self.life.has_logged_duplicate, true) {
+            tracing::error!(
+                node = id,
+                "another node has this id; stop one of them, because neither hears the other"
+            );
+        }
+        self.counters.backplane_duplicates.add_shared(1);
+    }
+}
+
+impl Drop for Node {
+    /// Keeps no lane waiting for a node that has ended.
+    fn drop(&mut self) {
+        self.link.close();
+        self.fail(BackplaneError::Thread);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = formatter.debug_struct("Node");
+        fields.field("id", &self.id).field("life", &self.life);
+        fields.finish_non_exhaustive()
+    }
+}
+
+/// The announcement in all rooms of a node that is cut off.
+const PARTITIONED: &str = "this server is cut off from the others: only members on it get messages";
+
+/// The announcement in all rooms of a node that was cut off.
+const REJOINED: &str = "this server reaches the others again";
+
+/// Pause before a batch is posted again after a mailbox was full, and between many rooms that must be told.
+const PAUSE: Duration = Duration::from_micros(500);

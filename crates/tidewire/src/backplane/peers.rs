@@ -1,0 +1,179 @@
+//! The other nodes: which live, what has arrived of them, and how far away they are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidewire_proto::backplane::sequence::ReceivedStreams;
+
+use super::PeerFigures;
+
+/// The other nodes, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    pub(super) all: HashMap<Arc<str>, Peer>,
+}
+
+/// Another node.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) epoch: u64,
+    heard_at: Instant,
+    /// A dead node keeps its places: if it was only slow, its losses are counted when it is back.
+    pub(super) is_alive: bool,
+    pub(super) streams: ReceivedStreams,
+    lag: Option<Duration>,
+    pub(super) lost: u64,
+}
+
+/// The news of a packet about its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// The node was alive.
+    Again,
+    /// The node is new, or was believed dead.
+    New,
+    /// The node has started again. Its former members have left.
+    Restarted,
+}
+
+impl Peers {
+    /// Notes a packet. `None` if there are too many nodes, so that this one stays unknown.
+    pub(super) fn hear(&mut self, id: &str, epoch: u64, now: Instant) -> Option<(Arc<str>, Heard)> {
+        if let Some((id, _)) = self.all.get_key_value(id) {
+            let id = Arc::clone(id);
+            let mut heard = Heard::Restarted;
+            self.all.entry(Arc::clone(&id)).and_modify(|peer| {
+                if peer.epoch != epoch {
+                    *peer = Peer::new(epoch, now);
+                    return;
+                }
+                peer.heard_at = now;
+                heard = match std::mem::replace(&mut peer.is_alive, true) {
+                    true => Heard::Again,
+                    false => Heard::New,
+                };
+            });
+            return Some((id, heard));
+        }
+        if self.all.len() >= PEERS_MAX {
+            self.all.retain(|_, peer| peer.is_alive);
+            if self.all.len() >= PEERS_MAX {
+                return None;
+            }
+        }
+        let id: Arc<str> = id.into();
+        self.all.insert(Arc::clone(&id), Peer::new(epoch, now));
+        Some((id, Heard::New))
+    }
+
+    /// Returns the nodes that have been silent for too long, and marks them as dead.
+    pub(super) fn bury(&mut self, silence_max: Duration, now: Instant) -> Vec<Arc<str>> {
+        let mut dead: Vec<Arc<str>> = Vec::new();
+        for (id, peer) in &mut self.all {
+            if peer.is_alive && now.saturating_duration_since(peer.heard_at) > silence_max {
+                peer.is_alive = false;
+                dead.push(Arc::clone(id));
+            }
+        }
+        dead
+    }
+
+    /// Counts the silence of all nodes from now, because this node could not hear them.
+    pub(super) fn spare_all(&mut self, now: Instant) {
+        for peer in self.all.values_mut() {
+            peer.heard_at = now;
+        }
+    }
+
+    /// Returns the node to ask at this heartbeat, each in turn.
+    pub(super) fn at_beat(&self, beat: u64) -> Option<Arc<str>> {
+        let alive = || self.all.iter().filter(|(_, peer)| peer.is_alive);
+        let count = alive().count() as u64;
+        let index = beat.checked_rem(count)? as usize;
+        let mut ids: Vec<&Arc<str>> = alive().map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        ids.get(index).map(|id| Arc::clone(id))
+    }
+
+    pub(super) fn note_lag(&mut self, id: &str, lag: Duration) {
+        if let Some(peer) = self.all.get_mut(id) {
+            peer.lag = Some(lag);
+        }
+    }
+
+    pub(super) fn figures(&self) -> Vec<PeerFigures> {
+        let alive = self.all.iter().filter(|(_, peer)| peer.is_alive);
+        let figures = alive.map(|(id, peer)| PeerFigures {
+            id: id.to_string(),
+            lag: peer.lag,
+            lost: peer.lost,
+        });
+        let mut figures: Vec<PeerFigures> = figures.collect();
+        figures.sort_by(|one, other| one.id.cmp(&other.id));
+        figures
+    }
+}
+
+impl Peer {
+    fn new(epoch: u64, now: Instant) -> Self {
+        Self {
+            epoch,
+            heard_at: now,
+            is_alive: true,
+            streams: ReceivedStreams::default(),
+            lag: None,
+            lost: 0,
+        }
+    }
+}
+
+/// Nodes that are remembered, with those that are dead.
+const PEERS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_silent_node_dies_once_and_comes_back_with_its_places() {
+        let (mut peers, start) = (Peers::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let heard = |peers: &mut Peers, epoch, seconds| {
+            let (_, heard) = peers.hear("one", epoch, at(seconds)).unwrap();
+            heard
+        };
+        assert_eq!(heard(&mut peers, 7, 0), Heard::New);
+        assert_eq!(heard(&mut peers, 7, 4), Heard::Again);
+        assert!(peers.bury(SILENCE, at(9)).is_empty());
+        assert_eq!(peers.bury(SILENCE, at(10)).len(), 1);
+        assert!(peers.bury(SILENCE, at(20)).is_empty(), "it is dead already");
+        assert!(peers.figures().is_empty());
+        assert_eq!(heard(&mut peers, 7, 21), Heard::New);
+        assert_eq!(heard(&mut peers, 8, 22), Heard::Restarted);
+        peers.spare_all(at(100));
+        assert!(peers.bury(SILENCE, at(101)).is_empty());
+    }
+
+    #[test]
+    fn nodes_are_asked_in_turn_and_are_bounded() {
+        let (mut peers, now) = (Peers::default(), Instant::now());
+        assert_eq!(peers.at_beat(1), None);
+        for id in ["b", "a", "c"] {
+            peers.hear(id, 1, now);
+        }
+        let asked: Vec<Arc<str>> = (3..9).filter_map(|beat| peers.at_beat(beat)).collect();
+        let asked: Vec<&str> = asked.iter().map(|id| &**id).collect();
+        assert_eq!(asked, ["a", "b", "c", "a", "b", "c"]);
+        peers.note_lag("b", SILENCE);
+        assert_eq!(peers.figures()[1].lag, Some(SILENCE));
+        for number in 0..2 * PEERS_MAX {
+            peers.hear(&format!("n{number}"), 1, now);
+        }
+        assert_eq!(peers.all.len(), PEERS_MAX);
+        peers.bury(Duration::ZERO, now + SILENCE);
+        assert!(peers.hear("late", 1, now).is_some(), "the dead make room");
+    }
+}

@@ -1,0 +1,375 @@
+//! Presence: the rooms of this node, their members on other nodes, and what the other nodes are told.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use tidewire_proto::backplane::entry::encode_here;
+use tidewire_proto::backplane::{Entry, Here, StreamKind};
+use tidewire_proto::body::validate_name;
+use tidewire_proto::codec::{Codec, Presence};
+use tidewire_proto::message::{MemberId, PresenceEvent};
+use tidewire_proto::topic::Pattern;
+
+use super::{Node, Subject, Wire};
+use crate::room::{SharedRoom, Shown};
+
+/// A room with members on this node.
+#[derive(Debug)]
+pub(super) struct LocalRoom {
+    pub(super) shared: Arc<SharedRoom>,
+    /// The known members on other nodes, by node and by their numbers there.
+    remote: HashMap<Arc<str>, HashMap<MemberId, Known>>,
+    /// The room is so large that the other nodes are told the number of members, and not who they are.
+    is_counted: bool,
+}
+
+/// A member on another node.
+#[derive(Clone, Debug)]
+struct Known {
+    /// The number on this node.
+    member: MemberId,
+    shown: Arc<str>,
+    /// Whether the members of this node were told of it. If not, its messages have its name.
+    is_listed: bool,
+}
+
+/// The author of a message.
+#[derive(Clone, Debug)]
+pub(super) struct Author {
+    pub(super) member: MemberId,
+    pub(super) name: Arc<str>,
+    pub(super) is_listed: bool,
+}
+
+impl Node {
+    /// Subscribes to rooms that have members now, and asks for their members on other nodes.
+    pub(super) fn open_rooms(&mut self, names: &HashSet<Box<str>>, wire: &mut dyn Wire) {
+        for name in names {
+            let Some(shared) = self.directory.room(name) else {
+                continue;
+            };
+            match self.rooms.get_mut(name) {
+                Some(room) if room.shared.alias == shared.alias => continue,
+                // The room was closed and opened again, and its subscription stays.
+                Some(room) => {
+                    room.shared = shared;
+                    room.remote.clear();
+                }
+                None => {
+                    wire.subscribe(Subject::Room(name));
+                    let room = LocalRoom {
+                        shared,
+                        remote: HashMap::new(),
+                        is_counted: false,
+                    };
+                    self.rooms.insert(name.clone(), room);
+                }
+            }
+            self.send_here(name, true, wire);
+        }
+    }
+
+    /// Ends the subscriptions of rooms that have no members any more.
+    pub(super) fn close_rooms(&mut self, names: &HashSet<Box<str>>, wire: &mut dyn Wire) {
+        let mut closed = false;
+        for name in names {
+            if self.directory.room(name).is_none() && self.rooms.remove(name).is_some() {
+                wire.unsubscribe(Subject::Room(name));
+                closed = true;
+            }
+        }
+        if closed {
+            // Messages that pass while the room has no members here are no loss.
+            for peer in self.peers.all.values_mut() {
+                peer.streams
+                    .retain(|kind, name| kind != StreamKind::Room || self.rooms.contains_key(name));
+            }
+        }
+    }
+
+    /// Subscribes to patterns that have subscribers now, and ends the subscriptions of the others.
+    pub(super) fn follow_patterns(&mut self, names: &HashSet<Box<str>>, wire: &mut dyn Wire) {
+        let mut ended = false;
+        for name in names {
+            let is_wanted = self.directory.has_pattern(name);
+            if is_wanted && self.patterns.insert(name.clone()) {
+                wire.subscribe(Subject::Pattern(name));
+            } else if !is_wanted && self.patterns.remove(name) {
+                wire.unsubscribe(Subject::Pattern(name));
+                ended = true;
+            }
+        }
+        if ended {
+            let patterns: Vec<Pattern<'_>> = self
+                .patterns
+                .iter()
+                .filter_map(|pattern| Pattern::parse(pattern).ok())
+                .collect();
+            let matches = |topic: &str| patterns.iter().any(|pattern| pattern.matches(topic));
+            for peer in self.peers.all.values_mut() {
+                let keeps = |kind, name: &str| kind != StreamKind::Topic || matches(name);
+                peer.streams.retain(keeps);
+            }
+        }
+    }
+
+    /// Whether the other nodes are told of an entry. In large rooms they are told numbers at the next heartbeat.
+    pub(super) fn tells_change(&mut self, room: &str, entry: &Entry<'_>) -> bool {
+        if !entry.is_change() {
+            return true;
+        }
+        if let Entry::Joined { name, .. } = entry {
+            self.rename_namesakes(room, name);
+        }
+        let own = self.directory.own_count(room);
+        let members_max = self.config.limits.presence_members_max;
+        let Some(local) = self.rooms.get_mut(room) else {
+            return true;
+        };
+        local.is_counted |= own > members_max;
+        if local.is_counted {
+            self.life.due_counts.insert(room.into());
+        }
+        !local.is_counted
+    }
+
+    /// Tells members that another node asked for, and the numbers of large rooms. Returns whether more must be told.
+    pub(super) fn tell(&mut self, wire: &mut dyn Wire) -> bool {
+        if self.is_cut_off() {
+            return false;
+        }
+        if std::mem::take(&mut self.life.tells_all) {
+            self.life.due_rooms.extend(self.rooms.keys().cloned());
+            self.sent.unmark_all();
+        }
+        let due = self.life.due_rooms.iter().take(ROOMS_PER_TURN).cloned();
+        let due: Vec<Box<str>> = due.collect();
+        for name in due {
+            self.life.due_rooms.remove(&name);
+            if self.rooms.contains_key(&name) {
+                self.send_here(&name, false, wire);
+            }
+        }
+        !self.life.due_rooms.is_empty()
+    }
+
+    /// Tells the other nodes who of this node is in a room.
+    fn send_here(&mut self, name: &str, asks: bool, wire: &mut dyn Wire) {
+        let members_max = self.config.limits.presence_members_max;
+        let mut members = Vec::new();
+        let own = self.directory.own_count(name);
+        let bytes_max = self.entry_bytes_max();
+        if own <= members_max && own * MEMBER_BYTES_MAX <= bytes_max {
+            self.directory
+                .own_members(name, |member, name| members.push((member, name.to_owned())));
+        }
+        let count = own.max(members.len()) as u32;
+        let listed = members.iter().map(|(member, name)| (*member, &**name));
+        let mut entries = Vec::new();
+        encode_here(asks, count, listed, &mut entries);
+        if let Some(room) = self.rooms.get_mut(name) {
+            room.is_counted = members.len() < own;
+        }
+        self.send_stream((StreamKind::Room, name), (0, 0), &entries, wire);
+    }
+
+    pub(super) fn handle_joined(
+        &mut self,
+        node: &Arc<str>,
+        room: &str,
+        number: MemberId,
+        name: &str,
+    ) {
+        if validate_name(name).is_err() {
+            return self.counters.backplane_malformed.add_shared(1);
+        }
+        let Some(local) = self.rooms.get_mut(room) else {
+            return;
+        };
+        let known = local.remote.entry(Arc::clone(node)).or_default();
+        let member = match known.get(&number) {
+            Some(known) if known.is_listed => return,
+            Some(known) => known.member,
+            None => self.directory.next_member(),
+        };
+        let Some(shown) = self
+            .directory
+            .add_remote(room, member, (node, number), name)
+        else {
+            return;
+        };
+        let entry = Known {
+            member,
+            shown: Arc::clone(&shown.name),
+            is_listed: true,
+        };
+        known.insert(number, entry);
+        self.show(room, &shown, PresenceEvent::Joined);
+    }
+
+    pub(super) fn handle_left(&mut self, node: &Arc<str>, room: &str, number: MemberId) {
+        let Some(local) = self.rooms.get_mut(room) else {
+            return;
+        };
+        let known = local.remote.get_mut(node);
+        if let Some(known) = known.and_then(|known| known.remove(&number))
+            && known.is_listed
+            && let Some(shown) = self.directory.remove_remote(room, known.member)
+        {
+            self.show(room, &shown, PresenceEvent::Left);
+        }
+    }
+
+    /// Replaces what is known of a node's members in a room.
+    pub(super) fn handle_here(&mut self, node: &Arc<str>, room: &str, here: &Here<'_>) {
+        let Some(local) = self.rooms.get_mut(room) else {
+            return;
+        };
+        if here.asks {
+            self.life.due_rooms.insert(room.into());
+        }
+        let present: HashMap<MemberId, &str> = here.members().collect();
+        let is_list = present.len() as u64 >= u64::from(here.count);
+        let counted = if is_list { 0 } else { here.count as usize };
+        let known = local.remote.get(node);
+        let listed = known.iter().flat_map(|known| known.iter());
+        let gone =
+            listed.filter(|(number, known)| known.is_listed && !present.contains_key(number));
+        let mut gone: Vec<MemberId> = gone.map(|(number, _)| *number).collect();
+        gone.sort_unstable();
+        for number in gone {
+            match is_list {
+                true => self.handle_left(node, room, number),
+                // They are still there, but only counted from now on.
+                false => self.unlist(node, room, number),
+            }
+        }
+        self.directory.count_remote(room, node, counted);
+        let mut present: Vec<(MemberId, &str)> = here.members().collect();
+        present.sort_unstable();
+        for (number, name) in present {
+            self.handle_joined(node, room, number, name);
+        }
+    }
+
+    fn unlist(&mut self, node: &Arc<str>, room: &str, number: MemberId) {
+        let known = self.rooms.get_mut(room);
+        let known = known.and_then(|local| local.remote.get_mut(node));
+        if let Some(known) = known.and_then(|known| known.get_mut(&number)) {
+            known.is_listed = false;
+            self.directory.remove_remote(room, known.member);
+        }
+    }
+
+    /// Removes the members of a node from all rooms, in the order of their numbers.
+    pub(super) fn forget_members_of(&mut self, node: &Arc<str>) {
+        let rooms: Vec<Box<str>> = self.rooms.keys().cloned().collect();
+        for room in rooms {
+            self.directory.count_remote(&room, node, 0);
+            let Some(local) = self.rooms.get_mut(&room) else {
+                continue;
+            };
+            let known = local.remote.get(node);
+            let mut numbers: Vec<MemberId> =
+                known.map_or_else(Vec::new, |known| known.keys().copied().collect());
+            numbers.sort_unstable();
+            for number in numbers {
+                self.handle_left(node, &room, number);
+            }
+            if let Some(local) = self.rooms.get_mut(&room) {
+                local.remote.remove(node);
+            }
+        }
+    }
+
+    /// Returns the author of a message under its number and name of this node.
+    pub(super) fn author(
+        &mut self,
+        node: &Arc<str>,
+        room: &str,
+        (number, name): (MemberId, &str),
+    ) -> Option<Author> {
+        if number == MemberId(0) {
+            return Some(Author {
+                member: number,
+                name: "".into(),
+                is_listed: true,
+            });
+        }
+        if validate_name(name).is_err() {
+            self.counters.backplane_malformed.add_shared(1);
+            return None;
+        }
+        let local = self.rooms.get_mut(room)?;
+        let known = local.remote.entry(Arc::clone(node)).or_default();
+        if known.len() >= KNOWN_MAX {
+            known.retain(|_, known| known.is_listed);
+        }
+        let directory = &self.directory;
+        let known = known.entry(number).or_insert_with(|| Known {
+            member: directory.next_member(),
+            shown: match directory.find(name) {
+                Some(_) => format!("{name}@{node}").into(),
+                None => name.into(),
+            },
+            is_listed: false,
+        });
+        Some(Author {
+            member: known.member,
+            name: Arc::clone(&known.shown),
+            is_listed: known.is_listed,
+        })
+    }
+
+    /// Shows remote members by their node, because a member of this node has their name now.
+    fn rename_namesakes(&mut self, room: &str, name: &str) {
+        for (old, new) in self.directory.rename_remote(room, name) {
+            let local = self.rooms.get_mut(room);
+            let known = local
+                .into_iter()
+                .flat_map(|local| local.remote.values_mut());
+            for known in known.flat_map(HashMap::values_mut) {
+                if known.member == old.member {
+                    known.shown = Arc::clone(&new);
+                }
+            }
+            self.show(room, &old, PresenceEvent::Left);
+            let shown = Shown { name: new, ..old };
+            self.show(room, &shown, PresenceEvent::Joined);
+        }
+    }
+
+    /// Tells the members of this node of a change, unless the room is too large.
+    fn show(&mut self, room: &str, shown: &Shown, event: PresenceEvent) {
+        if shown.members > self.config.limits.presence_members_max {
+            return;
+        }
+        let Some(shared) = self.rooms.get(room).map(|room| Arc::clone(&room.shared)) else {
+            return;
+        };
+        let presence = Presence {
+            channel: shared.alias,
+            member: shown.member,
+            name: &shown.name,
+            event,
+        };
+        let mut frame = Vec::new();
+        if self
+            .config
+            .codec
+            .encode_presence(&presence, &mut frame)
+            .is_ok()
+        {
+            self.send(&shared, &frame);
+        }
+    }
+}
+
+/// Rooms whose members are told in one turn. The others follow in the next one.
+const ROOMS_PER_TURN: usize = 1_000;
+
+/// Most bytes of a member in a list: a number and a name.
+const MEMBER_BYTES_MAX: usize = 4 + 1 + 64;
+
+/// Members of one node in one room that are remembered because they have said something.
+const KNOWN_MAX: usize = 65_536;

@@ -1,0 +1,168 @@
+//! Frames of other nodes on their way to the lanes. A lane gets a batch a turn, as from another lane.
+//!
+//! A lane that does not take its batches slows neither the node nor the other lanes: beyond a limit its messages are dropped
+//! and counted, and its members are told how many, before the next message that they get.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidewire_proto::codec::{AnyCodec, Codec};
+
+use crate::mailbox::{BatchEntry, LaneMessage, Lanes};
+
+/// Batches for the lanes. See the module.
+#[derive(Debug)]
+pub(super) struct ToLanes {
+    lanes: Arc<Lanes>,
+    batches: Vec<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    batch: Vec<u8>,
+    /// Dropped messages by alias, that the members have not been told of.
+    dropped: HashMap<u16, u64>,
+}
+
+impl ToLanes {
+    pub(super) fn new(lanes: Arc<Lanes>) -> Self {
+        let mut batches = Vec::new();
+        batches.resize_with(lanes.all().len(), Waiting::default);
+        Self { lanes, batches }
+    }
+
+    /// Adds a message of a room or topic for the lanes whose bits are set. Returns for how many lanes it was dropped.
+    pub(super) fn send(&mut self, codec: &AnyCodec, lanes: u64, alias: u16, frame: &[u8]) -> u64 {
+        let mut dropped = 0;
+        for (lane, waiting) in self.batches.iter_mut().enumerate() {
+            if lanes & (1 << lane) == 0 {
+                continue;
+            }
+            if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
+                *waiting.dropped.entry(alias).or_default() += 1;
+                dropped += 1;
+                continue;
+            }
+            if !waiting.dropped.is_empty()
+                && let Some(lost) = waiting.dropped.remove(&alias)
+            {
+                let mut gap = Vec::new();
+                // A codec without gap notices cannot tell; the loss is counted.
+                if codec.encode_gap(alias, lost, &mut gap).is_ok() {
+                    BatchEntry::Room { alias, frame: &gap }.encode(&mut waiting.batch);
+                }
+            }
+            BatchEntry::Room { alias, frame }.encode(&mut waiting.batch);
+        }
+        dropped
+    }
+
+    /// Adds a frame for one session. Returns whether there was room.
+    pub(super) fn send_to(&mut self, id: crate::session::SessionId, frame: &[u8]) -> bool {
+        let Some(waiting) = self.batches.get_mut(id.lane()) else {
+            return false;
+        };
+        if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
+            return false;
+        }
+        BatchEntry::Session { id, frame }.encode(&mut waiting.batch);
+        true
+    }
+
+    /// Posts the batches. Returns whether some wait because a mailbox is full.
+    pub(super) fn post(&mut self, codec: &AnyCodec) -> bool {
+        let mut is_waiting = false;
+        for (waiting, mailbox) in self.batches.iter_mut().zip(self.lanes.all()) {
+            if waiting.batch.is_empty() {
+                continue;
+            }
+            if mailbox.is_retired() {
+                mailbox.count_batch_undelivered(&waiting.batch);
+                waiting.batch.clear();
+                continue;
+            }
+            let next = self.lanes.spare_batches.take();
+            let batch = std::mem::replace(&mut waiting.batch, next);
+            if let Err(LaneMessage::Batch(back)) = mailbox.post(LaneMessage::Batch(batch)) {
+                let next = std::mem::replace(&mut waiting.batch, back);
+                self.lanes.spare_batches.put(next);
+                is_waiting = true;
+                continue;
+            }
+            for (alias, lost) in waiting.dropped.drain() {
+                let mut gap = Vec::new();
+                if codec.encode_gap(alias, lost, &mut gap).is_ok() {
+                    BatchEntry::Room { alias, frame: &gap }.encode(&mut waiting.batch);
+                    is_waiting = true;
+                }
+            }
+        }
+        is_waiting
+    }
+}
+
+/// Bytes that wait for a lane whose mailbox is full.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use tidewire_proto::codec::{Decoded, Tw1};
+    use tidewire_proto::message::Kind;
+
+    use super::*;
+    use crate::mailbox::{Mailbox, MessageQueue};
+
+    /// The kinds of the frames that a lane has got.
+    fn taken(mailbox: &Mailbox) -> Vec<Kind> {
+        let mut queue = MessageQueue::default();
+        mailbox.take_all(&mut queue);
+        let mut kinds = Vec::new();
+        while let Some(message) = queue.pop() {
+            let LaneMessage::Batch(batch) = message else {
+                panic!("{message:?}");
+            };
+            let mut rest = &batch[..];
+            while let Some(BatchEntry::Room { frame, .. }) = BatchEntry::decode(&mut rest) {
+                let Ok(Decoded::Frame { message, .. }) = Tw1.decode(frame, 1 << 20) else {
+                    panic!("no frame");
+                };
+                kinds.push(message.kind);
+            }
+        }
+        kinds
+    }
+
+    /// A slow lane loses messages beyond its limit and is told how many; the other lane gets all.
+    #[test]
+    fn a_lane_that_does_not_take_its_batches_slows_no_other_and_is_told_its_losses() {
+        const OFFERED: u64 = 200;
+        let mailboxes = [0, 1].map(|_| Mailbox::new(Arc::default()).unwrap());
+        let lanes = Arc::new(Lanes::default());
+        lanes.set(mailboxes.to_vec());
+        let codec = AnyCodec::Tw1(Tw1);
+        let mut to_lanes = ToLanes::new(lanes);
+        let mut frame = Vec::new();
+        let payload = vec![7; 64 * 1024];
+        let message = tidewire_proto::message::Message::new(Kind::Deliver, 9, &payload);
+        codec.encode(&message, &mut frame).unwrap();
+        let (mut dropped, mut quick) = (0, 0);
+        for _ in 0..OFFERED {
+            dropped += to_lanes.send(&codec, 0b11, 9, &frame);
+            to_lanes.post(&codec);
+            quick += taken(&mailboxes[1]).len() as u64;
+        }
+        assert_eq!(quick, OFFERED);
+        assert!(dropped > 0 && dropped < OFFERED, "{dropped}");
+        let mut kinds = Vec::new();
+        loop {
+            let more = taken(&mailboxes[0]);
+            kinds.extend(more);
+            if !to_lanes.post(&codec) && mailboxes[0].is_empty() {
+                break;
+            }
+        }
+        let delivered = kinds.iter().filter(|kind| **kind == Kind::Deliver).count();
+        assert_eq!(delivered as u64 + dropped, OFFERED);
+        assert_eq!(kinds.last(), Some(&Kind::Gap), "the losses are told");
+    }
+}

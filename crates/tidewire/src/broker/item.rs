@@ -1,0 +1,122 @@
+//! Messages of a lane for other nodes, collected for a turn and posted together.
+
+use tidewire_proto::backplane::Entry;
+use tidewire_proto::message::MemberId;
+
+/// The addressee of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addressee<'a> {
+    /// The members of a room on other nodes.
+    Room,
+    /// The subscribers of a topic on other nodes.
+    Topic,
+    /// One member of a room.
+    Member {
+        /// The member's node.
+        node: &'a str,
+        /// The member's number there.
+        member: MemberId,
+    },
+}
+
+/// One message of a batch for other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item<'a> {
+    pub(crate) to: Addressee<'a>,
+    /// The name of the room or topic.
+    pub(crate) name: &'a str,
+    /// An [`Entry`] as packets have it.
+    pub(crate) entry: &'a [u8],
+}
+
+impl<'a> Item<'a> {
+    /// Appends an item.
+    pub(crate) fn encode(to: Addressee<'_>, name: &str, entry: &Entry<'_>, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        match to {
+            Addressee::Room => out.push(ROOM),
+            Addressee::Topic => out.push(TOPIC),
+            Addressee::Member { node, member } => {
+                out.push(MEMBER);
+                push_text(node, out);
+                out.extend_from_slice(&member.0.to_le_bytes());
+            }
+        }
+        push_text(name, out);
+        entry.encode(out);
+        let length = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// Takes the first item off `batch`.
+    pub(crate) fn decode(batch: &mut &'a [u8]) -> Option<Self> {
+        let (length, rest) = batch.split_first_chunk::<4>()?;
+        let (item, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        *batch = rest;
+        let (kind, mut item) = item.split_first()?;
+        let to = match *kind {
+            ROOM => Addressee::Room,
+            TOPIC => Addressee::Topic,
+            _ => {
+                let node = take_text(&mut item)?;
+                let (member, rest) = item.split_first_chunk::<4>()?;
+                item = rest;
+                let member = MemberId(u32::from_le_bytes(*member));
+                Addressee::Member { node, member }
+            }
+        };
+        let name = take_text(&mut item)?;
+        Some(Self {
+            to,
+            name,
+            entry: item,
+        })
+    }
+}
+
+const ROOM: u8 = 0;
+const TOPIC: u8 = 1;
+const MEMBER: u8 = 2;
+
+/// Appends a name of at most 255 bytes.
+fn push_text(text: &str, out: &mut Vec<u8>) {
+    out.push(text.len() as u8);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn take_text<'a>(bytes: &mut &'a [u8]) -> Option<&'a str> {
+    let (length, rest) = bytes.split_first()?;
+    let (text, rest) = rest.split_at_checked(usize::from(*length))?;
+    *bytes = rest;
+    str::from_utf8(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire_proto::backplane::Entries;
+
+    use super::*;
+
+    #[test]
+    fn items_decode_to_what_was_encoded() {
+        let entry = Entry::Published { payload: b"42" };
+        let member = MemberId(7);
+        let items = [
+            (Addressee::Room, "lobby"),
+            (Addressee::Topic, "price.eur"),
+            (Addressee::Member { node: "n2", member }, "lobby"),
+        ];
+        let mut batch = Vec::new();
+        for (to, name) in items {
+            Item::encode(to, name, &entry, &mut batch);
+        }
+        let mut rest = &batch[..];
+        for (to, name) in items {
+            let item = Item::decode(&mut rest).unwrap();
+            assert_eq!((item.to, item.name), (to, name));
+            assert_eq!(Entries::new(item.entry).next(), Some(Some(entry)));
+        }
+        assert_eq!(Item::decode(&mut rest), None);
+    }
+}

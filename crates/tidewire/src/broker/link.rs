@@ -1,0 +1,148 @@
+//! The queue from the lanes to their node.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The lanes' side of a node. See the module.
+pub(crate) struct BackplaneLink {
+    waiting: Mutex<Waiting>,
+    /// Whether the node has ended and takes nothing any more.
+    is_closed: AtomicBool,
+    waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    work: Work,
+    batch_bytes: usize,
+}
+
+/// Work that waits for the node.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Encoded [items](super::Item), a batch for each turn of a lane.
+    pub(crate) batches: VecDeque<Vec<u8>>,
+    /// Rooms that got their first member or lost their last one.
+    pub(crate) rooms: HashSet<Box<str>>,
+    /// Patterns that got their first subscriber or lost their last one.
+    pub(crate) patterns: HashSet<Box<str>>,
+    /// The server has ended. Nothing comes after this.
+    pub(crate) stop: bool,
+}
+
+impl BackplaneLink {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// Sets the function that wakes the node's thread. Only the first call has an effect.
+    pub(crate) fn set_waker(&self, waker: Box<dyn Fn() + Send + Sync>) {
+        // A second waker would be that of the same thread.
+        let _ = self.waker.set(waker);
+    }
+
+    /// Posts the items of a turn. Gives them back if too many wait, so that the lane stops reading until the node has caught up.
+    /// A node that has ended takes and drops them.
+    pub(crate) fn post(&self, batch: Vec<u8>) -> Result<(), Vec<u8>> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut waiting = self.lock();
+        if waiting.batch_bytes > 0 && waiting.batch_bytes + batch.len() > BATCH_BYTES_MAX {
+            return Err(batch);
+        }
+        waiting.batch_bytes += batch.len();
+        waiting.work.batches.push_back(batch);
+        drop(waiting);
+        self.wake();
+        Ok(())
+    }
+
+    /// Notes that a room got its first member or lost its last one.
+    pub(crate) fn note_room(&self, name: &str) {
+        if !self.is_closed.load(Ordering::Relaxed) {
+            self.lock().work.rooms.insert(name.into());
+            self.wake();
+        }
+    }
+
+    /// Notes that a pattern got its first subscriber or lost its last one.
+    pub(crate) fn note_pattern(&self, pattern: &str) {
+        if !self.is_closed.load(Ordering::Relaxed) {
+            self.lock().work.patterns.insert(pattern.into());
+            self.wake();
+        }
+    }
+
+    /// Tells the node that the server has ended.
+    pub(crate) fn stop(&self) {
+        self.lock().work.stop = true;
+        self.wake();
+    }
+
+    /// Takes all work. Only the node calls it.
+    pub(crate) fn take(&self) -> Work {
+        let mut waiting = self.lock();
+        waiting.batch_bytes = 0;
+        std::mem::take(&mut waiting.work)
+    }
+
+    /// Drops all work from now on, because the node has ended.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        drop(self.take());
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // No code under the lock panics.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for BackplaneLink {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("BackplaneLink")
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of batches that wait for the node. 4 MiB are the work of many turns.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_bounded_and_gives_back_what_does_not_fit() {
+        let link = BackplaneLink::new();
+        assert!(link.post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
+        assert_eq!(link.post(vec![1]), Err(vec![1]));
+        link.note_room("lobby");
+        let work = link.take();
+        assert_eq!(
+            (work.batches.len(), work.rooms.len(), work.stop),
+            (1, 1, false)
+        );
+        assert!(link.post(vec![1]).is_ok());
+        link.close();
+        assert!(
+            link.post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(),
+            "a node that ended keeps no lane waiting"
+        );
+        assert!(link.take().batches.is_empty());
+    }
+}

@@ -1,0 +1,98 @@
+//! Follows a draining server to the address that its go-away has.
+//!
+//! The address comes from a peer, so it is checked as that of an operator, and its transport must be that of the address that the
+//! program gave: what was encrypted stays encrypted. TLS checks the certificate of the new host by its own name. Credentials go only where they would go from
+//! the program's own address; see [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
+//!
+//! The client stays with the new server until an attempt to connect there fails, and then returns to the program's address. So a wrong address costs one
+//! attempt, and a server that is gone is not tried for ever.
+
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::layer::Stack;
+use tidewire_proto::text::escaped;
+
+use super::dialing::{Dialing, Target};
+use super::error::ConnectError;
+use crate::address::{Address, Successor};
+use crate::server::ServeError;
+use crate::tls::{ClientTls, Connector, protocol};
+use crate::transport::{LayerFactory, Layers};
+use crate::websocket::WebSocketConnector;
+
+/// The settings of a client that follows moves.
+#[derive(Clone, Debug)]
+pub(super) struct Mover {
+    pub(super) tls: ClientTls,
+    pub(super) codec: AnyCodec,
+}
+
+/// The server that the client was sent to.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub(super) target: Target,
+    layers: Option<Layers>,
+}
+
+impl Moved {
+    /// The layers of a connection there, if it has some.
+    pub(super) fn stack(&self) -> Option<Stack> {
+        self.layers.as_ref().map(Layers::stack)
+    }
+}
+
+impl Mover {
+    fn follow(&self, home: &Address, to: &str) -> Result<Moved, String> {
+        let successor: Successor = to.parse().map_err(|error| format!("{error}"))?;
+        if !successor.is_like(home) {
+            return Err(format!("its transport is not that of {home}"));
+        }
+        let address = successor.address().clone();
+        let layers = secured(&address, &self.tls, &self.codec, None);
+        let layers = layers.map_err(|error| error.to_string())?;
+        let layers = layers.and_then(|factory| factory.layers(&address));
+        let target = Target::of(address).map_err(|error| error.to_string())?;
+        Ok(Moved { target, layers })
+    }
+}
+
+impl Dialing {
+    /// Makes the server at this address the next one, if the client follows moves and the address is allowed.
+    pub(super) fn follow(&mut self, to: &str) {
+        let Some(mover) = &self.mover else {
+            return;
+        };
+        match mover.follow(self.home.address(), to) {
+            Ok(moved) => {
+                tracing::debug!(to, "the server sends this client to another one");
+                self.moved = Some(moved);
+            }
+            Err(why) => {
+                // Both texts may have what the peer wrote.
+                let (to, why) = (escaped(to.as_bytes()), escaped(why.as_bytes()));
+                tracing::warn!(%to, %why, "the server sends this client to an address that it does not follow");
+            }
+        }
+    }
+}
+
+/// Makes the layers of an address, with WebSocket and TLS beneath those of the program if the address asks for it.
+pub(super) fn secured(
+    address: &Address,
+    tls: &ClientTls,
+    codec: &AnyCodec,
+    mut layers: Option<LayerFactory>,
+) -> Result<Option<LayerFactory>, ConnectError> {
+    if let Some(connector) = WebSocketConnector::new(address, codec) {
+        layers = Some(LayerFactory::beneath(layers, move |_| {
+            Some(connector.layer())
+        }));
+    }
+    let Some(host) = address.host().filter(|_| address.is_tls()) else {
+        return Ok(layers);
+    };
+    let protocol = protocol(address.websocket_path().is_some(), codec);
+    let connector = Connector::load(tls, host, Some(protocol));
+    let connector = connector.map_err(ServeError::from)?;
+    let secure = move |_: &Address| Some(connector.layer());
+    Ok(Some(LayerFactory::beneath(layers, secure)))
+}

@@ -1,0 +1,176 @@
+//! Members of rooms on other nodes, in the directory.
+//!
+//! The node adds and removes them. Each has a member number of this server, so that clients see one range of numbers. A name
+//! belongs to the members of this node first: a remote member whose name one of them has is shown as `name@node`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidewire_proto::message::MemberId;
+
+use super::directory::Directory;
+use super::shared_room::SharedRoom;
+use crate::session::SessionId;
+
+/// The members of a room on other nodes.
+#[derive(Debug, Default)]
+pub(super) struct RemoteMembers {
+    pub(super) listed: BTreeMap<MemberId, RemoteMember>,
+    /// Members that only their number is known of, by node.
+    counted: BTreeMap<Arc<str>, usize>,
+}
+
+/// A member of a room on another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteMember {
+    pub(crate) node: Arc<str>,
+    /// Its number at its own node.
+    pub(crate) number: MemberId,
+    /// Its name at its own node.
+    pub(crate) name: Arc<str>,
+    /// Its name here.
+    pub(crate) shown: Arc<str>,
+}
+
+/// A change of who is shown in a room, and the size of the room after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) member: MemberId,
+    pub(crate) name: Arc<str>,
+    pub(crate) members: usize,
+}
+
+impl RemoteMembers {
+    pub(super) fn len(&self) -> usize {
+        self.listed.len() + self.counted.values().sum::<usize>()
+    }
+}
+
+impl Directory {
+    /// Returns a room that has members here.
+    pub(crate) fn room(&self, name: &str) -> Option<Arc<SharedRoom>> {
+        self.by_name(name)
+    }
+
+    /// Whether a pattern has subscribers here.
+    pub(crate) fn has_pattern(&self, pattern: &str) -> bool {
+        self.lock().has_pattern(pattern)
+    }
+
+    /// Calls `visit` for the members of a room on this node.
+    pub(crate) fn own_members(&self, room: &str, mut visit: impl FnMut(MemberId, &str)) {
+        let state = self.lock();
+        for (member, name) in state.room(room).iter().flat_map(|entry| &entry.members) {
+            visit(*member, name);
+        }
+    }
+
+    /// The number of members of a room on this node.
+    pub(crate) fn own_count(&self, room: &str) -> usize {
+        self.lock()
+            .room(room)
+            .map_or(0, |entry| entry.members.len())
+    }
+
+    /// The session of the member with this number, if it is in the room.
+    pub(crate) fn session_in(&self, room: &str, member: MemberId) -> Option<SessionId> {
+        let state = self.lock();
+        let name = state.room(room)?.members.get(&member)?;
+        state.session_named(name)
+    }
+
+    /// Returns a new member number.
+    pub(crate) fn next_member(&self) -> MemberId {
+        self.lock().next_member()
+    }
+
+    /// Adds a remote member to a room under this number. Returns how it is shown; `None` if the room has no members here.
+    pub(crate) fn add_remote(
+        &self,
+        room: &str,
+        member: MemberId,
+        (node, number): (&Arc<str>, MemberId),
+        name: &str,
+    ) -> Option<Shown> {
+        let mut state = self.lock();
+        let is_taken = state.session_named(name).is_some();
+        let entry = state.room_mut(room)?;
+        let shown: Arc<str> = match is_taken {
+            true => format!("{name}@{node}").into(),
+            false => name.into(),
+        };
+        let remote = RemoteMember {
+            node: Arc::clone(node),
+            number,
+            name: name.into(),
+            shown: Arc::clone(&shown),
+        };
+        entry
+            .remote
+            .get_or_insert_default()
+            .listed
+            .insert(member, remote);
+        Some(Shown {
+            member,
+            name: shown,
+            members: entry.count(),
+        })
+    }
+
+    /// Removes a remote member from a room. Returns how it was shown.
+    pub(crate) fn remove_remote(&self, room: &str, member: MemberId) -> Option<Shown> {
+        let mut state = self.lock();
+        let entry = state.room_mut(room)?;
+        let removed = entry.remote.as_mut()?.listed.remove(&member)?;
+        Some(Shown {
+            member,
+            name: removed.shown,
+            members: entry.count(),
+        })
+    }
+
+    /// Sets how many members a node has in a room beside those that are listed.
+    pub(crate) fn count_remote(&self, room: &str, node: &Arc<str>, count: usize) {
+        let mut state = self.lock();
+        if let Some(entry) = state.room_mut(room) {
+            let counted = &mut entry.remote.get_or_insert_default().counted;
+            match count {
+                0 => drop(counted.remove(node)),
+                count => drop(counted.insert(Arc::clone(node), count)),
+            }
+        }
+    }
+
+    /// Shows the remote members of this name by their node from now on, because a member of this node has the name. Returns
+    /// their numbers with the old names, and the new ones.
+    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Vec<(Shown, Arc<str>)> {
+        let mut state = self.lock();
+        let Some(entry) = state.room_mut(room) else {
+            return Vec::new();
+        };
+        let members = entry.count();
+        let remotes = entry.remote.iter_mut().flat_map(|it| &mut it.listed);
+        let same = remotes.filter(|(_, remote)| &*remote.shown == name);
+        let renamed = same.map(|(member, remote)| {
+            let shown: Arc<str> = format!("{name}@{}", remote.node).into();
+            let old = std::mem::replace(&mut remote.shown, Arc::clone(&shown));
+            let old = Shown {
+                member: *member,
+                name: old,
+                members,
+            };
+            (old, shown)
+        });
+        renamed.collect()
+    }
+
+    /// Returns the name of the room with this alias, and its remote member that is shown under `name`.
+    pub(super) fn remote_named(&self, alias: u16, name: &str) -> Option<(Box<str>, RemoteMember)> {
+        let state = self.lock();
+        let room = state.name_of(alias)?;
+        let remote = state.room(room)?.remote.as_ref()?;
+        let mut listed = remote.listed.values();
+        let found = listed.find(|member| &*member.shown == name)?;
+        Some((room.into(), found.clone()))
+    }
+}

@@ -1,0 +1,282 @@
+//! Sending the history of a room or topic to those who join, and to those who come back with their position.
+//!
+//! A history that fits is sent at once, behind the reply. A larger one is sent in pieces: the subscriber leaves the log of
+//! its lane, and gets the next piece whenever its output is empty. What is said meanwhile is in the history, too, so the log
+//! keeps nothing for it. When it has what its lane has, it goes on with the log. So a replay holds one piece for each
+//! session, and all replays of a lane together send a bounded number of bytes in a turn, between those of live messages.
+//!
+//! Rejected: a cursor in the log at the place of the join. The live messages would wait there, and a slow network would
+//! exceed the limit of a slow subscriber again and again.
+
+use std::sync::Arc;
+
+use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody, Since};
+use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, Message};
+
+use super::history::{History, PastMessage};
+use super::recorded::encode_kept;
+use super::rooms::{Joined, LaneRooms};
+use crate::broker::Position;
+use crate::observe::DropReason;
+use crate::session::{LaneSessions, SessionId, append_with_header};
+
+impl LaneRooms<'_> {
+    /// Whether a session may join rooms and subscribe to topics with a history.
+    pub(crate) fn knows_positions(&self, id: SessionId) -> bool {
+        let session = self.sessions.find(id);
+        !self.sessions.config.codec.has_positions()
+            || session.is_some_and(|session| session.connection.knows_positions())
+    }
+
+    /// Opens the history of a room that a session has just joined, and plans what the session gets of it. The room keeps a
+    /// history from now on. A new history starts with the messages that `past` returns for the room's name.
+    pub(crate) fn open_history(
+        &mut self,
+        id: SessionId,
+        joined: &Joined,
+        limits: History,
+        since: Option<Since>,
+        past: impl FnOnce(&str) -> Vec<PastMessage>,
+    ) -> Option<RecoveryBody> {
+        let directory = Arc::clone(&self.table.directory);
+        if !directory.may_keep_histories() {
+            return since.map(|_| UNKNOWN);
+        }
+        let now_ns = self.sessions.reactor.now_ns;
+        let (shared, name) = directory.by_alias(joined.room)?;
+        // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
+        shared.history.get_or_init(|| {
+            let history = directory.histories.open(&name, limits);
+            history.begin_with(&past(&name), now_ns);
+            history
+        });
+        self.plan_replay(id, joined.room, since)
+    }
+
+    /// Plans what a session gets of the history of a room or topic that it has just entered.
+    pub(super) fn plan_replay(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        since: Option<Since>,
+    ) -> Option<RecoveryBody> {
+        let history = self.history_here(alias)?;
+        let now_ns = self.sessions.reactor.now_ns;
+        let mut records = history.lock();
+        let last = records.last;
+        // The client may have messages that this lane does not have yet. They must not come by its log.
+        self.catch_up(&history, &mut records, alias, last.offset);
+        let (next, recovery) = history.plan(&mut records, since, now_ns);
+        drop(records);
+        let slot = self.sessions.slot_of(id)?;
+        let index = self.sessions[slot].membership(alias)?;
+        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let subscriber = &mut slab[slot].memberships[index].subscriber;
+        let passed = subscriber.pass_log(outbox.logs.get_mut(alias)?);
+        if next <= last.offset {
+            subscriber.replay(next);
+        }
+        self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        let offset = next - 1;
+        Some(RecoveryBody {
+            position: Position { offset, ..last },
+            recovery,
+        })
+    }
+
+    /// Sends a session that has just entered a room or topic the first piece of its history. The roster comes in front of
+    /// it, or behind the last piece if there are several.
+    pub(crate) fn begin_replay(&mut self, id: SessionId, alias: u16) {
+        let Some((slot, next)) = self.next_of_history(id, alias) else {
+            return self.push_small_roster(id, alias);
+        };
+        let bytes_max = match self.sessions.is_short_of_memory() {
+            false => FIRST_PIECE_BYTES,
+            true => PIECE_BYTES_MIN,
+        };
+        let fits = self.history_here(alias).is_some_and(|history| {
+            let records = history.lock();
+            let end = records
+                .has(self.exchange.lane)
+                .unwrap_or(records.last.offset);
+            records.fits(next, end, bytes_max)
+        });
+        if fits {
+            self.push_small_roster(id, alias);
+        }
+        self.replay_piece(slot, alias, bytes_max, !fits);
+    }
+
+    /// Returns the size of the next pieces for this many sessions at most.
+    pub(super) fn piece_bytes(&self, sessions: usize) -> usize {
+        match self.sessions.is_short_of_memory() {
+            false => (TURN_BYTES / sessions.max(1)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
+            true => PIECE_BYTES_MIN,
+        }
+    }
+
+    /// Sends a session the next pieces of its histories. Returns their bytes.
+    pub(super) fn replay(&mut self, slot: usize, bytes_max: usize) -> usize {
+        let memberships = self.sessions[slot].memberships.iter();
+        let replayed = memberships.filter(|it| it.subscriber.next_of_history().is_some());
+        let aliases: Vec<u16> = replayed.map(|it| it.room).collect();
+        let pieces = aliases.into_iter();
+        pieces
+            .map(|alias| self.replay_piece(slot, alias, bytes_max, true))
+            .sum()
+    }
+
+    fn next_of_history(&self, id: SessionId, alias: u16) -> Option<(usize, u64)> {
+        let slot = self.sessions.slot_of(id)?;
+        let session = &self.sessions[slot];
+        let membership = &session.memberships[session.membership(alias)?];
+        Some((slot, membership.subscriber.next_of_history()?))
+    }
+
+    /// Sends a session the next piece of a history. Returns its bytes.
+    fn replay_piece(
+        &mut self,
+        slot: usize,
+        alias: u16,
+        bytes_max: usize,
+        roster_follows: bool,
+    ) -> usize {
+        let id = self.sessions[slot].id;
+        let (Some((_, from)), Some(history)) =
+            (self.next_of_history(id, alias), self.history_here(alias))
+        else {
+            return 0;
+        };
+        let session = &self.sessions[slot];
+        let Some(index) = session.membership(alias) else {
+            return 0;
+        };
+        let membership = &session.memberships[index];
+        let (is_topic, subscription) = (membership.is_topic, membership.subscription());
+        // A member does not get its own messages, unless it sent them on another connection.
+        let own = session.profile.member.as_ref().filter(|_| !is_topic);
+        let own = own.map(|member| member.id);
+        let records = history.lock();
+        let end = records
+            .has(self.exchange.lane)
+            .unwrap_or(records.last.offset);
+        let epoch = records.last.epoch;
+        let at = |offset| Position { epoch, offset };
+        let (mut next, mut bytes, mut count) = (from, 0, 0);
+        let append = |sessions: &mut LaneSessions| {
+            sessions.append_to(id, |_, codec, out| {
+                let (start, mut scratch) = (out.len(), Vec::new());
+                let first = records.first().min(end + 1);
+                let mut gap = first.saturating_sub(next);
+                next = next.max(first);
+                while next <= end && out.len() - start < bytes_max {
+                    let offset = next;
+                    next += 1;
+                    let Some(message) = records.get(offset, &mut scratch) else {
+                        gap += 1;
+                        continue;
+                    };
+                    if own == Some(message.member) {
+                        continue;
+                    }
+                    push_gap(codec, subscription, at(offset), &mut gap, out);
+                    append_with_header(codec, subscription, out, |out| {
+                        encode_kept(codec, alias, is_topic, offset, &message, out)
+                    })?;
+                    count += 1;
+                }
+                push_gap(codec, subscription, at(next), &mut gap, out);
+                bytes = out.len() - start;
+                Ok(())
+            })
+        };
+        let appended = self.sessions.with_output_in_place(slot, append);
+        drop(records);
+        if let Err(error) = appended {
+            // A full output is sent the rest when it is empty. A message that the codec cannot express is left out.
+            tracing::debug!(session = %id, %error, "a message of the history was not sent now");
+        }
+        self.sessions.counters.history_replayed.add(count);
+        self.go_on_from(id, alias, next, end, roster_follows);
+        bytes
+    }
+
+    /// Notes how far a session was replayed to. One that has what its lane has goes on with the log.
+    fn go_on_from(&mut self, id: SessionId, alias: u16, next: u64, end: u64, roster_follows: bool) {
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return;
+        };
+        let Some(index) = self.sessions[slot].membership(alias) else {
+            return;
+        };
+        let membership = &mut self.sessions[slot].memberships[index];
+        if next <= end {
+            return membership.subscriber.replay(next);
+        }
+        let is_topic = membership.is_topic;
+        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let subscriber = &mut slab[slot].memberships[index].subscriber;
+        let log = outbox.logs.get_mut(alias);
+        let passed = log.map_or(0, |log| subscriber.end_replay(log));
+        self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        if roster_follows && !is_topic {
+            self.push_small_roster(id, alias);
+        }
+    }
+}
+
+/// Appends the notice that this many messages of the history are missing in front of a position, and that position.
+fn push_gap(
+    codec: &AnyCodec,
+    subscription: Subscription,
+    next: Position,
+    gap: &mut u64,
+    out: &mut Vec<u8>,
+) {
+    let (lost, alias) = (std::mem::take(gap), subscription.channel);
+    if lost == 0 {
+        return;
+    }
+    // A codec without such notices only counts.
+    let _ = append_with_header(codec, subscription, out, |out| {
+        codec.encode_gap(alias, lost, out)
+    });
+    if codec.has_positions() {
+        let offset = next.offset - 1;
+        let _ = encode_position(codec, alias, Position { offset, ..next }, out);
+    }
+}
+
+fn encode_position(
+    codec: &AnyCodec,
+    alias: u16,
+    position: Position,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let mut body = Vec::new();
+    PositionBody { position }.encode(&mut body);
+    codec.encode(&Message::new(Kind::Position, alias, &body), out)
+}
+
+/// The recovery of a pattern with a wildcard, which has no positions.
+pub(super) const UNKNOWN: RecoveryBody = RecoveryBody {
+    position: Position {
+        epoch: 0,
+        offset: 0,
+    },
+    recovery: Recovery::Missing(None),
+};
+
+/// Bytes of a history that are sent with the reply. Ten thousand clients that come back at once, and do not read, hold 160 MiB.
+const FIRST_PIECE_BYTES: usize = 16 * 1024;
+
+/// Most bytes of a further piece: as many as most sockets accept in one write.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of a piece while memory is short, or many sessions want one.
+const PIECE_BYTES_MIN: usize = 4 * 1024;
+
+/// Bytes of histories that a lane sends in a turn before it goes on with live messages.
+pub(super) const TURN_BYTES: usize = 1024 * 1024;

@@ -1,0 +1,160 @@
+//! A server as a node of a cluster: connecting its backplane, and the node's thread.
+
+use std::fmt;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use crossbeam_utils::CachePadded;
+use tidewire_proto::backplane::{PACKET_OVERHEAD_BYTES_MAX, validate_node};
+
+use super::{Server, ServerBuilder};
+use crate::backplane::{
+    Backplane, BackplaneChoice, BackplaneError, Carrier, Node, NodeFigures, NodeParts, NodeReader,
+    NodeSettings, PACKET_BYTES_MIN,
+};
+use crate::broker::BackplaneLink;
+use crate::engine::Shared;
+use crate::observe::LaneCounters;
+
+/// A connected backplane, before the server has lanes.
+pub(crate) struct Joining {
+    carrier: Box<dyn Carrier>,
+    settings: NodeSettings,
+    pub(super) link: Arc<BackplaneLink>,
+}
+
+impl Joining {
+    pub(super) fn connect(choice: BackplaneChoice) -> Result<Self, BackplaneError> {
+        let BackplaneChoice {
+            backplane,
+            settings,
+        } = choice;
+        if validate_node(&settings.id).is_err() {
+            let error = tidewire_proto::backplane::NodeIdError;
+            return Err(BackplaneError::Engine(error.into()));
+        }
+        let (heartbeat, silence_max) = (settings.heartbeat, settings.silence_max);
+        if heartbeat.is_zero() || heartbeat > silence_max / 2 {
+            return Err(BackplaneError::Heartbeat {
+                heartbeat,
+                silence_max,
+            });
+        }
+        let carrier = backplane.connect()?;
+        let bytes = carrier.packet_bytes_max();
+        if bytes < PACKET_BYTES_MIN {
+            return Err(BackplaneError::PacketLimit { bytes });
+        }
+        Ok(Self {
+            carrier,
+            settings,
+            link: Arc::new(BackplaneLink::new()),
+        })
+    }
+
+    /// The longest message that fits a packet, in bytes.
+    pub(super) fn payload_bytes_max(&self) -> usize {
+        self.carrier.packet_bytes_max() - PACKET_OVERHEAD_BYTES_MAX
+    }
+
+    /// Starts the thread of the node, and waits until the node is a member of its cluster.
+    pub(super) fn start(
+        self,
+        shared: &Shared,
+        counters: &Arc<CachePadded<LaneCounters>>,
+    ) -> Result<NodeThread, BackplaneError> {
+        if shared.config.shared_frame_bytes < shared.config.limits.frame_bytes_max / 2 {
+            tracing::warn!(
+                bytes = shared.config.shared_frame_bytes,
+                "the backplane carries short packets, so longer messages of rooms and topics are refused"
+            );
+        }
+        let figures = Arc::new(Mutex::new(NodeFigures {
+            id: self.settings.id.clone(),
+            ..NodeFigures::default()
+        }));
+        let (started, outcome) = mpsc::channel();
+        let carrier = self.carrier;
+        let node = Node::new(NodeParts {
+            settings: self.settings,
+            link: Arc::clone(&self.link),
+            directory: Arc::clone(&shared.directory),
+            config: Arc::clone(&shared.config),
+            counters: Arc::clone(counters),
+            lanes: Arc::clone(&shared.lanes),
+            figures: Arc::clone(&figures),
+            packet_bytes_max: carrier.packet_bytes_max(),
+            started,
+        });
+        let thread = thread::Builder::new()
+            .name("tidewire-node".to_owned())
+            .spawn(move || carrier.run(node))
+            .map_err(|error| BackplaneError::Engine(error.into()))?;
+        let node = NodeThread {
+            link: self.link,
+            figures,
+            thread,
+        };
+        match outcome.recv() {
+            Ok(Ok(())) => Ok(node),
+            Ok(Err(error)) => {
+                node.stop();
+                Err(error)
+            }
+            Err(_) => Err(BackplaneError::Thread),
+        }
+    }
+}
+
+impl fmt::Debug for Joining {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(formatter)
+    }
+}
+
+/// The node of a running server.
+#[derive(Debug)]
+pub(super) struct NodeThread {
+    link: Arc<BackplaneLink>,
+    figures: Arc<Mutex<NodeFigures>>,
+    thread: JoinHandle<()>,
+}
+
+impl NodeThread {
+    /// Lets the node tell the others that it ends, and waits for its thread.
+    pub(super) fn stop(self) {
+        self.link.stop();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of the node panicked");
+        }
+    }
+}
+
+impl ServerBuilder {
+    /// Makes the server a node of a cluster: rooms and topics span all servers with the same backplane. See
+    /// [`backplane`](crate::backplane).
+    ///
+    /// Messages of rooms and topics may not be longer than the backplane's packets; longer ones are refused to their publishers.
+    #[must_use]
+    pub fn backplane(
+        mut self,
+        backplane: impl Backplane + 'static,
+        settings: NodeSettings,
+    ) -> Self {
+        self.backplane = Some(BackplaneChoice {
+            backplane: Arc::new(backplane),
+            settings,
+        });
+        self
+    }
+}
+
+impl Server {
+    /// Returns a handle that reads what the server knows of its cluster; `None` without a backplane. It outlives the server.
+    #[must_use]
+    pub fn node(&self) -> Option<NodeReader> {
+        let node = self.node.as_ref()?;
+        Some(NodeReader::new(Arc::clone(&node.figures)))
+    }
+}
