@@ -1,17 +1,20 @@
 /** Subscriptions and rooms, which outlive a connection. Each has an alias, its channel, on the present connection. */
 
 import type { CloseReason } from "./errors.js"
-import { ErrorCode, RequestError } from "./errors.js"
-import { Ended, EventQueue, Lost } from "./queue.js"
-import { FLAG_PRIVATE, Frame, Kind, Payload, WireError, Writer } from "./wire.js"
+import { Code, RequestError } from "./errors.js"
+import type { Ended, EventQueue, Events, Lost, Push } from "./queue.js"
+import { Body, Flag, Frame, Kind, Payload, Writer } from "./wire.js"
 
 /** How a client serves a channel. */
 export interface Host {
-  ask<T>(kind: Kind, channel: number, body: (out: Writer) => void, finish: (frame: Frame) => T, options?: CallOptions): Promise<T>
-  send(kind: Kind, channel: number, body: (out: Writer) => void, flags?: number): void
-  /** Passes the frames of this alias to the channel. */
-  attach(alias: number, channel: Channel): void
+  ask<T>(kind: Kind, channel: number, body?: Body, options?: CallOptions, finish?: (frame: Frame) => T): Promise<T>
+  send(kind: Kind, channel: number, body: Body): void
+  /** Passes the frames of its alias to the channel. */
+  attach(channel: Channel): void
+  /** Passes no more frames to the channel, which has ended. */
   forget(channel: Channel): void
+  /** Whether there is no connection that takes new work, but another one follows. */
+  isWaiting(): boolean
   /** The pause before an attempt to join again. */
   pause(attempt: number): number
 }
@@ -23,245 +26,270 @@ export interface CallOptions {
   signal?: AbortSignal
 }
 
+/** A message of a topic or room that keeps a history has a position: epoch and offset, with a colon between them. */
+export interface BeginOptions extends CallOptions {
+  /** Begins behind this position, that of the last message that the page has. `recovered` says whether messages are missing. */
+  since?: string
+  /** Begins with so many of the newest messages. Default: all that the server keeps. */
+  last?: number
+}
+
 /** Events of subscriptions and rooms alike. */
 export type ChannelEvent =
   /** The server dropped messages before the next one, because this client was slow. */
   | { type: "gap"; lost: number }
-  /** The connection ended. Messages are lost from now on until `resumed`. */
+  /** The connection ended. Messages are lost from now on until `resumed`, unless there is a history. */
   | { type: "interrupted"; reason: CloseReason }
   /** It goes on, on a new connection. */
   | { type: "resumed" }
+  /**
+   * There is a history. What was missed follows, except so many messages; null if the server does not know how many. A pattern with a
+   * wildcard has no positions, so that nothing follows and the number is never known.
+   */
+  | { type: "recovered"; missing: number | null }
+  /** The server refused something that was sent here. */
+  | { type: "error"; error: RequestError }
   /** The server refused to go on. It has ended. */
   | { type: "refused"; error: RequestError }
   | Lost
   | Ended
 
-export type TopicEvent = { type: "message"; topic: string; payload: Uint8Array } | ChannelEvent
+export type TopicEvent = { type: "message"; topic: string; payload: Uint8Array; position?: string | undefined } | ChannelEvent
 
 export type RoomEvent =
-  | { type: "message"; member: number; name: string; payload: Uint8Array; isPrivate: boolean }
+  | { type: "message"; member: number; name: string; payload: Uint8Array; isPrivate: boolean; position?: string | undefined }
   /** A member is here, joined or left. */
   | { type: "presence"; event: "here" | "joined" | "left"; member: number; name: string }
   /** The server took this member out of the room. It has ended. */
   | { type: "removed" }
-  /** The server refused something that was said. */
-  | { type: "error"; error: RequestError }
   | ChannelEvent
 
-/** The part that subscriptions and rooms share. */
-export abstract class Channel<E extends { type: string } = any> {
-  /** The alias on the present connection; 0 if there is none. */
-  alias = 0
-  protected host: Host
-  protected queue: EventQueue<E | ChannelEvent>
-  #isOver = false
-  #attempts = 0
-
-  constructor(host: Host, queue: EventQueue<any>) {
-    this.host = host
-    this.queue = queue
-  }
-
-  /** The next event. After the end it is `ended`, every time. Each event goes to one reader. */
-  nextEvent(): Promise<E> {
-    return this.queue.next() as Promise<E>
-  }
-
-  /** The events until the end. Leaving the loop ends nothing. */
-  [Symbol.asyncIterator](): AsyncGenerator<E, void, undefined> {
-    return this.queue[Symbol.asyncIterator]() as AsyncGenerator<E, void, undefined>
-  }
-
-  /** Asks the server for it, on a new connection. @internal */
-  abstract open(options?: CallOptions): Promise<void>
-
-  /** @internal */
-  abstract handle(frame: Frame): void
-
-  /** @internal */
-  interrupt(reason: CloseReason): void {
-    if (this.alias) this.queue.push({ type: "interrupted", reason })
-    this.alias = 0
-  }
-
-  /** Goes on after a reconnect. @internal */
-  resume(): void {
-    this.open().then(
-      () => (this.#attempts = 0),
-      (error: RequestError) => {
-        if (this.#isOver || error.kind === "closed" || error.kind === "not_connected" || error.code === ErrorCode.Draining) return
-        const isLocal = error.kind === "timed_out" || error.kind === "window_full" || error.kind === "queue_full"
-        const isTemporary = isLocal || error.code === ErrorCode.NameTaken || error.code === ErrorCode.AlreadyJoined
-        if (!isTemporary || ++this.#attempts > RESUME_ATTEMPTS_MAX) {
-          this.queue.push({ type: "refused", error })
-          return this.end()
-        }
-        // The server may not have noticed the end of the last connection, so that the name is still taken.
-        setTimeout(() => this.#isOver || this.alias || this.resume(), this.host.pause(this.#attempts))
-      },
-    )
-  }
-
-  /** No event follows. @internal */
-  end(): void {
-    this.#isOver = true
-    this.host.forget(this)
-    this.alias = 0
-    this.queue.push({ type: "ended" })
-  }
-
-  /** Takes back what the server agreed to after the end. */
-  protected undo(kind: Kind, alias: number): void {
-    this.host.ask(kind, alias, () => {}, () => {}).catch(() => {})
-  }
-
-  protected get isOver(): boolean {
-    return this.#isOver
-  }
-}
-
 /** A subscription to one pattern. It survives reconnects. */
-export class Subscription extends Channel<TopicEvent> {
+export interface Subscription extends Events<TopicEvent> {
   readonly pattern: string
-  #policy: number
-
-  /** @internal */
-  constructor(host: Host, queue: EventQueue<any>, pattern: string, policy: number) {
-    super(host, queue)
-    this.pattern = pattern
-    this.#policy = policy
-  }
-
-  /** @internal */
-  open(options?: CallOptions): Promise<void> {
-    const body = (out: Writer) => out.uint(this.#policy, 1).payload(this.pattern)
-    return this.host.ask(Kind.Subscribe, 0, body, (frame) => {
-      if (this.isOver) return this.undo(Kind.Unsubscribe, frame.channel)
-      this.alias = frame.channel
-      this.host.attach(frame.channel, this)
-      if (!options) this.queue.push({ type: "resumed" })
-    }, options)
-  }
-
-  /** @internal */
-  handle(frame: Frame): void {
-    if (frame.kind === Kind.Deliver) {
-      this.queue.push({ type: "message", topic: frame.name || this.pattern, payload: frame.payload() })
-    } else if (frame.kind === Kind.Gap) {
-      this.queue.push({ type: "gap", lost: frame.body().u64() })
-    }
-  }
-
   /** Ends the subscription. */
-  async unsubscribe(): Promise<void> {
-    const alias = this.alias
-    this.end()
-    if (alias) await this.host.ask(Kind.Unsubscribe, alias, () => {}, () => {})
-  }
+  unsubscribe(): Promise<void>
 }
 
 /** A room that this client is in. It is joined again after a reconnect. */
-export class Room extends Channel<RoomEvent> {
+export interface Room extends Events<RoomEvent> {
   readonly name: string
   /** The name of this member. */
   readonly as: string
   /** The number of this member. */
-  member = 0
+  readonly member: number
   /** The other members, by their numbers. */
-  readonly members = new Map<number, string>()
-
-  /** @internal */
-  constructor(host: Host, queue: EventQueue<any>, name: string, as: string) {
-    super(host, queue)
-    this.name = name
-    this.as = as
-  }
-
-  /** @internal */
-  open(options?: CallOptions): Promise<void> {
-    return this.host.ask(Kind.Join, 0, (out) => out.text(this.name).text(this.as), (frame) => {
-      if (this.isOver) return this.undo(Kind.Leave, frame.channel)
-      this.alias = frame.channel
-      this.member = frame.body().uint(4)
-      this.members.clear()
-      this.host.attach(frame.channel, this)
-      if (!options) this.queue.push({ type: "resumed" })
-    }, options)
-  }
-
-  /** @internal */
-  handle(frame: Frame): void {
-    switch (frame.kind) {
-      case Kind.Deliver: {
-        const { id: member, flags } = frame
-        const name = frame.name || this.members.get(member) || ""
-        const isPrivate = (flags & FLAG_PRIVATE) !== 0
-        return this.queue.push({ type: "message", member, name, payload: frame.payload(), isPrivate })
-      }
-      case Kind.Gap:
-        return this.queue.push({ type: "gap", lost: frame.body().u64() })
-      case Kind.Presence:
-        return this.#handlePresence(frame)
-      case Kind.Error: {
-        const body = frame.body()
-        const error = new RequestError("refused", "", body.uint(2))
-        error.message = body.lastText()
-        return this.queue.push({ type: "error", error })
-      }
-    }
-  }
-
-  #handlePresence(frame: Frame): void {
-    const body = frame.body()
-    const event = (["here", "joined", "left"] as const)[body.uint(1)]
-    const member = body.uint(4)
-    const name = body.text()
-    body.finish()
-    if (!event) throw new WireError("broken body")
-    if (member === this.member && event === "left") {
-      this.queue.push({ type: "removed" })
-      return this.end()
-    }
-    if (event === "left") this.members.delete(member)
-    else if (this.members.size < MEMBERS_MAX) this.members.set(member, name)
-    this.queue.push({ type: "presence", event, member, name })
-  }
-
+  readonly members: ReadonlyMap<number, string>
   /** Says something to all other members. There is no reply. Throws a `RequestError` if it is not sent. */
-  say(payload: Payload): void {
-    this.host.send(Kind.Say, this.#here(), (out) => out.payload(payload))
-  }
-
+  say(payload: Payload): void
   /** Sends a message to one member. */
-  async whisper(to: string, payload: Payload, options: CallOptions = {}): Promise<void> {
-    await this.host.ask(Kind.Request, this.#here(), (out) => out.uint(2, 1).text(to).payload(payload), () => {}, options)
-  }
-
+  whisper(to: string, payload: Payload, options?: CallOptions): Promise<void>
   /** Lists the members, this one included. */
-  list(options: CallOptions = {}): Promise<{ member: number; name: string }[]> {
-    return this.host.ask(Kind.Request, this.#here(), (out) => out.uint(1, 1), (frame) => {
-      const body = frame.body()
-      const members = []
-      while (!body.isAtEnd()) members.push({ member: body.uint(4), name: body.text() })
-      return members
-    }, options)
-  }
-
+  list(options?: CallOptions): Promise<{ member: number; name: string }[]>
   /** Leaves the room. */
-  async leave(): Promise<void> {
-    const alias = this.alias
-    this.end()
-    if (alias) await this.host.ask(Kind.Leave, alias, () => {}, () => {})
-  }
-
-  #here(): number {
-    if (!this.alias) throw new RequestError(this.isOver ? "shutdown" : "not_connected", "not in the room: there is no connection to the server")
-    return this.alias
-  }
+  leave(): Promise<void>
 }
 
-/** Members of one room that are remembered. A server has fewer. */
-const MEMBERS_MAX = 1 << 16
+/** The part that subscriptions and rooms share. */
+export interface Channel {
+  /** The alias on the present connection; 0 if there is none. */
+  alias: number
+  /** The alias. Throws if there is none. */
+  here(): number
+  push: Push<any>
+  handle(frame: Frame): void
+  /** The server dropped messages. */
+  skip(lost: number): void
+  /** Asks the server for it. */
+  open(options?: BeginOptions): Promise<void>
+  /** Goes on, on a new connection. */
+  resume(): void
+  /** The connection has ended. */
+  interrupt(reason: CloseReason): void
+  /** No event follows. */
+  end(): void
+  /** Ends it here and at the server. */
+  close(): Promise<void>
+}
 
-/** Attempts to join again while the name is taken: with their pauses they last longer than the idle timeout of a server. */
-const RESUME_ATTEMPTS_MAX = 30
+/** A channel that `kind` asks the server for. The kind that gives it back is the next one. */
+function channel(
+  host: Host,
+  push: Push<any>,
+  kind: Kind.Subscribe | Kind.Join,
+  body: Body,
+  handle: (frame: Frame, position?: string) => void,
+  joined?: (frame: Frame) => void,
+): Channel {
+  let isOver = false
+  let attempts = 0
+  /** The position of the last message. Without a history it is 0:0, of which no server knows what is missing. */
+  let epoch = 0n
+  let offset = 0
+  const moveTo = (frame: Frame) => {
+    epoch = frame.epoch()
+    offset = frame.uint(8)
+  }
+  const recovered = (missing: number) => push({ type: "recovered", missing: missing < 2 ** 53 ? missing : null })
+  /** Writes where to begin: where it was, unless it is new. */
+  const begin = (out: Writer, options?: BeginOptions) => {
+    if (!options) return out.since(epoch, offset)
+    const { since, last } = options
+    if (last !== undefined) return out.since(NEWEST, last)
+    if (since === undefined) return out
+    const [from, to] = since.split(":")
+    return out.since(BigInt(from!), Number(to))
+  }
+  const giveBack = (alias: number) => host.ask<void>(kind + 1, alias)
+  const self: Channel = {
+    alias: 0,
+    here() {
+      if (!self.alias) throw new RequestError(isOver ? "shutdown" : "not_connected", "not in the room: there is no connection")
+      return self.alias
+    },
+    push,
+    handle(frame) {
+      let position
+      if (frame.kind === Kind.Position) {
+        const former = epoch
+        moveTo(frame)
+        if (former && former !== epoch) recovered(Infinity)
+      } else if (frame.kind === Kind.Deliver && frame.flags & Flag.Positioned) {
+        offset = frame.uint(8)
+        // A pattern with a wildcard has no epoch.
+        if (epoch) position = `${epoch}:${offset}`
+      }
+      handle(frame, position)
+    },
+    skip(lost) {
+      // A gap of a room counts presences, which have no offset.
+      if (kind === Kind.Subscribe) offset += lost
+      push({ type: "gap", lost })
+    },
+    open: (options) =>
+      host.ask(kind, 0, (out) => body(begin(out, options)), options, (frame) => {
+        // The server agreed after the end.
+        if (isOver) return void giveBack(frame.channel).catch(() => {})
+        joined?.(frame)
+        let isAsked, missing
+        if (frame.flags & Flag.Positioned) {
+          moveTo(frame)
+          isAsked = frame.uint(1)
+          missing = frame.uint(8)
+        }
+        self.alias = frame.channel
+        host.attach(self)
+        if (!options) push({ type: "resumed" })
+        if (isAsked) recovered(missing!)
+        attempts = 0
+      }),
+    resume: () =>
+      void self.open().catch((error: RequestError) => {
+        // The next connection resumes it.
+        if (isOver || host.isWaiting()) return
+        // The server may not have noticed the end of the last connection, so that the name is still taken.
+        const isFinal = error.kind === "refused" && error.code !== Code.NameTaken && error.code !== Code.AlreadyJoined
+        if (isFinal || ++attempts > Max.Attempts) {
+          push({ type: "refused", error })
+          self.end()
+        } else {
+          setTimeout(() => isOver || self.alias || self.resume(), host.pause(attempts))
+        }
+      }),
+    interrupt(reason) {
+      if (self.alias) push({ type: "interrupted", reason })
+      self.alias = 0
+    },
+    end() {
+      isOver = true
+      host.forget(self)
+      self.alias = 0
+      push({ type: "ended" })
+    },
+    async close() {
+      const { alias } = self
+      self.end()
+      if (alias) await giveBack(alias)
+    },
+  }
+  return self
+}
+
+export function subscription(
+  host: Host,
+  { push, events }: EventQueue<TopicEvent>,
+  pattern: string,
+  policy: number,
+): [Channel, Subscription] {
+  const self = channel(
+    host,
+    push,
+    Kind.Subscribe,
+    (out) => out.uint(policy, 1).payload(pattern),
+    ({ kind, name, payload }, position) =>
+      kind === Kind.Deliver && push({ type: "message", topic: name || pattern, payload: payload(), position }),
+  )
+  return [self, { ...events, pattern, unsubscribe: self.close }]
+}
+
+export function room(host: Host, { push, events }: EventQueue<RoomEvent>, name: string, as: string): [Channel, Room] {
+  const members = new Map<number, string>()
+  const joined = (frame: Frame) => {
+    room.member = frame.uint(4)
+    // The number of members.
+    frame.uint(4)
+    members.clear()
+  }
+  const handle = (frame: Frame, position?: string) => {
+    const { kind, id: member, flags } = frame
+    if (kind === Kind.Deliver) {
+      const name = frame.name || members.get(member) || ""
+      push({ type: "message", member, name, payload: frame.payload(), isPrivate: (flags & Flag.Private) > 0, position })
+    } else if (kind === Kind.Presence) {
+      presence(PRESENCES[frame.uint(1)], frame.uint(4), frame.text())
+    }
+  }
+  const presence = (event: (typeof PRESENCES)[number] | undefined, member: number, name: string) => {
+    if (!event) throw Error("broken body")
+    if (event !== "left") {
+      if (members.size < Max.Members) members.set(member, name)
+    } else if (member === room.member) {
+      push({ type: "removed" })
+      return self.end()
+    } else {
+      members.delete(member)
+    }
+    push({ type: "presence", event, member, name })
+  }
+  const self = channel(host, push, Kind.Join, (out) => out.text(name).text(as), handle, joined)
+  const room = {
+    ...events,
+    name,
+    as,
+    member: 0,
+    members,
+    say: (payload: Payload) => host.send(Kind.Say, self.here(), (out) => out.payload(payload)),
+    whisper: async (to: string, payload: Payload, options?: CallOptions) =>
+      host.ask<void>(Kind.Request, self.here(), (out) => out.uint(2, 1).text(to).payload(payload), options),
+    list: async (options?: CallOptions) =>
+      host.ask(Kind.Request, self.here(), (out) => out.uint(1, 1), options, (frame) => {
+        const members = []
+        while (frame.payload().length) members.push({ member: frame.uint(4), name: frame.text() })
+        return members
+      }),
+    leave: self.close,
+  }
+  return [self, room]
+}
+
+/** The epoch that asks for the newest messages. */
+const NEWEST = 2n ** 64n - 1n
+
+const PRESENCES = ["here", "joined", "left"] as const
+
+const enum Max {
+  /** Members of one room that are remembered. A server has fewer. */
+  Members = 1 << 16,
+  /** Attempts to join again while the name is taken: with their pauses they last longer than the idle timeout of a server. */
+  Attempts = 30,
+}

@@ -1,17 +1,33 @@
 /** Errors of a client, typed as those of the Rust client, and the reasons why connections end. */
 
+/** The codes that this client acts on. The build replaces them by their numbers. @internal */
+export const enum Code {
+  Unsupported = 1,
+  NameTaken = 4,
+  AlreadyJoined = 7,
+  Draining = 10,
+}
+
+/** The codes of a go-away that this client acts on. @internal */
+export const enum Away {
+  ProtocolError = 4,
+  LimitReached = 5,
+  Removed = 7,
+  Unauthenticated = 8,
+}
+
 /** The codes by which a server refuses a request. A code that is not here is a refusal as well. */
 export const ErrorCode = {
-  Unsupported: 1,
+  Unsupported: Code.Unsupported as 1,
   NotFound: 2,
   NameEmpty: 3,
-  NameTaken: 4,
+  NameTaken: Code.NameTaken as 4,
   NameInvalid: 5,
   NotJoined: 6,
-  AlreadyJoined: 7,
+  AlreadyJoined: Code.AlreadyJoined as 7,
   LimitReached: 8,
   MalformedBody: 9,
-  Draining: 10,
+  Draining: Code.Draining as 10,
   Internal: 11,
   Forbidden: 12,
 } as const
@@ -21,11 +37,11 @@ export const GoAwayCode = {
   Shutdown: 1,
   IdleTimeout: 2,
   HandshakeTimeout: 3,
-  ProtocolError: 4,
-  LimitReached: 5,
+  ProtocolError: Away.ProtocolError as 4,
+  LimitReached: Away.LimitReached as 5,
   SlowSubscriber: 6,
-  Removed: 7,
-  Unauthenticated: 8,
+  Removed: Away.Removed as 7,
+  Unauthenticated: Away.Unauthenticated as 8,
 } as const
 
 /** Why a connection ended. */
@@ -44,22 +60,24 @@ export interface CloseReason {
   text: string
 }
 
+/** A reason without a code. @internal */
+export const because = (name: CloseReason["name"], text = ""): CloseReason => ({ name, text })
+
 /** Whether a client must not connect again after this reason. */
-export function isFinal(reason: CloseReason): boolean {
-  const code = reason.code ?? 0
-  return reason.name === "go_away" && (code === GoAwayCode.Removed || (code >= 4500 && code <= 4999))
+export function isFinal({ name, code = 0 }: CloseReason): boolean {
+  return name === "go_away" && (code === Away.Removed || (code >= 4500 && code <= 4999))
 }
 
 /** The reason for people. */
-export function describe(reason: CloseReason): string {
-  const of = { ...MEANINGS, go_away: GO_AWAYS[reason.code ?? 0] ?? `the server went away with code ${reason.code}` }
-  return reason.text ? `${of[reason.name]}: ${visible(reason.text)}` : of[reason.name]
+export function describe({ name, code = 0, text }: CloseReason): string {
+  const meaning = name === "go_away" ? `the server went away: ${GO_AWAYS[code] ?? code}` : MEANINGS[name]
+  return text ? `${meaning}: ${visible(text)}` : meaning
 }
 
 /** The client could not connect. */
 export class ConnectError extends Error {
   override readonly name = "ConnectError"
-  readonly reason: CloseReason
+  declare readonly reason: CloseReason
 
   constructor(reason: CloseReason) {
     super(describe(reason))
@@ -76,14 +94,13 @@ export class RequestError extends Error {
    * - `not_connected`, `window_full`, `queue_full`, `encode`: it was not sent;
    * - `malformed_reply`; `shutdown`: the client has ended.
    */
-  readonly kind:
+  declare readonly kind:
     | "refused" | "timed_out" | "closed" | "not_connected" | "window_full" | "queue_full" | "encode" | "malformed_reply" | "shutdown"
-  readonly code?: number
+  declare readonly code?: number
 
   constructor(kind: RequestError["kind"], text: string, code?: number) {
     super(text)
-    this.kind = kind
-    if (code !== undefined) this.code = code
+    Object.assign(this, { kind, code })
   }
 }
 
@@ -96,19 +113,21 @@ const MEANINGS = {
   peer_closed: "the server closed the connection",
   cut: "the connection was cut",
   idle_timeout: "the server fell silent",
-  handshake_timeout: "the server did not answer in time",
+  handshake_timeout: "the server did not answer",
   decode: "the server broke the protocol",
   refused: "the server refused the connection",
   closed: "this client closed the connection",
 }
 
-const GO_AWAYS: Record<number, string> = {
-  1: "the server is shutting down",
-  2: "the server heard nothing for too long",
-  3: "the handshake did not finish in time",
-  4: "the server found the protocol violated",
-  5: "a limit of the server was passed",
-  6: "this client reads too slowly",
-  7: "the server removed this session for good",
-  8: "the credentials are missing, wrong, expired or revoked",
-}
+/** The meanings of the codes of a go-away. */
+const GO_AWAYS = [
+  ,
+  "it shuts down",
+  "it heard nothing",
+  "the handshake took too long",
+  "protocol error",
+  "limit reached",
+  "this client reads too slowly",
+  "removed for good",
+  "credentials refused",
+]

@@ -1,6 +1,6 @@
 /** The options, the events and the counters of a client. */
 
-import type { CallOptions, RoomEvent, TopicEvent } from "./channel.js"
+import type { BeginOptions, CallOptions, RoomEvent, TopicEvent } from "./channel.js"
 import type { CloseReason, RequestError } from "./errors.js"
 import type { Ended, Lost, QueueBounds } from "./queue.js"
 
@@ -21,6 +21,11 @@ export interface ClientOptions extends Partial<QueueBounds> {
   allowPlaintextCredentials?: boolean
   /** Default: on, with the defaults of `Backoff`. The first attempt is never repeated. */
   reconnect?: Partial<Backoff> | false
+  /**
+   * Connects to the address that a server names when it shuts down, if its scheme, `ws` or `wss`, is the same. If it cannot connect there, it
+   * returns to its own URL. Default: off.
+   */
+  followMoves?: boolean
   /** How long a request waits for its reply, in milliseconds. Default 10,000. */
   requestTimeout?: number
   /** Default 5,000. */
@@ -63,14 +68,14 @@ export interface RequestOptions extends CallOptions {
   idempotent?: boolean
 }
 
-export interface SubscribeOptions extends CallOptions, Partial<QueueBounds> {
+export interface SubscribeOptions extends BeginOptions, Partial<QueueBounds> {
   /** The policy of the server if this client reads too slowly. Default: the server chooses. */
   policy?: "disconnect" | "drop_oldest" | "drop_newest" | "conflate" | "block" | "conflate_by_topic"
   /** Gets each event at once, instead of the queue. */
   onEvent?: (event: TopicEvent) => void
 }
 
-export interface JoinOptions extends CallOptions, Partial<QueueBounds> {
+export interface JoinOptions extends BeginOptions, Partial<QueueBounds> {
   /** Gets each event at once, instead of the queue. */
   onEvent?: (event: RoomEvent) => void
 }

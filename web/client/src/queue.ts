@@ -25,100 +25,87 @@ interface AnyEvent {
   payload?: Uint8Array
   error?: { message: string }
   lost?: number
-  count?: number
+  missing?: number | null
 }
 
-/** See the file. `E` includes `Lost` and `Ended`. */
-export class EventQueue<E extends AnyEvent> {
-  #bounds: QueueBounds
-  #callback: ((event: E) => void) | undefined
-  /** The events, of which those before `#first` are taken. */
-  #events: E[] = []
-  #first = 0
-  #bytes = 0
+/** A queue of events for those who read it. */
+export interface Events<E> {
+  /** The next event. After the end it is `ended`, every time. Each event goes to one reader. */
+  nextEvent(): Promise<E>
+  /** The events until the end. Leaving the loop ends nothing. */
+  [Symbol.asyncIterator](): AsyncGenerator<E, void, undefined>
+}
+
+export type Push<E> = (event: E) => void
+
+export interface EventQueue<E> {
+  push: Push<E>
+  events: Events<E>
+}
+
+export function eventQueue<E extends AnyEvent>(
+  { eventsMax = 65_536, eventBytesMax = 8 << 20, onEvent }: Partial<QueueBounds> & { onEvent?: (event: E) => void },
+): EventQueue<E> {
+  /** Events go into `newer`. Reversed it becomes `older`, from whose end they are taken. */
+  let newer: E[] = []
+  let older: E[] = []
+  let bytes = 0
   /** The number of events that were dropped in front of the oldest event. */
-  #lost = 0
-  #hasEnded = false
-  #waiters: ((event: E) => void)[] = []
+  let lost = 0
+  let hasEnded = false
+  const readers: ((event: E) => void)[] = []
 
-  constructor(bounds: QueueBounds, callback?: (event: E) => void) {
-    this.#bounds = bounds
-    this.#callback = callback
-  }
-
-  push(event: E): void {
-    if (this.#hasEnded) return
-    this.#hasEnded = event.type === "ended"
-    if (this.#callback) return this.#call(this.#callback, event)
-    const waiter = this.#waiters.shift()
-    if (waiter) {
-      waiter(event)
-      if (this.#hasEnded) for (const other of this.#waiters.splice(0)) other(event)
-      return
-    }
-    if (event.payload) {
-      // A view would keep the whole message of the network alive.
-      event.payload = event.payload.slice()
-    }
-    this.#events.push(event)
-    this.#bytes += sizeOf(event)
-    const { eventsMax, eventBytesMax } = this.#bounds
-    while (this.length > 1 && (this.length > eventsMax || this.#bytes > eventBytesMax)) {
-      const dropped = this.#take()
-      this.#lost += dropped.lost ?? 1
-    }
-  }
-
-  get length(): number {
-    return this.#events.length - this.#first
-  }
-
-  /** The next event. After the end it is the end, every time. */
-  next(): Promise<E> {
-    const event = this.tryNext()
-    return event ? Promise.resolve(event) : new Promise((resolve) => this.#waiters.push(resolve))
-  }
-
-  /** The next event, if there is one. */
-  tryNext(): E | undefined {
-    if (this.#lost > 0) {
-      const count = this.#lost
-      this.#lost = 0
-      return { type: "lost", count } as unknown as E
-    }
-    if (this.length > 0) return this.#take()
-    return this.#hasEnded ? ({ type: "ended" } as unknown as E) : undefined
-  }
-
-  async *[Symbol.asyncIterator](): AsyncGenerator<E, void, undefined> {
-    for (;;) {
-      const event = this.tryNext() ?? (await this.next())
-      if (event.type === "ended") return
-      yield event
-    }
-  }
-
-  #take(): E {
-    const event = this.#events[this.#first]!
-    this.#events[this.#first++] = undefined as unknown as E
-    this.#bytes -= sizeOf(event)
-    if (this.#first > 1024 && this.#first * 2 > this.#events.length) {
-      this.#events = this.#events.slice(this.#first)
-      this.#first = 0
-    }
+  const length = () => newer.length + older.length
+  const take = () => {
+    if (!older.length) [older, newer] = [newer.reverse(), older]
+    const event = older.pop()!
+    bytes -= sizeOf(event)
     return event
   }
 
-  #call(callback: (event: E) => void, event: E): void {
-    try {
-      callback(event)
-    } catch (error) {
-      // The error is the application's, and must not end the connection.
-      queueMicrotask(() => {
-        throw error
-      })
-    }
+  return {
+    push(event) {
+      if (hasEnded) return
+      hasEnded = event.type === "ended"
+      if (onEvent) {
+        try {
+          onEvent(event)
+        } catch (error) {
+          // The error is the application's, and must not end the connection.
+          queueMicrotask(() => {
+            throw error
+          })
+        }
+      } else if (readers[0]) {
+        for (const read of readers.splice(0, hasEnded ? readers.length : 1)) read(event)
+      } else {
+        // A view would keep the whole message of the network alive.
+        if (event.payload) event.payload = event.payload.slice()
+        newer.push(event)
+        bytes += sizeOf(event)
+        while (length() > 1 && (length() > eventsMax || bytes > eventBytesMax)) lost += missingOf(take())
+      }
+    },
+
+    events: {
+      async nextEvent() {
+        if (lost) {
+          const count = lost
+          lost = 0
+          return { type: "lost", count } as any
+        }
+        if (length()) return take()
+        return hasEnded ? { type: "ended" } : new Promise((resolve) => readers.push(resolve))
+      },
+
+      async *[Symbol.asyncIterator]() {
+        for (let event; (event = await this.nextEvent()).type !== "ended"; ) yield event
+      },
+    },
   }
 }
+
+/** The messages that are missing without this event. */
+const missingOf = ({ lost, missing }: AnyEvent) => lost ?? missing ?? 1
 
 const sizeOf = (event: AnyEvent) => (event.payload?.length ?? 0) + 2 * (event.error?.message.length ?? 0) + 128

