@@ -8,7 +8,8 @@ import { after, before, test } from "node:test";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 
-const BINARY = process.env.TIDEWIRE_BINARY ?? new URL("../../../target/debug/tidewire", import.meta.url).pathname;
+const ROOT = new URL("../../../", import.meta.url).pathname;
+const BINARY = process.env.TIDEWIRE_BIN ?? `${process.env.CARGO_TARGET_DIR ?? `${ROOT}target`}/debug/tidewire`;
 const BROWSER = process.env.TIDEWIRE_CHROMIUM ?? "/usr/bin/chromium";
 const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 // Long enough for a busy machine. A test that fails waits for it.
@@ -62,6 +63,9 @@ async function site(t, app, ...flags) {
   return { server, address, admin, page, errors };
 }
 
+// The label of what has the focus.
+const focused = (page) => page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+
 async function join_chat(t, address, name) {
   const client = start("chat", address, "--name", name);
   t.after(() => client.child.kill("SIGKILL"));
@@ -81,6 +85,7 @@ test("a session is closed with a reason", async (t) => {
   await page.keyboard.press("Enter");
   await client.ended;
   await page.getByText("Nothing was found.").waitFor();
+  assert.equal(await focused(page), "Entries", "the button has gone, and the focus stays at the table");
   assert.deepEqual(errors, []);
 });
 
@@ -108,6 +113,28 @@ test("a confirmation that is cancelled does nothing", async (t) => {
   await page.getByRole("button", { name: "Cancel" }).click();
   assert.equal(await page.locator("dialog[open]").count(), 0);
   assert.equal(server.child.exitCode, null);
+});
+
+test("pages are turned by the keyboard", async (t) => {
+  const { page, errors } = await site(t, "chat");
+  // Two pages of sessions that are none.
+  await page.route("**/api/sessions?*", async (route) => {
+    const offset = Number(new URL(route.request().url()).searchParams.get("offset"));
+    const entry = { peer: "tcp://192.0.2.1:1", transport: "tcp", age_seconds: 1, lag_bytes: 0, queued_bytes: 0, lag_messages: 0, memory_bytes: 0, rooms: 0, topics: 0, lane: 0 };
+    const entries = [...Array(offset === 0 ? 50 : 10).keys()].map((it) => ({ ...entry, id: String(offset + it) }));
+    await route.fulfill({ json: { total: 60, found: 60, offset, entries } });
+  });
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByText("1 to 50").waitFor();
+  await page.getByRole("button", { name: "Next" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByText("51 to 60").waitFor();
+  assert.equal(await focused(page), "Entries", "there is no next page, and the focus stays at the table");
+  await page.getByRole("button", { name: "Previous" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByText("1 to 50").waitFor();
+  assert.equal(await focused(page), "Entries");
+  assert.deepEqual(errors, []);
 });
 
 test("a drain ends the server, and the page says so", async (t) => {
