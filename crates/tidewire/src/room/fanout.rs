@@ -2,14 +2,15 @@
 
 use std::cmp::Reverse;
 
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::rooms::{LaneRooms, Room};
-use super::shared_room::BACKPLANE;
+use super::shared_room::{BACKPLANE, SharedRoom};
 use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
 use crate::observe::DropReason;
-use crate::session::Outbox;
+use crate::session::{LaneSessions, Outbox};
 use crate::transport::Transport;
 
 impl LaneRooms<'_> {
@@ -199,6 +200,36 @@ impl LaneRooms<'_> {
         frame.extend_from_slice(log.newest(bytes));
         self.send_chat_message(others, alias, &frame);
         self.sessions.outbox.buffers.put(frame);
+    }
+
+    /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have any.
+    #[cold]
+    pub(super) fn append_shared(
+        &mut self,
+        shared: &SharedRoom,
+        bytes_expected: usize,
+        origin: &Origin<'_>,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        let alias = shared.alias;
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        if let Some(log) = outbox.logs.get_mut(alias) {
+            let (position, bytes) =
+                log.append_with(bytes_expected, |out| encode(&config.codec, out))?;
+            self.handle_appended(alias, position, bytes, 0, || *origin);
+            return Ok(());
+        }
+        let mut frame = outbox.buffers.take();
+        let encoded = encode(&config.codec, &mut frame);
+        if encoded.is_ok() {
+            let others = shared.other_lanes(self.exchange.lane);
+            if others & (1 << BACKPLANE) != 0 {
+                self.send_to_nodes_of(shared, origin);
+            }
+            self.send_chat_message(others & !(1 << BACKPLANE), alias, &frame);
+        }
+        self.sessions.outbox.buffers.put(frame);
+        encoded
     }
 
     /// Sends a frame for all members of a room to the lanes whose bits are set.

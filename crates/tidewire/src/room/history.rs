@@ -308,6 +308,11 @@ impl Records {
         found.map(|(_, has)| *has)
     }
 
+    /// The offset of the last message for a subscriber of this lane; the later ones come by the log of the lane.
+    pub(super) fn end_for(&self, lane: usize) -> u64 {
+        self.has(lane).unwrap_or(self.last.offset)
+    }
+
     /// Returns the message with this offset, or `None` if it is not kept.
     pub(super) fn get<'a>(&'a self, offset: u64, scratch: &'a mut Vec<u8>) -> Option<Kept<'a>> {
         let index = usize::try_from(offset.checked_sub(self.first())?).ok()?;

@@ -69,43 +69,22 @@ impl LaneRooms<'_> {
         message: &Kept<'_>,
         offset: Option<u64>,
     ) -> Result<(), RoomError> {
-        let alias = shared.alias;
         let chat = ChatMessage {
-            channel: alias,
+            channel: shared.alias,
             member: message.member,
             name: message.name,
             private: false,
             payload: message.payload,
         };
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
-            let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-            let (position, bytes) = log.append_with(expected, |out| {
-                encode_chat_at(&config.codec, offset, &chat, out)
-            })?;
-            self.sessions.counters.chat_messages.add(1);
-            self.handle_appended(alias, position, bytes, 0, || Origin::Announced {
-                payload: message.payload,
-            });
-            return Ok(());
-        }
-        let mut frame = outbox.buffers.take();
-        let encoded = encode_chat_at(&config.codec, offset, &chat, &mut frame);
-        if encoded.is_ok() {
-            self.sessions.counters.chat_messages.add(1);
-            let others = shared.lanes() & !(1 << self.exchange.lane);
-            self.send_chat_message(others, alias, &frame);
-            if shared.spans() {
-                self.send_to_nodes_of(
-                    shared,
-                    &Origin::Announced {
-                        payload: message.payload,
-                    },
-                );
-            }
-        }
-        self.sessions.outbox.buffers.put(frame);
-        Ok(encoded?)
+        let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+        let origin = Origin::Announced {
+            payload: message.payload,
+        };
+        self.append_shared(shared, expected, &origin, |codec, out| {
+            encode_chat_at(codec, offset, &chat, out)
+        })?;
+        self.sessions.counters.chat_messages.add(1);
+        Ok(())
     }
 
     /// Sends a message while its history is locked, and records it. `send` gets its offset.

@@ -98,10 +98,7 @@ impl LaneRooms<'_> {
         };
         let fits = self.history_here(alias).is_some_and(|history| {
             let records = history.lock();
-            let end = records
-                .has(self.exchange.lane)
-                .unwrap_or(records.last.offset);
-            records.fits(next, end, bytes_max)
+            records.fits(next, records.end_for(self.exchange.lane), bytes_max)
         });
         if fits {
             self.push_small_roster(id, alias);
@@ -159,9 +156,7 @@ impl LaneRooms<'_> {
         let own = session.profile.member.as_ref().filter(|_| !is_topic);
         let own = own.map(|member| member.id);
         let records = history.lock();
-        let end = records
-            .has(self.exchange.lane)
-            .unwrap_or(records.last.offset);
+        let end = records.end_for(self.exchange.lane);
         let epoch = records.last.epoch;
         let at = |offset| Position { epoch, offset };
         let (mut next, mut bytes, mut count) = (from, 0, 0);

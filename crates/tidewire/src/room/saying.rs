@@ -20,12 +20,9 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
     ) -> Result<bool, RoomError> {
-        match self.sessions.is_short_of_memory() {
-            false => self.append_chat_message(id, alias, payload, |codec, chat, out| {
-                codec.encode_chat_message(chat, out)
-            }),
-            true => self.say_while_short(id, alias, payload, None),
-        }
+        self.say_framed(id, alias, payload, |codec, chat, out| {
+            codec.encode_chat_message(chat, out)
+        })
     }
 
     /// Appends a chat message that has this offset in the room's history.
@@ -36,11 +33,23 @@ impl LaneRooms<'_> {
         payload: &[u8],
         offset: u64,
     ) -> Result<bool, RoomError> {
+        self.say_framed(id, alias, payload, |codec, chat, out| {
+            encode_chat_at(codec, Some(offset), chat, out)
+        })
+    }
+
+    /// Appends a chat message as `encode` frames it.
+    #[inline]
+    fn say_framed(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<bool, RoomError> {
         match self.sessions.is_short_of_memory() {
-            false => self.append_chat_message(id, alias, payload, |codec, chat, out| {
-                encode_chat_at(codec, Some(offset), chat, out)
-            }),
-            true => self.say_while_short(id, alias, payload, Some(offset)),
+            false => self.append_chat_message(id, alias, payload, encode),
+            true => self.say_while_short(id, alias, payload, encode),
         }
     }
 
@@ -52,14 +61,12 @@ impl LaneRooms<'_> {
         id: SessionId,
         alias: u16,
         payload: &[u8],
-        offset: Option<u64>,
+        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         if !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        let must_stop = self.append_chat_message(id, alias, payload, |codec, chat, out| {
-            encode_chat_at(codec, offset, chat, out)
-        })?;
+        let must_stop = self.append_chat_message(id, alias, payload, encode)?;
         Ok(self.sessions.wait_for_memory(id) || must_stop)
     }
 

@@ -26,7 +26,7 @@ use super::replay::UNKNOWN;
 use super::ring::Kept;
 use super::rooms::LaneRooms;
 use super::routes::Match;
-use super::shared_room::{BACKPLANE, SharedRoom};
+use super::shared_room::BACKPLANE;
 use super::spanning::Origin;
 use crate::broker::Addressee;
 use crate::memory::Pressure;
@@ -188,7 +188,9 @@ impl LaneRooms<'_> {
             return Err(PublishError::OutOfMemory);
         }
         let congested = match &self.table.recent.history {
-            None => self.append_to_matches(topic, payload)?,
+            None => self.append_to_each_match(|rooms, index| {
+                rooms.append_published(index, topic, payload)
+            })?,
             Some(history) => {
                 let history = Arc::clone(history);
                 self.publish_recorded(topic, payload, &history)?
@@ -200,16 +202,15 @@ impl LaneRooms<'_> {
         Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
     }
 
-    /// Appends a message to the logs of all patterns that match. Returns the index of a match that is congested.
+    /// Calls `append` for each pattern that matches the recent topic. Returns the index of a match that is congested.
     #[inline(always)]
-    fn append_to_matches(
+    fn append_to_each_match(
         &mut self,
-        topic: &str,
-        payload: &[u8],
+        mut append: impl FnMut(&mut Self, usize) -> Result<(), EncodeError>,
     ) -> Result<Option<usize>, EncodeError> {
         let (mut congested, mut result) = (None, Ok(()));
         for index in 0..self.table.recent.matches.len() {
-            if let Err(error) = self.append_published(index, topic, payload) {
+            if let Err(error) = append(self, index) {
                 result = result.and(Err(error));
             }
             if self.table.recent.matches[index].shared.is_congested() {
@@ -219,7 +220,7 @@ impl LaneRooms<'_> {
         result.map(|()| congested)
     }
 
-    /// Publishes to a topic that keeps a history, as [`Self::append_to_matches`] does.
+    /// Publishes to a topic that keeps a history, and records the message.
     #[cold]
     #[inline(never)]
     fn publish_recorded(
@@ -242,64 +243,27 @@ impl LaneRooms<'_> {
             payload,
         };
         let sent = self.recorded(history, alias, &message, |rooms, offset| {
-            let (mut congested, mut result) = (None, Ok(()));
-            for index in 0..rooms.table.recent.matches.len() {
+            rooms.append_to_each_match(|rooms, index| {
                 let shared = Arc::clone(&rooms.table.recent.matches[index].shared);
-                let appended = match shared.is_wildcard {
-                    // Its frames have no offsets, so no lane must look for it in the history.
-                    true => {
-                        let recording = rooms.table.recording.take();
-                        let appended = rooms.append_published_rarely(index, topic, payload);
-                        rooms.table.recording = recording;
-                        appended
-                    }
-                    false => rooms.append_at(&shared, offset, payload),
-                };
-                if let Err(error) = appended {
-                    result = result.and(Err(error));
+                let expected = overhead + topic.len() + payload.len();
+                if !shared.is_wildcard {
+                    let origin = Origin::Local;
+                    return rooms.append_shared(&shared, expected, &origin, |codec, out| {
+                        encode_kept(codec, shared.alias, true, offset, &message, out)
+                    });
                 }
-                if shared.is_congested() {
-                    congested = congested.or(Some(index));
-                }
-            }
-            result.map(|()| congested)
+                // Its frames have no offsets, so no lane must look for it in the history.
+                let recording = rooms.table.recording.take();
+                let origin = Origin::Published { topic, payload };
+                let named = Message::new(Kind::Deliver, shared.alias, payload).with_name(topic);
+                let appended = rooms.append_shared(&shared, expected, &origin, |codec, out| {
+                    codec.encode(&named, out)
+                });
+                rooms.table.recording = recording;
+                appended
+            })
         });
         Ok(sent?)
-    }
-
-    /// Frames a message with its offset once for the subscribers of its topic, on this lane and the others.
-    fn append_at(
-        &mut self,
-        shared: &SharedRoom,
-        offset: u64,
-        payload: &[u8],
-    ) -> Result<(), EncodeError> {
-        let alias = shared.alias;
-        let message = Kept {
-            member: MemberId(0),
-            name: "",
-            payload,
-        };
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
-            let (position, bytes) = log
-                .append_with(payload.len() + FRAME_OVERHEAD_BYTES + OFFSET_BYTES, |out| {
-                    encode_kept(&config.codec, alias, true, offset, &message, out)
-                })?;
-            self.handle_appended(alias, position, bytes, 0, || Origin::Local);
-            return Ok(());
-        }
-        let others = shared.other_lanes(self.exchange.lane);
-        if others == 0 {
-            return Ok(());
-        }
-        let mut frame = outbox.buffers.take();
-        let result = encode_kept(&config.codec, alias, true, offset, &message, &mut frame);
-        if result.is_ok() {
-            self.send_chat_message(others, alias, &frame);
-        }
-        self.sessions.outbox.buffers.put(frame);
-        result
     }
 
     /// Plans what a new subscriber gets of the history of its topic. `None` if the topic keeps none.
@@ -336,21 +300,9 @@ impl LaneRooms<'_> {
         slot.map(|slot| self.hold(slot, &room)).is_some()
     }
 
-    /// Does what [`Self::append_published`] does, for callers that are rare, so that the frequent one has it inlined.
-    #[cold]
-    #[inline(never)]
-    fn append_published_rarely(
-        &mut self,
-        index: usize,
-        topic: &str,
-        payload: &[u8],
-    ) -> Result<(), EncodeError> {
-        self.append_published(index, topic, payload)
-    }
-
     /// Frames a message once for the subscribers of one pattern, on this lane and the others. The pattern is the match of
     /// the recent topic with this index.
-    #[inline]
+    #[inline(always)]
     fn append_published(
         &mut self,
         index: usize,
