@@ -191,6 +191,13 @@ impl LaneRooms<'_> {
         if !self.table.behind.is_empty() {
             self.catch_up_all();
         }
+        if !self.sessions.resumed.is_empty() {
+            self.resume_drained(ready);
+        }
+    }
+
+    /// Reads sessions whose output has drained again, and sends them the next pieces of their histories.
+    fn resume_drained(&mut self, ready: &mut Vec<usize>) {
         // A replay lists its session again while the next piece is wanted.
         let mut resumed = std::mem::take(&mut self.sessions.resumed);
         let (mut replayed_bytes, piece_bytes) = (0, self.piece_bytes(resumed.len()));
