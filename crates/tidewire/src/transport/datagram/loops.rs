@@ -70,9 +70,11 @@ impl LoopWatch {
     #[inline(never)]
     fn note_repeat<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) {
         // Only one-way messages can loop: the reply to any other kind is not answered.
+        let mut scratch = Vec::new();
         let is_one_way = matches!(
             codec.decode(bytes, usize::MAX),
-            Ok(Decoded::Frame { message, .. }) if message.kind == Kind::OneWay
+            Ok(Decoded::Frame { message, .. })
+                if codec.translate(message, &mut scratch).is_ok_and(|it| it.kind == Kind::OneWay)
         );
         self.repeats = match is_one_way {
             true => self.repeats.saturating_add(self.age),
@@ -179,6 +181,16 @@ mod tests {
         // The replies to requests are of another kind, so a repeated sequence is no loop.
         let request = |number: u64| vec![1, number as u8, 1, 0, b'x'];
         assert_eq!(dropped("srmp", 500_000, request), 0);
+    }
+
+    /// The bug: a line of JSON counted as one-way, because its kind is known only after the second step of decoding.
+    #[test]
+    fn a_request_of_json_is_no_loop() {
+        let line =
+            |kind: &str| format!("{{\"kind\":\"{kind}\",\"id\":1,\"data\":\"x\"}}\n").into_bytes();
+        assert_eq!(dropped("json", 100_000, |_| line("request")), 0);
+        let one_way = b"{\"kind\":\"one-way\",\"data\":\"x\"}\n".to_vec();
+        assert!(dropped("json", 100_000, |_| one_way.clone()) > 0);
     }
 
     #[test]
