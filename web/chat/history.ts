@@ -9,6 +9,12 @@ export interface Line {
   look: "" | "mine" | "private" | "note" | "gap"
 }
 
+/** A position in a history: so many pixels below the top of a chunk. It holds when heights above it turn out different. */
+interface Spot {
+  chunk: number
+  into: number
+}
+
 /** The lines of one room. Their number is bounded: the oldest are forgotten. */
 export class History {
   lines: Line[] = []
@@ -16,8 +22,8 @@ export class History {
   first = 0
   /** The heights of chunks as they were measured, by their numbers. */
   heights = new Map<number, number>()
-  /** Where the view stands; -1 at the newest line. */
-  scroll = -1
+  /** What the view begins with. Undefined at the newest line. */
+  spot: Spot | undefined
 
   add(line: Line): void {
     this.lines.push(line)
@@ -25,6 +31,9 @@ export class History {
     this.lines.splice(0, CHUNK)
     this.heights.delete(this.first / CHUNK)
     this.first += CHUNK
+    // What is forgotten cannot be seen any more. Otherwise the visible lines stay.
+    const chunk = this.first / CHUNK
+    if (this.spot && this.spot.chunk < chunk) this.spot = { chunk, into: 0 }
   }
 }
 
@@ -35,6 +44,13 @@ export class View {
   #drawn = new Map<number, HTMLLIElement[]>()
   #lastLength = 0
   #width = 0
+  /** The number of the first chunk as it was drawn last, and the tops of all chunks. The last is the end. */
+  #from = 0
+  #tops = [0]
+  /** Where the view was when it was drawn last. Undefined if it shows another history. */
+  #top: number | undefined
+  /** Until then a browser may still be scrolling where it was told to before the user wanted the beginning or the end. */
+  #goingUntil = 0
 
   constructor(
     private view: HTMLElement,
@@ -44,17 +60,22 @@ export class View {
     private newest: HTMLElement,
   ) {
     view.addEventListener("scroll", () => {
-      const isAtEnd = view.scrollTop + view.clientHeight >= view.scrollHeight - 24
-      this.#history.scroll = isAtEnd ? -1 : view.scrollTop
+      this.#look()
       this.plan()
     }, { passive: true })
     newest.addEventListener("click", () => {
-      // An event of scrolling that is on its way must find the view at the end.
-      view.scrollTop = view.scrollHeight
-      this.#history.scroll = -1
-      this.plan()
+      this.#go(undefined)
       // The button hides, and must not take the focus with it.
       view.focus()
+    })
+    for (const input of ["keydown", "pointerdown", "wheel"]) {
+      addEventListener(input, () => (this.#goingUntil = 0), { capture: true, passive: true })
+    }
+    view.addEventListener("keydown", (event) => {
+      const { key } = event
+      if ((key !== "Home" && key !== "End") || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return
+      event.preventDefault()
+      this.#go(key === "End" ? undefined : { chunk: this.#from, into: 0 })
     })
     new ResizeObserver(() => {
       if (view.clientWidth !== this.#width) this.#history.heights.clear()
@@ -64,7 +85,10 @@ export class View {
   }
 
   show(history: History): void {
+    this.#look()
+    this.#goingUntil = 0
     this.#history = history
+    this.#top = undefined
     this.#clear()
     this.plan()
   }
@@ -85,39 +109,67 @@ export class View {
     this.#lastLength = 0
   }
 
-  #draw(): void {
+  /**
+   * Goes to the beginning or the end at once. A browser takes its time for a long way, and stops where it is when heights on the way
+   * turn out different.
+   */
+  #go(spot: Spot | undefined): void {
+    this.#goingUntil = performance.now() + GOING_MS
+    this.#history.spot = spot
+    this.plan()
+  }
+
+  /**
+   * Notes where the user has scrolled to. Each drawing looks, too: an event of scrolling may come after it, and the drawing would undo
+   * what the user did.
+   */
+  #look(): void {
+    const { scrollTop, clientHeight, scrollHeight } = this.view
+    if (this.#top === undefined || scrollTop === this.#top || performance.now() < this.#goingUntil) return
+    // Upwards every step counts. Downwards the end need not be met exactly.
+    const isAtEnd = scrollHeight - clientHeight - scrollTop <= (scrollTop > this.#top ? 24 : 1)
+    this.#top = scrollTop
+    const index = Math.max(0, this.#tops.findLastIndex((top, index) => top <= scrollTop && index < this.#tops.length - 1))
+    this.#history.spot = isAtEnd ? undefined : { chunk: this.#from + index, into: scrollTop - this.#tops[index]! }
+  }
+
+  /** Adds up the heights of all chunks. */
+  #layOut(): void {
     const { lines, first, heights } = this.#history
-    const from = first / CHUNK
-    const behind = from + Math.ceil(lines.length / CHUNK)
     const guess = this.#guess()
-    const height = (chunk: number) => heights.get(chunk) ?? guess * Math.min(CHUNK, first + lines.length - chunk * CHUNK)
-    const between = (start: number, end: number) => {
-      let sum = 0
-      for (let chunk = start; chunk < end; chunk++) sum += height(chunk)
-      return sum
+    this.#from = first / CHUNK
+    this.#tops = [0]
+    for (let top = 0, line = 0; line < lines.length; line += CHUNK) {
+      top += heights.get((first + line) / CHUNK) ?? guess * Math.min(CHUNK, lines.length - line)
+      this.#tops.push(top)
     }
-    const screen = this.view.clientHeight
-    const isAtEnd = this.#history.scroll < 0
-    const visible = isAtEnd ? between(from, behind) - screen : this.#history.scroll
-    // The chunks that are within a screen of the visible part, and the one that the visible part begins in.
-    let [start, end, anchor, anchorTop] = [from, behind, from, 0]
-    for (let chunk = from, top = 0; chunk < behind; chunk++) {
-      if (top <= visible) [anchor, anchorTop] = [chunk, top]
-      top += height(chunk)
-      if (top < visible - screen) start = chunk + 1
-      else if (!isAtEnd && top > visible + 2 * screen) end = Math.min(end, chunk + 1)
+  }
+
+  #draw(): void {
+    this.#look()
+    this.#layOut()
+    const { spot } = this.#history
+    const view = this.view
+    const topOf = (it: Spot) => this.#tops[it.chunk - this.#from]! + it.into
+    // The chunks that are within a screen of the visible part.
+    const screen = view.clientHeight
+    const visible = spot ? topOf(spot) : this.#tops.at(-1)! - screen
+    const chunks = this.#tops.length - 1
+    let [start, end] = [0, chunks]
+    for (let index = 0; index < chunks; index++) {
+      if (this.#tops[index + 1]! < visible - screen) start = index + 1
+      else if (spot && this.#tops[index + 1]! > visible + 2 * screen) end = Math.min(end, index + 1)
     }
-    this.#render(start, end)
+    this.#render(this.#from + start, this.#from + end)
     this.#measure()
-    this.above.style.height = `${between(from, start)}px`
-    this.below.style.height = `${between(end, behind)}px`
-    if (isAtEnd) this.view.scrollTop = this.view.scrollHeight
-    else {
-      // The visible lines stay where they are when the chunks above turn out longer or shorter.
-      const moved = between(from, anchor) - anchorTop
-      if (Math.abs(moved) > 1) this.view.scrollTop = this.#history.scroll += moved
-    }
-    this.newest.hidden = isAtEnd
+    this.#layOut()
+    this.above.style.height = `${this.#tops[start]}px`
+    this.below.style.height = `${this.#tops[chunks]! - this.#tops[end]!}px`
+    // The visible lines stay where they are when the chunks above turn out longer or shorter.
+    const wanted = spot ? topOf(spot) : view.scrollHeight - screen
+    if (this.#top === undefined || Math.abs(wanted - view.scrollTop) > 1) view.scrollTop = wanted
+    this.#top = view.scrollTop
+    this.newest.hidden = !spot
   }
 
   /** Puts the chunks from `start` to before `end` into the document, and takes the others out. */
@@ -195,6 +247,9 @@ export function element(tag: string, look: string, text: string): HTMLElement {
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" })
+
+/** Longer than browsers scroll after a key or a wheel. */
+const GOING_MS = 500
 
 /** Lines that enter and leave the document together. */
 const CHUNK = 40
