@@ -49,11 +49,14 @@ impl Site for Routes {
         answered.unwrap_or_else(|(status, reason)| {
             tracing::debug!(%status, reason, "a request to the admin server was refused");
             let mut answer = failure(status, reason);
-            if status == StatusCode::UNAUTHORIZED {
-                let scheme = HeaderValue::from_static("Bearer");
-                answer
-                    .headers_mut()
-                    .insert(header::WWW_AUTHENTICATE, scheme);
+            let more = match status {
+                StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+                StatusCode::METHOD_NOT_ALLOWED => Some((header::ALLOW, "GET, HEAD, POST")),
+                _ => None,
+            };
+            if let Some((name, value)) = more {
+                let value = HeaderValue::from_static(value);
+                answer.headers_mut().insert(name, value);
             }
             answer
         })

@@ -144,6 +144,17 @@ fn pages_of_other_origins_and_rebound_names_are_refused() {
     assert!(page.head.contains("x-frame-options: deny"), "{}", page.head);
 }
 
+/// The bug: they were told to send the header of a POST.
+#[test]
+fn other_methods_are_told_which_there_are() {
+    let site = Site::start(Settings::default());
+    for method in ["OPTIONS", "TRACE", "PUT", "DELETE"] {
+        let answer = site.request(method, "/api/drain", &[], "");
+        assert_eq!(answer.status, 405, "{method}");
+        assert!(answer.head.contains("allow: get, head, post"), "{answer:?}");
+    }
+}
+
 /// The pages are parts of the program and name nothing outside of it.
 #[test]
 fn pages_refer_to_nothing_outside_and_make_no_html_of_data() {
@@ -167,9 +178,15 @@ fn pages_refer_to_nothing_outside_and_make_no_html_of_data() {
     }
 }
 
+/// The bug: a request with a length and chunks did its action, and the test had no action.
 #[test]
 fn malformed_and_smuggled_requests_are_refused() {
-    let site = Site::start(Settings::default());
+    let acted = Arc::new(AtomicBool::new(false));
+    let act = {
+        let acted = Arc::clone(&acted);
+        move || acted.store(true, Ordering::SeqCst)
+    };
+    let site = Site::start(Settings::default().on_drain(act.clone()).on_reload(act));
     let host = format!("Host: {}\r\n", site.address());
     let long = "x".repeat(70_000);
     let cases = [
@@ -191,6 +208,7 @@ fn malformed_and_smuggled_requests_are_refused() {
         );
     }
     assert_eq!(site.get("/healthz").status, 200, "the server goes on");
+    assert!(!acted.load(Ordering::SeqCst));
 }
 
 /// Requests whose end or whose headers two programs could read in two ways.
