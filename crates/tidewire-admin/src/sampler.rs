@@ -323,14 +323,16 @@ fn memory(sum: &Metrics, lanes: &[Option<LaneFigures>]) -> Memory {
     let total = |bytes: fn(&LaneFigures) -> usize| lanes.iter().flatten().map(bytes).sum::<usize>();
     let (sessions, kept) = (total(|it| it.session_bytes), total(|it| it.kept_bytes));
     let common = total(|it| it.common_bytes);
+    let all = total(|it| it.memory_bytes);
     Memory {
-        bytes: sum.memory_bytes,
+        // Lanes tell the server's account in steps. Until then the sum of the kinds is larger.
+        bytes: sum.memory_bytes.max(all as u64),
         bytes_max: sum.memory_bytes_max,
         pressure_changes: sum.memory_pressure_changes,
         sessions,
         kept,
         common,
-        rooms: total(|it| it.memory_bytes).saturating_sub(sessions + kept + common),
+        rooms: all.saturating_sub(sessions + kept + common),
     }
 }
 

@@ -109,6 +109,21 @@ fn a_session_is_closed_with_a_reason() {
     assert_eq!(site.server.metrics().closed_by("service"), 1);
 }
 
+/// The bug: a server with a few sessions had no memory, and its kinds of memory had some.
+#[test]
+fn memory_is_no_less_than_that_of_its_kinds() {
+    let site = Site::start(Settings::default());
+    let client = Client::connect(&site.server.to_string()).wait().unwrap();
+    let _topic = client.subscribe("a").wait().unwrap();
+    let memory = site.json("/api/overview")["memory"].clone();
+    let kinds = ["sessions", "kept", "common", "rooms"].map(|kind| memory[kind].as_u64().unwrap());
+    let sum = kinds.iter().sum::<u64>();
+    assert!(
+        sum > 0 && memory["bytes"].as_u64().unwrap() >= sum,
+        "{memory}"
+    );
+}
+
 #[test]
 fn a_program_says_what_drain_and_reload_do() {
     let site = Site::start(Settings::default());
