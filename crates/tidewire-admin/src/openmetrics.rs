@@ -1,6 +1,6 @@
 //! All counters in OpenMetrics, for Prometheus.
 //!
-//! Labels are lanes, reasons and kinds of memory, whose numbers are fixed when the server starts. No name that a peer chose is one. The ids
+//! Labels are lanes, reasons, kinds of memory and ends of requests, whose numbers are fixed when the server starts. No name that a peer chose is one. The ids
 //! of other nodes are labels, too; operators choose them.
 
 use std::fmt;
@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 use tidewire::backplane::{NodeFigures, PeerFigures};
 use tidewire::{CloseReason, DatagramDrop, DropReason, LaneFigures, Metrics};
 
+use crate::http::RequestCounts;
 use crate::sampler::{ANSWER_TIME_MAX, Sampler};
 
 /// The content type of OpenMetrics.
@@ -25,29 +26,41 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub(crate) const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Makes the text of a scrape.
-pub(crate) struct Exporter(Registry);
+pub(crate) struct Exporter {
+    registry: Registry,
+    /// The requests of the admin server itself.
+    pub(crate) requests: Arc<RequestCounts>,
+}
 
 impl Exporter {
     pub(crate) fn new(sampler: Arc<Sampler>) -> Self {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Figures(sampler)));
-        Self(registry)
+        let requests = Arc::<RequestCounts>::default();
+        let figures = Figures {
+            sampler,
+            requests: Arc::clone(&requests),
+        };
+        registry.register_collector(Box::new(figures));
+        Self { registry, requests }
     }
 
     /// Reads the server now. It waits for the lanes.
     pub(crate) fn scrape(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.0)?;
+        encode(&mut text, &self.registry)?;
         Ok(text)
     }
 }
 
 #[derive(Debug)]
-struct Figures(Arc<Sampler>);
+struct Figures {
+    sampler: Arc<Sampler>,
+    requests: Arc<RequestCounts>,
+}
 
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let sampler = &self.0;
+        let sampler = &self.sampler;
         let lanes = sampler.metrics().read_lanes();
         let sum = sampler.metrics().read();
         let figures = sampler.inspector.lanes(ANSWER_TIME_MAX);
@@ -59,6 +72,10 @@ impl Collector for Figures {
         if let Some(node) = sampler.node() {
             out.node(&node)?;
         }
+        let ends = self.requests.read();
+        let ends = ends.map(|(end, count)| ([("end", end)], count));
+        let help = "Requests to the admin server, by their end";
+        out.owned_counter("admin_requests", help, &ends)?;
         let open = sum.sessions_opened.saturating_sub(sum.sessions_closed());
         out.gauge("sessions_open", "Sessions that are open", open as f64)?;
         let is_ready = sampler.is_wanted() && figures.iter().all(Option::is_some);

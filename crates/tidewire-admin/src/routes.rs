@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 
 use crate::access::{Access, Refused};
 use crate::events::Events;
-use crate::http::{Answer, Request, Site, failure, json, text};
+use crate::http::{Answer, Request, RequestEnd, Site, failure, json, text};
 use crate::openmetrics::{CLASSIC_TYPE, CONTENT_TYPE, Exporter, classic};
 use crate::page;
 use crate::query::{self, Query, ROOM_SORTS, SESSION_SORTS};
@@ -41,6 +41,10 @@ impl Site for Routes {
             self.every,
         );
         tokio::spawn(async move { events.run(sampler, every).await });
+    }
+
+    fn count(&self, end: RequestEnd) {
+        self.exporter.requests.count(end);
     }
 
     async fn answer(self: Arc<Self>, request: Request) -> Answer {

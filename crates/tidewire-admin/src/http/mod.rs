@@ -10,6 +10,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -37,6 +38,40 @@ pub(crate) trait Site: Send + Sync + 'static {
     fn begin(self: &Arc<Self>) {}
 
     fn answer(self: Arc<Self>, request: Request) -> impl Future<Output = Answer> + Send;
+
+    /// Notes how a request ended.
+    fn count(&self, _end: RequestEnd) {}
+}
+
+/// The ends of requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RequestEnd {
+    /// It got what it asked for, or the server's failure.
+    Answered,
+    /// It asked for what it may not have, or what there is not.
+    Refused,
+    /// It was no HTTP, too large, too slow, or its connection was cut.
+    Broken,
+}
+
+/// The numbers of requests, by their ends.
+#[derive(Debug, Default)]
+pub(crate) struct RequestCounts([AtomicU64; 3]);
+
+impl RequestCounts {
+    pub(crate) fn count(&self, end: RequestEnd) {
+        self.0[end as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> [(&'static str, u64); 3] {
+        let [answered, refused, broken] = &self.0;
+        [
+            ("answered", answered),
+            ("refused", refused),
+            ("broken", broken),
+        ]
+        .map(|(end, count)| (end, count.load(Ordering::Relaxed)))
+    }
 }
 
 /// A running HTTP server. Dropping it ends its thread and cuts its connections.
@@ -179,10 +214,18 @@ async fn serve<S: Site>(
     site: Arc<S>,
     _place: OwnedSemaphorePermit,
 ) {
+    let requested = Arc::clone(&site);
     let service = service_fn(move |mut request: Request| {
         request.extensions_mut().insert(peer);
-        let answered = Arc::clone(&site).answer(request);
-        async move { Ok::<_, std::convert::Infallible>(answered.await) }
+        let site = Arc::clone(&requested);
+        async move {
+            let answer = Arc::clone(&site).answer(request).await;
+            site.count(match answer.status().is_client_error() {
+                true => RequestEnd::Refused,
+                false => RequestEnd::Answered,
+            });
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -192,6 +235,7 @@ async fn serve<S: Site>(
         .serve_connection(stream, service)
         .await;
     if let Err(error) = served {
+        site.count(RequestEnd::Broken);
         tracing::debug!(%error, "a connection of the admin server ended with an error");
     }
 }

@@ -155,6 +155,31 @@ fn other_methods_are_told_which_there_are() {
     }
 }
 
+/// The bug: nothing told an operator that somebody attacked the admin server.
+#[test]
+fn requests_are_counted_by_their_end() {
+    let site = secured();
+    let bearer = ["Authorization: Bearer c2VjcmV0"];
+    let count = |end: &str| {
+        let text = site.request("GET", "/metrics", &bearer, "").body;
+        let series = format!("tidewire_admin_requests_total{{end=\"{end}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&series));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let answered = count("answered");
+    assert_eq!(site.get("/healthz").status, 200);
+    wait_until("it is counted, and the scrape before", || {
+        (count("answered") >= answered + 2).then_some(())
+    });
+    assert_eq!((count("refused"), count("broken")), (0, 0));
+    assert_eq!(site.get("/api/overview").status, 401);
+    assert_eq!(site.get("/nothing").status, 401);
+    assert_eq!(site.raw(b"\x16\x03\x01\0\r\n\r\n").status, 400);
+    wait_until("they are counted", || {
+        ((count("refused"), count("broken")) == (2, 1)).then_some(())
+    });
+}
+
 /// The pages are parts of the program and name nothing outside of it.
 #[test]
 fn pages_refer_to_nothing_outside_and_make_no_html_of_data() {
