@@ -133,15 +133,17 @@ impl Directory {
 
     /// Whether rooms and topics may keep a history. That of a node would miss the messages of other nodes in silence.
     pub(super) fn may_keep_histories(&self) -> bool {
-        if self.backplane.is_some() {
-            self.told_of_histories.call_once(|| {
-                tracing::warn!(
-                    "this server is a node of a cluster, so its rooms and topics keep no history: it would have only its own \
-                     messages"
-                );
-            });
-        }
         self.backplane.is_none()
+    }
+
+    /// Logs once that histories that were asked for are not kept.
+    pub(super) fn warn_of_histories(&self) {
+        self.told_of_histories.call_once(|| {
+            tracing::warn!(
+                "this server is a node of a cluster, so its rooms and topics keep no history: it would have only its own \
+                 messages"
+            );
+        });
     }
 
     /// Whether a name belongs to an identity, so that only that identity may use it.

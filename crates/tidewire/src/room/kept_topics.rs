@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tidewire_proto::topic::Pattern;
+use tidewire_proto::topic::PatternBuf;
 
 use super::history::{Histories, History, RoomHistory};
 use super::rooms::LaneRooms;
@@ -18,27 +18,43 @@ pub(crate) struct KeptTopics {
 /// Topics or rooms that keep a history: a pattern, and its limits.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptPattern {
-    pub(crate) pattern: Box<str>,
-    pub(crate) limits: History,
+    text: Box<str>,
+    /// `None` for a text that is no pattern. It may be the name of a room.
+    pattern: Option<PatternBuf>,
+    limits: History,
 }
 
 impl LaneRooms<'_> {
     /// Sets which topics of the server keep a history. All lanes set the same.
     pub(crate) fn keep_topics(&self, rules: Vec<KeptPattern>) {
         let directory = &self.table.directory;
-        if !rules.is_empty() && directory.may_keep_histories() {
-            directory.kept_topics.set(rules);
+        if rules.is_empty() {
+            return;
+        }
+        match directory.may_keep_histories() {
+            true => directory.kept_topics.set(rules),
+            false => directory.warn_of_histories(),
         }
     }
 }
 
 impl KeptPattern {
+    pub(crate) fn new(text: &str, limits: History) -> Self {
+        Self {
+            text: text.into(),
+            pattern: PatternBuf::parse(text).ok(),
+            limits,
+        }
+    }
+
     /// Returns the limits of the first pattern that matches this topic, or this room by its name.
     pub(crate) fn limits_of(rules: &[Self], name: &str) -> Option<History> {
         let matches = |rule: &&Self| {
-            // The name of a room may have empty segments, and the pattern for everything includes it.
-            let pattern = Pattern::parse(&rule.pattern);
-            &*rule.pattern == ">" || pattern.is_ok_and(|pattern| pattern.matches(name))
+            let pattern = rule.pattern.as_ref().map(PatternBuf::as_pattern);
+            // The name of a room may have spaces or empty segments, and the pattern for everything includes it.
+            *rule.text == *name
+                || &*rule.text == ">"
+                || pattern.is_some_and(|pattern| pattern.matches(name))
         };
         rules.iter().find(matches).map(|rule| rule.limits)
     }
@@ -59,5 +75,32 @@ impl KeptTopics {
     pub(super) fn history_of(&self, topic: &str) -> Option<Arc<RoomHistory>> {
         let limits = KeptPattern::limits_of(self.rules.get()?, topic)?;
         self.histories.open_kept(topic, limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_pattern_that_matches_counts_and_names_need_be_no_patterns() {
+        let kept = ["team.*", "the lounge", "a..b"];
+        let kept = (1..).zip(kept);
+        let mut rules: Vec<KeptPattern> = kept
+            .map(|(count, text)| KeptPattern::new(text, History::last(count)))
+            .collect();
+        let count =
+            |rules: &[KeptPattern], name| Some(KeptPattern::limits_of(rules, name)?.messages_max);
+        for (name, expected) in [
+            ("team.red", Some(1)),
+            ("the lounge", Some(2)),
+            ("a..b", Some(3)),
+            ("team", None),
+        ] {
+            assert_eq!(count(&rules, name), expected, "{name}");
+        }
+        rules.push(KeptPattern::new(">", History::last(4)));
+        assert_eq!(count(&rules, "a b..c"), Some(4));
+        assert_eq!(count(&rules, "team.red"), Some(1));
     }
 }

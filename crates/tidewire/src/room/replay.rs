@@ -42,6 +42,7 @@ impl LaneRooms<'_> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(&self.table.directory);
         if !directory.may_keep_histories() {
+            directory.warn_of_histories();
             return since.map(|_| UNKNOWN);
         }
         let now_ns = self.sessions.reactor.now_ns;

@@ -76,9 +76,7 @@ impl Chat {
     /// matches a room counts. Other rooms keep no history.
     #[must_use]
     pub fn history_of(mut self, pattern: &str, history: History) -> Self {
-        let pattern = pattern.into();
-        let limits = history;
-        self.kept_rooms.push(KeptPattern { pattern, limits });
+        self.kept_rooms.push(KeptPattern::new(pattern, history));
         self
     }
 

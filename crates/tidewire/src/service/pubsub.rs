@@ -87,9 +87,7 @@ impl PubSub {
     /// ```
     #[must_use]
     pub fn history(mut self, pattern: &str, history: History) -> Self {
-        let pattern = pattern.into();
-        let limits = history;
-        self.kept_topics.push(KeptPattern { pattern, limits });
+        self.kept_topics.push(KeptPattern::new(pattern, history));
         self
     }
 
