@@ -285,8 +285,8 @@ impl RoomHistory {
                 if since.epoch == last.epoch && since.offset <= last.offset =>
             {
                 let next = (since.offset + 1).max(first);
-                let missing = next - (since.offset + 1) + records.holes(next);
-                match missing {
+                // Those that were too large to keep are told as gaps where they would stand.
+                match next - (since.offset + 1) {
                     0 => (next, Recovery::Recovered),
                     count => (next, Recovery::Missing(Some(count))),
                 }
@@ -326,12 +326,6 @@ impl Records {
     pub(super) fn fits(&self, next: u64, end: u64, bytes_max: usize) -> bool {
         let count = (end + 1).saturating_sub(next);
         self.ring.bytes() as u64 + count * FRAME_BYTES <= bytes_max as u64
-    }
-
-    /// Counts the messages from `next` on that were too large to keep.
-    fn holes(&self, next: u64) -> u64 {
-        let from = (next - self.first()) as usize;
-        self.ring.holes(from..self.ring.len())
     }
 }
 

@@ -106,7 +106,7 @@ fn a_message_stays_until_all_lanes_have_it() {
 }
 
 #[test]
-fn a_position_says_exactly_what_is_missing() {
+fn a_position_says_what_is_missing_before_what_follows() {
     let limits = History {
         messages_max: 4,
         bytes_max: 200,
@@ -119,10 +119,11 @@ fn a_position_says_exactly_what_is_missing() {
     let end = history.lock().last;
     let at = |offset| Some(Since::Position(Position { offset, ..end }));
     let expected = [
-        (0, 3, Recovery::Missing(Some(3))),
-        (1, 3, Recovery::Missing(Some(2))),
-        (2, 3, Recovery::Missing(Some(1))),
-        (3, 4, Recovery::Missing(Some(1))),
+        (0, 3, Recovery::Missing(Some(2))),
+        (1, 3, Recovery::Missing(Some(1))),
+        (2, 3, Recovery::Recovered),
+        // Message 4 is too large to keep, and its gap follows.
+        (3, 4, Recovery::Recovered),
         (4, 5, Recovery::Recovered),
         (6, 7, Recovery::Recovered),
         // No message has this offset, so the position is of another history.

@@ -178,10 +178,18 @@ impl LaneRooms<'_> {
                         continue;
                     }
                     push_gap(codec, subscription, at(offset), &mut gap, out);
-                    append_with_header(codec, subscription, out, |out| {
+                    let frame_at = out.len();
+                    let appended = append_with_header(codec, subscription, out, |out| {
                         encode_kept(codec, alias, is_topic, offset, &message, out)
-                    })?;
-                    count += 1;
+                    });
+                    match appended {
+                        Ok(()) => count += 1,
+                        Err(_) => {
+                            // The codec cannot express it.
+                            out.truncate(frame_at);
+                            gap += 1;
+                        }
+                    }
                 }
                 push_gap(codec, subscription, at(next), &mut gap, out);
                 bytes = out.len() - start;
@@ -191,8 +199,8 @@ impl LaneRooms<'_> {
         let appended = self.sessions.with_output_in_place(slot, append);
         drop(records);
         if let Err(error) = appended {
-            // A full output is sent the rest when it is empty. A message that the codec cannot express is left out.
-            tracing::debug!(session = %id, %error, "a message of the history was not sent now");
+            // A full output is sent the rest when it is empty.
+            tracing::debug!(session = %id, %error, "a piece of the history was not sent now");
         }
         self.sessions.counters.history_replayed.add(count);
         self.go_on_from(id, alias, next, end, roster_follows);

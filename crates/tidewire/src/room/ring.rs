@@ -119,20 +119,6 @@ impl Ring {
         };
         Kept::read(record)
     }
-
-    /// Counts the holes among the messages with these indexes.
-    pub(super) fn holes(&self, indexes: std::ops::Range<usize>) -> u64 {
-        let mut start = match indexes.start.checked_sub(1) {
-            Some(before) => self.index[before].end,
-            None => self.start,
-        };
-        let mut holes = 0;
-        for entry in self.index.range(indexes) {
-            holes += u64::from(entry.end == start);
-            start = entry.end;
-        }
-        holes
-    }
 }
 
 impl<'a> Kept<'a> {
@@ -213,10 +199,6 @@ mod tests {
                 let expected = (!is_hole).then_some(kept(&expected));
                 assert_eq!(ring.get(index, &mut scratch), expected);
             }
-            let holes = (first..=number)
-                .filter(|number| number.is_multiple_of(7))
-                .count();
-            assert_eq!(ring.holes(0..ring.len()), holes as u64);
         }
     }
 

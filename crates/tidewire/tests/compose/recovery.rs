@@ -140,8 +140,8 @@ fn read_topic(cutter: &Cutter, messages: u64, all_are_there: &Barrier) -> Ledger
     ledger
 }
 
-/// Publishes numbered messages while readers are cut off at random. Returns their ledgers.
-fn cut_readers(lanes: usize, history: History) -> Vec<Ledger> {
+/// Publishes numbered messages while readers are cut off at random. Each twentieth is of this size. Returns their ledgers.
+fn cut_readers(lanes: usize, history: History, large_bytes: usize) -> Vec<Ledger> {
     const MESSAGES: u64 = 4_000;
     const READERS: usize = 4;
     let builder = Server::builder().lanes(lanes);
@@ -161,7 +161,11 @@ fn cut_readers(lanes: usize, history: History) -> Vec<Ledger> {
         all_are_there.wait();
         for number in 0..MESSAGES {
             let mut payload = number.to_le_bytes().to_vec();
-            payload.resize(8 + number as usize % 60, b'x');
+            let bytes = match number % 20 {
+                19 => large_bytes,
+                _ => 8 + number as usize % 60,
+            };
+            payload.resize(bytes, b'x');
             publisher.publish("news.today", &payload).unwrap();
             if number.is_multiple_of(16) {
                 publisher.flush().wait().unwrap();
@@ -188,7 +192,7 @@ fn who_is_cut_off_at_random_misses_nothing_of_a_topic_and_gets_nothing_twice() {
             bytes_max: 64 << 20,
             ..History::default()
         };
-        let ledgers = cut_readers(lanes, history);
+        let ledgers = cut_readers(lanes, history, 8);
         assert!(ledgers.iter().all(|ledger| ledger.missing == 0));
         let recoveries: u64 = ledgers.iter().map(|ledger| ledger.recoveries).sum();
         assert!(recoveries > 0, "no connection was cut");
@@ -198,7 +202,21 @@ fn who_is_cut_off_at_random_misses_nothing_of_a_topic_and_gets_nothing_twice() {
 #[test]
 fn what_a_short_history_has_lost_is_told_exactly() {
     for lanes in 1..=3 {
-        cut_readers(lanes, History::last(3));
+        cut_readers(lanes, History::last(3), 8);
+    }
+}
+
+/// Regression: a message that was too large to keep was told as missing by the reply, and again as a gap in its place.
+#[test]
+fn what_was_too_large_to_keep_is_told_exactly() {
+    for lanes in 1..=3 {
+        let history = History {
+            messages_max: 1_000,
+            bytes_max: 1_000,
+            ..History::default()
+        };
+        let ledgers = cut_readers(lanes, history, 1_000);
+        assert!(ledgers.iter().any(|ledger| ledger.missing > 0));
     }
 }
 
