@@ -45,7 +45,8 @@ pub(crate) struct Undo {
 impl Effect {
     /// The effect of a request that the application made itself with this kind.
     pub(crate) fn of(kind: Kind) -> Option<Self> {
-        undo_kind(kind).map(|_| Self(NonZeroU32::MIN))
+        let has_effect = matches!(kind, Kind::Join | Kind::Leave | Kind::Subscribe);
+        has_effect.then_some(Self(NonZeroU32::MIN))
     }
 
     /// The effect of a subscribe request, with the key of its entry in [`Listening`](super::listening::Listening).
@@ -127,7 +128,12 @@ impl ClientService {
                 }
                 result
             }
-            (None, None) => result,
+            (None, None) => {
+                if head.kind == Kind::Leave && result.is_ok() {
+                    self.rooms.handle_left(head.channel);
+                }
+                result
+            }
         };
         let completions = &mut self.pending.completions;
         let channel = match result {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use slab::Slab;
 use tidewire_proto::body::{JoinBody, PositionBody, Recovery, RecoveryBody, Since, split_delivery};
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
@@ -18,7 +17,9 @@ use crate::service::Context;
 /// The rooms that a client has joined or wants to join.
 #[derive(Debug, Default)]
 pub(super) struct RoomPositions {
-    rooms: Slab<Room>,
+    rooms: HashMap<usize, Room>,
+    /// The key of the latest room. Keys are not used again, because a reply may come long after its request.
+    key_last: usize,
     /// The rooms of this connection.
     by_alias: HashMap<u16, usize>,
     /// Joins that wait for room in the window.
@@ -32,19 +33,36 @@ struct Room {
     position: Option<Position>,
     /// Whether the position is of an earlier connection.
     is_interrupted: bool,
+    /// Joins without a reply. The room is not forgotten meanwhile.
+    joins: u32,
 }
 
 impl RoomPositions {
-    /// Returns the key of the room of this name.
-    fn key_of(&mut self, name: &str) -> usize {
+    /// Notes a join. Returns the key of the room of this name, and the position to go on from.
+    fn begin_join(&mut self, name: &str) -> (usize, Option<Position>) {
         let found = self.rooms.iter().find(|(_, room)| &*room.name == name);
-        found.map(|(key, _)| key).unwrap_or_else(|| {
-            self.rooms.insert(Room {
+        let key = found.map_or_else(|| (self.key_last + 1) % KEYS_MAX, |(key, _)| *key);
+        let room = self.rooms.entry(key).or_insert_with(|| {
+            self.key_last = key;
+            Room {
                 name: name.into(),
                 position: None,
                 is_interrupted: false,
-            })
-        })
+                joins: 0,
+            }
+        });
+        room.joins += 1;
+        (key, room.position.filter(|_| room.is_interrupted))
+    }
+
+    /// Notes the outcome of a join. Forgets the room if there is nothing to know of it.
+    fn end_join(&mut self, key: usize) {
+        if let Some(room) = self.rooms.get_mut(&key) {
+            room.joins = room.joins.saturating_sub(1);
+            if room.joins == 0 && room.position.is_none() {
+                self.rooms.remove(&key);
+            }
+        }
     }
 
     /// Notes the reply to a join.
@@ -54,14 +72,12 @@ impl RoomPositions {
         alias: u16,
         recovery: Option<RecoveryBody>,
     ) -> Option<Event> {
-        let Some(RecoveryBody { position, recovery }) = recovery else {
-            // The room keeps no history, so there is nothing to know of it.
-            self.rooms.try_remove(key);
-            return None;
-        };
-        let room = self.rooms.get_mut(key)?;
+        let room = self.rooms.get_mut(&key)?;
         room.is_interrupted = false;
-        room.position = Some(position);
+        // A room without a history has no position.
+        room.position = recovery.map(|body| body.position);
+        self.end_join(key);
+        let RecoveryBody { recovery, .. } = recovery?;
         self.by_alias.insert(alias, key);
         recovered(recovery).map(|missing| Event::Recovered {
             room: alias,
@@ -69,11 +85,20 @@ impl RoomPositions {
         })
     }
 
-    /// Forgets a room whose join was refused for the first time.
+    /// Notes that a join was refused.
     pub(super) fn handle_refused(&mut self, key: usize) {
-        let is_unknown = self.rooms.get(key).is_some_and(|it| it.position.is_none());
-        if is_unknown {
-            self.rooms.remove(key);
+        self.end_join(key);
+    }
+
+    /// Forgets a room that the client has left.
+    pub(super) fn handle_left(&mut self, alias: u16) {
+        if let Some(key) = self.by_alias.remove(&alias)
+            && let Some(room) = self.rooms.get_mut(&key)
+        {
+            room.position = None;
+            if room.joins == 0 {
+                self.rooms.remove(&key);
+            }
         }
     }
 
@@ -96,14 +121,14 @@ impl RoomPositions {
     }
 
     fn position_mut(&mut self, alias: u16) -> Option<&mut Position> {
-        let key = *self.by_alias.get(&alias)?;
+        let key = self.by_alias.get(&alias)?;
         self.rooms.get_mut(key)?.position.as_mut()
     }
 
     /// Notes which position the next message of a room follows.
     fn handle_position(&mut self, message: &Message<'_>) -> Option<Event> {
         let position = PositionBody::decode(message.payload).ok()?.position;
-        let key = *self.by_alias.get(&message.channel)?;
+        let key = self.by_alias.get(&message.channel)?;
         let room = self.rooms.get_mut(key)?;
         let former = room.position.replace(position);
         let is_new_epoch = former.is_some_and(|former| former.epoch != position.epoch);
@@ -116,11 +141,15 @@ impl RoomPositions {
     /// Handles the end of the connection.
     pub(super) fn handle_close(&mut self) {
         for (_, key) in self.by_alias.drain() {
-            if let Some(room) = self.rooms.get_mut(key) {
+            if let Some(room) = self.rooms.get_mut(&key) {
                 room.is_interrupted = true;
             }
         }
-        self.rooms.retain(|_, room| room.position.is_some());
+        // No reply comes any more.
+        self.rooms.retain(|_, room| {
+            room.joins = 0;
+            room.position.is_some()
+        });
     }
 }
 
@@ -129,9 +158,7 @@ impl ClientService {
     pub(super) fn join(&mut self, cx: &mut Context<'_>, join: Join) {
         // Requests about subscriptions came earlier and may wait for room in the window. They go first.
         self.ask_due(cx);
-        let key = self.rooms.key_of(&join.room);
-        let known = &self.rooms.rooms[key];
-        let own = known.position.filter(|_| known.is_interrupted);
+        let (key, own) = self.rooms.begin_join(&join.room);
         let since = join.since.or(own.map(Since::Position));
         let (mut body, mut flags) = (Vec::new(), 0);
         if let Some(since) = since.filter(|_| self.server_knows_positions(cx)) {
@@ -140,7 +167,7 @@ impl ClientService {
         }
         // The names were encoded before the request was submitted.
         let _ = JoinBody {
-            room: &known.name,
+            room: &join.room,
             name: &join.name,
         }
         .encode(&mut body);
@@ -156,6 +183,7 @@ impl ClientService {
         match self.pending.send_one(cx, &head, flags, &body) {
             Ok(()) => {}
             Err(RequestError::WindowFull) if join.when_full == WhenWindowFull::Wait => {
+                self.rooms.end_join(key);
                 self.rooms.waiting.push(join);
             }
             Err(error) => {
@@ -205,5 +233,61 @@ pub(super) fn recovered(recovery: Recovery) -> Option<Option<u64>> {
         Recovery::NotAsked => None,
         Recovery::Recovered => Some(Some(0)),
         Recovery::Missing(count) => Some(count),
+    }
+}
+
+/// Keys of rooms. An [`Effect`] has room for this many.
+const KEYS_MAX: usize = 1 << 28;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(offset: u64) -> Option<RecoveryBody> {
+        Some(RecoveryBody {
+            position: Position { epoch: 7, offset },
+            recovery: Recovery::NotAsked,
+        })
+    }
+
+    /// Regression: a refused join freed its key while another join of the same room had no reply. The next room got the key, and
+    /// its position from that reply.
+    #[test]
+    fn a_late_reply_to_a_join_never_moves_another_room() {
+        let mut rooms = RoomPositions::default();
+        let (first, _) = rooms.begin_join("a");
+        let (second, _) = rooms.begin_join("a");
+        rooms.handle_refused(first);
+        let (other, _) = rooms.begin_join("b");
+        assert_ne!(second, other);
+        rooms.handle_joined(second, 5, reply(10));
+        rooms.handle_joined(other, 6, reply(20));
+        rooms.handle_close();
+        for (name, offset) in [("a", 10), ("b", 20)] {
+            let since = rooms.begin_join(name).1.map(|position| position.offset);
+            assert_eq!(since, Some(offset), "{name}");
+        }
+    }
+
+    /// Regression: a room that the client had left was kept for ever, and a later join went on from there.
+    #[test]
+    fn rooms_that_were_left_or_refused_are_forgotten() {
+        let mut rooms = RoomPositions::default();
+        for alias in 1..=1_000 {
+            let (key, since) = rooms.begin_join(&format!("room{alias}"));
+            assert_eq!(since, None);
+            match alias % 3 {
+                0 => rooms.handle_refused(key),
+                1 => drop(rooms.handle_joined(key, alias, None)),
+                _ => drop(rooms.handle_joined(key, alias, reply(1))),
+            }
+            rooms.handle_left(alias);
+        }
+        assert!(rooms.rooms.is_empty() && rooms.by_alias.is_empty());
+        let (key, _) = rooms.begin_join("room2");
+        rooms.handle_joined(key, 2, reply(1));
+        rooms.handle_left(2);
+        rooms.handle_close();
+        assert_eq!(rooms.begin_join("room2").1, None);
     }
 }
