@@ -93,7 +93,7 @@ pub(super) struct Histories {
 pub(super) struct RoomHistory {
     limits: History,
     records: Mutex<Records>,
-    /// The clock when the newest message was recorded.
+    /// The clock when the newest message was recorded; 0 before the first.
     touched: AtomicU64,
     clock: Arc<AtomicU64>,
 }
@@ -168,7 +168,8 @@ impl Histories {
                 lanes: Vec::new(),
                 passing: VecDeque::new(),
             }),
-            touched: AtomicU64::new(now),
+            // One that never had a message gives way first. Else subscribers of many topics would displace their values.
+            touched: AtomicU64::new(0),
             clock: Arc::clone(&self.clock),
         })
     }
@@ -200,6 +201,7 @@ impl RoomHistory {
             };
             if self.has_room_for(&message) {
                 self.record(&mut records, &message, now_ns);
+                self.touch();
             }
         }
     }

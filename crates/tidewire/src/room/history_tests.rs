@@ -166,3 +166,24 @@ fn a_further_room_takes_the_place_of_the_empty_one_that_was_silent_for_longest()
     assert_eq!(kept("other"), 0, "all have members: it is not kept");
     drop(new);
 }
+
+/// Regression: whoever subscribed to many topics, and published nothing, displaced the latest values of all others.
+#[test]
+fn a_history_without_a_message_gives_way_first() {
+    let limits = History {
+        rooms_max: 3,
+        ..History::default()
+    };
+    let histories = Histories::default();
+    for topic in ["one", "two"] {
+        let history = histories.open_kept(topic, limits).unwrap();
+        say(&history, b"value");
+        history.touch();
+    }
+    for topic in 0..100 {
+        assert!(histories.open_kept(&topic.to_string(), limits).is_some());
+    }
+    for topic in ["one", "two"] {
+        assert_eq!(messages(&histories.open(topic, limits)), [b"value"]);
+    }
+}
