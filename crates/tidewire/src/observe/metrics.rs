@@ -297,6 +297,8 @@ counters! {
     challenges,
     /// Hellos sent again because no answer came.
     hellos_repeated,
+    /// Joins and subscriptions refused because there are too many rooms or patterns: of the server, the address or the session.
+    rooms_refused,
     /// Registrations of subscribers, without repeated ones.
     registrations,
     /// Registrations refused because of the limit, or because the address was unvalidated.

@@ -438,7 +438,7 @@ impl State {
     /// Returns the next free alias. Aliases are used in turn, so that a room does not get an alias whose old frames
     /// are still on their way between lanes. Alias 0 means "none".
     fn free_alias(&mut self) -> Result<u16, TableFull> {
-        if self.by_alias.len() + self.topic_aliases.len() >= usize::from(u16::MAX) {
+        if self.by_alias.len() + self.topic_aliases.len() >= ALIASES_MAX {
             return Err(TableFull::Server);
         }
         loop {
@@ -453,6 +453,10 @@ impl State {
         }
     }
 }
+
+/// Rooms and patterns of a server at the same time. The other aliases of 16 bits stay free, so that an alias is used again only
+/// after many others.
+const ALIASES_MAX: usize = 65_535 - 1_023;
 
 #[cfg(test)]
 mod tests {
@@ -539,6 +543,30 @@ mod tests {
         );
         assert_eq!(directory.exit(lobby.alias, other.id, 0), 0);
         assert!(directory.enter("lobbyl", &other, 0, None).is_ok());
+    }
+
+    /// Regression: with all aliases in use but one, the next room had the alias of the one that had just closed, and messages
+    /// that were still on their way between lanes reached the wrong room.
+    #[test]
+    fn rooms_beyond_the_aliases_are_refused_and_aliases_rest() {
+        const ROOMS: usize = ALIASES_MAX + 500;
+        let directory = directory(ROOMS, 10);
+        let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
+        let mut opened = Vec::new();
+        for room in 0..ROOMS {
+            match directory.enter(&format!("r{room}"), &alice, 0, None) {
+                Ok(entered) => opened.push(entered.room.alias),
+                Err(error) => assert_eq!(error, EnterError::Full(TableFull::Server)),
+            }
+        }
+        assert_eq!(opened.len(), ALIASES_MAX);
+        let closed = opened[ALIASES_MAX / 2];
+        directory.exit(closed, alice.id, 0);
+        for round in 0..1_000 {
+            let entered = directory.enter("again", &alice, 0, None).unwrap();
+            assert_ne!(entered.room.alias, closed, "round {round}");
+            directory.exit(entered.room.alias, alice.id, 0);
+        }
     }
 
     #[test]

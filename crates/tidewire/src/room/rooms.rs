@@ -158,6 +158,20 @@ impl LaneRooms<'_> {
         name: &str,
         policy: Option<Policy>,
     ) -> Result<Joined, JoinError> {
+        let joined = self.try_join(id, room, name, policy);
+        if let Err(JoinError::LimitReached(_)) = joined {
+            self.sessions.counters.rooms_refused.add(1);
+        }
+        joined
+    }
+
+    fn try_join(
+        &mut self,
+        id: SessionId,
+        room: &str,
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<Joined, JoinError> {
         let directory = Arc::clone(&self.table.directory);
         let config = Arc::clone(&self.sessions.config);
         let slot = self.check_join(id, room, policy)?;

@@ -42,6 +42,9 @@ impl LaneRooms<'_> {
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
         let subscribed = self.try_subscribe(id, pattern, policy);
+        if let Err(SubscribeError::LimitReached(_)) = subscribed {
+            self.sessions.counters.rooms_refused.add(1);
+        }
         let is_registration = self.sessions.config.codec.registers_subscribers();
         if let Err(
             error @ (SubscribeError::LimitReached(_)
