@@ -23,7 +23,7 @@ pub(crate) struct Config {
     /// 0 while the server is cut off from other nodes and refuses such messages for this reason.
     pub(crate) shared_frame_bytes_max: AtomicUsize,
     /// The value of `shared_frame_bytes_max` while nothing is refused.
-    pub(crate) shared_frame_bytes: usize,
+    pub(crate) shared_frame_bytes: AtomicUsize,
     /// The settings of all connections.
     pub(crate) rules: Rules,
     /// The rate limit of each session.
@@ -75,8 +75,18 @@ const JITTER_PARTS: u64 = 10;
 impl Config {
     /// Refuses all messages of rooms and topics, or accepts them again.
     pub(crate) fn refuse_shared(&self, refuses: bool) {
-        let limit = if refuses { 0 } else { self.shared_frame_bytes };
+        let limit = match refuses {
+            true => 0,
+            false => self.shared_frame_bytes.load(Ordering::Relaxed),
+        };
         self.shared_frame_bytes_max.store(limit, Ordering::Relaxed);
+    }
+
+    /// Refuses longer messages of rooms and topics from now on.
+    pub(crate) fn shorten_shared(&self, bytes: usize) {
+        self.shared_frame_bytes.fetch_min(bytes, Ordering::Relaxed);
+        self.shared_frame_bytes_max
+            .fetch_min(bytes, Ordering::Relaxed);
     }
 
     /// Checks that a payload with `overhead_bytes` around it fits a frame that all subscribers of a room or topic get.

@@ -69,12 +69,16 @@ impl SentStreams {
     }
 
     /// Calls `visit` for the streams whose place shall be told again, because nothing has followed their last message or because
-    /// somebody asked. Streams that were used after the call before this one wait for the next.
-    pub fn mark(&mut self, since: u64, mut visit: impl FnMut(StreamKind, &str, Place)) -> u64 {
+    /// somebody asked. It returns whether the place was sent; others wait for the next call, as do streams that were used after
+    /// the call before this one.
+    pub fn mark(
+        &mut self,
+        since: u64,
+        mut visit: impl FnMut(StreamKind, &str, Place) -> bool,
+    ) -> u64 {
         for ((kind, name), stream) in &mut self.streams {
             if stream.is_unmarked && stream.used <= since {
-                stream.is_unmarked = false;
-                visit(*kind, name, stream.next);
+                stream.is_unmarked = !visit(*kind, name, stream.next);
             }
         }
         self.clock
@@ -100,18 +104,30 @@ impl SentStreams {
     }
 
     fn forget_half(&mut self) {
-        let mut used: Vec<u64> = self.streams.values().map(|stream| stream.used).collect();
-        let middle = used.len() / 2;
-        let (_, median, _) = used.select_nth_unstable(middle);
-        let median = *median;
+        let median = median(self.streams.values().map(|stream| stream.used));
         self.streams.retain(|_, stream| stream.used > median);
     }
+}
+
+/// The middle one of some numbers. There is at least one.
+fn median(numbers: impl Iterator<Item = u64>) -> u64 {
+    let mut numbers: Vec<u64> = numbers.collect();
+    let middle = numbers.len() / 2;
+    *numbers.select_nth_unstable(middle).1
 }
 
 /// The streams of one other node, as far as they have arrived.
 #[derive(Debug, Default)]
 pub struct ReceivedStreams {
-    streams: HashMap<(StreamKind, Box<str>), Place>,
+    streams: HashMap<(StreamKind, Box<str>), Received>,
+    /// Counts arrivals, to find streams that were silent for long.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Received {
+    expected: Place,
+    used: u64,
 }
 
 /// The outcome of an arrival.
@@ -141,17 +157,26 @@ impl ReceivedStreams {
             message: place.message.saturating_add(messages),
             change: place.change.saturating_add(changes),
         };
-        let key = (kind, Box::from(name));
-        let Some(expected) = self.streams.get_mut(&key) else {
+        self.clock += 1;
+        let (key, used) = ((kind, Box::from(name)), self.clock);
+        let Some(Received {
+            expected,
+            used: last,
+        }) = self.streams.get_mut(&key)
+        else {
             if self.streams.len() >= RECEIVED_MAX {
-                self.streams.clear();
+                // The sender remembers fewer, so these are streams that it has forgotten, too.
+                let median = median(self.streams.values().map(|stream| stream.used));
+                self.streams.retain(|_, stream| stream.used > median);
             }
-            self.streams.insert(key, after);
+            let expected = after;
+            self.streams.insert(key, Received { expected, used });
             return Arrival {
                 is_stale: place.change > 0,
                 ..Arrival::default()
             };
         };
+        *last = used;
         if expected.start > place.start {
             // A packet of a stream that the sender has forgotten meanwhile.
             return Arrival {
@@ -195,7 +220,7 @@ impl ReceivedStreams {
     }
 }
 
-/// Streams of one node that a receiver remembers: twice as many as a node remembers of its own. Beyond them it counts anew.
+/// Streams of one node that a receiver remembers: twice as many as a node remembers of its own.
 const RECEIVED_MAX: usize = 262_144;
 
 #[cfg(test)]
@@ -261,6 +286,7 @@ mod tests {
             told.clear();
             let now = sent.mark(since, |_, name, place| {
                 told.push((name.to_owned(), place.message));
+                true
             });
             (now, told.clone())
         };
@@ -273,6 +299,44 @@ mod tests {
         assert_eq!(mark(&mut sent, now).1, []);
         sent.unmark_all();
         assert_eq!(mark(&mut sent, now).1.len(), 2, "somebody asked");
+    }
+
+    /// Regression: a place that could not be sent was not told again, so a loss of the last message stayed unknown.
+    #[test]
+    fn a_place_that_was_not_sent_is_told_at_the_next_time() {
+        let mut sent = SentStreams::default();
+        sent.next(ROOM, "lobby", (1, 0), 10);
+        let now = sent.mark(0, |_, _, _| true);
+        let mut calls = 0;
+        for is_sent in [false, false, true, true] {
+            sent.mark(now, |_, _, _| {
+                calls += 1;
+                is_sent
+            });
+        }
+        assert_eq!(calls, 3);
+    }
+
+    /// Regression: a receiver of too many streams forgot all of them, also those in use, and with them their losses.
+    #[test]
+    fn a_flood_of_streams_hides_no_loss_of_one_in_use() {
+        let mut received = ReceivedStreams::default();
+        let at = |message| Place {
+            start: 1,
+            message,
+            change: 0,
+        };
+        lost(&mut received, at(0), 1);
+        for number in 0..2 * RECEIVED_MAX as u64 {
+            let topic = number.to_string();
+            received.arrive(StreamKind::Topic, &topic, at(0), (1, 0));
+            if number.is_multiple_of(1_000) {
+                assert_eq!(lost(&mut received, at(1 + number / 1_000), 1), (0, 0));
+            }
+            assert!(received.len() <= RECEIVED_MAX);
+        }
+        let next = 1 + 2 * RECEIVED_MAX as u64 / 1_000 + 1;
+        assert_eq!(lost(&mut received, at(next + 5), 1), (5, 0));
     }
 
     #[test]

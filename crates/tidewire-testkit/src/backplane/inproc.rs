@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidewire::backplane::{Backplane, BackplaneError, Carrier, Node, Subject, Wire};
 use tidewire_proto::topic::Pattern;
@@ -18,7 +18,11 @@ pub struct InprocEngine {
 
 /// The backplane of one server.
 #[derive(Clone, Debug)]
-pub struct InprocBackplane(InprocEngine);
+pub struct InprocBackplane {
+    engine: InprocEngine,
+    /// The clock of the server is ahead by this.
+    ahead: Duration,
+}
 
 #[derive(Debug, Default)]
 struct Hub {
@@ -67,6 +71,18 @@ impl InprocEngine {
         }
     }
 
+    /// Sends a packet as anybody may who reaches the engine.
+    pub fn inject(&self, to: Subject<'_>, packet: &[u8]) {
+        self.lock().send(to, packet);
+    }
+
+    /// Returns the backplane of a node whose clock is ahead of those of others by this.
+    #[must_use]
+    pub fn backplane_ahead(&self, ahead: Duration) -> InprocBackplane {
+        let engine = self.clone();
+        InprocBackplane { engine, ahead }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +92,7 @@ impl Engine for InprocEngine {
     type Backplane = InprocBackplane;
 
     fn backplane(&self) -> InprocBackplane {
-        InprocBackplane(self.clone())
+        self.backplane_ahead(Duration::ZERO)
     }
 
     fn cut(&mut self) {
@@ -100,12 +116,12 @@ impl Engine for InprocEngine {
 
 impl Backplane for InprocBackplane {
     fn connect(&self) -> Result<Box<dyn Carrier>, BackplaneError> {
-        Ok(Box::new(InprocCarrier(self.0.clone())))
+        Ok(Box::new(InprocCarrier(self.clone())))
     }
 }
 
 #[derive(Debug)]
-struct InprocCarrier(InprocEngine);
+struct InprocCarrier(InprocBackplane);
 
 struct InprocWire {
     engine: InprocEngine,
@@ -118,9 +134,10 @@ impl Carrier for InprocCarrier {
     }
 
     fn run(self: Box<Self>, mut node: Node) {
+        let InprocBackplane { engine, ahead } = self.0;
         let (events, received) = channel();
         let id = {
-            let mut hub = self.0.lock();
+            let mut hub = engine.lock();
             let id = hub.ports.last().map_or(0, |port| port.id + 1);
             hub.ports.push(Port {
                 id,
@@ -136,21 +153,22 @@ impl Carrier for InprocCarrier {
             let _ = events.send(Event::Wake);
         });
         let mut wire = InprocWire {
-            engine: self.0.clone(),
+            engine: engine.clone(),
             id,
         };
-        drive(&mut node, &mut wire, &received);
-        self.0.lock().ports.retain(|port| port.id != id);
+        drive(&mut node, &mut wire, &received, ahead);
+        engine.lock().ports.retain(|port| port.id != id);
     }
 }
 
-fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>) {
+fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahead: Duration) {
+    let now = || Instant::now() + ahead;
     loop {
-        let turn = node.turn(Instant::now(), wire);
+        let turn = node.turn(now(), wire);
         if turn.has_ended {
             return;
         }
-        let wait = turn.wake_at.saturating_duration_since(Instant::now());
+        let wait = turn.wake_at.saturating_duration_since(now());
         let mut next = match received.recv_timeout(wait) {
             Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,
@@ -158,8 +176,8 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>) {
         };
         while let Some(event) = next {
             match event {
-                Event::Packet(packet) => node.handle_packet(&packet, Instant::now()),
-                Event::Cut => node.handle_disconnected(Instant::now()),
+                Event::Packet(packet) => node.handle_packet(&packet, now()),
+                Event::Cut => node.handle_disconnected(now()),
                 Event::Mended => node.handle_connected(),
                 Event::Wake => {}
             }
@@ -185,13 +203,7 @@ impl Wire for InprocWire {
             hub.losses -= 1;
             return true;
         }
-        let packet: Arc<[u8]> = packet.into();
-        for port in hub.ports.iter().filter(|port| !port.is_silent) {
-            for _ in 0..port.copies(to) {
-                // The node of the port may have ended.
-                let _ = port.events.send(Event::Packet(Arc::clone(&packet)));
-            }
-        }
+        hub.send(to, packet);
         true
     }
 
@@ -209,6 +221,18 @@ impl InprocWire {
         let mut hub = self.engine.lock();
         if let Some(port) = hub.ports.iter_mut().find(|port| port.id == self.id) {
             change(&mut port.subscriptions);
+        }
+    }
+}
+
+impl Hub {
+    fn send(&self, to: Subject<'_>, packet: &[u8]) {
+        let packet: Arc<[u8]> = packet.into();
+        for port in self.ports.iter().filter(|port| !port.is_silent) {
+            for _ in 0..port.copies(to) {
+                // The node of the port may have ended.
+                let _ = port.events.send(Event::Packet(Arc::clone(&packet)));
+            }
         }
     }
 }

@@ -37,8 +37,10 @@ impl Node {
         let Some((node, heard)) = self.peers.hear(packet.node, packet.epoch, now) else {
             return self.counters.backplane_malformed.add_shared(1);
         };
-        if heard == Heard::Restarted {
-            self.forget_members_of(&node);
+        match heard {
+            Heard::Restarted => self.forget_members_of(&node),
+            Heard::Former => return self.counters.backplane_duplicates.add_shared(1),
+            Heard::New | Heard::Again => {}
         }
         if heard != Heard::Again {
             tracing::info!(node = &*node, "another node is there");
@@ -85,7 +87,7 @@ impl Node {
             .streams
             .arrive(stream.kind, stream.name, stream.place, counts);
         if arrival.lost > 0 {
-            peer.lost += arrival.lost;
+            peer.lost = peer.lost.saturating_add(arrival.lost);
             self.counters.backplane_lost.add_shared(arrival.lost);
             self.tell_gap(&places, arrival.lost);
         }

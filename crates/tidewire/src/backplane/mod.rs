@@ -13,8 +13,8 @@
 //! - [`Carrier`]: [`run`](Carrier::run) drives a node on a thread of its own until [`Turn::has_ended`].
 //!
 //! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or [`Turn::wake_at`]; give
-//! packets to [`Node::handle_packet`] and events to [`Node::handle_connected`], [`Node::handle_disconnected`] and
-//! [`Node::handle_refusal`]; then call [`Node::turn`], which hands out packets and subscriptions through [`Wire`].
+//! packets to [`Node::handle_packet`] and events to [`Node::handle_connected`], [`Node::handle_disconnected`],
+//! [`Node::handle_packet_limit`] and [`Node::handle_refusal`]; then call [`Node::turn`], which hands out packets and subscriptions through [`Wire`].
 //!
 //! These are the duties of an engine, which the suite `tidewire_testkit::backplane` checks:
 //!
@@ -26,7 +26,7 @@
 //! 4. Subscriptions outlive a lost connection; the implementation makes them again before it calls `handle_connected`.
 //! 5. Memory is bounded: packets that arrive faster than the node handles them are dropped.
 //!
-//! Clocks need not agree: no packet has a time.
+//! Clocks need not agree: no packet has a time, and a node compares only times of its own.
 
 mod incoming;
 mod node;

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::sequence::SentStreams;
 use tidewire_proto::backplane::{
-    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, encode_alive,
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, PACKET_OVERHEAD_BYTES_MAX,
+    encode_alive,
 };
 
 use super::peers::Peers;
@@ -47,6 +48,8 @@ pub struct Node {
     /// The patterns with subscribers on this node.
     pub(super) patterns: HashSet<Box<str>>,
     pub(super) sent: SentStreams,
+    /// Authors that are not listed and were noted since they were forgotten last.
+    pub(super) authors: usize,
     pub(super) life: Life,
 }
 
@@ -89,7 +92,7 @@ pub(super) struct Life {
     /// Large rooms whose number of members must be told at the next heartbeat.
     pub(super) due_counts: HashSet<Box<str>>,
     /// Whether the others must be asked for theirs.
-    asks: bool,
+    pub(super) asks: bool,
     has_logged_duplicate: bool,
 }
 
@@ -111,6 +114,7 @@ impl Node {
             rooms: HashMap::new(),
             patterns: HashSet::new(),
             sent: SentStreams::default(),
+            authors: 0,
             life: Life {
                 started: Some(parts.started),
                 claimed_at: None,
@@ -163,6 +167,22 @@ impl Node {
             self.config
                 .refuse_shared(self.settings.when_cut_off == WhenCutOff::Fail);
         }
+    }
+
+    /// Notes the largest packet that the engine carries from now on. Longer messages are refused if it is smaller than before.
+    pub fn handle_packet_limit(&mut self, bytes: usize) {
+        if bytes >= self.packet_bytes_max {
+            return;
+        }
+        tracing::error!(
+            node = &*self.id,
+            bytes,
+            "the backplane carries shorter packets than before, so longer messages of rooms and topics are refused; raise its \
+             limit, and start the server again"
+        );
+        self.packet_bytes_max = bytes;
+        self.config
+            .shorten_shared(bytes.saturating_sub(PACKET_OVERHEAD_BYTES_MAX).max(1));
     }
 
     /// Notes that the engine refuses something. At the start of the node this is the reason why it does not start.
@@ -292,14 +312,11 @@ impl Node {
         if self.is_cut_off() {
             return;
         }
-        let mut places = Vec::new();
-        let since = self.life.marked;
-        self.life.marked = self.sent.mark(since, |kind, name, place| {
-            places.push((kind, Box::<str>::from(name), place));
+        let mut sent = std::mem::take(&mut self.sent);
+        self.life.marked = sent.mark(self.life.marked, |kind, name, place| {
+            self.send_place(kind, name, place, wire)
         });
-        for (kind, name, place) in places {
-            self.send_place(kind, &name, place, wire);
-        }
+        self.sent = sent;
     }
 
     fn send_due(&mut self, wire: &mut dyn Wire) {
@@ -325,8 +342,7 @@ impl Node {
         if flags & ALIVE_LEAVES != 0 {
             tracing::info!(node = &**node, "a node has ended");
             self.forget_members_of(node);
-            self.peers.all.remove(node);
-            return;
+            return self.peers.end(node, now);
         }
         if flags & ALIVE_ASKS != 0 {
             self.life.tells_all = true;

@@ -101,14 +101,15 @@ impl Node {
         }
     }
 
-    /// Sends entries of a stream. The place counts them even if they cannot go out, so that the others find them missing.
+    /// Sends entries of a stream. The place counts them even if they cannot go out, so that the others find them missing. Returns
+    /// whether they went out.
     pub(super) fn send_stream(
         &mut self,
         (kind, name): (StreamKind, &str),
         (messages, changes): (u64, u64),
         entries: &[u8],
         wire: &mut dyn Wire,
-    ) {
+    ) -> bool {
         let place = self.sent.next(kind, name, (messages, changes), STREAMS_MAX);
         let mut packet = Vec::with_capacity(entries.len() + name.len() + HEADER_BYTES);
         encode_stream((&self.id, self.epoch), (kind, name), place, &mut packet);
@@ -116,20 +117,21 @@ impl Node {
         let is_sent = packet.len() <= self.packet_bytes_max
             && self.publish(subject(kind, name), &packet, wire);
         self.count(messages, is_sent);
+        is_sent
     }
 
-    /// Tells the place of a stream.
+    /// Tells the place of a stream. Returns whether it was sent.
     pub(super) fn send_place(
         &self,
         kind: StreamKind,
         name: &str,
         place: Place,
         wire: &mut dyn Wire,
-    ) {
+    ) -> bool {
         let mut packet = Vec::new();
         encode_stream((&self.id, self.epoch), (kind, name), place, &mut packet);
-        // If it is lost, the next message or question tells the place.
-        let _ = self.publish(subject(kind, name), &packet, wire);
+        // If it is lost on its way, the next message or question tells the place.
+        self.publish(subject(kind, name), &packet, wire)
     }
 
     fn publish(&self, to: Subject<'_>, packet: &[u8], wire: &mut dyn Wire) -> bool {

@@ -24,6 +24,10 @@ pub(super) struct Peer {
     pub(super) streams: ReceivedStreams,
     lag: Option<Duration>,
     pub(super) lost: u64,
+    /// The epochs of earlier runs, the latest last.
+    former: Vec<u64>,
+    /// When it said that it ends.
+    left_at: Option<Instant>,
 }
 
 /// The news of a packet about its sender.
@@ -35,6 +39,8 @@ pub(super) enum Heard {
     New,
     /// The node has started again. Its former members have left.
     Restarted,
+    /// The packet is of an earlier run. It came late, or two nodes have one id.
+    Former,
 }
 
 impl Peers {
@@ -44,15 +50,17 @@ impl Peers {
             let id = Arc::clone(id);
             let mut heard = Heard::Restarted;
             self.all.entry(Arc::clone(&id)).and_modify(|peer| {
-                if peer.epoch != epoch {
-                    *peer = Peer::new(epoch, now);
-                    return;
+                if peer.is_over(epoch, now) {
+                    heard = Heard::Former;
+                } else if peer.epoch != epoch {
+                    peer.restart(epoch, now);
+                } else {
+                    peer.heard_at = now;
+                    heard = match std::mem::replace(&mut peer.is_alive, true) {
+                        true => Heard::Again,
+                        false => Heard::New,
+                    };
                 }
-                peer.heard_at = now;
-                heard = match std::mem::replace(&mut peer.is_alive, true) {
-                    true => Heard::Again,
-                    false => Heard::New,
-                };
             });
             return Some((id, heard));
         }
@@ -65,6 +73,15 @@ impl Peers {
         let id: Arc<str> = id.into();
         self.all.insert(Arc::clone(&id), Peer::new(epoch, now));
         Some((id, Heard::New))
+    }
+
+    /// Notes that a node ends. Packets of this run that come later on other subjects do not bring it back.
+    pub(super) fn end(&mut self, id: &str, now: Instant) {
+        if let Some(peer) = self.all.get_mut(id) {
+            peer.is_alive = false;
+            peer.left_at = Some(now);
+            peer.streams = ReceivedStreams::default();
+        }
     }
 
     /// Returns the nodes that have been silent for too long, and marks them as dead.
@@ -124,12 +141,44 @@ impl Peer {
             streams: ReceivedStreams::default(),
             lag: None,
             lost: 0,
+            former: Vec::new(),
+            left_at: None,
+        }
+    }
+
+    fn restart(&mut self, epoch: u64, now: Instant) {
+        let mut former = std::mem::take(&mut self.former);
+        if former.len() >= FORMER_MAX {
+            former.remove(0);
+        }
+        former.push(self.epoch);
+        *self = Self {
+            former,
+            ..Self::new(epoch, now)
+        };
+    }
+
+    /// Whether this run of the node has ended, as far as is known. If the latest run is dead, an earlier one may be the one that
+    /// lives.
+    fn is_over(&self, epoch: u64, now: Instant) -> bool {
+        match epoch == self.epoch {
+            true => {
+                let left_at = self.left_at;
+                left_at.is_some_and(|at| now.saturating_duration_since(at) < LATE_MAX)
+            }
+            false => self.is_alive && self.former.contains(&epoch),
         }
     }
 }
 
 /// Nodes that are remembered, with those that are dead.
 const PEERS_MAX: usize = 1024;
+
+/// Earlier runs of a node that are remembered.
+const FORMER_MAX: usize = 8;
+
+/// How long packets of a node that has ended may come late.
+const LATE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -155,6 +204,52 @@ mod tests {
         assert_eq!(heard(&mut peers, 8, 22), Heard::Restarted);
         peers.spare_all(at(100));
         assert!(peers.bury(SILENCE, at(101)).is_empty());
+    }
+
+    /// Regression: each packet of two nodes with one id looked like a restart to a third one. It forgot the members each time, and
+    /// asked both for all their rooms.
+    #[test]
+    fn two_nodes_with_one_id_do_not_restart_each_other_for_ever() {
+        let (mut peers, start) = (Peers::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let heard = |peers: &mut Peers, epoch, seconds| {
+            let (_, heard) = peers.hear("one", epoch, at(seconds)).unwrap();
+            heard
+        };
+        heard(&mut peers, 7, 0);
+        assert_eq!(heard(&mut peers, 8, 1), Heard::Restarted);
+        for seconds in 2..5 {
+            assert_eq!(heard(&mut peers, 7, seconds), Heard::Former);
+            assert_eq!(heard(&mut peers, 8, seconds), Heard::Again);
+        }
+        assert_eq!(peers.bury(SILENCE, at(20)).len(), 1);
+        assert_eq!(
+            heard(&mut peers, 7, 21),
+            Heard::Restarted,
+            "the other one is dead"
+        );
+        for epoch in 100..200 {
+            heard(&mut peers, epoch, 22);
+        }
+        assert_eq!(peers.all["one"].former.len(), FORMER_MAX);
+    }
+
+    /// Regression: a packet that came behind the farewell of its node, on another subject, brought its members back for 5 s.
+    #[test]
+    fn late_packets_of_a_node_that_has_ended_do_not_bring_it_back() {
+        let (mut peers, start) = (Peers::default(), Instant::now());
+        peers.hear("one", 7, start);
+        peers.end("one", start);
+        let heard = |peers: &mut Peers, epoch, seconds| {
+            let at = start + Duration::from_secs(seconds);
+            peers.hear("one", epoch, at).unwrap().1
+        };
+        assert_eq!(heard(&mut peers, 7, 1), Heard::Former);
+        assert!(peers.figures().is_empty());
+        assert_eq!(heard(&mut peers, 8, 2), Heard::Restarted);
+        assert_eq!(heard(&mut peers, 8, 3), Heard::Again);
+        peers.end("one", start);
+        assert_eq!(heard(&mut peers, 8, 60), Heard::New, "it did not end");
     }
 
     #[test]

@@ -146,15 +146,15 @@ impl Node {
         let due: Vec<Box<str>> = due.collect();
         for name in due {
             self.life.due_rooms.remove(&name);
-            if self.rooms.contains_key(&name) {
-                self.send_here(&name, false, wire);
+            if self.rooms.contains_key(&name) && !self.send_here(&name, false, wire) {
+                break;
             }
         }
         !self.life.due_rooms.is_empty()
     }
 
-    /// Tells the other nodes who of this node is in a room.
-    fn send_here(&mut self, name: &str, asks: bool, wire: &mut dyn Wire) {
+    /// Tells the other nodes who of this node is in a room. What cannot go out now is due again, because no place counts it.
+    fn send_here(&mut self, name: &str, asks: bool, wire: &mut dyn Wire) -> bool {
         let members_max = self.config.limits.presence_members_max;
         let mut members = Vec::new();
         let own = self.directory.own_count(name);
@@ -170,7 +170,12 @@ impl Node {
         if let Some(room) = self.rooms.get_mut(name) {
             room.is_counted = members.len() < own;
         }
-        self.send_stream((StreamKind::Room, name), (0, 0), &entries, wire);
+        let is_sent = self.send_stream((StreamKind::Room, name), (0, 0), &entries, wire);
+        if !is_sent {
+            self.life.due_rooms.insert(name.into());
+            self.life.asks |= asks;
+        }
+        is_sent
     }
 
     pub(super) fn handle_joined(
@@ -187,6 +192,14 @@ impl Node {
             return;
         };
         let known = local.remote.entry(Arc::clone(node)).or_default();
+        let listed_max = self.config.limits.presence_members_max.max(1) * 2;
+        if known.len() >= listed_max {
+            known.retain(|_, known| known.is_listed);
+            if known.len() >= listed_max && !known.contains_key(&number) {
+                // The node lists more than it should. Its messages have the names of their authors.
+                return self.counters.backplane_malformed.add_shared(1);
+            }
+        }
         let member = match known.get(&number) {
             Some(known) if known.is_listed => return,
             Some(known) => known.member,
@@ -302,28 +315,42 @@ impl Node {
         }
         let local = self.rooms.get_mut(room)?;
         let known = local.remote.entry(Arc::clone(node)).or_default();
-        if known.len() >= KNOWN_MAX {
-            known.retain(|_, known| known.is_listed);
-        }
-        let directory = &self.directory;
-        let known = known.entry(number).or_insert_with(|| Known {
-            member: directory.next_member(),
-            shown: match directory.find(name) {
-                Some(_) => format!("{name}@{node}").into(),
-                None => name.into(),
-            },
-            is_listed: false,
+        let (directory, authors) = (&self.directory, &mut self.authors);
+        let known = known.entry(number).or_insert_with(|| {
+            *authors += 1;
+            Known {
+                member: directory.next_member(),
+                shown: match directory.find(name) {
+                    Some(_) => format!("{name}@{node}").into(),
+                    None => name.into(),
+                },
+                is_listed: false,
+            }
         });
-        Some(Author {
+        let author = Author {
             member: known.member,
             name: Arc::clone(&known.shown),
             is_listed: known.is_listed,
-        })
+        };
+        if self.authors > AUTHORS_MAX {
+            self.forget_authors();
+        }
+        Some(author)
+    }
+
+    /// Forgets the numbers of authors that are not listed. They get others with their next messages.
+    fn forget_authors(&mut self) {
+        self.authors = 0;
+        for local in self.rooms.values_mut() {
+            for known in local.remote.values_mut() {
+                known.retain(|_, known| known.is_listed);
+            }
+        }
     }
 
     /// Shows remote members by their node, because a member of this node has their name now.
     fn rename_namesakes(&mut self, room: &str, name: &str) {
-        for (old, new) in self.directory.rename_remote(room, name) {
+        if let Some((old, new)) = self.directory.rename_remote(room, name) {
             let local = self.rooms.get_mut(room);
             let known = local
                 .into_iter()
@@ -371,5 +398,5 @@ const ROOMS_PER_TURN: usize = 1_000;
 /// Most bytes of a member in a list: a number and a name.
 const MEMBER_BYTES_MAX: usize = 4 + 1 + 64;
 
-/// Members of one node in one room that are remembered because they have said something.
-const KNOWN_MAX: usize = 65_536;
+/// Members on other nodes that are remembered because they have said something, and are not listed.
+pub(super) const AUTHORS_MAX: usize = 1 << 20;

@@ -73,6 +73,8 @@ pub(super) struct State {
     topic_aliases: HashSet<u16>,
     room_shares: Shares,
     topic_shares: Shares,
+    /// Members on other nodes that are listed, in all rooms.
+    pub(super) remote_listed: usize,
     member_last: u32,
     alias_last: u16,
 }
@@ -256,6 +258,8 @@ impl Directory {
             }
             state.room_shares.remove(entry.shared.owner);
             state.room_skeletons.remove(&name_skeleton(name));
+            let others = entry.remote.as_ref();
+            state.remote_listed -= others.map_or(0, |others| others.listed.len());
             state.rooms.remove(name);
             state.by_alias.remove(&alias);
         }
@@ -293,12 +297,12 @@ impl Directory {
         Some(state.member_of(room, name)?.0)
     }
 
-    /// Returns the number of members of a room.
+    /// Returns the number of members of a room, on all nodes.
     pub(super) fn size_of(&self, alias: u16) -> usize {
         let state = self.lock();
         let name = state.by_alias.get(&alias);
         let entry = name.and_then(|name| state.rooms.get(name));
-        entry.map_or(0, |entry| entry.members.len())
+        entry.map_or(0, RoomEntry::count)
     }
 
     /// Calls `visit` for the members of a room, in the order of their numbers.

@@ -51,7 +51,7 @@ impl KeptPattern {
     pub(crate) fn limits_of(rules: &[Self], name: &str) -> Option<History> {
         let matches = |rule: &&Self| {
             let pattern = rule.pattern.as_ref().map(PatternBuf::as_pattern);
-            // The name of a room may have spaces or empty segments, and the pattern for everything includes it.
+            // The name of a room need be no pattern, and the pattern for everything includes it.
             *rule.text == *name
                 || &*rule.text == ">"
                 || pattern.is_some_and(|pattern| pattern.matches(name))

@@ -3,7 +3,7 @@
 //! The node adds and removes them. Each has a member number of this server, so that clients see one range of numbers. A name
 //! belongs to the members of this node first: a remote member whose name one of them has is shown as `name@node`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tidewire_proto::message::MemberId;
@@ -16,6 +16,8 @@ use crate::session::SessionId;
 #[derive(Debug, Default)]
 pub(super) struct RemoteMembers {
     pub(super) listed: BTreeMap<MemberId, RemoteMember>,
+    /// The listed members by the names that they have here. No two have one name.
+    by_shown: HashMap<Arc<str>, MemberId>,
     /// Members that only their number is known of, by node.
     counted: BTreeMap<Arc<str>, usize>,
 }
@@ -93,9 +95,13 @@ impl Directory {
         name: &str,
     ) -> Option<Shown> {
         let mut state = self.lock();
+        if state.remote_listed >= REMOTE_MEMBERS_MAX {
+            return None;
+        }
         let is_taken = state.session_named(name).is_some();
         let entry = state.room_mut(room)?;
-        let shown: Arc<str> = match is_taken {
+        let others = entry.remote.get_or_insert_default();
+        let shown: Arc<str> = match is_taken || others.by_shown.contains_key(name) {
             true => format!("{name}@{node}").into(),
             false => name.into(),
         };
@@ -105,15 +111,14 @@ impl Directory {
             name: name.into(),
             shown: Arc::clone(&shown),
         };
-        entry
-            .remote
-            .get_or_insert_default()
-            .listed
-            .insert(member, remote);
+        others.by_shown.insert(Arc::clone(&shown), member);
+        let is_new = others.listed.insert(member, remote).is_none();
+        let members = entry.count();
+        state.remote_listed += usize::from(is_new);
         Some(Shown {
             member,
             name: shown,
-            members: entry.count(),
+            members,
         })
     }
 
@@ -121,11 +126,17 @@ impl Directory {
     pub(crate) fn remove_remote(&self, room: &str, member: MemberId) -> Option<Shown> {
         let mut state = self.lock();
         let entry = state.room_mut(room)?;
-        let removed = entry.remote.as_mut()?.listed.remove(&member)?;
+        let others = entry.remote.as_mut()?;
+        let removed = others.listed.remove(&member)?;
+        if others.by_shown.get(&removed.shown) == Some(&member) {
+            others.by_shown.remove(&removed.shown);
+        }
+        let members = entry.count();
+        state.remote_listed -= 1;
         Some(Shown {
             member,
             name: removed.shown,
-            members: entry.count(),
+            members,
         })
     }
 
@@ -141,27 +152,24 @@ impl Directory {
         }
     }
 
-    /// Shows the remote members of this name by their node from now on, because a member of this node has the name. Returns
-    /// their numbers with the old names, and the new ones.
-    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Vec<(Shown, Arc<str>)> {
+    /// Shows the remote member of this name by its node from now on, because a member of this node has the name. Returns its
+    /// number with the old name, and the new one.
+    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<(Shown, Arc<str>)> {
         let mut state = self.lock();
-        let Some(entry) = state.room_mut(room) else {
-            return Vec::new();
-        };
+        let entry = state.room_mut(room)?;
         let members = entry.count();
-        let remotes = entry.remote.iter_mut().flat_map(|it| &mut it.listed);
-        let same = remotes.filter(|(_, remote)| &*remote.shown == name);
-        let renamed = same.map(|(member, remote)| {
-            let shown: Arc<str> = format!("{name}@{}", remote.node).into();
-            let old = std::mem::replace(&mut remote.shown, Arc::clone(&shown));
-            let old = Shown {
-                member: *member,
-                name: old,
-                members,
-            };
-            (old, shown)
-        });
-        renamed.collect()
+        let others = entry.remote.as_mut()?;
+        let member = others.by_shown.remove(name)?;
+        let remote = others.listed.get_mut(&member)?;
+        let shown: Arc<str> = format!("{name}@{}", remote.node).into();
+        let name = std::mem::replace(&mut remote.shown, Arc::clone(&shown));
+        others.by_shown.insert(Arc::clone(&shown), member);
+        let old = Shown {
+            member,
+            name,
+            members,
+        };
+        Some((old, shown))
     }
 
     /// Returns the name of the room with this alias, and its remote member that is shown under `name`.
@@ -169,8 +177,10 @@ impl Directory {
         let state = self.lock();
         let room = state.name_of(alias)?;
         let remote = state.room(room)?.remote.as_ref()?;
-        let mut listed = remote.listed.values();
-        let found = listed.find(|member| &*member.shown == name)?;
-        Some((room.into(), found.clone()))
+        let member = remote.by_shown.get(name)?;
+        Some((room.into(), remote.listed.get(member)?.clone()))
     }
 }
+
+/// Members on other nodes that a server lists, in all its rooms. A member takes some 300 bytes.
+const REMOTE_MEMBERS_MAX: usize = 1 << 21;

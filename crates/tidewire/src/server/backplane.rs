@@ -1,6 +1,7 @@
 //! A server as a node of a cluster: connecting its backplane, and the node's thread.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -64,9 +65,10 @@ impl Joining {
         shared: &Shared,
         counters: &Arc<CachePadded<LaneCounters>>,
     ) -> Result<NodeThread, BackplaneError> {
-        if shared.config.shared_frame_bytes < shared.config.limits.frame_bytes_max / 2 {
+        let bytes = shared.config.shared_frame_bytes.load(Ordering::Relaxed);
+        if bytes < shared.config.limits.frame_bytes_max / 2 {
             tracing::warn!(
-                bytes = shared.config.shared_frame_bytes,
+                bytes,
                 "the backplane carries short packets, so longer messages of rooms and topics are refused"
             );
         }

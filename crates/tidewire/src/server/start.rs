@@ -153,7 +153,7 @@ impl ServerBuilder {
             .div_euclid(self.codec.payload_growth_max())
             .min(joining.map_or(usize::MAX, Joining::payload_bytes_max));
         let config = Config {
-            shared_frame_bytes,
+            shared_frame_bytes: shared_frame_bytes.into(),
             codec: self.codec.clone(),
             limits: self.limits.clone(),
             shared_frame_bytes_max: shared_frame_bytes.into(),
