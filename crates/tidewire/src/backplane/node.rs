@@ -198,6 +198,12 @@ impl Node {
         self.life.asks = true;
     }
 
+    /// Whether the node does not know yet that its id is free. Until then it speaks only to one with the same id: another node
+    /// would take it for that one, started again.
+    fn is_claiming(&self) -> bool {
+        self.life.started.is_some() || self.life.has_failed
+    }
+
     pub(super) fn is_cut_off(&self) -> bool {
         self.life.cut_off.is_some()
     }
@@ -247,6 +253,8 @@ impl Node {
     fn claim(&mut self, now: Instant) {
         if self.life.claimed_at.is_some_and(|at| at <= now) {
             self.life.claimed_at = None;
+            // The others hear of the node now.
+            self.life.beat_at = Some(now);
             if let Some(started) = self.life.started.take() {
                 // The server may have given up.
                 let _ = started.send(Ok(()));
@@ -280,8 +288,12 @@ impl Node {
             self.forget_members_of(&dead);
         }
         self.notice_partition(now);
-        let flags = if self.life.asks { ALIVE_ASKS } else { 0 };
-        self.life.asks &= !self.alive(flags, Subject::Nodes, wire);
+        if self.is_claiming() {
+            self.alive(ALIVE_ASKS, Subject::Node(&self.id), wire);
+        } else {
+            let flags = if self.life.asks { ALIVE_ASKS } else { 0 };
+            self.life.asks &= !self.alive(flags, Subject::Nodes, wire);
+        }
         let beat = self.life.beat;
         if let Some(peer) = self.peers.at_beat(beat) {
             self.life.asked = Some((beat, now));
@@ -323,8 +335,9 @@ impl Node {
         for (to, flags, beat) in std::mem::take(&mut self.life.due) {
             let mut packet = Vec::new();
             encode_alive(&self.id, self.epoch, flags, beat, &mut packet);
+            let is_to_namesake = to.as_deref() == Some(&*self.id);
             let subject = to.as_deref().map_or(Subject::Nodes, Subject::Node);
-            if !self.is_cut_off() {
+            if !self.is_cut_off() && (is_to_namesake || !self.is_claiming()) {
                 // A lost heartbeat is followed by the next one.
                 let _ = wire.publish(subject, &packet);
             }
@@ -364,11 +377,13 @@ impl Node {
         let id = self.settings.id.clone();
         if self.life.started.is_some() {
             // Two that start together both object, so neither starts.
-            self.life.due.push((None, ALIVE_OBJECTS, 0));
+            let namesake = Arc::clone(&self.id);
+            self.life.due.push((Some(namesake), ALIVE_OBJECTS, 0));
             return self.fail(BackplaneError::DuplicateNode { id });
         }
         if flags.is_some_and(|flags| flags & ALIVE_ASKS != 0) {
-            self.life.due.push((None, ALIVE_OBJECTS, 0));
+            let namesake = Arc::clone(&self.id);
+            self.life.due.push((Some(namesake), ALIVE_OBJECTS, 0));
         }
         if !std::mem::replace(&mut self.life.has_logged_duplicate, true) {
             tracing::error!(
