@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, Event, Message, ServerError};
+use async_nats::{Client, Event, ServerError};
 use tidewire::backplane::{Carrier, Node};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
 use crate::subject::Prefix;
-use crate::wire::NatsWire;
+use crate::wire::{Inbox, NatsWire, Packets};
 
 /// A connection to NATS, with the runtime of its client.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ impl Carrier for NatsCarrier {
             prefix,
             ..
         } = *self;
-        let (sender, packets) = mpsc::channel(PACKETS_MAX);
-        let wire = NatsWire::new(client, prefix, sender);
+        let (inbox, packets) = Inbox::new();
+        let wire = NatsWire::new(client, prefix, inbox);
         runtime.block_on(drive(node, wire, packets, events));
     }
 }
@@ -44,7 +44,7 @@ impl Carrier for NatsCarrier {
 async fn drive(
     mut node: Node,
     mut wire: NatsWire,
-    mut packets: mpsc::Receiver<Message>,
+    mut packets: Packets,
     mut events: mpsc::Receiver<Event>,
 ) {
     let work = Arc::new(Notify::new());
@@ -63,20 +63,25 @@ async fn drive(
             false => turn.wake_at,
         };
         tokio::select! {
-            Some(packet) = packets.recv() => node.handle_packet(&packet.payload, Instant::now()),
-            Some(event) = events.recv() => handle(&mut node, &event),
+            Some(packet) = packets.next() => node.handle_packet(&packet, Instant::now()),
+            Some(event) = events.recv() => handle(&mut node, &wire, &event),
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
         }
         for _ in 0..PACKETS_PER_TURN {
-            let Ok(packet) = packets.try_recv() else {
+            let Some(packet) = packets.take() else {
                 break;
             };
-            node.handle_packet(&packet.payload, Instant::now());
+            node.handle_packet(&packet, Instant::now());
         }
         while let Ok(event) = events.try_recv() {
-            handle(&mut node, &event);
+            handle(&mut node, &wire, &event);
         }
+        if packets.take_overflow() {
+            node.handle_overflow();
+        }
+        // Lanes that always have work must not keep the client of NATS from the network.
+        tokio::task::yield_now().await;
     }
     // The node ends even if NATS takes nothing any more.
     drop(node);
@@ -85,9 +90,12 @@ async fn drive(
     }
 }
 
-fn handle(node: &mut Node, event: &Event) {
+fn handle(node: &mut Node, wire: &NatsWire, event: &Event) {
     match event {
-        Event::Connected => node.handle_connected(),
+        Event::Connected => {
+            node.handle_packet_limit(wire.packet_bytes_max());
+            node.handle_connected();
+        }
         Event::Disconnected => node.handle_disconnected(Instant::now()),
         Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => {
             node.handle_overflow();
@@ -99,12 +107,18 @@ fn handle(node: &mut Node, event: &Event) {
     }
 }
 
+/// Passes an event to the node. Packets that were dropped are many events, and never take the room of others.
+pub(crate) fn pass_on(events: &mpsc::Sender<Event>, event: Event) {
+    if matches!(event, Event::SlowConsumer(_)) && events.capacity() < events.max_capacity() / 2 {
+        return;
+    }
+    // A full queue has events that say the same.
+    let _ = events.try_send(event);
+}
+
 fn is_about_permission(text: &str) -> bool {
     text.to_ascii_lowercase().contains("permissions violation")
 }
-
-/// Packets of all subscriptions that wait for the node.
-const PACKETS_MAX: usize = 1_024;
 
 /// Packets that a node handles before its turn.
 const PACKETS_PER_TURN: usize = 1_024;
@@ -114,3 +128,32 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// The longest time for the last packets of a node.
 const FINISH_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a flood of dropped packets could fill the queue, so that the node was not told that NATS was back.
+    #[test]
+    fn a_flood_of_dropped_packets_leaves_room_for_other_events() {
+        let (sender, mut events) = mpsc::channel(16);
+        for _ in 0..1_000 {
+            pass_on(&sender, Event::SlowConsumer(1));
+        }
+        pass_on(&sender, Event::Disconnected);
+        pass_on(&sender, Event::Connected);
+        let mut told = Vec::new();
+        while let Ok(event) = events.try_recv() {
+            told.push(event);
+        }
+        assert!(matches!(
+            told[..],
+            [
+                Event::SlowConsumer(_),
+                ..,
+                Event::Disconnected,
+                Event::Connected
+            ]
+        ));
+    }
+}

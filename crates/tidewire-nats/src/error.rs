@@ -15,7 +15,7 @@ pub enum NatsError {
     Address(io::Error),
     /// The prefix cannot begin a subject.
     #[error(
-        "the prefix of subjects has 1 to 64 letters, digits, hyphens and underscores of ASCII, in parts between dots; choose another"
+        "the prefix of subjects has 1 to 64 letters, digits, hyphens and underscores of ASCII, in parts between dots, and no part behind the first is node, nodes, room or topic; choose another"
     )]
     Prefix,
     /// The file of credentials cannot be used.

@@ -8,7 +8,7 @@ use tidewire::backplane::{Backplane, BackplaneError, Carrier};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-use crate::carrier::NatsCarrier;
+use crate::carrier::{NatsCarrier, pass_on};
 use crate::error::NatsError;
 use crate::subject::Prefix;
 
@@ -86,8 +86,7 @@ impl Nats {
                     .min(RECONNECT_MAX)
             })
             .event_callback(move |event| {
-                // A full queue has events that say the same.
-                let _ = events.try_send(event);
+                pass_on(&events, event);
                 std::future::ready(())
             });
         // The client leaves out what the address says of the user.

@@ -24,7 +24,10 @@ pub(crate) struct Prefix(String);
 impl Prefix {
     pub(crate) fn new(text: &str) -> Result<Self, NatsError> {
         let is_part = |part: &str| !part.is_empty() && part.bytes().all(is_plain);
-        match text.len() <= PREFIX_BYTES_MAX && text.split('.').all(is_part) {
+        let is_valid = text.len() <= PREFIX_BYTES_MAX && text.split('.').all(is_part);
+        // Else the subjects of one cluster could lie within those of another.
+        let is_within = text.split('.').skip(1).any(|part| KINDS.contains(&part));
+        match is_valid && !is_within {
             true => Ok(Self(text.to_owned())),
             false => Err(NatsError::Prefix),
         }
@@ -101,6 +104,9 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
+/// The tokens behind the prefix.
+const KINDS: [&str; 4] = ["nodes", "node", "room", "topic"];
+
 /// Most bytes of a prefix.
 const PREFIX_BYTES_MAX: usize = 64;
 
@@ -145,6 +151,10 @@ mod tests {
             ("a.*", false),
             ("a b", false),
             (">", false),
+            // Regression: a cluster heard all packets of this one when somebody subscribed to `>`.
+            ("tidewire.topic", false),
+            ("tidewire.room", false),
+            ("room", true),
         ] {
             assert_eq!(Prefix::new(text).is_ok(), is_valid, "{text}");
         }

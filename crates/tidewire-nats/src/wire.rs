@@ -1,13 +1,16 @@
-//! From a node to NATS: a bounded queue in front of the client, which takes what it can at once.
+//! From a node to NATS: a bounded queue in front of the client, which takes what it can at once. From NATS to the node: a
+//! bounded inbox behind all subscriptions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use async_nats::{Client, Message};
+use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use tidewire::backplane::{Subject, Wire};
-use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{AbortHandle, unconstrained};
 
 use crate::subject::Prefix;
 
@@ -15,83 +18,146 @@ use crate::subject::Prefix;
 pub(crate) struct NatsWire {
     client: Client,
     prefix: Prefix,
-    waiting: VecDeque<Command>,
+    waiting: VecDeque<(String, Bytes)>,
     waiting_bytes: usize,
+    /// Subjects to subscribe to (`true`) or to unsubscribe from. They go out in front of the packets, so that nobody answers a
+    /// question before its sender can hear.
+    changes: BTreeMap<String, bool>,
     subscriptions: HashMap<String, AbortHandle>,
-    packets: mpsc::Sender<Message>,
+    inbox: Inbox,
+    has_warned: bool,
 }
 
-enum Command {
-    Publish(String, Bytes),
-    Subscribe(String),
-    Unsubscribe(String),
+/// The way of packets from the subscriptions to the node. It has room for bytes, because packets have very different sizes.
+#[derive(Clone, Debug)]
+pub(crate) struct Inbox {
+    packets: mpsc::UnboundedSender<(Bytes, OwnedSemaphorePermit)>,
+    room: Arc<Semaphore>,
+    has_overflowed: Arc<AtomicBool>,
+}
+
+/// The node's end of an [`Inbox`].
+#[derive(Debug)]
+pub(crate) struct Packets {
+    received: mpsc::UnboundedReceiver<(Bytes, OwnedSemaphorePermit)>,
+    has_overflowed: Arc<AtomicBool>,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> (Self, Packets) {
+        let (packets, received) = mpsc::unbounded_channel();
+        let has_overflowed = Arc::new(AtomicBool::new(false));
+        let inbox = Self {
+            packets,
+            room: Arc::new(Semaphore::new(INBOX_BYTES_MAX)),
+            has_overflowed: Arc::clone(&has_overflowed),
+        };
+        let packets = Packets {
+            received,
+            has_overflowed,
+        };
+        (inbox, packets)
+    }
+
+    /// Puts a packet into the inbox, or drops it. Its place tells the node that it is missing.
+    fn put(&self, packet: Bytes) {
+        let bytes = (packet.len() + PACKET_COST_BYTES).min(INBOX_BYTES_MAX) as u32;
+        match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
+            // After the end of the node nobody takes it.
+            Ok(permit) => drop(self.packets.send((packet, permit))),
+            Err(_) => self.has_overflowed.store(true, Ordering::Relaxed),
+        }
+    }
+
+    async fn fill(self, mut subscriber: Subscriber) {
+        while let Some(Message { payload, .. }) = subscriber.next().await {
+            self.put(payload);
+        }
+    }
+}
+
+impl Packets {
+    /// Waits for a packet.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        Some(self.received.recv().await?.0)
+    }
+
+    /// Takes a packet that is there.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        Some(self.received.try_recv().ok()?.0)
+    }
+
+    /// Whether packets were dropped since the last call.
+    pub(crate) fn take_overflow(&self) -> bool {
+        self.has_overflowed.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl NatsWire {
-    pub(crate) fn new(client: Client, prefix: Prefix, packets: mpsc::Sender<Message>) -> Self {
+    pub(crate) fn new(client: Client, prefix: Prefix, inbox: Inbox) -> Self {
         Self {
             client,
             prefix,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            changes: BTreeMap::new(),
             subscriptions: HashMap::new(),
-            packets,
+            inbox,
+            has_warned: false,
         }
+    }
+
+    /// The largest packet that NATS carries on the present connection.
+    pub(crate) fn packet_bytes_max(&self) -> usize {
+        self.client.server_info().max_payload
     }
 
     /// Gives the client what it takes at once. Returns whether something waits.
     pub(crate) fn flush(&mut self) -> bool {
-        while let Some(command) = self.waiting.front() {
-            let is_taken = match command {
-                Command::Publish(subject, packet) => {
-                    let publish = self.client.publish(subject.clone(), packet.clone());
-                    match publish.now_or_never() {
-                        None => false,
-                        Some(Ok(())) => true,
-                        Some(Err(error)) => {
-                            tracing::warn!(%error, "NATS does not take a packet");
-                            true
-                        }
-                    }
-                }
-                Command::Subscribe(subject) => {
-                    match self.client.subscribe(subject.clone()).now_or_never() {
-                        None => false,
-                        Some(Ok(mut subscriber)) => {
-                            let packets = self.packets.clone();
-                            let task = tokio::spawn(async move {
-                                while let Some(message) = subscriber.next().await {
-                                    if packets.send(message).await.is_err() {
-                                        return;
-                                    }
-                                }
-                            });
-                            self.subscriptions
-                                .insert(subject.clone(), task.abort_handle());
-                            true
-                        }
-                        Some(Err(error)) => {
-                            tracing::error!(%error, "NATS does not take a subscription");
-                            true
-                        }
-                    }
-                }
-                Command::Unsubscribe(subject) => {
-                    // The subscriber unsubscribes when its task drops it.
-                    if let Some(task) = self.subscriptions.remove(subject) {
-                        task.abort();
-                    }
-                    true
-                }
-            };
-            if !is_taken {
+        while let Some((subject, is_wanted)) = self.changes.pop_first() {
+            if !self.change(&subject, is_wanted) {
+                self.changes.insert(subject, is_wanted);
                 return true;
             }
-            if let Some(Command::Publish(_, packet)) = self.waiting.pop_front() {
+        }
+        while let Some((subject, packet)) = self.waiting.front() {
+            let publish = self.client.publish(subject.clone(), packet.clone());
+            // The budget of the task would look like a client that takes nothing.
+            match unconstrained(publish).now_or_never() {
+                None => return true,
+                Some(Ok(())) => self.has_warned = false,
+                Some(Err(error)) => {
+                    if !std::mem::replace(&mut self.has_warned, true) {
+                        tracing::warn!(%error, "NATS does not take a packet");
+                    }
+                }
+            }
+            if let Some((_, packet)) = self.waiting.pop_front() {
                 self.waiting_bytes -= packet.len();
             }
         }
         false
+    }
+
+    /// Subscribes or unsubscribes. Returns whether the client took it.
+    fn change(&mut self, subject: &str, is_wanted: bool) -> bool {
+        if !is_wanted {
+            // The subscriber unsubscribes when its task drops it.
+            if let Some(task) = self.subscriptions.remove(subject) {
+                task.abort();
+            }
+            return true;
+        }
+        match unconstrained(self.client.subscribe(subject.to_owned())).now_or_never() {
+            None => return false,
+            Some(Ok(subscriber)) => {
+                let task = tokio::spawn(self.inbox.clone().fill(subscriber));
+                self.subscriptions
+                    .insert(subject.to_owned(), task.abort_handle());
+            }
+            Some(Err(error)) => tracing::error!(%error, "NATS does not take a subscription"),
+        }
+        true
     }
 
     /// Sends what waits, and everything that the client has taken.
@@ -105,28 +171,85 @@ impl NatsWire {
     }
 }
 
+/// Notes that a subject is wanted or not. The opposite of what waits undoes that, so a long outage of NATS collects no more than
+/// the subjects that there are.
+fn note_change(changes: &mut BTreeMap<String, bool>, subject: String, is_wanted: bool) {
+    match changes.get(&subject) {
+        Some(waiting) if *waiting != is_wanted => drop(changes.remove(&subject)),
+        _ => drop(changes.insert(subject, is_wanted)),
+    }
+}
+
 impl Wire for NatsWire {
     fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
-        if self.waiting_bytes + packet.len() > WAITING_BYTES_MAX {
+        let bytes = packet.len();
+        if self.waiting_bytes + bytes > WAITING_BYTES_MAX || self.waiting.len() >= WAITING_MAX {
             return false;
         }
-        self.waiting_bytes += packet.len();
+        self.waiting_bytes += bytes;
         let packet = Bytes::copy_from_slice(packet);
-        self.waiting
-            .push_back(Command::Publish(self.prefix.subject(to), packet));
+        self.waiting.push_back((self.prefix.subject(to), packet));
         true
     }
 
     fn subscribe(&mut self, subject: Subject<'_>) {
-        let subject = self.prefix.subject(subject);
-        self.waiting.push_back(Command::Subscribe(subject));
+        note_change(&mut self.changes, self.prefix.subject(subject), true);
     }
 
     fn unsubscribe(&mut self, subject: Subject<'_>) {
-        let subject = self.prefix.subject(subject);
-        self.waiting.push_back(Command::Unsubscribe(subject));
+        note_change(&mut self.changes, self.prefix.subject(subject), false);
     }
 }
 
 /// Bytes that wait for the client of NATS. Beyond them packets are dropped, and counted by the node.
 const WAITING_BYTES_MAX: usize = 8 << 20;
+
+/// Packets that wait for the client of NATS.
+const WAITING_MAX: usize = 65_536;
+
+/// Bytes of packets that wait for the node.
+const INBOX_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes that a packet takes beside its own.
+const PACKET_COST_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: rooms that opened and closed while NATS was gone were a growing list of commands.
+    #[test]
+    fn changes_during_an_outage_are_bounded_by_the_subjects() {
+        let mut changes = BTreeMap::new();
+        for round in 0..1_000 {
+            let subject = format!("room{}", round % 10);
+            note_change(&mut changes, subject.clone(), true);
+            note_change(&mut changes, subject, false);
+        }
+        assert!(changes.is_empty(), "{changes:?}");
+        note_change(&mut changes, "room".to_owned(), false);
+        note_change(&mut changes, "room".to_owned(), true);
+        assert!(changes.is_empty(), "the subscription was there, and stays");
+        note_change(&mut changes, "room".to_owned(), true);
+        assert_eq!(changes.get("room"), Some(&true));
+    }
+
+    /// Regression: each subscription held 4,096 packets of any size, some GB in all.
+    #[test]
+    fn an_inbox_is_bounded_by_bytes_and_tells_that_it_was_full() {
+        const OFFERED: usize = 100;
+        let (inbox, mut packets) = Inbox::new();
+        let packet = Bytes::from(vec![0; 1 << 20]);
+        for _ in 0..OFFERED {
+            inbox.put(packet.clone());
+        }
+        assert!(packets.take_overflow() && !packets.take_overflow());
+        let mut taken = 0;
+        while let Some(packet) = packets.take() {
+            taken += packet.len();
+        }
+        assert!(taken <= INBOX_BYTES_MAX && taken >= INBOX_BYTES_MAX / 2);
+        inbox.put(packet);
+        assert!(packets.take().is_some() && !packets.take_overflow());
+    }
+}

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tidewire::backplane::{BackplaneError, NodeSettings};
 use tidewire::{Chat, ServeError, Server};
 use tidewire_nats::{Nats, NatsError};
-use tidewire_testkit::NatsServer;
 use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
+use tidewire_testkit::{Heard, NatsServer, Peer};
 
 tidewire_testkit::backplane_suite!(NatsEngine::start(""));
 
@@ -25,6 +25,11 @@ impl NatsEngine {
     fn start(configuration: &str) -> Option<Self> {
         let server = NatsServer::start(configuration)?;
         Some(Self { server, user: "" })
+    }
+
+    /// Pauses NATS, or lets it go on.
+    fn pause(&self, is_paused: bool) {
+        self.server.pause(is_paused);
     }
 
     fn nats(&self) -> Nats {
@@ -238,4 +243,145 @@ fn a_server_without_members_gets_no_messages() {
     drop(ann);
     one.stop();
     assert_eq!(two.stop().backplane_received, 0);
+}
+
+/// Waits for an announcement with this text.
+fn announced(peer: &mut Peer, text: &str) {
+    loop {
+        if let Heard::Message { payload, .. } = peer.hear().expect("an event, not the end")
+            && String::from_utf8_lossy(&payload).contains(text)
+        {
+            return;
+        }
+    }
+}
+
+/// Messages that `peer` gets up to the last one, and those that it is told to be missing. Announcements are not counted.
+fn count_to(peer: &mut Peer, last: u64) -> (u64, u64) {
+    let (mut got, mut lost) = (0, 0);
+    loop {
+        match peer.hear().expect("an event, not the end") {
+            Heard::Gap(count) => lost += count,
+            Heard::Message { payload, .. } => {
+                let Ok(number) = payload.try_into().map(u64::from_le_bytes) else {
+                    continue;
+                };
+                assert!(number >= got + lost, "{number} after {got} and {lost}");
+                got += 1;
+                if number == last {
+                    return (got, lost);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// NATS stops for a moment, and then so long that the nodes give it up. Each message arrives, or is told as missing.
+#[test]
+fn a_nats_that_is_stopped_and_goes_on_loses_nothing_in_silence() {
+    const MESSAGES: u64 = 100;
+    let Some(engine) = NatsEngine::start("") else {
+        return;
+    };
+    let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    let mut number = 0_u64;
+    let mut say = |ann: &mut Peer, count: u64| {
+        for _ in 0..count {
+            ann.say(&number.to_le_bytes());
+            number += 1;
+        }
+        number - 1
+    };
+    engine.pause(true);
+    let last = say(&mut ann, MESSAGES);
+    engine.pause(false);
+    assert_eq!(count_to(&mut bob, last), (MESSAGES, 0));
+    engine.pause(true);
+    say(&mut ann, MESSAGES);
+    announced(&mut ann, "cut off");
+    say(&mut ann, MESSAGES);
+    engine.pause(false);
+    announced(&mut ann, "again");
+    announced(&mut bob, "again");
+    let last = say(&mut ann, 1);
+    let (got, lost) = count_to(&mut bob, last);
+    drop((ann, bob));
+    one.stop();
+    let metrics = two.stop();
+    assert_eq!(
+        metrics.backplane_received + metrics.backplane_lost,
+        last + 1
+    );
+    assert!(
+        got + lost <= 2 * MESSAGES + 1 && lost >= MESSAGES,
+        "{got} and {lost}"
+    );
+}
+
+/// Regression: a NATS that came back with a smaller limit was given packets that it does not take.
+#[test]
+fn a_nats_that_comes_back_with_a_smaller_limit_refuses_long_messages() {
+    let Some(mut engine) = NatsEngine::start("") else {
+        return;
+    };
+    let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    ann.say(&[b'x'; 9_000]);
+    assert_eq!(bob.next_message().1.len(), 9_000);
+    engine.server.kill();
+    announced(&mut ann, "cut off");
+    announced(&mut bob, "cut off");
+    engine.server.configure("max_payload: 8192");
+    engine.server.start_again();
+    announced(&mut ann, "again");
+    announced(&mut bob, "again");
+    ann.say(&[b'x'; 9_000]);
+    loop {
+        match ann.hear().expect("an event, not the end") {
+            Heard::Refused(_) => break,
+            Heard::Presence(..) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    ann.say(&[b'x'; 6_000]);
+    loop {
+        match bob.hear().expect("an event, not the end") {
+            Heard::Message { payload, .. } => break assert_eq!(payload.len(), 6_000),
+            Heard::Presence(..) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop((ann, bob));
+    one.stop();
+    two.stop();
+}
+
+/// The nodes of a second cluster that was given the prefix and the ids of the first one by mistake do not start, and the
+/// first cluster does not notice.
+#[test]
+fn a_second_cluster_with_the_same_prefix_and_ids_does_not_start() {
+    let Some(engine) = NatsEngine::start("") else {
+        return;
+    };
+    let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    for id in ["one", "two"] {
+        let mut settings = settings(id);
+        settings.claim = Duration::from_secs(60);
+        let error = NatsEngine::refusal(engine.nats(), settings);
+        assert!(
+            matches!(&error, BackplaneError::DuplicateNode { id: taken } if taken == id),
+            "{error}"
+        );
+    }
+    ann.say(b"unharmed");
+    assert_eq!(bob.next_message().1, b"unharmed");
+    drop((ann, bob));
+    one.stop();
+    assert_eq!(two.stop().backplane_lost, 0);
 }

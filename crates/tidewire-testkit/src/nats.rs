@@ -65,6 +65,28 @@ impl NatsServer {
         }
     }
 
+    /// Stops its process without ending it, as an overloaded machine does, or lets it go on.
+    ///
+    /// # Panics
+    /// It does not run.
+    pub fn pause(&self, is_paused: bool) {
+        let process = self.process.as_ref().expect("a running server");
+        let signal = if is_paused { "-STOP" } else { "-CONT" };
+        let status = Command::new("kill")
+            .args([signal, &process.id().to_string()])
+            .status();
+        assert!(status.expect("the program kill").success());
+    }
+
+    /// Changes its configuration, for the next start.
+    ///
+    /// # Panics
+    /// The file cannot be written.
+    pub fn configure(&self, configuration: &str) {
+        let path = self.directory.path().join("nats.conf");
+        fs::write(path, configuration).expect("a written file");
+    }
+
     /// Starts it again after [`kill`](Self::kill).
     ///
     /// # Panics
