@@ -187,6 +187,14 @@ impl Running {
         Arc::clone(&self.line)
     }
 
+    /// Whether the process that does the work has ended. It keeps its number until this value is dropped.
+    pub(crate) fn has_ended(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The name before the state is in brackets and may have any characters.
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_none_or(|state| state.starts_with(['Z', 'X']))
+    }
+
     /// Signals all its processes.
     pub(crate) fn signal(&self, signal: Signal) -> std::io::Result<()> {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);

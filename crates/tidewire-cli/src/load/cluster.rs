@@ -106,6 +106,8 @@ struct State {
     ended: ProcessSample,
     /// How often it was started again.
     restarts: u32,
+    /// One of its processes has ended although nothing ended it.
+    has_failed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -144,6 +146,7 @@ impl Member {
             running: Some(running),
             ended: ProcessSample::default(),
             restarts: 0,
+            has_failed: false,
         };
         Ok(Self {
             name,
@@ -158,8 +161,8 @@ impl Member {
     }
 
     fn signal(&self, signal: Signal) -> Result<(), String> {
-        let state = lock(&self.state);
-        let running = state.running.as_ref().ok_or("it does not run")?;
+        let mut state = lock(&self.state);
+        let running = state.running()?;
         running.signal(signal).map_err(|error| error.to_string())
     }
 }
@@ -172,8 +175,25 @@ impl State {
         }
     }
 
+    /// Notes whether it has ended although nothing ended it.
+    fn look(&mut self) -> bool {
+        self.has_failed |= self.running.as_ref().is_some_and(Running::has_ended);
+        self.has_failed
+    }
+
+    /// The process, if it runs.
+    fn running(&mut self) -> Result<&Running, &'static str> {
+        self.look();
+        let running = self.running.as_ref().ok_or("it does not run")?;
+        match running.has_ended() {
+            true => Err("it has ended by itself"),
+            false => Ok(running),
+        }
+    }
+
     /// Kills it, and keeps its account.
     fn kill(&mut self) {
+        self.look();
         self.ended = self.usage().unwrap_or(self.ended);
         self.running = None;
     }
@@ -209,13 +229,17 @@ impl ServerProcess for Member {
         lock(&line).ask()
     }
 
+    fn ended_by_itself(&self) -> bool {
+        lock(&self.state).look()
+    }
+
     fn inflict(&self, action: FaultAction) -> Result<(), String> {
         match action {
             FaultAction::Stop => self.signal(Signal::STOP),
             FaultAction::Continue => self.signal(Signal::CONT),
             FaultAction::Kill => {
                 let mut state = lock(&self.state);
-                state.running.as_ref().ok_or("it does not run")?;
+                state.running()?;
                 state.kill();
                 Ok(())
             }
@@ -310,6 +334,30 @@ mod tests {
         let arguments = fs::read_to_string(directory.path().join("arguments")).unwrap();
         let expected = ["-1", "4333"].map(|port| format!("--addr 127.0.0.1 --port {port}"));
         assert_eq!(arguments.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_process_that_ends_by_itself_is_noticed_also_behind_the_shell_that_holds_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let listening = "echo 'Listening for client connections on 127.0.0.1:4334' >&2\n\
+                         echo 'Server is ready' >&2";
+        let program = Program::Nats(stand_in(directory.path(), listening), 0);
+        let member = Member::start(BACKPLANE_NAME.to_owned(), program).unwrap();
+        member.inflict(FaultAction::Kill).unwrap();
+        member.inflict(FaultAction::Restart).unwrap();
+        assert!(!member.ended_by_itself(), "a fault ended it");
+        let pid = lock(&member.state).running.as_ref().unwrap().pid();
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        while !member.ended_by_itself() {
+            std::thread::yield_now();
+        }
+        for fault in [FaultAction::Kill, FaultAction::Stop] {
+            let refused = Err("it has ended by itself".to_owned());
+            assert_eq!(member.inflict(fault), refused);
+        }
+        member.inflict(FaultAction::Restart).unwrap();
+        assert!(member.ended_by_itself(), "a later start does not undo it");
     }
 
     #[test]

@@ -247,6 +247,7 @@ impl Agents {
             .iter_mut()
             .map(|agent| AgentResult {
                 index: agent.index,
+                node: agent.node,
                 is_slow,
                 sent: agent.sent,
                 ledger: agent.ledger.take(),

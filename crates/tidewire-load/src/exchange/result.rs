@@ -17,6 +17,8 @@ pub(crate) struct LaneResult {
 #[derive(Debug)]
 pub(crate) struct AgentResult {
     pub(crate) index: u32,
+    /// The node that it is connected to, from 0.
+    pub(crate) node: usize,
     pub(crate) is_slow: bool,
     pub(crate) sent: u64,
     /// The account of what it should get; nothing if it was never logged in, or gets nothing.

@@ -193,7 +193,9 @@ impl StepReport {
     pub(super) fn lost_by_mistake(&self) -> u64 {
         match &self.detail {
             Some(detail) if !detail.faults.is_empty() => {
-                detail.losses.map_or(0, |losses| losses.unexplained)
+                // Losses without any account of their causes have none.
+                let causes = detail.losses.as_ref();
+                causes.map_or(self.lost, |losses| losses.unexplained)
             }
             _ => self.lost,
         }

@@ -27,6 +27,9 @@ pub trait ServerProcess: fmt::Debug + Send + Sync {
     /// it at both ends of the steady window.
     fn lanes(&self) -> Option<LaneAccount>;
 
+    /// Whether a process of this name has ended although no fault ended it. A later start does not change that.
+    fn ended_by_itself(&self) -> bool;
+
     /// Inflicts a fault, and returns when it has its effect: a server that is started again accepts connections. It is called
     /// on a thread of its own.
     ///
@@ -46,6 +49,32 @@ pub(super) struct Faults {
 pub(super) struct Inflicted {
     pub(super) faults: Vec<FaultFigures>,
     pub(super) problems: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Inflicted {
+    /// Inflicts a fault that is due so many seconds late.
+    fn inflict(&mut self, fault: &Fault, process: &dyn ServerProcess, at_secs: f64) {
+        let what = format!("{} {}", fault.action.name(), fault.process);
+        let (due_secs, began) = (fault.at_secs, Instant::now());
+        if at_secs - due_secs > LATE_SECS_MAX {
+            let late = format!(
+                "the fault {what:?} was due at {due_secs} s and began at {at_secs:.1} s, when the one before it was done"
+            );
+            self.notes.push(late);
+        }
+        match process.inflict(fault.action) {
+            Ok(()) => self.faults.push(FaultFigures {
+                at_secs,
+                took_secs: began.elapsed().as_secs_f64(),
+                what,
+            }),
+            Err(error) => {
+                let failed = format!("the fault {what:?} failed: {error}");
+                self.problems.push(failed);
+            }
+        }
+    }
 }
 
 /// Whether each fault of a step has a process.
@@ -78,25 +107,22 @@ impl Faults {
         let work = move || {
             let mut inflicted = Inflicted::default();
             let elapsed_secs = || clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
-            for (fault, process) in schedule {
-                while elapsed_secs() < fault.at_secs || clock.now_ns() < start_ns {
-                    if is_over.load(Ordering::Relaxed) {
-                        return inflicted;
-                    }
+            for (number, (fault, process)) in schedule.iter().enumerate() {
+                // One that is due is not inflicted any more when the step has ended: nothing would show its effect.
+                while !is_over.load(Ordering::Relaxed)
+                    && (elapsed_secs() < fault.at_secs || clock.now_ns() < start_ns)
+                {
                     thread::sleep(PAUSE);
                 }
-                let what = format!("{} {}", fault.action.name(), fault.process);
-                let (at_secs, began) = (elapsed_secs(), Instant::now());
-                if let Err(error) = process.inflict(fault.action) {
-                    inflicted
-                        .problems
-                        .push(format!("the fault {what:?} failed: {error}"));
+                if is_over.load(Ordering::Relaxed) {
+                    let (left, at_secs) = (schedule.len() - number, fault.at_secs);
+                    let what = format!("{} {}", fault.action.name(), fault.process);
+                    let first = format!("the first is {what:?} at {at_secs} s");
+                    let told = format!("the step ended before {left} of its faults; {first}");
+                    inflicted.problems.push(told);
+                    break;
                 }
-                inflicted.faults.push(FaultFigures {
-                    at_secs,
-                    took_secs: began.elapsed().as_secs_f64(),
-                    what,
-                });
+                inflicted.inflict(fault, process.as_ref(), elapsed_secs());
             }
             inflicted
         };
@@ -104,7 +130,7 @@ impl Faults {
         Self { ended, thread }
     }
 
-    /// Ends the schedule. Faults that were not due by now are left out.
+    /// Ends the schedule. Faults that were not inflicted by now are left out, which is a problem.
     pub(super) fn finish(mut self) -> Inflicted {
         self.ended.store(true, Ordering::Relaxed);
         let joined = self.thread.take().map(JoinHandle::join);
@@ -125,3 +151,105 @@ impl Drop for Faults {
 
 /// How exactly the times of faults are kept.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// A fault that begins later than this after its time is noted as late.
+const LATE_SECS_MAX: f64 = 0.25;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::scenario::ThinkTime;
+
+    /// A process that can be stopped and not killed, and tells when it is asked.
+    #[derive(Debug)]
+    struct Asked(Sender<FaultAction>);
+
+    impl ServerProcess for Asked {
+        fn name(&self) -> &'static str {
+            "nats"
+        }
+
+        fn usage(&self) -> Option<ProcessSample> {
+            None
+        }
+
+        fn lanes(&self) -> Option<LaneAccount> {
+            None
+        }
+
+        fn ended_by_itself(&self) -> bool {
+            false
+        }
+
+        fn inflict(&self, action: FaultAction) -> Result<(), String> {
+            self.0.send(action).unwrap();
+            match action {
+                FaultAction::Stop => Ok(()),
+                _ => Err("it cannot".to_owned()),
+            }
+        }
+    }
+
+    /// The result of these faults in a step that began so many seconds ago and ends when the first `asked` were tried.
+    fn inflicted(faults: &[(f64, FaultAction)], ago_secs: u64, asked: usize) -> Inflicted {
+        let think_time = ThinkTime {
+            min_ms: 1.0,
+            max_ms: 1.0,
+        };
+        let mut step = Step::chat("two", 2, 1.0, think_time);
+        let fault = |(at_secs, action): &(f64, FaultAction)| Fault {
+            at_secs: *at_secs,
+            action: *action,
+            process: "nats".to_owned(),
+        };
+        step.faults = faults.iter().map(fault).collect();
+        let mut options = RunOptions::new(Vec::new());
+        let (sender, receiver) = channel();
+        options.processes.push(Arc::new(Asked(sender)));
+        let start_ns = options.clock.now_ns() - ago_secs * 1_000_000_000;
+        let faults = Faults::start(&step, &options, start_ns);
+        for _ in 0..asked {
+            receiver.recv().unwrap();
+        }
+        faults.finish()
+    }
+
+    #[test]
+    fn a_fault_that_failed_is_a_problem_and_not_among_those_that_were_inflicted() {
+        let faults = [(0.0, FaultAction::Kill), (0.0, FaultAction::Stop)];
+        let inflicted = inflicted(&faults, 0, 2);
+        let done: Vec<&str> = inflicted.faults.iter().map(|it| it.what.as_str()).collect();
+        assert_eq!(done, ["stop nats"]);
+        assert_eq!(
+            inflicted.problems,
+            ["the fault \"kill nats\" failed: it cannot"]
+        );
+    }
+
+    #[test]
+    fn faults_that_a_step_ends_before_are_a_problem() {
+        let faults = [
+            (0.0, FaultAction::Stop),
+            (3_600.0, FaultAction::Kill),
+            (3_601.0, FaultAction::Restart),
+        ];
+        let inflicted = inflicted(&faults, 0, 1);
+        assert_eq!(inflicted.faults.len(), 1);
+        let told = "the step ended before 2 of its faults; the first is \"kill nats\" at 3600 s";
+        assert_eq!(inflicted.problems, [told]);
+    }
+
+    #[test]
+    fn a_fault_that_begins_late_is_noted() {
+        let inflicted = inflicted(&[(0.5, FaultAction::Stop)], 2, 1);
+        assert!(inflicted.faults[0].at_secs >= 2.0 && inflicted.problems.is_empty());
+        let told = "the fault \"stop nats\" was due at 0.5 s and began at 2";
+        assert!(
+            inflicted.notes[0].starts_with(told),
+            "{:?}",
+            inflicted.notes
+        );
+    }
+}

@@ -4,7 +4,7 @@ use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
 use crate::format::counted;
 use crate::ledger::{Breaks, Losses, ReceiverTotals, SentTotals, needs_checksums};
 use crate::report::{FanOutShare, ReceiverFigures, SlowReceivers};
-use crate::scenario::{Pattern, Step};
+use crate::scenario::{Pattern, Step, breaks, node_name};
 use crate::segment::Segment;
 
 /// The closed accounts of a step.
@@ -57,6 +57,7 @@ impl Outcome {
                 outcome.problems.push(told);
             } else {
                 outcome.notes.push(told);
+                outcome.judge_breaks(&agents, step);
             }
         }
         let gaps: u64 = agents.iter().map(|agent| agent.told).sum();
@@ -76,6 +77,29 @@ impl Outcome {
         let told = causes.map(|cause| format!("login or send: {cause}"));
         outcome.notes.extend(told);
         outcome
+    }
+
+    /// Tells of connections that ended without a fault of their node, and of those that are not back although it runs: their
+    /// losses have causes, and the server is at fault all the same.
+    fn judge_breaks(&mut self, agents: &[AgentResult], step: &Step) {
+        let (mut ended, mut gone) = (0, 0);
+        for agent in agents {
+            let (breaks, runs) = breaks(&step.faults, &node_name(agent.node + 1));
+            let absences = &agent.absences;
+            ended += absences.len().saturating_sub(breaks) as u64;
+            let is_gone = absences.last().is_some_and(|it| it.at_return.is_none());
+            gone += u64::from(is_gone && runs);
+        }
+        self.problems.extend(counted(&[
+            (
+                ended,
+                "connections ended that no fault of their node explains",
+            ),
+            (
+                gone,
+                "agents did not get their connection back, though no fault holds up their node",
+            ),
+        ]));
     }
 
     fn close(&mut self, agents: &[AgentResult], step: &Step, segment: Segment, ending: Ending) {
@@ -329,6 +353,7 @@ mod tests {
             }
             AgentResult {
                 index,
+                node: 0,
                 is_slow: false,
                 sent: 10,
                 ledger: (pattern != Pattern::Ingest).then_some(ledger),
@@ -390,6 +415,7 @@ mod tests {
     fn an_answer_behind_the_messages_proves_them_only_where_none_can_be_lost_before_it() {
         let agent = |confirmed| AgentResult {
             index: 0,
+            node: 0,
             is_slow: false,
             sent: 10,
             ledger: None,

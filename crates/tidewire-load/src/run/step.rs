@@ -187,6 +187,11 @@ impl<'p> StepRun<'p> {
         let faults = self.faults.take();
         let mut inflicted = faults.map_or_else(Inflicted::default, Faults::finish);
         self.problems.append(&mut inflicted.problems);
+        self.notes.append(&mut inflicted.notes);
+        let processes = self.options.processes.iter();
+        let ended = processes.filter(|process| process.ended_by_itself());
+        let told = ended.map(|process| format!("{} ended by itself", process.name()));
+        self.problems.extend(told);
         inflicted.faults
     }
 
@@ -292,7 +297,9 @@ impl<'p> StepRun<'p> {
                 && received >= expected(&self.plan.step, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;
-            if complete || silent || self.link.is_deserted() {
+            // Those who lost their connection to a fault come back when their node does.
+            let is_deserted = self.link.is_deserted() && self.plan.sent_counts.is_none();
+            if complete || silent || is_deserted {
                 return Ok(false);
             }
             if began.elapsed() > drain_max {

@@ -29,6 +29,17 @@ worded! {
     }
 }
 
+/// How often these faults, in the order of their times, end the connections to a process, and whether it runs behind the last one.
+pub(crate) fn breaks(faults: &[Fault], process: &str) -> (usize, bool) {
+    let (mut breaks, mut runs) = (0, true);
+    for fault in faults.iter().filter(|fault| fault.process == process) {
+        // Heartbeats end the connections to a process that is stopped for long.
+        breaks += usize::from(runs && fault.action != FaultAction::Continue);
+        runs = matches!(fault.action, FaultAction::Continue | FaultAction::Restart);
+    }
+    (breaks, runs)
+}
+
 /// The name of a node of a cluster, from 1.
 pub fn node_name(number: usize) -> String {
     format!("node {number}")

@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub(crate) use self::fault::breaks;
 pub use self::fault::{BACKPLANE_NAME, Fault, FaultAction, node_name};
 pub use self::step::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,

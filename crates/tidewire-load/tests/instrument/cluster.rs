@@ -22,15 +22,18 @@ use crate::workloads::{only, scenario};
 struct Node {
     address: SocketAddr,
     is_up: Arc<AtomicBool>,
+    /// It does not come back.
+    is_broken: bool,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Node {
-    fn before(server: SocketAddr) -> Arc<Self> {
+    fn before(server: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let node = Self {
             address: listener.local_addr().unwrap(),
             is_up: Arc::new(AtomicBool::new(true)),
+            is_broken: false,
             streams: Arc::default(),
         };
         let (is_up, streams) = (Arc::clone(&node.is_up), Arc::clone(&node.streams));
@@ -50,7 +53,14 @@ impl Node {
                 thread::spawn(move || pump(server, client));
             }
         });
-        Arc::new(node)
+        node
+    }
+
+    /// Ends all connections.
+    fn cut(&self) {
+        for stream in self.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -80,16 +90,20 @@ impl ServerProcess for Node {
         None
     }
 
+    fn ended_by_itself(&self) -> bool {
+        self.is_broken
+    }
+
     fn inflict(&self, action: FaultAction) -> Result<(), String> {
         match action {
             FaultAction::Kill => {
                 self.is_up.store(false, Ordering::SeqCst);
-                for stream in self.streams.lock().unwrap().drain(..) {
-                    let _ = stream.shutdown(Shutdown::Both);
-                }
+                self.cut();
             }
-            FaultAction::Restart => self.is_up.store(true, Ordering::SeqCst),
-            FaultAction::Stop | FaultAction::Continue => return Err("it cannot".to_owned()),
+            FaultAction::Restart => self.is_up.store(!self.is_broken, Ordering::SeqCst),
+            // Nothing is to happen to connections then.
+            FaultAction::Continue => self.cut(),
+            FaultAction::Stop => return Err("it cannot".to_owned()),
         }
         Ok(())
     }
@@ -101,11 +115,18 @@ const WITH_FAULTS: &str = "concurrency = 8\nduration_secs = 2\nthink_time_ms = [
     [guard]\non_violation = \"warn\"\n";
 
 fn prove_with_faults(plan: FaultPlan, lines: &str) -> Proof {
+    prove_with_node(plan, lines, false)
+}
+
+fn prove_with_node(plan: FaultPlan, lines: &str, is_broken: bool) -> Proof {
     prove_with(plan, &scenario(lines), |options| {
         let first = options.targets[0].socket_address().unwrap();
-        let node = Node::before(first);
+        let node = Node {
+            is_broken,
+            ..Node::before(first)
+        };
         options.targets.push(node.address.into());
-        options.processes.push(node);
+        options.processes.push(Arc::new(node));
     })
 }
 
@@ -172,6 +193,32 @@ fn every_loss_has_its_cause_when_the_connections_of_a_node_break() {
 }
 
 #[test]
+fn a_connection_that_ends_without_a_fault_of_its_node_is_a_problem_though_its_losses_have_causes() {
+    let lines = WITH_FAULTS
+        .replace("kill", "continue")
+        .replace(", { at_secs = 0.8, restart = \"node 2\" }", "");
+    let proof = prove_with_faults(FaultPlan::default(), &lines);
+    proof.assert_failed();
+    let (step, _, losses) = losses(&proof);
+    assert_eq!(losses.unexplained, 0, "{losses:?}");
+    let told = "4 connections ended that no fault of their node explains";
+    assert_eq!(step.problems, [told]);
+}
+
+#[test]
+fn a_node_that_does_not_come_back_is_a_problem_though_all_it_misses_has_a_cause() {
+    let proof = prove_with_node(FaultPlan::default(), WITH_FAULTS, true);
+    proof.assert_failed();
+    let (step, _, losses) = losses(&proof);
+    assert!(losses.away > 0 && losses.unexplained == 0, "{losses:?}");
+    let told = [
+        "4 agents did not get their connection back, though no fault holds up their node",
+        "node 2 ended by itself",
+    ];
+    assert_eq!(step.problems, told);
+}
+
+#[test]
 fn gaps_that_the_server_announces_explain_losses_and_silent_ones_fail_the_step() {
     let dropping = |announces_drops| FaultPlan {
         drop: Some(Every::nth(50)),
@@ -225,7 +272,7 @@ fn a_fault_needs_its_process_and_one_that_fails_is_a_problem() {
     assert!(error.to_string().contains("\"node 2\""), "{error}");
 
     let first = options.targets[0].socket_address().unwrap();
-    options.processes.push(Node::before(first));
+    options.processes.push(Arc::new(Node::before(first)));
     let lines = WITH_FAULTS
         .replace("kill", "stop")
         .replace("duration_secs = 2", "duration_secs = 1");

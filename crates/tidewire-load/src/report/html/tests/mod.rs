@@ -6,7 +6,7 @@ mod sample;
 use tidewire_testkit::page::{by_id, check, count, parse, text};
 
 use self::sample::HOSTILE;
-use crate::report::Percentile;
+use crate::report::{Percentile, StepReport};
 
 #[test]
 fn a_report_with_everything_has_every_chart() {
@@ -290,6 +290,20 @@ fn percentiles_are_visible_under_one_name_for_each_latency() {
             assert!(!page.contains(other), "{other}");
         }
     }
+}
+
+#[test]
+fn losses_beside_faults_are_mistakes_unless_their_causes_are_known() {
+    let mut report = sample::open();
+    let has_faults = |step: &&mut StepReport| {
+        let detail = step.detail.as_deref();
+        detail.is_some_and(|detail| !detail.faults.is_empty())
+    };
+    let step = report.steps.iter_mut().find(has_faults).unwrap();
+    step.lost = 700;
+    assert_eq!(step.lost_by_mistake(), 0);
+    step.detail.as_mut().unwrap().losses = None;
+    assert_eq!(step.lost_by_mistake(), 700);
 }
 
 #[test]
