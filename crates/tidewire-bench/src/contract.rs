@@ -18,14 +18,14 @@
 //!
 //! # Publications
 //!
-//! In the suite `fanout` one subscriber reads all publishers, so they agree on the payload of [`Work::message_bytes`]:
+//! In the suites `fanout` and `cluster` one subscriber reads all publishers, so they agree on the payload of [`Work::message_bytes`]:
 //! bytes 0 to 7 are the number of the message, counted from 0, bytes 8 to 15 the time it was due, in nanoseconds of
 //! `CLOCK_MONOTONIC`, both little-endian; the rest are bytes `5a` (`Publication`). A
 //! server that publishes by itself begins when [`Work::subscribers`] have subscribed, and sends what is due by
 //! [`Work::rate_per_sec`] every millisecond. Message `n` is due `(n + 1) / rate_per_sec` seconds after the beginning, whenever
 //! it is sent: a publisher that is held up is late for all that it then sends. It goes on until it is ended, so that what
 //! comes behind the window tells that nothing more of the window comes. A broker publishes nothing; it gets messages for
-//! the topic `t`. A ZMTP publisher sends messages of one part.
+//! the topic `t`. A ZMTP publisher sends messages of one part. In `cluster` the address is those of all nodes with commas between them.
 
 use serde::{Deserialize, Serialize};
 use tidewire_load::statistics::LatencyHistogram;
@@ -109,6 +109,8 @@ pub enum Driver {
     Bare,
     /// The benchmark's bare subscriber, which speaks WebSocket.
     Websocket,
+    /// The same, which speaks the protocol of Centrifuge over WebSocket.
+    Centrifuge,
     /// The same, which speaks the text protocol of NATS.
     Nats,
     /// The same, which speaks the protocol of Redis.

@@ -43,6 +43,7 @@ impl Peer for Nats {
                 offer("ingest", &["tcp", "tls"], "", Driver::Own),
                 offer("pubsub", &["tcp"], "", Driver::Own),
                 offer("fanout", &["tcp"], "", Driver::Nats),
+                offer("cluster", &["tcp"], "", Driver::Nats),
             ],
         })
     }

@@ -410,6 +410,7 @@ impl Driver {
     pub(super) fn dialect(self) -> Option<&'static str> {
         match self {
             Self::Own | Self::Bare => None,
+            Self::Centrifuge => Some("centrifuge"),
             Self::Websocket => Some("websocket"),
             Self::Nats => Some("nats"),
             Self::Redis => Some("redis"),

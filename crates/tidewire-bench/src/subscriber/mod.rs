@@ -11,6 +11,7 @@
 //! comes any more. How much longer than the window that took shows in the rate. A message counts as lost if it was sent and
 //! did not come, came twice, out of order or changed.
 
+mod centrifuge;
 mod connection;
 mod dialect;
 mod length;
@@ -56,9 +57,9 @@ pub(crate) struct Heard {
     pub(crate) closed: usize,
 }
 
-/// Subscribes over all connections of the work, counts for a while, and waits for what is under way. Lost messages are no
+/// Subscribes over all connections of the work, which are spread over these addresses, counts for a while, and waits for what is under way. Lost messages are no
 /// error, they are counted; nor are connections that the server ends.
-pub(crate) type Listen = fn(&SocketAddress, &Work, &mut Stage) -> io::Result<Heard>;
+pub(crate) type Listen = fn(&[SocketAddress], &Work, &mut Stage) -> io::Result<Heard>;
 
 /// How to listen to a server of ours: in TW1 with its handshake.
 pub(crate) fn tw1<L: Link>() -> Listen {
@@ -71,6 +72,7 @@ pub(crate) fn dialect<L: Link>(name: &str) -> Option<Listen> {
     Some(match name {
         "tw1" => listen_in::<tw1::BareTw1, L>,
         "length" => listen_in::<length::Length, L>,
+        "centrifuge" => listen_in::<centrifuge::Centrifuge, L>,
         "websocket" => listen_in::<websocket::WebSocket, L>,
         "nats" => listen_in::<nats::Nats, L>,
         "redis" => listen_in::<redis::Redis, L>,
@@ -81,13 +83,14 @@ pub(crate) fn dialect<L: Link>(name: &str) -> Option<Listen> {
 }
 
 fn listen_in<D: Dialect, L: Link>(
-    address: &SocketAddress,
+    addresses: &[SocketAddress],
     work: &Work,
     stage: &mut Stage,
 ) -> io::Result<Heard> {
-    let mut crowd = Crowd::<D, L>::connect(address, work)?;
+    let first = addresses.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let mut crowd = Crowd::<D, L>::connect(addresses, work)?;
     crowd.subscribe()?;
-    crowd.begin(address)?;
+    crowd.begin(first)?;
     let first_ns = now_ns();
     while crowd.tally.messages == 0 {
         if now_ns() - first_ns > READY_TIMEOUT.as_nanos() as u64 {
@@ -134,10 +137,11 @@ struct Crowd<'a, D, L> {
 }
 
 impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
-    fn connect(address: &SocketAddress, work: &'a Work) -> io::Result<Self> {
+    fn connect(addresses: &[SocketAddress], work: &'a Work) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let connections = work.subscribers;
-        let connect = |number| {
+        let connect = |number: usize| {
+            let address = &addresses[number % addresses.len()];
             open(address, Role::Subscriber, &set, number).map_err(|error| {
                 let number = number + 1;
                 let advice = "is the server there, and `ulimit -n` large enough?";

@@ -73,7 +73,7 @@ impl WebSocket {
 
 /// Bytes of the payload and of the header, if they are there.
 #[inline]
-fn length(second: u8, rest: &[u8]) -> Result<Option<(usize, usize)>, DialectError> {
+pub(super) fn length(second: u8, rest: &[u8]) -> Result<Option<(usize, usize)>, DialectError> {
     if second & MASKED != 0 {
         return Err(DialectError::Malformed("a server that masks its frames"));
     }
@@ -117,7 +117,7 @@ fn is_accepted(line: &[u8]) -> bool {
 
 /// First bytes of frames that are whole.
 const TEXT: u8 = 0x81;
-const BINARY: u8 = 0x82;
+pub(super) const BINARY: u8 = 0x82;
 const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;

@@ -1,5 +1,7 @@
 //! The suites: what is measured. Each has a file, with its rows and how our two programs play their parts.
 
+#[cfg(feature = "nats")]
+mod cluster;
 mod composite;
 mod course;
 mod echo;
@@ -47,6 +49,8 @@ pub static SUITES: &[Suite] = &[
     echo::SUITE,
     ingest::SUITE,
     fanout::SUITE,
+    #[cfg(feature = "nats")]
+    cluster::SUITE,
     pollers::SUITE,
     workers::SUITE,
     logging::SUITE,

@@ -6,7 +6,7 @@
 
 pub(super) mod bare;
 mod chat;
-mod publisher;
+pub(super) mod publisher;
 
 use crate::contract::Work;
 use crate::hold::OFFERED;
@@ -73,16 +73,26 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     }
 }
 
-fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let address = super::full_address(work, address);
+pub(super) fn drive(
+    side: Side,
+    address: &str,
+    work: &Work,
+    stage: &mut Stage,
+) -> Result<(), RoleError> {
     if work.mode == chat::MODE {
+        let address = super::full_address(work, address);
         return chat::drive(super::endpoint(&address)?, work, stage);
     }
-    let address = super::socket_address(&address)?;
+    // The nodes of a cluster have an address each.
+    let addresses = address
+        .split(',')
+        .map(|address| super::full_address(work, address));
+    let addresses = addresses.map(|address| super::socket_address(&address));
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
     let listen = with_link!(beneath_dialect(work), listen)(side, work);
     let unknown = || format!("the raw subscriber does not speak {}", work.codec);
     let listen = listen.ok_or_else(|| RoleError::Unsupported(unknown()))?;
-    let heard = listen(&address, work, stage).or_failed("hear the publisher")?;
+    let heard = listen(&addresses, work, stage).or_failed("hear the publisher")?;
     let measured = heard
         .measured
         .with_figure(OFFERED, work.rate_per_sec * work.subscribers as f64)
