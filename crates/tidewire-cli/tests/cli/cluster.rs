@@ -1,9 +1,10 @@
 //! Load tests of several servers: processes that start, die, come back, and end with the run, however that ends.
 
 use std::ffi::OsString;
-use std::io::Write;
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -239,4 +240,58 @@ fn a_cluster_loses_nothing_and_with_faults_nothing_without_a_cause() {
     assert_eq!(Some(sum), step["lost"].as_u64(), "{step}");
     assert_eq!(losses["unexplained"], 0, "{step}");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// `examples/cluster/run` with this program, at these ports.
+fn example(path: &OsString, ports: [u16; 3]) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_tidewire")).parent().unwrap();
+    let directories = [program.to_owned()].into_iter();
+    let path = std::env::join_paths(directories.chain(std::env::split_paths(path))).unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/cluster/run");
+    let mut command = Command::new(file);
+    let names = ["NATS_PORT", "LEFT_PORT", "RIGHT_PORT"];
+    let ports = names.into_iter().zip(ports.map(|port| port.to_string()));
+    command.env("PATH", path).envs(ports);
+    command
+}
+
+#[test]
+fn the_example_starts_two_nodes_and_ends_them() {
+    let Some(path) = path_with_nats() else {
+        return;
+    };
+    let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listeners = [listen(), listen(), listen()];
+    let ports = listeners.map(|listener| listener.local_addr().unwrap().port());
+    let mut run = example(&path, ports)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let told: Vec<String> = lines
+        .map_while(Result::ok)
+        .take_while(|line| !line.starts_with("open both pages"))
+        .collect();
+    let nodes = [("left", ports[1]), ("right", ports[2])];
+    let expected = nodes.map(|(name, port)| format!("node {name}: http://127.0.0.1:{port}"));
+    assert_eq!(told, expected);
+    let is_up = |port: &u16| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    assert!(ports.iter().all(is_up), "{ports:?}");
+    let pid = Pid::from_raw(run.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    assert!(!ports.iter().any(is_up), "{ports:?}");
+}
+
+#[test]
+fn the_example_takes_no_server_of_others_for_its_own() {
+    let Some(path) = path_with_nats() else {
+        return;
+    };
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = other.local_addr().unwrap().port();
+    let output = example(&path, [port, 1, 1]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = format!("error: port {port} is in use; choose another one with NATS_PORT\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), told);
 }
