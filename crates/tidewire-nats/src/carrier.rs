@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, Event, ServerError};
+use async_nats::{Client, Event, Message, ServerError, StatusCode};
 use tidewire::backplane::{Carrier, Node};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
-use crate::subject::Prefix;
+use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 
 /// A connection to NATS, with the runtime of its client.
@@ -36,7 +36,7 @@ impl Carrier for NatsCarrier {
             ..
         } = *self;
         let (inbox, packets) = Inbox::new();
-        let wire = NatsWire::new(client, prefix, inbox);
+        let wire = NatsWire::new(client, prefix, node.id(), inbox);
         runtime.block_on(drive(node, wire, packets, events));
     }
 }
@@ -63,7 +63,7 @@ async fn drive(
             false => turn.wake_at,
         };
         tokio::select! {
-            Some(packet) = packets.next() => node.handle_packet(&packet, Instant::now()),
+            Some(packet) = packets.next() => receive(&mut node, &packet),
             Some(event) = events.recv() => handle(&mut node, &wire, &event),
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
@@ -72,7 +72,7 @@ async fn drive(
             let Some(packet) = packets.take() else {
                 break;
             };
-            node.handle_packet(&packet, Instant::now());
+            receive(&mut node, &packet);
         }
         while let Ok(event) = events.try_recv() {
             handle(&mut node, &wire, &event);
@@ -87,6 +87,15 @@ async fn drive(
     drop(node);
     if timeout(FINISH_MAX, wire.finish()).await.is_err() {
         tracing::warn!("NATS did not take the last packets of the node in time");
+    }
+}
+
+fn receive(node: &mut Node, packet: &Message) {
+    if packet.status != Some(StatusCode::NO_RESPONDERS) {
+        return node.handle_packet(&packet.payload, Instant::now());
+    }
+    if let Some(request) = unserved_request(&packet.subject) {
+        node.handle_unserved(request);
     }
 }
 

@@ -3,6 +3,8 @@
 //! ```text
 //! PREFIX.nodes                all nodes
 //! PREFIX.node.ID              one node
+//! PREFIX.unserved.ID.NUMBER   NATS tells a node that nobody has the service of its request
+//! PREFIX.service.NAME         requests to a service, as one token; nodes that have it are a queue group
 //! PREFIX.room.NAME            a room, as one token
 //! PREFIX.topic.A.B            a topic, a token for each segment; patterns end with * or >
 //! ```
@@ -42,6 +44,10 @@ impl Prefix {
                 text.push_str(".node.");
                 push_token(id, &mut text);
             }
+            Subject::Service(name) => {
+                text.push_str(".service.");
+                push_token(name, &mut text);
+            }
             Subject::Room(name) => {
                 text.push_str(".room.");
                 push_token(name, &mut text);
@@ -70,6 +76,28 @@ impl Prefix {
         }
         text
     }
+
+    /// Returns the subject on which NATS tells a node of a request that nobody takes.
+    pub(crate) fn unserved(&self, node: &str, request: u64) -> String {
+        format!("{}.{request:x}", self.unserved_of(node))
+    }
+
+    /// Returns the subject on which NATS tells a node of all requests that nobody takes.
+    pub(crate) fn all_unserved(&self, node: &str) -> String {
+        format!("{}.*", self.unserved_of(node))
+    }
+
+    fn unserved_of(&self, node: &str) -> String {
+        let mut text = format!("{}.unserved.", self.0);
+        push_token(node, &mut text);
+        text
+    }
+}
+
+/// Returns the request that a subject of [`Prefix::unserved`] is about.
+pub(crate) fn unserved_request(subject: &str) -> Option<u64> {
+    let (_, number) = subject.rsplit_once('.')?;
+    u64::from_str_radix(number, 16).ok()
 }
 
 impl Default for Prefix {
@@ -105,7 +133,7 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// The tokens behind the prefix.
-const KINDS: [&str; 4] = ["nodes", "node", "room", "topic"];
+const KINDS: [&str; 6] = ["nodes", "node", "unserved", "service", "room", "topic"];
 
 /// Most bytes of a prefix.
 const PREFIX_BYTES_MAX: usize = 64;
@@ -125,6 +153,7 @@ mod tests {
         let cases = [
             (Subject::Nodes, "tidewire.nodes"),
             (Subject::Node("a-1"), "tidewire.node.a-1"),
+            (Subject::Service("a.b"), "tidewire.service.a=2Eb"),
             (Subject::Room("lobby"), "tidewire.room.lobby"),
             (Subject::Room("a.b >*"), "tidewire.room.a=2Eb=20=3E=2A"),
             (Subject::Room("über"), "tidewire.room.=C3=BCber"),
@@ -139,6 +168,16 @@ mod tests {
         for (of, text) in cases {
             assert_eq!(subject(of), text);
         }
+    }
+
+    #[test]
+    fn a_request_that_nobody_takes_is_found_by_its_subject() {
+        let prefix = Prefix::default();
+        let subject = prefix.unserved("a-1", u64::MAX);
+        assert_eq!(subject, "tidewire.unserved.a-1.ffffffffffffffff");
+        assert_eq!(prefix.all_unserved("a-1"), "tidewire.unserved.a-1.*");
+        assert_eq!(unserved_request(&subject), Some(u64::MAX));
+        assert_eq!(unserved_request("tidewire.unserved.a-1.x"), None);
     }
 
     #[test]

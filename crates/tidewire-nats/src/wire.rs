@@ -18,20 +18,38 @@ use crate::subject::Prefix;
 pub(crate) struct NatsWire {
     client: Client,
     prefix: Prefix,
-    waiting: VecDeque<(String, Bytes)>,
+    /// The id of the node.
+    node: String,
+    waiting: VecDeque<Outgoing>,
     waiting_bytes: usize,
     /// Subjects to subscribe to (`true`) or to unsubscribe from. They go out in front of the packets, so that nobody answers a
     /// question before its sender can hear.
-    changes: BTreeMap<String, bool>,
+    changes: BTreeMap<Followed, bool>,
     subscriptions: HashMap<String, AbortHandle>,
     inbox: Inbox,
     has_warned: bool,
 }
 
+/// A packet on its way to NATS.
+struct Outgoing {
+    subject: String,
+    /// The subject on which NATS tells that nobody takes the packet.
+    unserved: Option<String>,
+    packet: Bytes,
+}
+
+/// A subject of a subscription.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Followed {
+    subject: String,
+    /// Whether the node is one of a queue group, of which one gets each packet.
+    is_shared: bool,
+}
+
 /// The way of packets from the subscriptions to the node. It has room for bytes, because packets have very different sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Inbox {
-    packets: mpsc::UnboundedSender<(Bytes, OwnedSemaphorePermit)>,
+    packets: mpsc::UnboundedSender<(Message, OwnedSemaphorePermit)>,
     room: Arc<Semaphore>,
     has_overflowed: Arc<AtomicBool>,
 }
@@ -39,7 +57,7 @@ pub(crate) struct Inbox {
 /// The node's end of an [`Inbox`].
 #[derive(Debug)]
 pub(crate) struct Packets {
-    received: mpsc::UnboundedReceiver<(Bytes, OwnedSemaphorePermit)>,
+    received: mpsc::UnboundedReceiver<(Message, OwnedSemaphorePermit)>,
     has_overflowed: Arc<AtomicBool>,
 }
 
@@ -60,8 +78,8 @@ impl Inbox {
     }
 
     /// Puts a packet into the inbox, or drops it. Its place tells the node that it is missing.
-    fn put(&self, packet: Bytes) {
-        let bytes = (packet.len() + PACKET_COST_BYTES).min(INBOX_BYTES_MAX) as u32;
+    fn put(&self, packet: Message) {
+        let bytes = (packet.payload.len() + PACKET_COST_BYTES).min(INBOX_BYTES_MAX) as u32;
         match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
             // After the end of the node nobody takes it.
             Ok(permit) => drop(self.packets.send((packet, permit))),
@@ -70,20 +88,20 @@ impl Inbox {
     }
 
     async fn fill(self, mut subscriber: Subscriber) {
-        while let Some(Message { payload, .. }) = subscriber.next().await {
-            self.put(payload);
+        while let Some(packet) = subscriber.next().await {
+            self.put(packet);
         }
     }
 }
 
 impl Packets {
     /// Waits for a packet.
-    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+    pub(crate) async fn next(&mut self) -> Option<Message> {
         Some(self.received.recv().await?.0)
     }
 
     /// Takes a packet that is there.
-    pub(crate) fn take(&mut self) -> Option<Bytes> {
+    pub(crate) fn take(&mut self) -> Option<Message> {
         Some(self.received.try_recv().ok()?.0)
     }
 
@@ -94,10 +112,11 @@ impl Packets {
 }
 
 impl NatsWire {
-    pub(crate) fn new(client: Client, prefix: Prefix, inbox: Inbox) -> Self {
+    pub(crate) fn new(client: Client, prefix: Prefix, node: &str, inbox: Inbox) -> Self {
         Self {
             client,
             prefix,
+            node: node.to_owned(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             changes: BTreeMap::new(),
@@ -114,16 +133,24 @@ impl NatsWire {
 
     /// Gives the client what it takes at once. Returns whether something waits.
     pub(crate) fn flush(&mut self) -> bool {
-        while let Some((subject, is_wanted)) = self.changes.pop_first() {
-            if !self.change(&subject, is_wanted) {
-                self.changes.insert(subject, is_wanted);
+        while let Some((followed, is_wanted)) = self.changes.pop_first() {
+            if !self.change(&followed, is_wanted) {
+                self.changes.insert(followed, is_wanted);
                 return true;
             }
         }
-        while let Some((subject, packet)) = self.waiting.front() {
-            let publish = self.client.publish(subject.clone(), packet.clone());
+        while let Some(next) = self.waiting.front() {
+            let (client, subject, packet) =
+                (&self.client, next.subject.clone(), next.packet.clone());
             // The budget of the task would look like a client that takes nothing.
-            match unconstrained(publish).now_or_never() {
+            let published = match next.unserved.clone() {
+                None => unconstrained(client.publish(subject, packet)).now_or_never(),
+                Some(unserved) => {
+                    let publish = client.publish_with_reply(subject, unserved, packet);
+                    unconstrained(publish).now_or_never()
+                }
+            };
+            match published {
                 None => return true,
                 Some(Ok(())) => self.has_warned = false,
                 Some(Err(error)) => {
@@ -132,32 +159,63 @@ impl NatsWire {
                     }
                 }
             }
-            if let Some((_, packet)) = self.waiting.pop_front() {
-                self.waiting_bytes -= packet.len();
+            if let Some(sent) = self.waiting.pop_front() {
+                self.waiting_bytes -= sent.packet.len();
             }
         }
         false
     }
 
     /// Subscribes or unsubscribes. Returns whether the client took it.
-    fn change(&mut self, subject: &str, is_wanted: bool) -> bool {
+    fn change(&mut self, followed: &Followed, is_wanted: bool) -> bool {
+        let subject = followed.subject.clone();
         if !is_wanted {
             // The subscriber unsubscribes when its task drops it.
-            if let Some(task) = self.subscriptions.remove(subject) {
+            if let Some(task) = self.subscriptions.remove(&subject) {
                 task.abort();
             }
             return true;
         }
-        match unconstrained(self.client.subscribe(subject.to_owned())).now_or_never() {
+        let client = &self.client;
+        let of = subject.clone();
+        let subscribed = match followed.is_shared {
+            false => unconstrained(client.subscribe(of)).now_or_never(),
+            true => unconstrained(client.queue_subscribe(of, GROUP.to_owned())).now_or_never(),
+        };
+        match subscribed {
             None => return false,
             Some(Ok(subscriber)) => {
                 let task = tokio::spawn(self.inbox.clone().fill(subscriber));
-                self.subscriptions
-                    .insert(subject.to_owned(), task.abort_handle());
+                self.subscriptions.insert(subject, task.abort_handle());
             }
             Some(Err(error)) => tracing::error!(%error, "NATS does not take a subscription"),
         }
         true
+    }
+
+    fn push(&mut self, subject: String, unserved: Option<String>, packet: &[u8]) -> bool {
+        let bytes = packet.len();
+        if self.waiting_bytes + bytes > WAITING_BYTES_MAX || self.waiting.len() >= WAITING_MAX {
+            return false;
+        }
+        self.waiting_bytes += bytes;
+        self.waiting.push_back(Outgoing {
+            subject,
+            unserved,
+            packet: Bytes::copy_from_slice(packet),
+        });
+        true
+    }
+
+    fn note_change(&mut self, subject: Subject<'_>, is_wanted: bool) {
+        let followed = |subject, is_shared| Followed { subject, is_shared };
+        if let Subject::Node(id) = subject {
+            let unserved = self.prefix.all_unserved(id);
+            note_change(&mut self.changes, followed(unserved, false), is_wanted);
+        }
+        let is_shared = matches!(subject, Subject::Service(_));
+        let text = self.prefix.subject(subject);
+        note_change(&mut self.changes, followed(text, is_shared), is_wanted);
     }
 
     /// Sends what waits, and everything that the client has taken.
@@ -173,7 +231,7 @@ impl NatsWire {
 
 /// Notes that a subject is wanted or not. The opposite of what waits undoes that, so a long outage of NATS collects no more than
 /// the subjects that there are.
-fn note_change(changes: &mut BTreeMap<String, bool>, subject: String, is_wanted: bool) {
+fn note_change<S: Ord>(changes: &mut BTreeMap<S, bool>, subject: S, is_wanted: bool) {
     match changes.get(&subject) {
         Some(waiting) if *waiting != is_wanted => drop(changes.remove(&subject)),
         _ => drop(changes.insert(subject, is_wanted)),
@@ -182,24 +240,26 @@ fn note_change(changes: &mut BTreeMap<String, bool>, subject: String, is_wanted:
 
 impl Wire for NatsWire {
     fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
-        let bytes = packet.len();
-        if self.waiting_bytes + bytes > WAITING_BYTES_MAX || self.waiting.len() >= WAITING_MAX {
-            return false;
-        }
-        self.waiting_bytes += bytes;
-        let packet = Bytes::copy_from_slice(packet);
-        self.waiting.push_back((self.prefix.subject(to), packet));
-        true
+        self.push(self.prefix.subject(to), None, packet)
+    }
+
+    fn ask(&mut self, service: &str, request: u64, packet: &[u8]) -> bool {
+        let subject = self.prefix.subject(Subject::Service(service));
+        let unserved = self.prefix.unserved(&self.node, request);
+        self.push(subject, Some(unserved), packet)
     }
 
     fn subscribe(&mut self, subject: Subject<'_>) {
-        note_change(&mut self.changes, self.prefix.subject(subject), true);
+        self.note_change(subject, true);
     }
 
     fn unsubscribe(&mut self, subject: Subject<'_>) {
-        note_change(&mut self.changes, self.prefix.subject(subject), false);
+        self.note_change(subject, false);
     }
 }
+
+/// The name of the queue group of the nodes that have a service.
+const GROUP: &str = "tidewire";
 
 /// Bytes that wait for the client of NATS. Beyond them packets are dropped, and counted by the node.
 const WAITING_BYTES_MAX: usize = 8 << 20;
@@ -238,17 +298,25 @@ mod tests {
     #[test]
     fn an_inbox_is_bounded_by_bytes_and_tells_that_it_was_full() {
         const OFFERED: usize = 100;
+        let packet = Message {
+            subject: "room".into(),
+            reply: None,
+            payload: Bytes::from(vec![0; 1 << 20]),
+            headers: None,
+            status: None,
+            description: None,
+            length: 1 << 20,
+        };
         let (inbox, mut packets) = Inbox::new();
-        let packet = Bytes::from(vec![0; 1 << 20]);
         for _ in 0..OFFERED {
             inbox.put(packet.clone());
         }
         assert!(packets.take_overflow() && !packets.take_overflow());
         let mut taken = 0;
         while let Some(packet) = packets.take() {
-            taken += packet.len();
+            taken += packet.payload.len();
         }
-        assert!(taken <= INBOX_BYTES_MAX && taken >= INBOX_BYTES_MAX / 2);
+        assert!((INBOX_BYTES_MAX / 2..=INBOX_BYTES_MAX).contains(&taken));
         inbox.put(packet);
         assert!(packets.take().is_some() && !packets.take_overflow());
     }

@@ -124,8 +124,8 @@ pub use server::{Liveness, Readiness, ServeError, Server, ServerBuilder, Stopped
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError,
     HandlerResult, InspectError, Inspector, Methods, NotOpen, Part, PubSub, Router, Service,
-    SessionHandle, SessionSender, Sessions, SharedService, Task, Upstream, UpstreamAddressError,
-    UpstreamError,
+    SessionAddress, SessionAddressError, SessionHandle, SessionSender, Sessions, SharedService,
+    Task, Upstream, UpstreamAddressError, UpstreamError,
 };
 pub use session::{
     Broadcast, BroadcastReport, Lag, LaneFigures, SendError, SessionFigures, SessionId,

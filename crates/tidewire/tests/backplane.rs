@@ -9,6 +9,9 @@ use tidewire::{Chat, Client, Limits, Server};
 use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
+use tidewire_testkit::backplane::services::{
+    ask, assert_requests_conserved, front, front_of, worker,
+};
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::{codec, tw1};
@@ -124,6 +127,64 @@ fn a_dead_node_leaves_with_its_members_and_comes_back_without_a_silent_gap() {
     drop((ann, bob));
     one.stop();
     two.stop();
+}
+
+/// Whatever is lost of requests and answers, each request has one fate, and none waits for longer than its deadline.
+#[test]
+fn lost_requests_and_answers_end_at_the_deadline() {
+    const REQUESTS: u64 = 40;
+    let engine = InprocEngine::default();
+    let workers = ["one", "two"].map(|id| worker(&engine, id));
+    let front = front(&engine, "front", Duration::from_millis(200));
+    let client = Client::connect(&front.url()).wait().unwrap();
+    let (mut answered, mut timed_out) = (0, 0);
+    for number in 0..REQUESTS {
+        match number % 4 {
+            0 => engine.lose_directed(0, 1),
+            2 => engine.lose_directed(1, 1),
+            _ => {}
+        }
+        match ask(&client, "echo") {
+            Ok(_) => answered += 1,
+            Err(error) => {
+                assert!(error.to_string().contains("in time"), "{error}");
+                timed_out += 1;
+            }
+        }
+        assert!(engine.has_lost_all());
+    }
+    assert!(timed_out >= REQUESTS / 2, "a request or an answer of each");
+    drop(client);
+    let metrics = front.stop();
+    assert_requests_conserved(&metrics);
+    assert_eq!(
+        (metrics.backplane_answered, metrics.backplane_timed_out),
+        (answered, timed_out)
+    );
+    let taken = workers.map(|worker| worker.server.stop().backplane_taken);
+    assert_eq!(taken[0] + taken[1] + REQUESTS / 4, REQUESTS);
+}
+
+/// A node that neither sends nor hears is dead after its silence, and callers whose requests it has are told.
+#[test]
+fn requests_of_a_silent_node_fail_when_it_is_dead() {
+    let engine = InprocEngine::default();
+    let worker = worker(&engine, "one");
+    let mut settings = settings("front");
+    settings.silence_max = Duration::from_millis(500);
+    let front = front_of(&engine, settings, Duration::from_secs(60));
+    let client = Client::connect(&front.url()).wait().unwrap();
+    let waiting = client.request(b"").method("hold").send();
+    let held = worker.held();
+    worker.beat_twice();
+    engine.silence("one", true);
+    let error = waiting.wait().unwrap_err();
+    assert!(error.to_string().contains("is gone"), "{error}");
+    drop((held, client));
+    let metrics = front.stop();
+    assert_requests_conserved(&metrics);
+    assert_eq!(metrics.backplane_orphaned, 1);
+    worker.server.stop();
 }
 
 #[test]

@@ -11,6 +11,11 @@
 //! alive    u8 flags · u64 beat
 //! stream   u8 kind (0 room, 1 topic) · u16 length, name · u64 start · u64 message · u64 change · entries to the end
 //! whisper  u16 length, room · u32 target · entry (said)
+//! directed u64 epoch of the receiver · u64 session · u8 kind · u8 flags · u16 channel · u32 id · u16 length, name · payload to the end
+//! asked    u64 request · u32 ms left · u16 length, service · payload to the end
+//! answered u64 epoch of the receiver · u64 request · u8 0, payload to the end | u8 1, u16 error code, text to the end
+//! working  u64 epoch of the receiver · u64 requests to the end
+//! given up u64 request
 //! entry    u8 type · u32 member · u8 length, name · u32 length, payload        said, by a member of a room
 //!                  · u32 length, payload                                       published, to a topic
 //!                  · u32 member · u8 length, name                              joined
@@ -20,6 +25,7 @@
 //!
 //! Numbers are little-endian. Names come from peers of other nodes, so users of this module check them again.
 
+pub mod directed;
 pub mod entry;
 pub mod sequence;
 
@@ -27,6 +33,14 @@ use thiserror::Error;
 
 use crate::body::Reader;
 use crate::message::MemberId;
+use directed::{
+    ANSWERED, ASKED, DIRECTED, GIVEN_UP, WORKING, decode_answered, decode_asked, decode_directed,
+    decode_working,
+};
+pub use directed::{
+    Answered, Asked, Directed, Working, encode_answered, encode_asked, encode_directed,
+    encode_given_up, encode_working,
+};
 pub use entry::{Entries, Entry, Here};
 
 /// A packet of a node.
@@ -60,6 +74,19 @@ pub enum Content<'a> {
         target: MemberId,
         /// The message. It is an [`Entry::Said`].
         said: Entry<'a>,
+    },
+    /// A message for a session.
+    Directed(Directed<'a>),
+    /// A request to a service.
+    Asked(Asked<'a>),
+    /// The answer to a request.
+    Answered(Answered<'a>),
+    /// Requests that the sender works on.
+    Working(Working<'a>),
+    /// The sender no longer waits for the answer to a request.
+    GivenUp {
+        /// The number that the sender gave the request.
+        request: u64,
     },
 }
 
@@ -178,6 +205,22 @@ impl<'a> Packet<'a> {
             ALIVE => Content::Alive {
                 flags: reader.u8()?,
                 beat: reader.u64()?,
+            },
+            DIRECTED | ASKED | ANSWERED | WORKING => {
+                let content = match kind {
+                    DIRECTED => Content::Directed(decode_directed(reader)?),
+                    ASKED => Content::Asked(decode_asked(reader)?),
+                    ANSWERED => Content::Answered(decode_answered(reader)?),
+                    _ => Content::Working(decode_working(reader)?),
+                };
+                return Some(Self {
+                    node,
+                    epoch,
+                    content,
+                });
+            }
+            GIVEN_UP => Content::GivenUp {
+                request: reader.u64()?,
             },
             STREAM => {
                 let kind = match reader.u8()? {

@@ -1,7 +1,10 @@
 //! Packets of other nodes.
 
 use tidewire_proto::backplane::sequence::ReceivedStreams;
-use tidewire_proto::backplane::{Content, Packet, encode_alive, encode_stream, encode_whisper};
+use tidewire_proto::backplane::{
+    Content, Packet, encode_alive, encode_answered, encode_asked, encode_directed, encode_given_up,
+    encode_stream, encode_whisper, encode_working,
+};
 
 /// Packets of nodes. A packet that decodes has one spelling, and its place never makes a receiver panic.
 pub fn backplane(bytes: &[u8]) {
@@ -15,6 +18,13 @@ pub fn backplane(bytes: &[u8]) {
         Content::Whisper { room, target, said } => {
             encode_whisper(me, room, target, &said, &mut again);
         }
+        Content::Directed(directed) => encode_directed(me, &directed, &mut again),
+        Content::Asked(asked) => encode_asked(me, &asked, &mut again),
+        Content::Answered(answered) => encode_answered(me, &answered, &mut again),
+        Content::Working(working) => {
+            encode_working(me, working.epoch, working.requests(), &mut again);
+        }
+        Content::GivenUp { request } => encode_given_up(me, request, &mut again),
         Content::Stream(stream) => {
             encode_stream(me, (stream.kind, stream.name), stream.place, &mut again);
             let (mut messages, mut changes) = (0, 0);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire::backplane::{Backplane, BackplaneError, Carrier, Node, Subject, Wire};
+use tidewire_proto::backplane::{Content, Packet};
 use tidewire_proto::topic::Pattern;
 
 use super::Engine;
@@ -30,6 +31,10 @@ struct Hub {
     is_cut: bool,
     /// Packets of rooms and topics that will be lost.
     losses: usize,
+    /// Packets of requests and answers that still arrive, and then those that will be lost.
+    directed_losses: (usize, usize),
+    /// Requests to services so far.
+    asked: usize,
 }
 
 #[derive(Debug)]
@@ -45,6 +50,8 @@ struct Port {
 #[derive(Debug)]
 enum Event {
     Packet(Arc<[u8]>),
+    /// No node has the service of the request with this number.
+    Unserved(u64),
     Cut,
     Mended,
     Wake,
@@ -56,10 +63,16 @@ impl InprocEngine {
         self.lock().losses = packets;
     }
 
+    /// Loses packets of requests and answers, after some that still arrive.
+    pub fn lose_directed(&self, arrive: usize, packets: usize) {
+        self.lock().directed_losses = (arrive, packets);
+    }
+
     /// Whether all packets that shall be lost are lost.
     #[must_use]
     pub fn has_lost_all(&self) -> bool {
-        self.lock().losses == 0
+        let hub = self.lock();
+        hub.losses + hub.directed_losses.1 == 0
     }
 
     /// Lets a node neither send nor receive, as if its process had stopped, or hear and be heard again.
@@ -177,6 +190,7 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahe
         while let Some(event) = next {
             match event {
                 Event::Packet(packet) => node.handle_packet(&packet, now()),
+                Event::Unserved(request) => node.handle_unserved(request),
                 Event::Cut => node.handle_disconnected(now()),
                 Event::Mended => node.handle_connected(),
                 Event::Wake => {}
@@ -199,11 +213,39 @@ impl Wire for InprocWire {
         {
             return true;
         }
-        if hub.losses > 0 && matches!(to, Subject::Room(_) | Subject::Topic(_)) {
-            hub.losses -= 1;
+        if hub.loses(to, packet) {
             return true;
         }
         hub.send(to, packet);
+        true
+    }
+
+    fn ask(&mut self, service: &str, request: u64, packet: &[u8]) -> bool {
+        let subject = Subject::Service(service);
+        let mut hub = self.engine.lock();
+        if hub.is_cut {
+            return false;
+        }
+        let own = hub.ports.iter().find(|port| port.id == self.id);
+        if own.is_some_and(|port| port.is_silent) || hub.loses(subject, packet) {
+            return true;
+        }
+        hub.asked += 1;
+        let key = key(subject);
+        let serves = |port: &&Port| port.id != self.id && port.subscriptions.contains(&key);
+        let serving: Vec<&Port> = hub.ports.iter().filter(serves).collect();
+        if serving.is_empty() {
+            for port in hub.ports.iter().filter(|port| port.id == self.id) {
+                // The node of the port may have ended.
+                let _ = port.events.send(Event::Unserved(request));
+            }
+            return true;
+        }
+        let port = serving[hub.asked % serving.len()];
+        if !port.is_silent {
+            // The node of the port may have ended.
+            let _ = port.events.send(Event::Packet(packet.into()));
+        }
         true
     }
 
@@ -235,6 +277,27 @@ impl Hub {
             }
         }
     }
+
+    /// Whether this packet is one of those to lose.
+    fn loses(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
+        let losses = match to {
+            Subject::Room(_) | Subject::Topic(_) => &mut self.losses,
+            _ => match Packet::decode(packet).map(|it| it.content) {
+                Ok(Content::Asked(_) | Content::Answered(_)) => {
+                    let (arrive, losses) = &mut self.directed_losses;
+                    if *arrive > 0 {
+                        *arrive -= 1;
+                        return false;
+                    }
+                    losses
+                }
+                _ => return false,
+            },
+        };
+        let is_lost = *losses > 0;
+        *losses -= usize::from(is_lost);
+        is_lost
+    }
 }
 
 impl Port {
@@ -256,6 +319,7 @@ fn key(subject: Subject<'_>) -> String {
     match subject {
         Subject::Nodes => "nodes".to_owned(),
         Subject::Node(id) => format!("node {id}"),
+        Subject::Service(name) => format!("service {name}"),
         Subject::Room(name) => format!("room {name}"),
         Subject::Topic(name) | Subject::Pattern(name) => format!("topic {name}"),
     }

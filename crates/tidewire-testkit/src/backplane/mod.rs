@@ -1,10 +1,11 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`] checks each sentence of the contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane
+//! [`suite`] and [`services`] check each sentence of the contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane
 //! passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
 
 mod inproc;
+pub mod services;
 pub mod suite;
 
 pub use inproc::{InprocBackplane, InprocEngine};
@@ -42,6 +43,26 @@ macro_rules! backplane_suite {
             publishers_of_a_node_that_is_cut_off_are_refused_on_request
             large_rooms_have_counts
         );
+        $crate::backplane_suite!(@services $make;
+            messages_for_a_session_cross_nodes
+            a_request_goes_to_one_of_the_nodes_that_have_the_service
+            every_way_to_answer_crosses_nodes
+            a_node_does_not_ask_itself
+            a_request_that_no_node_serves_fails_at_once
+            a_request_ends_at_its_deadline_or_with_its_caller
+            requests_of_a_node_that_is_gone_fail
+            a_node_that_is_cut_off_asks_no_other
+        );
+    };
+    (@services $make:expr; $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                if let Some(mut engine) = $make {
+                    $crate::backplane::services::$name(&mut engine);
+                }
+            }
+        )*
     };
     (@each $make:expr; $($name:ident)*) => {
         $(

@@ -38,7 +38,7 @@ impl Node {
             return self.counters.backplane_malformed.add_shared(1);
         };
         match heard {
-            Heard::Restarted => self.forget_members_of(&node),
+            Heard::Restarted => self.forget(&node),
             Heard::Former => return self.counters.backplane_duplicates.add_shared(1),
             Heard::New | Heard::Again => {}
         }
@@ -53,6 +53,11 @@ impl Node {
             Content::Whisper { room, target, said } => {
                 self.handle_whisper(&node, room, target, &said);
             }
+            Content::Directed(directed) => self.handle_directed(&directed),
+            Content::Asked(asked) => self.handle_asked((&node, packet.epoch), &asked, now),
+            Content::Answered(answered) => self.handle_answered(&answered),
+            Content::Working(working) => self.handle_working(&node, &working),
+            Content::GivenUp { request } => self.handle_given_up((&node, packet.epoch), request),
         }
     }
 
@@ -86,6 +91,7 @@ impl Node {
         let arrival = peer
             .streams
             .arrive(stream.kind, stream.name, stream.place, counts);
+        peer.received += messages - arrival.known;
         if arrival.lost > 0 {
             peer.lost = peer.lost.saturating_add(arrival.lost);
             self.counters.backplane_lost.add_shared(arrival.lost);

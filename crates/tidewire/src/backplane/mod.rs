@@ -14,7 +14,8 @@
 //!
 //! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or [`Turn::wake_at`]; give
 //! packets to [`Node::handle_packet`] and events to [`Node::handle_connected`], [`Node::handle_disconnected`],
-//! [`Node::handle_packet_limit`] and [`Node::handle_refusal`]; then call [`Node::turn`], which hands out packets and subscriptions through [`Wire`].
+//! [`Node::handle_packet_limit`] and [`Node::handle_refusal`], and a request that no node takes to [`Node::handle_unserved`]; then
+//! call [`Node::turn`], which hands out packets and subscriptions through [`Wire`].
 //!
 //! These are the duties of an engine, which the suite `tidewire_testkit::backplane` checks:
 //!
@@ -25,9 +26,12 @@
 //!    the other nodes find that they are missing.
 //! 4. Subscriptions outlive a lost connection; the implementation makes them again before it calls `handle_connected`.
 //! 5. Memory is bounded: packets that arrive faster than the node handles them are dropped.
+//! 6. A packet of [`Wire::ask`] reaches one of the other nodes that have subscribed to the service, or none. If there is none, the
+//!    asking node is told, unless the engine cannot know.
 //!
 //! Clocks need not agree: no packet has a time, and a node compares only times of its own.
 
+mod directed;
 mod incoming;
 mod node;
 mod outgoing;
@@ -42,6 +46,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
+pub(crate) use directed::request_number;
 pub use node::Node;
 pub(crate) use node::NodeParts;
 
@@ -76,12 +81,18 @@ pub enum Subject<'a> {
     Topic(&'a str),
     /// The topics that a pattern matches. Nodes only subscribe to it.
     Pattern(&'a str),
+    /// The requests to a service. Nodes only subscribe to it; [`Wire::ask`] sends.
+    Service(&'a str),
 }
 
 /// The way of a node to its engine. See the [module](self) for the contract. [`NodeSettings`] has an example of its node.
 pub trait Wire {
     /// Sends a packet. Returns false if it cannot go out now; it is then lost.
     fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool;
+
+    /// Sends a request to one of the other nodes that have subscribed to the service. Returns false if it cannot go out now. If no
+    /// node has subscribed, the carrier calls [`Node::handle_unserved`] with the number of the request.
+    fn ask(&mut self, service: &str, request: u64, packet: &[u8]) -> bool;
 
     /// Begins to receive the packets to a subject.
     fn subscribe(&mut self, subject: Subject<'_>);
@@ -132,6 +143,10 @@ pub struct NodeSettings {
     pub claim: Duration,
     /// The fate of messages while the node is cut off. Default: messages stay local.
     pub when_cut_off: WhenCutOff,
+    /// The names of the methods that other nodes may call here. A request of another node to one of them comes to the
+    /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes that have the
+    /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::Upstream::nodes). Default: none.
+    pub services: Vec<String>,
 }
 
 impl NodeSettings {
@@ -147,6 +162,7 @@ impl NodeSettings {
             silence_max: Duration::from_secs(5),
             claim: Duration::from_millis(300),
             when_cut_off: WhenCutOff::default(),
+            services: Vec::new(),
         })
     }
 }
@@ -250,6 +266,8 @@ pub struct PeerFigures {
     pub lag: Option<Duration>,
     /// Messages of that node that are missing.
     pub lost: u64,
+    /// Messages of that node that came.
+    pub received: u64,
 }
 
 /// The smallest limit of packets with which a node starts.

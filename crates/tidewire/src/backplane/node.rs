@@ -19,6 +19,7 @@ use tidewire_proto::backplane::{
     encode_alive,
 };
 
+use super::directed::Requests;
 use super::peers::Peers;
 use super::presence::LocalRoom;
 use super::to_lanes::ToLanes;
@@ -50,6 +51,7 @@ pub struct Node {
     pub(super) sent: SentStreams,
     /// Authors that are not listed and were noted since they were forgotten last.
     pub(super) authors: usize,
+    pub(super) requests: Requests,
     pub(super) life: Life,
 }
 
@@ -100,7 +102,7 @@ impl Node {
     pub(crate) fn new(parts: NodeParts) -> Self {
         Self {
             id: parts.settings.id.as_str().into(),
-            epoch: fastrand::u64(1..),
+            epoch: parts.link.epoch,
             settings: parts.settings,
             packet_bytes_max: parts.packet_bytes_max,
             link: parts.link,
@@ -115,6 +117,7 @@ impl Node {
             patterns: HashSet::new(),
             sent: SentStreams::default(),
             authors: 0,
+            requests: Requests::default(),
             life: Life {
                 started: Some(parts.started),
                 claimed_at: None,
@@ -220,7 +223,14 @@ impl Node {
             self.send_batch(&batch, wire);
         }
         self.close_rooms(&work.rooms, wire);
-        self.claim(now);
+        for directed in work.directed {
+            self.send_directed(directed, wire);
+        }
+        self.refuse_requests(wire);
+        if work.withdraw {
+            self.withdraw_services(wire);
+        }
+        self.claim(now, wire);
         self.beat(now, wire);
         let has_more = self.tell(wire);
         self.send_due(wire);
@@ -250,9 +260,10 @@ impl Node {
     }
 
     /// Becomes a member of the cluster, if nobody has objected to the id.
-    fn claim(&mut self, now: Instant) {
+    fn claim(&mut self, now: Instant, wire: &mut dyn Wire) {
         if self.life.claimed_at.is_some_and(|at| at <= now) {
             self.life.claimed_at = None;
+            self.offer_services(wire);
             // The others hear of the node now.
             self.life.beat_at = Some(now);
             if let Some(started) = self.life.started.take() {
@@ -285,7 +296,7 @@ impl Node {
         self.life.beat += 1;
         for dead in self.peers.bury(self.settings.silence_max, now) {
             tracing::warn!(node = &*dead, "a node is silent; its members leave");
-            self.forget_members_of(&dead);
+            self.forget(&dead);
         }
         self.notice_partition(now);
         if self.is_claiming() {
@@ -300,6 +311,7 @@ impl Node {
             self.life.due.push((Some(peer), ALIVE_ECHO, beat));
         }
         self.mark(wire);
+        self.tell_requests(now, wire);
         let counts = std::mem::take(&mut self.life.due_counts);
         self.life.due_rooms.extend(counts);
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,7 +366,7 @@ impl Node {
     pub(super) fn handle_alive(&mut self, node: &Arc<str>, flags: u8, beat: u64, now: Instant) {
         if flags & ALIVE_LEAVES != 0 {
             tracing::info!(node = &**node, "a node has ended");
-            self.forget_members_of(node);
+            self.forget(node);
             return self.peers.end(node, now);
         }
         if flags & ALIVE_ASKS != 0 {
@@ -370,6 +382,12 @@ impl Node {
         {
             self.peers.note_lag(node, now.saturating_duration_since(at));
         }
+    }
+
+    /// Ends what concerns a node that has died.
+    pub(super) fn forget(&mut self, node: &Arc<str>) {
+        self.forget_members_of(node);
+        self.forget_requests_of(node);
     }
 
     /// Handles a packet of another run with this node's id.

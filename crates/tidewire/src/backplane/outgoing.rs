@@ -134,11 +134,11 @@ impl Node {
         self.publish(subject(kind, name), &packet, wire)
     }
 
-    fn publish(&self, to: Subject<'_>, packet: &[u8], wire: &mut dyn Wire) -> bool {
+    pub(super) fn publish(&self, to: Subject<'_>, packet: &[u8], wire: &mut dyn Wire) -> bool {
         !self.is_cut_off() && wire.publish(to, packet)
     }
 
-    fn count(&self, messages: u64, is_sent: bool) {
+    pub(super) fn count(&self, messages: u64, is_sent: bool) {
         match is_sent {
             true => self.counters.backplane_sent.add_shared(messages),
             false => self.counters.backplane_unsent.add_shared(messages),

@@ -28,6 +28,7 @@ pub(super) struct Peer {
     former: Vec<u64>,
     /// When it said that it ends.
     left_at: Option<Instant>,
+    pub(super) received: u64,
 }
 
 /// The news of a packet about its sender.
@@ -125,6 +126,7 @@ impl Peers {
             id: id.to_string(),
             lag: peer.lag,
             lost: peer.lost,
+            received: peer.received,
         });
         let mut figures: Vec<PeerFigures> = figures.collect();
         figures.sort_by(|one, other| one.id.cmp(&other.id));
@@ -141,6 +143,7 @@ impl Peer {
             streams: ReceivedStreams::default(),
             lag: None,
             lost: 0,
+            received: 0,
             former: Vec::new(),
             left_at: None,
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 
-use crate::mailbox::{BatchEntry, LaneMessage, Lanes};
+use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox};
 
 /// Batches for the lanes. See the module.
 #[derive(Debug)]
@@ -29,6 +29,11 @@ impl ToLanes {
         let mut batches = Vec::new();
         batches.resize_with(lanes.all().len(), Waiting::default);
         Self { lanes, batches }
+    }
+
+    /// The mailboxes of all lanes.
+    pub(super) fn lanes(&self) -> &[Arc<Mailbox>] {
+        self.lanes.all()
     }
 
     /// Adds a message of a room or topic for the lanes whose bits are set. Returns for how many lanes it was dropped.

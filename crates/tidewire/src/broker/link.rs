@@ -5,8 +5,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::Directed;
+
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
+    /// The id of the node.
+    pub(crate) node: Box<str>,
+    /// The run of the node.
+    pub(crate) epoch: u64,
+    /// The longest payload that a packet carries.
+    pub(crate) payload_bytes_max: usize,
     waiting: Mutex<Waiting>,
     /// Whether the node has ended and takes nothing any more.
     is_closed: AtomicBool,
@@ -17,6 +25,7 @@ pub(crate) struct BackplaneLink {
 struct Waiting {
     work: Work,
     batch_bytes: usize,
+    directed_bytes: usize,
 }
 
 /// Work that waits for the node.
@@ -28,13 +37,20 @@ pub(crate) struct Work {
     pub(crate) rooms: HashSet<Box<str>>,
     /// Patterns that got their first subscriber or lost their last one.
     pub(crate) patterns: HashSet<Box<str>>,
+    /// Messages, requests and answers for one node each.
+    pub(crate) directed: VecDeque<Directed>,
+    /// The server drains, and takes no more requests of other nodes.
+    pub(crate) withdraw: bool,
     /// The server has ended. Nothing comes after this.
     pub(crate) stop: bool,
 }
 
 impl BackplaneLink {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(node: &str, epoch: u64, payload_bytes_max: usize) -> Self {
         Self {
+            node: node.into(),
+            epoch,
+            payload_bytes_max,
             waiting: Mutex::default(),
             is_closed: AtomicBool::new(false),
             waker: OnceLock::new(),
@@ -80,6 +96,29 @@ impl BackplaneLink {
         }
     }
 
+    /// Posts work for one other node. Gives it back if too much waits, or if the node has ended.
+    pub(crate) fn direct(&self, directed: Directed) -> Result<(), Directed> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(directed);
+        }
+        let bytes = directed.charged_bytes();
+        let mut waiting = self.lock();
+        if bytes > 0 && waiting.directed_bytes > DIRECTED_BYTES_MAX {
+            return Err(directed);
+        }
+        waiting.directed_bytes += bytes;
+        waiting.work.directed.push_back(directed);
+        drop(waiting);
+        self.wake();
+        Ok(())
+    }
+
+    /// Tells the node that the server drains.
+    pub(crate) fn withdraw(&self) {
+        self.lock().work.withdraw = true;
+        self.wake();
+    }
+
     /// Tells the node that the server has ended.
     pub(crate) fn stop(&self) {
         self.lock().work.stop = true;
@@ -90,6 +129,7 @@ impl BackplaneLink {
     pub(crate) fn take(&self) -> Work {
         let mut waiting = self.lock();
         waiting.batch_bytes = 0;
+        waiting.directed_bytes = 0;
         std::mem::take(&mut waiting.work)
     }
 
@@ -122,13 +162,16 @@ impl fmt::Debug for BackplaneLink {
 /// Bytes of batches that wait for the node. 4 MiB are the work of many turns.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of messages and requests for one node each that wait for the node.
+const DIRECTED_BYTES_MAX: usize = 4 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_link_is_bounded_and_gives_back_what_does_not_fit() {
-        let link = BackplaneLink::new();
+        let link = BackplaneLink::new("one", 1, 100);
         assert!(link.post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
         assert_eq!(link.post(vec![1]), Err(vec![1]));
         link.note_room("lobby");
@@ -144,5 +187,23 @@ mod tests {
             "a node that ended keeps no lane waiting"
         );
         assert!(link.take().batches.is_empty());
+    }
+
+    #[test]
+    fn requests_are_bounded_and_answers_have_their_places() {
+        let link = BackplaneLink::new("one", 1, 100);
+        let ask = |request| Directed::Ask {
+            request,
+            timeout_ms: 1,
+            service: "s".into(),
+            payload: vec![0; 1 << 20],
+        };
+        let accepted = (0..100).take_while(|it| link.direct(ask(*it)).is_ok());
+        assert_eq!(accepted.count(), 4);
+        assert!(link.direct(Directed::GiveUp { request: 0 }).is_ok());
+        assert_eq!(link.take().directed.len(), 5);
+        assert!(link.direct(ask(5)).is_ok());
+        link.close();
+        assert!(link.direct(ask(6)).is_err());
     }
 }

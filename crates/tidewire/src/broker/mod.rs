@@ -5,10 +5,14 @@
 //! no link, and the lanes ask for none: a backplane is one bit of the mask of lanes with members, so a room without it pays
 //! nothing.
 
+mod directed;
 mod item;
 mod link;
 
 pub use tidewire_proto::message::Position;
 
+pub(crate) use directed::{
+    Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
+};
 pub(crate) use item::{Addressee, Item};
 pub(crate) use link::BackplaneLink;

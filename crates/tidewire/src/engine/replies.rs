@@ -3,6 +3,8 @@
 use tidewire_io::append::FramePattern;
 use tidewire_proto::message::Kind;
 
+use crate::broker::RemoteTicket;
+
 /// The state of replies; see the module.
 #[derive(Debug)]
 pub(crate) struct Replies {
@@ -11,6 +13,8 @@ pub(crate) struct Replies {
     pub(crate) last_reply: LastReply,
     /// The length, kind and channel of the last frame for the service that the codec decoded.
     pub(crate) last_header: u64,
+    /// The duty to answer the request of another node, while a handler has it.
+    pub(crate) remote: Option<RemoteTicket>,
 }
 
 impl Default for Replies {
@@ -19,6 +23,7 @@ impl Default for Replies {
             method_name: String::new(),
             last_reply: LastReply::NONE,
             last_header: 0,
+            remote: None,
         }
     }
 }

@@ -8,7 +8,9 @@
 use super::Lane;
 use crate::engine::Core;
 use crate::mailbox::LaneMessage;
-use crate::service::{Service, end_idle_upstreams, handle_upstream_token, run_answers};
+use crate::service::{
+    Service, end_idle_upstreams, handle_node_answer, handle_upstream_token, run_answers,
+};
 use crate::session::Session;
 use crate::transport::Arrival;
 
@@ -77,10 +79,18 @@ impl<S: Service> Lane<S> {
                 handle_upstream_token(&mut self.core, number, token);
                 run_answers(&mut self.core);
             }
+            LaneMessage::RemoteCall(call) => self.serve_remote(*call),
+            LaneMessage::NodeAnswer(answer) => {
+                handle_node_answer(&mut self.core, *answer);
+                run_answers(&mut self.core);
+            }
             LaneMessage::Inspect(inspection) => self.core.inspect(*inspection),
             LaneMessage::Reauthenticate => self.core.reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
             LaneMessage::Drain { deadline_ns } => {
+                if let Some(link) = self.core.exchange.lanes.link() {
+                    link.withdraw();
+                }
                 self.read_what_came();
                 self.core.drain(deadline_ns);
                 end_idle_upstreams(&mut self.core);

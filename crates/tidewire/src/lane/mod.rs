@@ -22,6 +22,7 @@ mod metered;
 mod partial;
 mod predict;
 mod read;
+mod remote;
 mod secure;
 #[cfg(test)]
 mod service_timers;

@@ -60,6 +60,11 @@ impl Lanes {
         }
     }
 
+    /// The way to the node, if the server has a backplane.
+    pub(crate) fn link(&self) -> Option<&Arc<BackplaneLink>> {
+        self.backplane.as_ref()
+    }
+
     /// Makes the lanes known. Only the first call has an effect.
     pub(crate) fn set(&self, mailboxes: Vec<Arc<Mailbox>>) {
         // The cell is new, so this cannot find it set.

@@ -6,6 +6,7 @@ use tidewire_proto::connection::Farewell;
 
 use super::Inspection;
 use crate::auth::{Attempt, AuthOutcome, Token};
+use crate::broker::{NodeAnswer, RemoteCall};
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
@@ -55,6 +56,10 @@ pub(crate) enum LaneMessage {
     Authenticated(Box<LateOutcome>),
     /// The credentials for a connection to the upstream of this number, or why there are none.
     UpstreamToken(Box<(u64, Result<Token, String>)>),
+    /// A request of another node.
+    RemoteCall(Box<RemoteCall>),
+    /// The answer of another node to a request of this lane.
+    NodeAnswer(Box<NodeAnswer>),
     /// A question about the lane.
     Inspect(Box<Inspection>),
     /// The users have changed: ask about all sessions again.
@@ -72,7 +77,7 @@ impl LaneMessage {
     /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
     /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
     /// and one late answer about its peer. An upstream has one question for credentials at a time, and a lane one
-    /// question about itself.
+    /// question about itself. The node bounds the requests that it has taken, and a lane those that it has sent.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
             Self::Answer(_)
@@ -82,6 +87,8 @@ impl LaneMessage {
             | Self::Broadcast(_)
             | Self::Authenticated(_)
             | Self::UpstreamToken(_)
+            | Self::RemoteCall(_)
+            | Self::NodeAnswer(_)
             | Self::Inspect(_) => true,
             Self::Batch(_)
             | Self::Adopt(_)
@@ -107,6 +114,8 @@ impl LaneMessage {
         match self {
             Self::Send { frame, .. } | Self::Batch(frame) => frame.capacity(),
             Self::Answer(answer) => answer.held_bytes(),
+            Self::RemoteCall(call) => call.payload.capacity(),
+            Self::NodeAnswer(answer) => answer.outcome.as_ref().map_or(0, Vec::capacity),
             _ => 0,
         }
     }
@@ -117,7 +126,8 @@ impl LaneMessage {
             Self::Answer(_) => counters.deferred_undelivered.add_shared(1),
             Self::Send { .. } => counters.sends_undelivered.add_shared(1),
             Self::Batch(batch) => super::batch::count_undelivered(batch, counters),
-            // Not counted: a closed session has ended, a broadcast reports itself, and the others concern no session.
+            // Not counted: a closed session has ended, a broadcast reports itself, a request of another node is answered when it
+            // is dropped, and the others concern no session.
             Self::Close { .. }
             | Self::Reading { .. }
             | Self::Broadcast(_)
@@ -127,6 +137,8 @@ impl LaneMessage {
             | Self::Placed { .. }
             | Self::Authenticated(_)
             | Self::UpstreamToken(_)
+            | Self::RemoteCall(_)
+            | Self::NodeAnswer(_)
             | Self::Inspect(_)
             | Self::Reauthenticate
             | Self::Drain { .. }

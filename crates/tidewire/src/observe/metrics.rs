@@ -370,6 +370,27 @@ counters! {
     backplane_reconnects,
     /// Packets of another node with the id of this one.
     backplane_duplicates,
+    /// Requests to services of other nodes. Each is counted as answered, unserved, orphaned, unasked, timed out or abandoned, or
+    /// waits for its answer.
+    backplane_asked,
+    /// Of these, requests that another node has answered, with a reply or a refusal.
+    backplane_answered,
+    /// Of these, requests to a service that no other node has.
+    backplane_unserved,
+    /// Of these, requests whose node died while it worked on them.
+    backplane_orphaned,
+    /// Of these, requests that could not be sent, because the node was cut off.
+    backplane_unasked,
+    /// Of these, requests without an answer at their deadline.
+    backplane_timed_out,
+    /// Of these, requests whose caller has gone or cancelled.
+    backplane_abandoned,
+    /// Requests of other nodes that came.
+    backplane_taken,
+    /// Of these, requests whose answer went out.
+    backplane_served,
+    /// Of these, requests that were over before the answer, or whose answer could not be sent.
+    backplane_unserving,
     /// Messages that were sent from the history of a room or topic, to those who joined or came back.
     history_replayed,
 }

@@ -47,16 +47,18 @@ impl Joining {
         if bytes < PACKET_BYTES_MIN {
             return Err(BackplaneError::PacketLimit { bytes });
         }
+        let payload_bytes_max = bytes - PACKET_OVERHEAD_BYTES_MAX;
+        let link = BackplaneLink::new(&settings.id, fastrand::u64(1..), payload_bytes_max);
         Ok(Self {
             carrier,
             settings,
-            link: Arc::new(BackplaneLink::new()),
+            link: Arc::new(link),
         })
     }
 
     /// The longest message that fits a packet, in bytes.
     pub(super) fn payload_bytes_max(&self) -> usize {
-        self.carrier.packet_bytes_max() - PACKET_OVERHEAD_BYTES_MAX
+        self.link.payload_bytes_max
     }
 
     /// Starts the thread of the node, and waits until the node is a member of its cluster.

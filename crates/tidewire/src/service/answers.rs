@@ -9,8 +9,11 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Kind;
 
 use super::{Context, Current, Deferred, HandlerError, Ticket};
+use crate::broker::RemoteTicket;
 use crate::engine::Origin;
-use crate::session::{CloseReason, NOWHERE, QueuedReply, SendError, Unanswered, encode_within};
+use crate::session::{
+    CloseReason, NOWHERE, QueuedReply, SendError, SessionId, Unanswered, encode_within,
+};
 
 impl Context<'_> {
     /// Defers the answer to the message being handled. The returned token may go to another thread and answer later.
@@ -18,6 +21,11 @@ impl Context<'_> {
     ///
     /// A session with `deferred_per_session_max` unanswered requests is not read until one of them is answered.
     pub fn defer(&mut self) -> Deferred {
+        if let Some(ticket) = self.take_remote() {
+            self.core.counters.deferred.add(1);
+            self.current.deferred = true;
+            return Deferred::of_node(ticket);
+        }
         let mut token = self
             .core
             .sessions
@@ -69,6 +77,9 @@ impl Context<'_> {
     #[cold]
     #[inline(never)]
     pub(crate) fn reply_apart(&mut self, payload: &[u8]) -> Result<(), SendError> {
+        if let Some(ticket) = self.take_remote() {
+            return Ok(ticket.reply(payload)?);
+        }
         let name = std::mem::take(&mut self.core.replies.method_name);
         let called = if self.current.named { &name[..] } else { "" };
         let message = self.current.answer(called, payload);
@@ -95,6 +106,9 @@ impl Context<'_> {
         self.core.counters.refused.add(1);
         if let Some(cause) = error.cause() {
             self.note_failure(cause);
+        }
+        if let Some(ticket) = self.take_remote() {
+            return ticket.refuse(error.code(), error.text());
         }
         let has_ids = self.codec().has_ids();
         // A token answers by itself, even when it is dropped.
@@ -123,6 +137,15 @@ impl Context<'_> {
                 // wrong requests.
                 self.end_in_order();
             }
+        }
+    }
+
+    /// Takes the duty to answer the request of another node, if this call handles one.
+    #[inline]
+    fn take_remote(&mut self) -> Option<RemoteTicket> {
+        match self.id == SessionId::NONE {
+            true => self.core.replies.remote.take(),
+            false => None,
         }
     }
 

@@ -22,6 +22,7 @@ use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
+use crate::broker::RemoteTicket;
 use crate::engine::Shared;
 use crate::mailbox::LaneMessage;
 use crate::service::Current;
@@ -48,7 +49,16 @@ use crate::session::{SendError, encode_within};
 #[derive(Debug)]
 #[must_use = "dropping it answers the request with an error"]
 pub struct Deferred {
-    ticket: Option<Ticket>,
+    duty: Option<Duty>,
+}
+
+/// The request that a token answers.
+#[derive(Debug)]
+enum Duty {
+    /// That of a session of this server.
+    Session(Ticket),
+    /// That of another node.
+    Node(RemoteTicket),
 }
 
 #[derive(Debug)]
@@ -67,25 +77,34 @@ pub(crate) struct Ticket {
 impl Deferred {
     pub(crate) fn new(ticket: Ticket) -> Self {
         Self {
-            ticket: Some(ticket),
+            duty: Some(Duty::Session(ticket)),
         }
     }
 
-    /// Returns the session that waits for the answer.
+    pub(crate) fn of_node(ticket: RemoteTicket) -> Self {
+        Self {
+            duty: Some(Duty::Node(ticket)),
+        }
+    }
+
+    /// Returns the session that waits for the answer. It is [`SessionId::NONE`] for a request of another node.
     #[must_use]
     pub fn session(&self) -> SessionId {
-        self.ticket
-            .as_ref()
-            .map_or(SessionId::NONE, |ticket| ticket.session)
+        match &self.duty {
+            Some(Duty::Session(ticket)) => ticket.session,
+            _ => SessionId::NONE,
+        }
     }
 
     /// Whether the answer is no longer needed: the caller cancelled the request, or its session ended. The check is
     /// cheap enough for the middle of a long calculation. An answer to a cancelled request is dropped and counted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.ticket
-            .as_ref()
-            .is_none_or(|ticket| ticket.token.is_cancelled())
+        match &self.duty {
+            Some(Duty::Session(ticket)) => ticket.token.is_cancelled(),
+            Some(Duty::Node(ticket)) => ticket.is_cancelled(),
+            None => true,
+        }
     }
 
     /// Answers the request, as [`Context::reply`](crate::Context::reply) does. `Ok` means that the answer is in the
@@ -95,25 +114,30 @@ impl Deferred {
     /// # Errors
     /// [`SendError::Encode`] if the payload does not fit a frame of the codec. The caller gets an error instead.
     pub fn reply(mut self, payload: &[u8]) -> Result<(), SendError> {
-        match self.ticket.take() {
-            Some(ticket) => ticket.reply(payload),
+        match self.duty.take() {
+            Some(Duty::Session(ticket)) => ticket.reply(payload),
+            Some(Duty::Node(ticket)) => Ok(ticket.reply(payload)?),
             None => Ok(()),
         }
     }
 
     /// Answers the request with an error: a code for programs, a text for people.
     pub fn refuse(mut self, code: ErrorCode, text: &str) {
-        if let Some(ticket) = self.ticket.take() {
-            ticket.refuse(code, text);
+        self.end(code, text);
+    }
+
+    fn end(&mut self, code: ErrorCode, text: &str) {
+        match self.duty.take() {
+            Some(Duty::Session(ticket)) => ticket.refuse(code, text),
+            Some(Duty::Node(ticket)) => ticket.refuse(code, text),
+            None => {}
         }
     }
 }
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            ticket.refuse(ErrorCode::Internal, DROPPED);
-        }
+        self.end(ErrorCode::Internal, DROPPED);
     }
 }
 

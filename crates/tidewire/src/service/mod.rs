@@ -21,6 +21,7 @@ mod reply;
 mod room_actions;
 mod router;
 mod sender;
+mod session_address;
 mod sessions;
 mod state;
 mod timers;
@@ -46,11 +47,12 @@ pub use permission::ActionKind;
 pub use pubsub::PubSub;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
+pub use session_address::{SessionAddress, SessionAddressError};
 pub use sessions::{NotOpen, SessionHandle, Sessions};
 pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};
 pub(crate) use upstream::{
-    UpstreamSessions, end_idle_upstreams, forget_asker, handle_upstream_end, handle_upstream_timer,
-    handle_upstream_token, run_answers,
+    UpstreamSessions, end_idle_upstreams, forget_asker, handle_node_answer, handle_upstream_end,
+    handle_upstream_timer, handle_upstream_token, run_answers,
 };
 
 use crate::session::CloseReason;

@@ -64,7 +64,7 @@ use crate::transport::TransportKind;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// One session, for any thread. Clones refer to the same session. A handle does not keep the session open.

@@ -78,6 +78,10 @@ impl Context<'_> {
             let text = "only requests are forwarded";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         }
+        if upstream.0.address.is_none() && self.core.replies.remote.is_some() {
+            // Nodes that pass each other what none of them has would never end.
+            return Err(UpstreamError::NoNode.into());
+        }
         let call = Message::new(Kind::Request, message.channel, message.payload);
         let call = call.with_name(message.name);
         let (asker, deferred) = (self.id, self.defer());

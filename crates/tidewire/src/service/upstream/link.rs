@@ -97,7 +97,8 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(upstream: &Upstream, codec: &AnyCodec) -> Self {
-        let websocket = WebSocketConnector::new(&upstream.0.address, codec);
+        let address = upstream.0.address.as_ref();
+        let websocket = address.and_then(|address| WebSocketConnector::new(address, codec));
         let tls = upstream.0.terms.tls.as_ref();
         Self {
             tls: tls.map(|tls| tls.with_protocol(protocol(websocket.is_some(), codec))),
@@ -356,12 +357,12 @@ impl Link {
         self.attempts = self.attempts.saturating_add(1);
         let endpoints = self.upstream.0.endpoints.len() as u32;
         if !self.attempts.is_multiple_of(endpoints) {
-            tracing::debug!(upstream = %self.upstream.0.address, %cause, "cannot connect");
+            tracing::debug!(upstream = %self.upstream.0, %cause, "cannot connect");
             return true;
         }
         if let Some(unlogged) = self.log.may_log(core.sessions.reactor.now_ns) {
             tracing::warn!(
-                upstream = %self.upstream.0.address,
+                upstream = %self.upstream.0,
                 %cause,
                 unlogged,
                 "an upstream cannot be reached; further failures are not logged for 10 s"

@@ -22,6 +22,7 @@
 
 mod ask;
 mod link;
+mod nodes;
 mod table;
 
 use std::fmt;
@@ -35,8 +36,8 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::text::escaped;
 
 pub(crate) use table::{
-    UpstreamSessions, end_idle_upstreams, forget_asker, handle_upstream_end, handle_upstream_timer,
-    handle_upstream_token, run_answers,
+    UpstreamSessions, end_idle_upstreams, forget_asker, handle_node_answer, handle_upstream_end,
+    handle_upstream_timer, handle_upstream_token, run_answers,
 };
 
 use crate::address::{Address, AddressError, Endpoint};
@@ -105,7 +106,8 @@ pub struct Upstream(Arc<Target>);
 struct Target {
     /// The identity of the upstream; two upstreams may have the same address.
     number: u64,
-    address: Address,
+    /// `None` for the other nodes of the cluster.
+    address: Option<Address>,
     endpoints: Vec<Endpoint>,
     terms: Terms,
 }
@@ -134,7 +136,7 @@ pub enum UpstreamAddressError {
 
 /// The reason why an upstream did not answer a request. As a [`HandlerError`](crate::HandlerError) it has the
 /// upstream's own code and text if the upstream refused; otherwise [`ErrorCode::LimitReached`],
-/// [`ErrorCode::Draining`] or [`ErrorCode::Internal`], and a text.
+/// [`ErrorCode::Draining`], [`ErrorCode::NotFound`] or [`ErrorCode::Internal`], and a text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
@@ -165,6 +167,16 @@ pub enum UpstreamError {
     /// This server is shutting down. Nothing was sent.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// No other node of the cluster has this method, or the server has no backplane. Nobody got the request. See
+    /// [`Upstream::nodes`].
+    #[error("no node has this method")]
+    NoNode,
+    /// The node that worked on the request has died. The request may have had its effect.
+    #[error("the node that worked on the request is gone")]
+    NodeGone,
+    /// This node is cut off from the others. Nothing was sent.
+    #[error("this server is cut off from the other nodes; try again later")]
+    CutOff,
 }
 
 impl Upstream {
@@ -178,23 +190,61 @@ impl Upstream {
         if address.is_udp() {
             return Err(UpstreamAddressError::Datagrams);
         }
-        let terms = Terms {
-            timeout: TIMEOUT,
-            in_flight_max: IN_FLIGHT_MAX,
-            pause_max: PAUSE_MAX,
-            tls: connector(&address, &ClientTls::new()).unwrap_or_else(|error| {
+        let terms = Terms::new(
+            connector(&address, &ClientTls::new()).unwrap_or_else(|error| {
                 // A CA file may follow.
                 tracing::debug!(%error, "no authorities of the system for an upstream");
                 None
             }),
-            credentials: None,
-        };
+        );
         Ok(Self(Arc::new(Target {
             number: next_number(),
             endpoints: address.resolve_all()?,
-            address,
+            address: Some(address),
             terms,
         })))
+    }
+
+    /// Creates an upstream that stands for the other nodes of this server's cluster. A request goes to one of the nodes that have its
+    /// method among their [services](crate::backplane::NodeSettings::services), and its answer comes from there. It ends in an error
+    /// if no node has the method, if the node that works on it dies, and at its [timeout](Upstream::timeout) in any case. No request
+    /// is repeated, and a request of another node is not passed on to a third one.
+    ///
+    /// ```
+    /// use tidewire::backplane::NodeSettings;
+    /// use tidewire::{Client, Router, Server, Upstream};
+    /// # let engine = tidewire_testkit::backplane::InprocEngine::default();
+    /// # use tidewire_testkit::backplane::Engine;
+    ///
+    /// let mut worker = NodeSettings::new("worker-1")?;
+    /// worker.services = vec!["upper".into()];
+    /// let worker = Server::builder().backplane(engine.backplane(), worker).start(|_| {
+    ///     Router::new().on("upper", |cx, message| cx.reply(&message.payload.to_ascii_uppercase()))
+    /// })?;
+    ///
+    /// let nodes = Upstream::nodes();
+    /// let front = Server::builder()
+    ///     .listen("tcp://127.0.0.1:0")?
+    ///     .backplane(engine.backplane(), NodeSettings::new("front-1")?)
+    ///     .start(|_| {
+    ///         let nodes = nodes.clone();
+    ///         Router::new().otherwise(move |cx, message| cx.forward(&nodes, &message))
+    ///     })?;
+    ///
+    /// let client = Client::connect(&front.to_string()).wait()?;
+    /// assert_eq!(client.request(b"hello").method("upper").wait()?.payload(), b"HELLO");
+    /// assert!(client.request(b"hello").method("lower").wait().is_err());
+    /// # drop(worker);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn nodes() -> Self {
+        Self(Arc::new(Target {
+            number: next_number(),
+            endpoints: Vec::new(),
+            address: None,
+            terms: Terms::new(None),
+        }))
     }
 
     /// Sets the longest time of a request, including the wait for the connection. Default 5 s, with a precision of
@@ -239,7 +289,9 @@ impl Upstream {
         reason = "settings are passed as to a client"
     )]
     pub fn tls(self, settings: ClientTls) -> Result<Self, TlsError> {
-        let connector = connector(&self.0.address, &settings)?;
+        let address = self.0.address.as_ref();
+        let connector = address.map(|address| connector(address, &settings));
+        let connector = connector.transpose()?.flatten();
         Ok(self.with(|terms| terms.tls = connector))
     }
 
@@ -262,6 +314,27 @@ impl Upstream {
     }
 }
 
+impl Terms {
+    fn new(tls: Option<Connector>) -> Self {
+        Self {
+            timeout: TIMEOUT,
+            in_flight_max: IN_FLIGHT_MAX,
+            pause_max: PAUSE_MAX,
+            tls,
+            credentials: None,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Some(address) => address.fmt(formatter),
+            None => formatter.write_str("other nodes"),
+        }
+    }
+}
+
 impl Clone for Target {
     /// Creates another upstream at the same address.
     fn clone(&self) -> Self {
@@ -279,7 +352,7 @@ impl fmt::Debug for Upstream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Upstream")
-            .field("address", &self.0.address.to_string())
+            .field("address", &self.0.to_string())
             .field("timeout", &self.0.terms.timeout)
             .field("in_flight_max", &self.0.terms.in_flight_max)
             .finish_non_exhaustive()
@@ -293,6 +366,7 @@ impl UpstreamError {
             Self::Refused { code, text } => tell(*code, text),
             Self::TooMany => tell(ErrorCode::LimitReached, &self.to_string()),
             Self::ShuttingDown => tell(ErrorCode::Draining, &self.to_string()),
+            Self::NoNode => tell(ErrorCode::NotFound, &self.to_string()),
             _ => tell(ErrorCode::Internal, &self.to_string()),
         }
     }

@@ -5,8 +5,10 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
 use super::link::{Asked, Callback, Link, Then};
+use super::nodes::{NodesLink, outcome};
 use super::{Upstream, UpstreamError};
 use crate::auth::Token;
+use crate::broker::NodeAnswer;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
@@ -17,6 +19,10 @@ use crate::session::{CloseReason, SessionId};
 struct Upstreams {
     /// The connections. There are few, so a search is a few comparisons of numbers.
     links: Vec<Link>,
+    /// The requests to other nodes.
+    nodes: Vec<NodesLink>,
+    /// Requests to other nodes so far.
+    asked_nodes: u64,
     answers: Vec<Answer>,
 }
 
@@ -49,7 +55,10 @@ pub(super) fn submit(
         deadline_ns: core.sessions.reactor.now_ns.saturating_add(timeout_ns),
         then,
     };
-    let result = upstreams.link(core, upstream).submit(core, call, asked);
+    let result = match upstream.0.address {
+        Some(_) => upstreams.link(core, upstream).submit(core, call, asked),
+        None => upstreams.ask_nodes(core, upstream, call, asked),
+    };
     core.upstreams.put(upstreams);
     let counter = match result {
         Ok(()) => &core.counters.upstream_requests,
@@ -79,6 +88,23 @@ impl Upstreams {
         &mut self.links[index]
     }
 
+    fn ask_nodes(
+        &mut self,
+        core: &mut Core,
+        upstream: &Upstream,
+        call: &Message<'_>,
+        asked: Asked,
+    ) -> Result<(), (UpstreamError, Then)> {
+        let is_it = |link: &NodesLink| link.upstream.0.number == upstream.0.number;
+        let index = self.nodes.iter().position(is_it).unwrap_or_else(|| {
+            self.forget_unused(core);
+            self.nodes.push(NodesLink::new(upstream));
+            self.nodes.len() - 1
+        });
+        self.asked_nodes += 1;
+        self.nodes[index].submit(core, self.asked_nodes, call, asked)
+    }
+
     fn position(&self, is_it: impl Fn(&Link) -> bool) -> Option<usize> {
         self.links.iter().position(is_it)
     }
@@ -90,6 +116,13 @@ impl Upstreams {
 
     /// Removes upstreams that no service refers to any more, and ends their connections.
     fn forget_unused(&mut self, core: &mut Core) {
+        self.nodes.retain_mut(|link| {
+            let is_forgotten = link.is_forgotten();
+            if is_forgotten {
+                link.stop_timer(core);
+            }
+            !is_forgotten
+        });
         self.links.retain_mut(|link| {
             if !link.is_forgotten() {
                 return true;
@@ -237,12 +270,35 @@ pub(crate) fn handle_upstream_token(core: &mut Core, number: u64, token: Result<
     end_idle_upstreams(core);
 }
 
+/// Handles the answer of another node. It may come after its request was given up.
+pub(crate) fn handle_node_answer(core: &mut Core, answer: NodeAnswer) {
+    with(core, |upstreams, core| {
+        let mut links = upstreams.nodes.iter_mut();
+        if let Some(asked) = links.find_map(|link| link.take(answer.request)) {
+            let outcome = outcome(core, answer);
+            upstreams.answer(asked, outcome.as_deref().map_err(Clone::clone));
+        }
+    });
+}
+
 /// Fails the requests of an upstream whose deadlines have passed.
 pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
     with(core, |upstreams, core| {
+        let now_ns = core.sessions.reactor.now_ns;
+        let mut nodes = upstreams.nodes.iter_mut();
+        if let Some(link) = nodes.find(|link| link.upstream.0.number == number) {
+            let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
+            link.handle_timer(core);
+            let count = over.len() as u64;
+            core.counters.upstream_timed_out.add(count);
+            core.counters.backplane_timed_out.add(count);
+            for asked in over {
+                upstreams.answer(asked, Err(UpstreamError::TimedOut));
+            }
+            return;
+        }
         let found = upstreams.position(|link| link.upstream.0.number == number);
         let Some(index) = found else { return };
-        let now_ns = core.sessions.reactor.now_ns;
         let link = &mut upstreams.links[index];
         let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
         link.handle_timer(core);
@@ -264,6 +320,11 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
     }
     with(core, |upstreams, core| {
         let mut failed = Vec::new();
+        for link in &mut upstreams.nodes {
+            let count = link.give_up(core, |asked| asked.asker == id).len() as u64;
+            core.counters.upstream_cancelled.add(count);
+            core.counters.backplane_abandoned.add(count);
+        }
         for link in &mut upstreams.links {
             // The answers are dropped, because the session has ended.
             let over = link.give_up(core, |asked| asked.asker == id);

@@ -1,0 +1,38 @@
+//! Requests of other nodes. A handler sees them in a call without a session, and answers as always.
+
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::message::{Kind, Message};
+
+use super::Lane;
+use crate::broker::RemoteCall;
+use crate::service::{Current, Service, run_answers};
+
+impl<S: Service> Lane<S> {
+    /// Passes a request of another node to the service.
+    pub(super) fn serve_remote(&mut self, call: RemoteCall) {
+        let RemoteCall {
+            service,
+            payload,
+            ticket,
+        } = call;
+        if self.core.ending.server_ends {
+            return ticket.refuse(ErrorCode::Draining, "the node is ending");
+        }
+        if ticket.is_cancelled() {
+            return;
+        }
+        let message = Message::new(Kind::Request, 0, &payload).with_name(&service);
+        self.core.replies.remote = Some(ticket);
+        let mut cx = self.core.context_without_session();
+        cx.current = Current::of(&message);
+        // The name takes the reply to the way where it goes to the other node.
+        cx.remember_name(&service);
+        if let Err(error) = self.service.on_message(&mut cx, message) {
+            cx.refuse(error);
+        }
+        drop(cx);
+        // A handler that has neither replied nor deferred leaves the duty here. Dropping it answers.
+        drop(self.core.replies.remote.take());
+        run_answers(&mut self.core);
+    }
+}

@@ -1,0 +1,198 @@
+//! Sessions of other nodes: their addresses, and sending to them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+use tidewire_proto::backplane::{Directed as Packet, encode_directed, validate_node};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::Message;
+
+use super::{Context, Sessions};
+use crate::broker::Directed;
+use crate::session::{SendError, SessionId};
+
+/// A session of any node of a cluster: its node, the run of that node, and its id there. As text it can be kept in a database,
+/// and any node sends to it. It is never the address of another session, even after its node has started again.
+///
+/// ```
+/// use tidewire::backplane::NodeSettings;
+/// use tidewire::{Client, Context, Event, Kind, Message, Server, SessionAddress};
+/// # let engine = tidewire_testkit::backplane::InprocEngine::default();
+/// # use tidewire_testkit::backplane::Engine;
+///
+/// let node = |id: &str| {
+///     let settings = NodeSettings::new(id).expect("a valid id");
+///     Server::builder().listen("tcp://127.0.0.1:0")?.backplane(engine.backplane(), settings).start(|_| {
+///         |cx: &mut Context<'_>, _: Message<'_>| {
+///             let address = cx.address().expect("a node").to_string();
+///             cx.reply(address.as_bytes())
+///         }
+///     })
+/// };
+/// let (one, two) = (node("one")?, node("two")?);
+/// let client = Client::connect(&one.to_string()).wait()?;
+/// let reply = client.request(b"who am I?").wait()?;
+/// let address: SessionAddress = std::str::from_utf8(reply.payload())?.parse()?;
+/// assert_eq!(address.node(), "one");
+///
+/// # let peers = || two.node().expect("a node").read().peers;
+/// # tidewire_testkit::wait_until("they meet", || (!peers().is_empty()).then_some(()));
+/// two.sessions().send_to_address(&address, &Message::new(Kind::OneWay, 0, b"news"))?;
+/// let news = loop {
+///     if let Event::Message(message) = client.next_event().wait() { break message };
+/// };
+/// assert_eq!(news.payload, b"news");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionAddress {
+    node: Box<str>,
+    epoch: u64,
+    id: SessionId,
+}
+
+/// The text is no [`SessionAddress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "not the address of a session (it is written as NODE.RUN.SESSION, both numbers in hexadecimal digits)"
+)]
+pub struct SessionAddressError;
+
+impl SessionAddress {
+    /// The id of its node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Its id at its node.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.id
+    }
+}
+
+impl fmt::Display for SessionAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{:x}.{}", self.node, self.epoch, self.id)
+    }
+}
+
+impl FromStr for SessionAddress {
+    type Err = SessionAddressError;
+
+    fn from_str(text: &str) -> Result<Self, SessionAddressError> {
+        let mut parts = text.split('.');
+        let node = parts.next().filter(|node| validate_node(node).is_ok());
+        let mut number = || {
+            let digits = parts.next()?;
+            let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            u64::from_str_radix(digits, 16).ok().filter(|_| are_digits)
+        };
+        let (epoch, id) = (number(), number());
+        match (node, epoch, id, parts.next()) {
+            (Some(node), Some(epoch), Some(id), None) => Ok(Self {
+                node: node.into(),
+                epoch,
+                id: SessionId::from_number(id),
+            }),
+            _ => Err(SessionAddressError),
+        }
+    }
+}
+
+impl Sessions {
+    /// Returns the address by which other nodes send to a session of this server. `None` without a backplane. The session need not
+    /// be open.
+    #[must_use]
+    pub fn address(&self, id: SessionId) -> Option<SessionAddress> {
+        let link = self.shared.lanes.link()?;
+        Some(SessionAddress {
+            node: link.node.clone(),
+            epoch: link.epoch,
+            id,
+        })
+    }
+
+    /// Sends a message to a session of any node. To a session of this server it is [`Sessions::send_to`]. For a session of another
+    /// node, `Ok` means that this node takes the message there: messages of one thread to one session arrive in their order, and are
+    /// lost if the session, its node or the backplane is gone. Use [`Upstream::nodes`](crate::Upstream::nodes) where an answer is
+    /// needed. `backplane_sent` and `backplane_unsent` count these messages here, `backplane_received` and `backplane_dropped` there.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::send_to`] for a session of this server. For other nodes: [`SendError::NotOpen`] without a backplane,
+    /// [`SendError::QueueFull`] if the node does not keep up, and [`SendError::Encode`] if the message fits no packet.
+    pub fn send_to_address(
+        &self,
+        to: &SessionAddress,
+        message: &Message<'_>,
+    ) -> Result<(), SendError> {
+        let link = self.shared.lanes.link().ok_or(SendError::NotOpen)?;
+        if link.node == to.node {
+            return match link.epoch == to.epoch {
+                true => self.send_to(to.id, message),
+                false => Err(SendError::NotOpen),
+            };
+        }
+        let (bytes, limit) = (message.payload.len(), link.payload_bytes_max);
+        if bytes > limit {
+            let (bytes, limit) = (bytes as u64, limit as u64);
+            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
+        }
+        let (bytes, limit) = (message.name.len(), usize::from(u8::MAX));
+        if bytes > limit {
+            return Err(EncodeError::TextTooLong { bytes, limit }.into());
+        }
+        let packet = Packet {
+            epoch: to.epoch,
+            session: to.id.number(),
+            message: *message,
+        };
+        let mut bytes = Vec::with_capacity(message.payload.len() + message.name.len() + 96);
+        encode_directed((&link.node, link.epoch), &packet, &mut bytes);
+        let directed = Directed::Message {
+            node: to.node.clone(),
+            epoch: to.epoch,
+            packet: bytes,
+        };
+        link.direct(directed).map_err(|_| SendError::QueueFull)
+    }
+}
+
+impl Context<'_> {
+    /// Returns the address of the session of this call for other nodes. `None` without a backplane or a session.
+    #[must_use]
+    pub fn address(&self) -> Option<SessionAddress> {
+        let address = self.sessions().address(self.id)?;
+        (self.id != SessionId::NONE).then_some(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        let address = SessionAddress {
+            node: "eu-1".into(),
+            epoch: u64::MAX,
+            id: SessionId::new(3, 9, 5),
+        };
+        assert_eq!(address.to_string().parse(), Ok(address));
+        for text in [
+            "",
+            "eu-1",
+            "eu-1.1",
+            "eu-1.1.2.3",
+            "eu 1.1.2",
+            "eu-1.+1.2",
+            "eu-1..2",
+            ".1.2",
+        ] {
+            let parsed: Result<SessionAddress, _> = text.parse();
+            assert_eq!(parsed, Err(SessionAddressError), "{text}");
+        }
+    }
+}
