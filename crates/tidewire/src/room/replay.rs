@@ -182,13 +182,11 @@ impl LaneRooms<'_> {
                     let appended = append_with_header(codec, subscription, out, |out| {
                         encode_kept(codec, alias, is_topic, offset, &message, out)
                     });
-                    match appended {
-                        Ok(()) => count += 1,
-                        Err(_) => {
-                            // The codec cannot express it.
-                            out.truncate(frame_at);
-                            gap += 1;
-                        }
+                    count += u64::from(appended.is_ok());
+                    if appended.is_err() {
+                        // The codec cannot express it.
+                        out.truncate(frame_at);
+                        gap += 1;
                     }
                 }
                 push_gap(codec, subscription, at(next), &mut gap, out);
