@@ -77,7 +77,8 @@ test("two tabs chat, and no name or message becomes HTML", async () => {
 test("a server with users asks for a token, and asks again when it has expired", async () => {
   const directory = mkdtempSync(join(tmpdir(), "tidewire-"))
   const file = join(directory, "tokens")
-  const short = token(file, "ann", "--valid-for", "3s")
+  // Long enough for a busy machine to enter.
+  const short = token(file, "ann", "--valid-for", "10s")
   const server = await chat("ws://127.0.0.1:0", "--auth-tokens", file)
   const context = await browser.newContext()
   const page = await enter(context, server.url, "ann")
