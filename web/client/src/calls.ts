@@ -1,6 +1,6 @@
 /** Calls: requests, joins and all else that has a reply. */
 
-import { CloseReason, Code, RequestError, describe } from "./errors.js"
+import { CloseReason, Code, RequestError, describe, refuse } from "./errors.js"
 import type { ClientOptions, RequestOptions } from "./options.js"
 import { Body, Frame, Kind } from "./wire.js"
 
@@ -9,7 +9,7 @@ export interface Link {
   /** Whether there is no connection that takes new work, but another one follows. */
   isWaiting(): boolean
   /** Throws a `RequestError` if it cannot. */
-  send(kind: Kind, channel: number, body?: Body, id?: number): void
+  emit(kind: Kind, channel: number, body?: Body, id?: number): void
   /** Takes a request back that was sent. */
   cancel(channel: number, id: number): void
 }
@@ -19,7 +19,7 @@ export interface Calls {
   /** Takes a reply, or an error that has an id. */
   answer(frame: Frame): void
   /** The number of calls that wait for their replies on the present connection. */
-  size(): number
+  load(): number
   /** The connection has ended. Fails what cannot be repeated on another one. */
   interrupt(reason: CloseReason): void
   /** Sends what may be repeated, on a new connection. */
@@ -28,8 +28,8 @@ export interface Calls {
 
 interface Call {
   id: number
-  idempotent: boolean | undefined
-  send(): void
+  repeats: boolean | undefined
+  emit(): void
   reply(frame: Frame): void
   fail(error: unknown): void
 }
@@ -42,16 +42,16 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
   let lastId = 0
 
   /** Keeps a call for the next connection, if it may wait. */
-  const keep = (call: Call) => call.idempotent && link.isWaiting() && waiting.size < pendingMax && waiting.add(call)
+  const keep = (call: Call) => call.repeats && link.isWaiting() && waiting.size < pendingMax && waiting.add(call)
 
   const submit = (call: Call) => {
     if (keep(call)) return
     try {
-      if (pending.size >= pendingMax) throw new RequestError("window_full", "not sent: too many requests wait for their replies")
+      if (pending.size >= pendingMax) refuse("window_full", "not sent: too many requests wait")
       do lastId = (lastId % 0xffffffff) + 1
       while (pending.has(lastId))
       call.id = lastId
-      call.send()
+      call.emit()
       pending.set(call.id, call)
     } catch (error) {
       call.fail(error)
@@ -65,14 +65,14 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
         const settle =
           <V>(then: (value: V) => void) =>
           (value: V) => {
-            clearTimeout(timer)
+            cancelTimer(timer)
             signal?.removeEventListener("abort", abort)
             then(value)
           }
         const call: Call = {
           id: 0,
-          idempotent,
-          send: () => link.send(kind, channel, body, call.id),
+          repeats: idempotent,
+          emit: () => link.emit(kind, channel, body, call.id),
           reply: settle((frame) => resolve(finish?.(frame) as any)),
           fail: settle(reject),
         }
@@ -83,8 +83,8 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
           if (kind === Kind.Request && pending.delete(call.id)) link.cancel(channel, call.id)
         }
         const abort = () => abandon(signal!.reason)
-        const expire = () => abandon(new RequestError("timed_out", "no reply within the deadline"))
-        const timer = setTimeout(expire, Math.min(timeout, TIMER_MS_MAX))
+        const expire = () => abandon(new RequestError("timed_out", "no reply in time"))
+        const timer = later(expire, Math.min(timeout, TIMER_MS_MAX))
         signal?.addEventListener("abort", abort)
         submit(call)
       }),
@@ -94,7 +94,7 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
       // The answer to a request that was given up.
       if (!call) return
       pending.delete(frame.id)
-      const error = frame.kind === Kind.Error && refusal(frame)
+      const error = frame.what === Kind.Error && refusal(frame)
       try {
         if (!error) call.reply(frame)
         else if (error.code !== Code.Draining || !keep(call)) call.fail(error)
@@ -103,7 +103,7 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
       }
     },
 
-    size: () => pending.size,
+    load: () => pending.size,
 
     interrupt(reason) {
       const calls = [...pending.values(), ...waiting]
@@ -127,6 +127,10 @@ export function refusal(frame: Frame): RequestError {
   const code = frame.uint(2)
   return new RequestError("refused", frame.lastText() || `refused with code ${code}`, code)
 }
+
+/** Calls of global functions are long. */
+export const later = (then: () => void, ms: number) => setTimeout(then, ms)
+export const cancelTimer = (timer: ReturnType<typeof setTimeout> | undefined) => clearTimeout(timer)
 
 /** Timers of browsers hold no longer time. */
 export const TIMER_MS_MAX = 2 ** 31 - 1

@@ -1,14 +1,16 @@
 /** Subscriptions and rooms, which outlive a connection. Each has an alias, its channel, on the present connection. */
 
+import { later } from "./calls.js"
 import type { CloseReason } from "./errors.js"
-import { Code, RequestError } from "./errors.js"
+import { Code, RequestError, refuse } from "./errors.js"
+import { ENDED } from "./queue.js"
 import type { Ended, EventQueue, Events, Lost, Push } from "./queue.js"
-import { Body, Flag, Frame, Kind, Payload, Writer } from "./wire.js"
+import { Body, Flag, Frame, Kind, Payload, Writer, broken } from "./wire.js"
 
 /** How a client serves a channel. */
 export interface Host {
   ask<T>(kind: Kind, channel: number, body?: Body, options?: CallOptions, finish?: (frame: Frame) => T): Promise<T>
-  send(kind: Kind, channel: number, body: Body): void
+  emit(kind: Kind, channel: number, body: Body): void
   /** Passes the frames of its alias to the channel. */
   attach(channel: Channel): void
   /** Passes no more frames to the channel, which has ended. */
@@ -96,7 +98,7 @@ export interface Channel {
   alias: number
   /** The alias. Throws if there is none. */
   here(): number
-  push: Push<any>
+  report: Push<any>
   handle(frame: Frame): void
   /** The server dropped messages. */
   skip(lost: number): void
@@ -109,7 +111,7 @@ export interface Channel {
   /** No event follows. */
   end(): void
   /** Ends it here and at the server. */
-  close(): Promise<void>
+  quit(): Promise<void>
 }
 
 /** A channel that `kind` asks the server for. The kind that gives it back is the next one. */
@@ -133,28 +135,28 @@ function channel(
   const recovered = (missing: number) => push({ type: "recovered", missing: missing < 2 ** 53 ? missing : null })
   /** Writes where to begin: where it was, unless it is new. */
   const begin = (out: Writer, options?: BeginOptions) => {
-    if (!options) return out.since(epoch, offset)
+    if (!options) return out.behind(epoch, offset)
     const { since, last } = options
-    if (last !== undefined) return out.since(NEWEST, last)
-    if (since === undefined) return out
+    if (last != null) return out.behind(NEWEST, last)
+    if (!since) return out
     const [from, to] = since.split(":")
-    return out.since(BigInt(from!), Number(to))
+    return out.behind(BigInt(from!), Number(to))
   }
   const giveBack = (alias: number) => host.ask<void>(kind + 1, alias)
   const self: Channel = {
     alias: 0,
     here() {
-      if (!self.alias) throw new RequestError(isOver ? "shutdown" : "not_connected", "not in the room: there is no connection")
+      if (!self.alias) refuse(isOver ? "shutdown" : "not_connected", "not in the room: there is no connection")
       return self.alias
     },
-    push,
+    report: push,
     handle(frame) {
       let position
-      if (frame.kind === Kind.Position) {
+      if (frame.what === Kind.Position) {
         const former = epoch
         moveTo(frame)
         if (former && former !== epoch) recovered(Infinity)
-      } else if (frame.kind === Kind.Deliver && frame.flags & Flag.Positioned) {
+      } else if (frame.what === Kind.Deliver && frame.flags & Flag.Positioned) {
         offset = frame.uint(8)
         // A pattern with a wildcard has no epoch.
         if (epoch) position = `${epoch}:${offset}`
@@ -169,7 +171,7 @@ function channel(
     open: (options) =>
       host.ask(kind, 0, (out) => body(begin(out, options)), options, (frame) => {
         // The server agreed after the end.
-        if (isOver) return void giveBack(frame.channel).catch(() => {})
+        if (isOver) return void giveBack(frame.alias).catch(() => {})
         joined?.(frame)
         let isAsked, missing
         if (frame.flags & Flag.Positioned) {
@@ -177,7 +179,7 @@ function channel(
           isAsked = frame.uint(1)
           missing = frame.uint(8)
         }
-        self.alias = frame.channel
+        self.alias = frame.alias
         host.attach(self)
         if (!options) push({ type: "resumed" })
         if (isAsked) recovered(missing!)
@@ -193,7 +195,7 @@ function channel(
           push({ type: "refused", error })
           self.end()
         } else {
-          setTimeout(() => isOver || self.alias || self.resume(), host.pause(attempts))
+          later(() => isOver || self.alias || self.resume(), host.pause(attempts))
         }
       }),
     interrupt(reason) {
@@ -204,9 +206,9 @@ function channel(
       isOver = true
       host.forget(self)
       self.alias = 0
-      push({ type: "ended" })
+      push(ENDED)
     },
-    async close() {
+    async quit() {
       const { alias } = self
       self.end()
       if (alias) await giveBack(alias)
@@ -217,7 +219,7 @@ function channel(
 
 export function subscription(
   host: Host,
-  { push, events }: EventQueue<TopicEvent>,
+  { report: push, reading: events }: EventQueue<TopicEvent>,
   pattern: string,
   policy: number,
 ): [Channel, Subscription] {
@@ -225,14 +227,14 @@ export function subscription(
     host,
     push,
     Kind.Subscribe,
-    (out) => out.uint(policy, 1).payload(pattern),
-    ({ kind, name, payload }, position) =>
-      kind === Kind.Deliver && push({ type: "message", topic: name || pattern, payload: payload(), position }),
+    (out) => out.uint(policy, 1).put(pattern),
+    ({ what, title, rest }, position) =>
+      what === Kind.Deliver && push({ type: "message", topic: title || pattern, payload: rest(), position }),
   )
-  return [self, { ...events, pattern, unsubscribe: self.close }]
+  return [self, { ...events, pattern, unsubscribe: self.quit }]
 }
 
-export function room(host: Host, { push, events }: EventQueue<RoomEvent>, name: string, as: string): [Channel, Room] {
+export function room(host: Host, { report: push, reading: events }: EventQueue<RoomEvent>, name: string, as: string): [Channel, Room] {
   const members = new Map<number, string>()
   const joined = (frame: Frame) => {
     room.member = frame.uint(4)
@@ -241,16 +243,16 @@ export function room(host: Host, { push, events }: EventQueue<RoomEvent>, name: 
     members.clear()
   }
   const handle = (frame: Frame, position?: string) => {
-    const { kind, id: member, flags } = frame
-    if (kind === Kind.Deliver) {
-      const name = frame.name || members.get(member) || ""
-      push({ type: "message", member, name, payload: frame.payload(), isPrivate: (flags & Flag.Private) > 0, position })
-    } else if (kind === Kind.Presence) {
-      presence(PRESENCES[frame.uint(1)], frame.uint(4), frame.text())
+    const { what, id: member, flags } = frame
+    if (what === Kind.Deliver) {
+      const name = frame.title || members.get(member) || ""
+      push({ type: "message", member, name, payload: frame.rest(), isPrivate: (flags & Flag.Private) > 0, position })
+    } else if (what === Kind.Presence) {
+      presence(PRESENCES[frame.uint(1)], frame.uint(4), frame.word())
     }
   }
   const presence = (event: (typeof PRESENCES)[number] | undefined, member: number, name: string) => {
-    if (!event) throw Error("broken body")
+    if (!event) broken("broken body")
     if (event !== "left") {
       if (members.size < Max.Members) members.set(member, name)
     } else if (member === room.member) {
@@ -261,23 +263,23 @@ export function room(host: Host, { push, events }: EventQueue<RoomEvent>, name: 
     }
     push({ type: "presence", event, member, name })
   }
-  const self = channel(host, push, Kind.Join, (out) => out.text(name).text(as), handle, joined)
+  const self = channel(host, push, Kind.Join, (out) => out.word(name).word(as), handle, joined)
   const room = {
     ...events,
     name,
     as,
     member: 0,
     members,
-    say: (payload: Payload) => host.send(Kind.Say, self.here(), (out) => out.payload(payload)),
+    say: (payload: Payload) => host.emit(Kind.Say, self.here(), (out) => out.put(payload)),
     whisper: async (to: string, payload: Payload, options?: CallOptions) =>
-      host.ask<void>(Kind.Request, self.here(), (out) => out.uint(2, 1).text(to).payload(payload), options),
+      host.ask<void>(Kind.Request, self.here(), (out) => out.uint(2, 1).word(to).put(payload), options),
     list: async (options?: CallOptions) =>
       host.ask(Kind.Request, self.here(), (out) => out.uint(1, 1), options, (frame) => {
         const members = []
-        while (frame.payload().length) members.push({ member: frame.uint(4), name: frame.text() })
+        while (frame.rest().length) members.push({ member: frame.uint(4), name: frame.word() })
         return members
       }),
-    leave: self.close,
+    leave: self.quit,
   }
   return [self, room]
 }

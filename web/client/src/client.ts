@@ -1,11 +1,11 @@
 /** The client: requests, publishing, and what must survive a reconnect. */
 
-import { Link, TIMER_MS_MAX, callTable, refusal } from "./calls.js"
+import { Link, TIMER_MS_MAX, callTable, cancelTimer, later, refusal } from "./calls.js"
 import { BeginOptions, CallOptions, Channel, Host, Room, Subscription, room, subscription } from "./channel.js"
 import { Connection, openConnection } from "./connection.js"
-import { Away, CloseReason, Code, ConnectError, RequestError, because, describe, isFinal } from "./errors.js"
+import { Away, CloseReason, Code, ConnectError, because, describe, isFinal, refuse } from "./errors.js"
 import type { Backoff, ClientOptions, Event, JoinOptions, Metrics, RequestOptions, SubscribeOptions } from "./options.js"
-import { eventQueue } from "./queue.js"
+import { ENDED, eventQueue } from "./queue.js"
 import { Body, Frame, Kind, Payload } from "./wire.js"
 
 /** A client of one server. */
@@ -58,7 +58,8 @@ function checkCredentials({ protocol, hostname }: URL, options: ClientOptions): 
 /** Makes a client, whose fields are the variables of this function. Says once whether it is connected. */
 function start(url: string, options: ClientOptions, connected: (client: Client) => void, failed: (error: ConnectError) => void): void {
   const { credentials = "", bufferedBytesMax = 1 << 20, onEvent, ...bounds } = options
-  const { push, events } = eventQueue<Event>(options)
+  const { report: push, reading: events } = eventQueue<Event>(options)
+  const isFixed = typeof credentials === "string"
   const metrics: Metrics = { connections: 0, bytesReceived: 0, messagesReceived: 0, messagesLost: 0 }
   const backoff: Backoff = { first: 200, max: 5_000, ...options.reconnect }
   /** The server of the next connection. */
@@ -78,23 +79,23 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
   let finish: () => void
   const finished = new Promise<void>((resolve) => (finish = resolve))
 
-  const send: Link["send"] = (kind, channel, body, id) => {
-    if (isOver) throw new RequestError("shutdown", "the client has ended")
-    if (!isOpen) throw new RequestError("not_connected", "not sent: there is no connection")
-    if (connection!.bufferedAmount() > bufferedBytesMax) {
-      throw new RequestError("queue_full", "not sent: too many bytes wait; wait for `drained()`")
+  const emit: Link["emit"] = (kind, channel, body, id) => {
+    if (isOver) refuse("shutdown", "the client has ended")
+    if (!isOpen) refuse("not_connected", "not sent: there is no connection")
+    if (connection!.backlog() > bufferedBytesMax) {
+      refuse("queue_full", "not sent: too many bytes wait; wait for `drained()`")
     }
-    connection!.send(kind, channel, id, body)
+    connection!.emit(kind, channel, id, body)
   }
   /** After a go-away: ends the connection when it has its answers. */
   const endIfDrained = () => {
-    if (openedAt && !isOpen && !calls.size()) connection!.close()
+    if (openedAt && !isOpen && !calls.load()) connection!.finish()
   }
   const link: Link = {
     isWaiting: () => willRetry && !isOpen,
-    send,
+    emit,
     cancel(channel, id) {
-      connection?.send(Kind.Cancel, channel, id)
+      connection?.emit(Kind.Cancel, channel, id)
       endIfDrained()
     },
   }
@@ -113,8 +114,8 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
   /** One attempt to connect. */
   const dial = async () => {
     try {
-      const token = typeof credentials === "string" ? credentials : await credentials()
-      if (!isOver) connection = openConnection(target, token, options, metrics, { welcomed, frame, goAway, closed })
+      const token = isFixed ? credentials : await credentials()
+      if (!isOver) connection = openConnection(target, token, options, metrics, { welcomed, frame, goAway, over: closed })
     } catch (error) {
       closed(because("cut", String(error)))
     }
@@ -136,14 +137,14 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
 
   const planRenewal = renewal(async (left) => {
     push({ type: "credentials_expire", left })
-    if (typeof credentials === "string") return
+    if (isFixed) return
     const asked = connection
     const token = await credentials()
     if (asked === connection && isOpen) asked!.hello(token)
   })
 
   const frame = (frame: Frame) => {
-    const { kind, id, channel } = frame
+    const { what: kind, id, alias: channel } = frame
     if (id && (kind === Kind.Reply || kind === Kind.Error)) {
       calls.answer(frame)
       return endIfDrained()
@@ -151,15 +152,15 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     const target = byAlias[channel]
     if (kind === Kind.Deliver) metrics.messagesReceived++
     if (kind === Kind.Request) {
-      connection!.send(Kind.Error, channel, id, (out) => out.uint(Code.Unsupported, 2))
+      connection!.emit(Kind.Error, channel, id, (out) => out.uint(Code.Unsupported, 2))
     } else if (kind === Kind.OneWay) {
-      push({ type: "message", channel, name: frame.name, payload: frame.payload() })
+      push({ type: "message", channel, name: frame.title, payload: frame.rest() })
     } else if (kind === Kind.Gap) {
       const lost = frame.uint(8)
       metrics.messagesLost += lost
       target?.skip(lost)
     } else if (kind === Kind.Error) {
-      const report = target?.push ?? push
+      const report = target?.report ?? push
       report({ type: "error", error: refusal(frame) })
     } else {
       // Frames of a room or subscription that was left may still be on their way.
@@ -201,7 +202,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     if (!willRetry) {
       isOver = true
       for (const channel of channels) channel.end()
-      push({ type: "ended" })
+      push(ENDED)
       return finish()
     }
     // Few clients behind one address must not use up the failures that a server allows it.
@@ -209,7 +210,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     const pause = delay(isRefused ? BACKOFF_OF_REFUSALS : backoff, attempts++)
     push({ type: "reconnecting", delay: pause, cause: describe(reason) })
     // A callback may have closed the client.
-    if (!isOver) retryTimer = setTimeout(dial, pause)
+    if (!isOver) retryTimer = later(dial, pause)
   }
 
   const begin = async <T>([channel, face]: [Channel, T], options: BeginOptions): Promise<T> => {
@@ -226,16 +227,16 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
   const client: Client = {
     request(payload, options = {}) {
       const { method = "", channel = 0 } = options
-      return calls.ask(Kind.Request, channel, named(method, payload), options, (frame) => frame.payload())
+      return calls.ask(Kind.Request, channel, named(method, payload), options, (frame) => frame.rest())
     },
-    trySend: (payload, method = "") => send(Kind.OneWay, 0, named(method, payload)),
+    trySend: (payload, method = "") => emit(Kind.OneWay, 0, named(method, payload)),
     publish(topic, payload) {
-      if (!topic) throw new RequestError("encode", "the topic is empty")
-      send(Kind.Publish, 0, named(topic, payload))
+      if (!topic) refuse("encode", "the topic is empty")
+      emit(Kind.Publish, 0, named(topic, payload))
     },
     flush: (options) => calls.ask<void>(Kind.Request, 0, undefined, options),
     async drained() {
-      while (isOpen && client.bufferedAmount > bufferedBytesMax / 2) await new Promise((resolve) => setTimeout(resolve, 4))
+      while (isOpen && connection!.backlog() > bufferedBytesMax / 2) await new Promise<void>((resolve) => later(resolve, 4))
     },
     subscribe: async (pattern, options = {}) =>
       begin(subscription(host, eventQueue({ ...bounds, ...options }), pattern, POLICIES.indexOf(options.policy!) + 1), options),
@@ -244,16 +245,16 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     events: () => events[Symbol.asyncIterator](),
     close(code, text = "") {
       isOpen = willRetry = false
-      clearTimeout(retryTimer)
+      cancelTimer(retryTimer)
       if (!connection) closed(because("closed"))
       else {
-        if (code !== undefined) connection.goAway(code, text)
-        connection.close()
+        if (code != null) connection.goAway(code, text)
+        connection.finish()
       }
       return finished
     },
     get bufferedAmount() {
-      return connection?.bufferedAmount() ?? 0
+      return connection?.backlog() ?? 0
     },
     get isOpen() {
       return isOpen
@@ -273,11 +274,11 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
 function renewal(renew: (left: number) => Promise<void>): (left: number) => void {
   let timer: ReturnType<typeof setTimeout> | undefined
   const plan = (left: number) => {
-    clearTimeout(timer)
+    cancelTimer(timer)
     timer = undefined
     if (!left) return
     const wait = Math.min((left * 2) / 3, TIMER_MS_MAX)
-    const planned = (timer = setTimeout(async () => {
+    const planned = (timer = later(async () => {
       left -= wait
       try {
         await renew(left)
@@ -291,7 +292,7 @@ function renewal(renew: (left: number) => Promise<void>): (left: number) => void
 }
 
 /** A payload behind the name of its method or topic, if it has one. */
-const named = (name: string, payload: Payload): Body => (out) => (name ? out.name(name) : out).payload(payload)
+const named = (name: string, payload: Payload): Body => (out) => (name ? out.title(name) : out).put(payload)
 
 /** The pause before an attempt, counted from 0, in milliseconds. A random part spreads the clients of a server that comes back. */
 const delay = ({ first, max }: Backoff, attempt: number) => Math.min(first * 2 ** attempt, max) * (0.5 + 0.5 * Math.random())

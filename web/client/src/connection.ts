@@ -1,8 +1,9 @@
 /** One connection: the WebSocket, the handshake of TW1 over it, and its heartbeat. */
 
+import { cancelTimer, later } from "./calls.js"
 import { Away, CloseReason, because } from "./errors.js"
 import type { ClientOptions, Metrics } from "./options.js"
-import { Body, Feature, Flag, Frame, Kind, Kinds, decoder, outbox, readWelcome, writeHello } from "./wire.js"
+import { Body, Feature, Flag, Frame, Kind, Kinds, broken, decoder, outbox, readWelcome, writeHello } from "./wire.js"
 
 /** The part of a WebSocket that the client uses: that of a browser, or of the package `ws`. */
 export interface WebSocketLike {
@@ -25,19 +26,19 @@ export interface ConnectionHandler {
   /** The server takes no new work. It may name another one. */
   goAway(address: string): void
   /** Called once, at the end. */
-  closed(reason: CloseReason): void
+  over(reason: CloseReason): void
 }
 
 export interface Connection {
   /** The bytes that wait for the network. */
-  bufferedAmount(): number
+  backlog(): number
   /** Sends a hello: the first one, or one with newer credentials. */
   hello(credentials: string): void
   /** Adds a frame to the message that is sent when the present task is done. */
-  send(kind: Kind, channel?: number, id?: number, body?: Body): void
+  emit(kind: Kind, channel?: number, id?: number, body?: Body): void
   goAway(code: number, text: string): void
   /** Ends in order: what was sent is delivered first. */
-  close(): void
+  finish(): void
 }
 
 export function openConnection(
@@ -60,33 +61,33 @@ export function openConnection(
   let silence = 0
 
   const flush = () => {
-    if (out.length && socket?.readyState === 1) socket.send(out.take())
+    if (out.filled && socket?.readyState === 1) socket.send(out.take())
   }
-  const send: Connection["send"] = (...frame) => {
-    if (!out.length) queueMicrotask(flush)
+  const send: Connection["emit"] = (...frame) => {
+    if (!out.filled) queueMicrotask(flush)
     out.frame(...frame)
   }
   const hello = (token: string) => send(Kind.Hello, 0, 0, (body) => writeHello(body, offered, token, agent, frameBytesMax))
-  const goAway = (code: number, text: string) => send(Kind.GoAway, 0, 0, (body) => body.uint(code, 2).payload(text))
+  const goAway = (code: number, text: string) => send(Kind.GoAway, 0, 0, (body) => body.uint(code, 2).put(text))
 
   const end = (why: CloseReason) => {
     if (isOver) return
     isOver = true
-    clearTimeout(timer)
-    handler.closed(reason ?? why)
+    cancelTimer(timer)
+    handler.over(reason ?? why)
   }
   /** Begins the end. The server has some time to close, or none. */
   const close = (why: CloseReason, isNow = true) => {
     reason ??= why
     flush()
     socket!.close(1000)
-    clearTimeout(timer)
+    cancelTimer(timer)
     if (isNow) end(why)
-    else timer = setTimeout(() => end(why), closeTimeout)
+    else timer = later(() => end(why), closeTimeout)
   }
   /** Pings a silent server, and ends after a second interval of silence. Browsers delay timers, but never so that one fires early. */
   const beat = (intervalMs: number) => {
-    timer = setTimeout(() => {
+    timer = later(() => {
       if (silence > 1) return close(because("idle_timeout"))
       if (silence++) send(Kind.Ping)
       beat(intervalMs)
@@ -95,29 +96,29 @@ export function openConnection(
   const decode = decoder(frameBytesMax, (frame) => {
     // A callback may have closed the connection in the middle of a message.
     if (isOver) return
-    const { kind } = frame
-    if (!(((isOpen ? Kinds.AfterWelcome : Kinds.BeforeWelcome) >> kind) & 1)) throw Error(`unexpected kind ${kind}`)
+    const kind = frame.what
+    if (!(((isOpen ? Kinds.AfterWelcome : Kinds.BeforeWelcome) >> kind) & 1)) broken(`unexpected kind ${kind}`)
     if (kind === Kind.Welcome) {
       const [features, limit, heartbeatMs, agent, expiresInMs] = readWelcome(frame)
       out.features = features & offered
       out.limit = Math.min(limit, frameBytesMax)
       if (!isOpen) {
         isOpen = true
-        clearTimeout(timer)
+        cancelTimer(timer)
         if (heartbeatMs) beat(heartbeatMs)
       }
       handler.welcomed(agent, expiresInMs)
     } else if (kind === Kind.GoAway) {
       const code = frame.uint(2)
-      const address = frame.flags & Flag.Moved ? frame.text() : ""
+      const address = frame.flags & Flag.Moved ? frame.word() : ""
       reason = { name: "go_away", code, text: frame.lastText() }
       if (isOpen) handler.goAway(address)
       else close(reason)
     } else if (!isOpen) {
       close({ name: "refused", code: frame.uint(2), text: frame.lastText() })
     } else if (kind === Kind.Ping) {
-      const payload = frame.payload()
-      send(Kind.Pong, 0, 0, (body) => body.payload(payload))
+      const payload = frame.rest()
+      send(Kind.Pong, 0, 0, (body) => body.put(payload))
     } else if (kind !== Kind.Pong) {
       handler.frame(frame)
     }
@@ -126,13 +127,13 @@ export function openConnection(
   // The hello is sent as soon as there is a connection.
   hello(credentials)
   const made: WebSocketLike = (socket = new ((options.WebSocket ?? WebSocket) as any)(url, "tw1"))
-  timer = setTimeout(() => close(because("handshake_timeout")), handshakeTimeout)
+  timer = later(() => close(because("handshake_timeout")), handshakeTimeout)
   made.binaryType = "arraybuffer"
   made.onopen = flush
   made.onmessage = ({ data }) => {
     silence = 0
     try {
-      if (typeof data === "string") throw Error("a text message came")
+      if (typeof data === "string") broken("a text message came")
       metrics.bytesReceived += data.byteLength
       decode(new Uint8Array(data))
     } catch (error) {
@@ -150,10 +151,10 @@ export function openConnection(
   made.onerror = () => {}
 
   return {
-    bufferedAmount: () => made.bufferedAmount + out.length,
+    backlog: () => made.bufferedAmount + out.filled,
     hello,
-    send,
+    emit: send,
     goAway,
-    close: () => close(because("closed"), false),
+    finish: () => close(because("closed"), false),
   }
 }

@@ -70,8 +70,9 @@ export function isFinal({ name, code = 0 }: CloseReason): boolean {
 
 /** The reason for people. */
 export function describe({ name, code = 0, text }: CloseReason): string {
-  const meaning = name === "go_away" ? `the server went away: ${GO_AWAYS[code] ?? code}` : MEANINGS[name]
-  return text ? `${meaning}: ${visible(text)}` : meaning
+  const meaning = name === "go_away" ? `went away: ${GO_AWAYS[code] ?? code}` : MEANINGS[name]
+  // The other two, which begin with a c, are not of the server.
+  return (name[0] === "c" ? "" : "the server ") + meaning + (text && `: ${visible(text)}`)
 }
 
 /** The client could not connect. */
@@ -96,12 +97,18 @@ export class RequestError extends Error {
    */
   declare readonly kind:
     | "refused" | "timed_out" | "closed" | "not_connected" | "window_full" | "queue_full" | "encode" | "malformed_reply" | "shutdown"
-  declare readonly code?: number
+  declare readonly code: number | undefined
 
   constructor(kind: RequestError["kind"], text: string, code?: number) {
     super(text)
-    Object.assign(this, { kind, code })
+    this.kind = kind
+    this.code = code
   }
+}
+
+/** Throws it: a message was not sent. @internal */
+export function refuse(kind: RequestError["kind"], text: string): never {
+  throw new RequestError(kind, text)
 }
 
 /** The text with `?` for each character that could command a terminal, or change the order of others. */
@@ -110,12 +117,12 @@ export function visible(text: string): string {
 }
 
 const MEANINGS = {
-  peer_closed: "the server closed the connection",
+  peer_closed: "closed the connection",
   cut: "the connection was cut",
-  idle_timeout: "the server fell silent",
-  handshake_timeout: "the server did not answer",
-  decode: "the server broke the protocol",
-  refused: "the server refused the connection",
+  idle_timeout: "fell silent",
+  handshake_timeout: "did not answer",
+  decode: "broke the protocol",
+  refused: "refused the connection",
   closed: "this client closed the connection",
 }
 

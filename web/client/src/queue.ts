@@ -12,6 +12,9 @@ export interface Ended {
   type: "ended"
 }
 
+/** The last event. @internal */
+export const ENDED: Ended = { type: "ended" }
+
 /** Bounds of a queue. An event counts its payload and 128 bytes more. */
 export interface QueueBounds {
   /** Default 65,536. */
@@ -39,8 +42,8 @@ export interface Events<E> {
 export type Push<E> = (event: E) => void
 
 export interface EventQueue<E> {
-  push: Push<E>
-  events: Events<E>
+  report: Push<E>
+  reading: Events<E>
 }
 
 export function eventQueue<E extends AnyEvent>(
@@ -64,7 +67,7 @@ export function eventQueue<E extends AnyEvent>(
   }
 
   return {
-    push(event) {
+    report(event) {
       if (hasEnded) return
       hasEnded = event.type === "ended"
       if (onEvent) {
@@ -87,7 +90,7 @@ export function eventQueue<E extends AnyEvent>(
       }
     },
 
-    events: {
+    reading: {
       async nextEvent() {
         if (lost) {
           const count = lost
@@ -95,7 +98,7 @@ export function eventQueue<E extends AnyEvent>(
           return { type: "lost", count } as any
         }
         if (length()) return take()
-        return hasEnded ? { type: "ended" } : new Promise((resolve) => readers.push(resolve))
+        return hasEnded ? (ENDED as any) : new Promise((resolve) => readers.push(resolve))
       },
 
       async *[Symbol.asyncIterator]() {

@@ -5,7 +5,7 @@
  * Everything that a peer sends is bounded: a frame by the limit of the handshake, before it is waited for.
  */
 
-import { RequestError } from "./errors.js"
+import { refuse } from "./errors.js"
 
 /** The kind of a frame: its purpose. */
 export const enum Kind {
@@ -62,22 +62,29 @@ type Bytes = Uint8Array<ArrayBuffer>
 
 /** One frame that was received. The methods read the fields of its body, one after the other, and throw if it is too short. */
 export interface Frame {
-  kind: Kind
+  what: Kind
   flags: number
-  channel: number
+  alias: number
   id: number
-  name: string
+  title: string
   /** An unsigned integer of this many bytes. It is exact up to 2^53. */
   uint(size: number): number
   /** The epoch of a position. */
   epoch(): bigint
   /** A length of one byte, and so many bytes of UTF-8. */
-  text(): string
+  word(): string
   /** The text to the end. */
   lastText(): string
   /** The bytes that are not read yet, without a copy. */
-  payload(): Bytes
+  rest(): Bytes
 }
+
+/** The bytes that came are no frames. @internal */
+export function broken(why: string): never {
+  throw Error(why)
+}
+
+const bytesFor = (size: number) => new Uint8Array(size)
 
 /**
  * Returns a function that makes frames of a stream of bytes, however it is cut, and passes each to `take`. It throws if the bytes
@@ -96,21 +103,21 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
 
   const bytesOf = (size: number) => {
     at += size
-    if (at > end) throw Error("broken body")
+    if (at > end) broken("broken body")
     return bytes.subarray(at - size, at)
   }
   const uint = (size: number) => bytesOf(size).reduceRight((value, byte) => value * 256 + byte, 0)
   const frame: Frame = {
-    kind: 0 as Kind,
+    what: 0 as Kind,
     flags: 0,
-    channel: 0,
+    alias: 0,
     id: 0,
-    name: "",
+    title: "",
     uint,
     epoch: () => BigInt(uint(4)) + (BigInt(uint(4)) << 32n),
-    text: () => utf8.decode(bytesOf(uint(1))),
-    lastText: () => utf8.decode(bytesOf(end - at)),
-    payload: () => bytes.subarray(at, end),
+    word: () => decoded(bytesOf(uint(1))),
+    lastText: () => decoded(bytesOf(end - at)),
+    rest: () => bytes.subarray(at, end),
   }
   const u32 = (at: number) => (bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24)) >>> 0
 
@@ -120,24 +127,24 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
     if (there < 4) return false
     const size = u32(start) + 4
     end = start + size
-    if (size > frameBytesMax) throw Error("too large")
+    if (size > frameBytesMax) broken("too large")
     // Behind the bytes that are there is nothing, which compares as false, and has no id.
     const kind = bytes[start + 4]!
-    if (kind < Kind.Hello || kind > Kind.Position) throw Error("unknown kind")
+    if (kind < Kind.Hello || kind > Kind.Position) broken("unknown kind")
     const hasId = (Kinds.WithId >> kind) & 1
     at = start + 8 + hasId * 4
-    if (at > end) throw Error("too short")
+    if (at > end) broken("too short")
     if (there < size) return false
-    frame.kind = kind
+    frame.what = kind
     frame.flags = bytes[start + 5]!
-    frame.channel = bytes[start + 6]! | (bytes[start + 7]! << 8)
+    frame.alias = bytes[start + 6]! | (bytes[start + 7]! << 8)
     frame.id = hasId && u32(start + 8)
-    frame.name = ""
+    frame.title = ""
     if (kind === Kind.Publish || (frame.flags & Flag.Named && (Kinds.MayBeNamed >> kind) & 1)) {
       const first = at + 1
       at = first + (at < end ? bytes[at]! : 0)
-      if (at === first || at > end) throw Error("broken name")
-      frame.name = nameOf(bytes.subarray(first, at))
+      if (at === first || at > end) broken("broken name")
+      frame.title = nameOf(bytes.subarray(first, at))
     }
     return true
   }
@@ -148,7 +155,7 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
       const needed = held + chunk.length
       if (needed > partial.length) {
         // Room for the whole frame, so that its bytes are copied once.
-        const grown = new Uint8Array(Math.max(needed, end))
+        const grown = bytesFor(Math.max(needed, end))
         grown.set(partial.subarray(0, held))
         partial = grown
       }
@@ -172,7 +179,7 @@ function nameOf(bytes: Bytes): string {
   const known = names[slot]?.[0]
   if (known?.length === at) while (at && bytes[at - 1] === known[at - 1]) at--
   // A byte differs.
-  if (at) names[slot] = [bytes.slice(), utf8.decode(bytes)]
+  if (at) names[slot] = [bytes.slice(), decoded(bytes)]
   return names[slot]![1]
 }
 
@@ -181,12 +188,12 @@ export interface Writer {
   /** An unsigned integer of this many bytes. */
   uint(value: number, size: number): Writer
   /** A length of one byte, and the text. */
-  text(text: string): Writer
+  word(text: string): Writer
   /** The name of a method or topic, and the flag that there is one. */
-  name(name: string): Writer
+  title(name: string): Writer
   /** The position that a join or subscription begins behind, and the flag that there is one. A server without positions gets none. */
-  since(epoch: bigint, offset: number): Writer
-  payload(payload: Payload): Writer
+  behind(epoch: bigint, offset: number): Writer
+  put(payload: Payload): Writer
 }
 
 /** Writes the body of a frame. */
@@ -194,14 +201,14 @@ export type Body = (out: Writer) => void
 
 /** Collects frames until they are sent as one message. */
 export function outbox() {
-  let bytes = new Uint8Array(1024)
+  let bytes = bytesFor(1024)
   /** The end of the last whole frame, and that of the present one. */
   let length = 0
   let at = 0
 
   const reserve = (size: number) => {
     if (at + size <= bytes.length) return
-    const grown = new Uint8Array(2 * (at + size))
+    const grown = bytesFor(2 * (at + size))
     grown.set(bytes)
     bytes = grown
   }
@@ -212,23 +219,23 @@ export function outbox() {
       for (; size--; value /= 256) bytes[at++] = value
       return out
     },
-    text(text) {
+    word(text) {
       const start = at
-      const size = out.uint(0, 1).payload(text) && at - start - 1
+      const size = out.uint(0, 1).put(text) && at - start - 1
       check("name", size, 255)
       bytes[start] = size
       return out
     },
-    name(name) {
+    title(name) {
       bytes[length + 5] = Flag.Named
-      return out.text(name)
+      return out.word(name)
     },
-    since(epoch, offset) {
+    behind(epoch, offset) {
       if (!(self.features & Feature.Positions)) return out
       bytes[length + 5] = Flag.Positioned
       return out.uint(Number(epoch & 0xffffffffn), 4).uint(Number(epoch >> 32n), 4).uint(offset, 8)
     },
-    payload(payload) {
+    put(payload) {
       if (typeof payload === "string") {
         // Each code unit has at most three bytes.
         reserve(payload.length * 3)
@@ -249,7 +256,7 @@ export function outbox() {
     /** What both sides have. */
     features: 0,
 
-    get length() {
+    get filled() {
       return length
     },
 
@@ -273,7 +280,7 @@ export function outbox() {
       const all = bytes.slice(0, length)
       length = 0
       // The memory of one long frame is not kept.
-      if (bytes.length > 1 << 16) bytes = new Uint8Array(1024)
+      if (bytes.length > 1 << 16) bytes = bytesFor(1024)
       return all
     },
   }
@@ -281,13 +288,13 @@ export function outbox() {
 }
 
 function check(part: string, size: number, max: number): void {
-  if (size > max) throw new RequestError("encode", `a ${part} of ${size} bytes is longer than ${max}`)
+  if (size > max) refuse("encode", `a ${part} of ${size} bytes is longer than ${max}`)
 }
 
 /** Writes the body of the first frame of a client. */
 export function writeHello(out: Writer, features: number, credentials: string, agent: string, frameBytesMax: number): void {
   const token = encoder.encode(credentials)
-  out.uint(Tw1.Magic, 4).uint(Tw1.Version, 2).uint(features, 4).uint(frameBytesMax, 4).uint(token.length, 2).payload(token).text(agent)
+  out.uint(Tw1.Magic, 4).uint(Tw1.Version, 2).uint(features, 4).uint(frameBytesMax, 4).uint(token.length, 2).put(token).word(agent)
 }
 
 /** Reads the answer of a server to a hello. Without renewal nothing is said about the expiry, which is 0 then. */
@@ -297,11 +304,11 @@ export function readWelcome(
   const version = frame.uint(2)
   const features = frame.uint(4)
   const frameBytesMax = frame.uint(4)
-  if (version !== Tw1.Version || frameBytesMax < Tw1.FrameBytesMin) throw Error("broken welcome")
+  if (version !== Tw1.Version || frameBytesMax < Tw1.FrameBytesMin) broken("broken welcome")
   const heartbeatMs = frame.uint(4)
   // The number of the session at the server.
   frame.uint(8)
-  return [features, frameBytesMax, heartbeatMs, frame.text(), features & Feature.Renewal && frame.uint(8)]
+  return [features, frameBytesMax, heartbeatMs, frame.word(), features & Feature.Renewal && frame.uint(8)]
 }
 
 /** What both sides of a connection must have, so that it is in use. */
@@ -323,4 +330,5 @@ const enum Tw1 {
 
 /** Text must be UTF-8, and keeps its byte order mark. */
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
+const decoded = (bytes: Bytes) => utf8.decode(bytes)
 const encoder = new TextEncoder()

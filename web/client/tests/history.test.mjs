@@ -81,7 +81,7 @@ test("after a reconnect the position is sent, and the outcome comes behind `resu
       if (missing === 2 ** 64) body.uint(0xffffffff, 4).uint(0xffffffff, 4)
       else body.uint(missing, 8)
     })
-    connection.send("deliver", { channel: 3, flags: POSITIONED }, (body) => body.uint(10 * number + 1, 8).payload("x"))
+    connection.send("deliver", { channel: 3, flags: POSITIONED }, (body) => body.uint(10 * number + 1, 8).put("x"))
     connection.send("gap", { channel: 3 }, (body) => body.uint(2, 8))
     if (number <= outcomes.length) connection.socket.terminate()
   }, { features })
@@ -127,7 +127,7 @@ test("another epoch in the middle of a connection is told, and a corrected offse
     connection.send("reply", { channel: 3, id: frame.id, flags: POSITIONED }, (body) => recovery(body.uint(9, 4).uint(1, 4), 7, 0, 0, 0))
     for (const [epoch, offset] of [[7, 4], [8, 0]]) {
       connection.send("position", { channel: 3 }, (body) => position(body, epoch, offset))
-      connection.send("deliver", { channel: 3, id: 2, flags: POSITIONED }, (body) => body.name("bob").uint(offset + 1, 8).payload("x"))
+      connection.send("deliver", { channel: 3, id: 2, flags: POSITIONED }, (body) => body.title("bob").uint(offset + 1, 8).put("x"))
     }
   }, { features })
   const client = await connect(server.url)
@@ -252,7 +252,7 @@ test("a server that restarts has another epoch, and the client is told", async (
 /** The bug: a queue that is full must not drop the notice that messages are missing. */
 test("a queue that drops the outcome of a recovery counts what it said", async () => {
   const { eventQueue } = await source("queue.ts")
-  const { push, events } = eventQueue({ eventsMax: 1 })
+  const { report: push, reading: events } = eventQueue({ eventsMax: 1 })
   for (const missing of [0, 5, null]) push({ type: "recovered", missing })
   push({ type: "message" })
   assert.deepEqual(await events.nextEvent(), { type: "lost", count: 6 })

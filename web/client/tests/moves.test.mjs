@@ -9,7 +9,7 @@ import { serve, until } from "./server.mjs"
 const connect = (url, options = {}) => Client.connect(url, { WebSocket, reconnect: { first: 10, max: 50 }, ...options })
 const MOVED = 1
 const moved = (connection, address) => {
-  connection.send("go-away", { flags: MOVED }, (body) => body.uint(1, 2).text(address).payload("bye"))
+  connection.send("go-away", { flags: MOVED }, (body) => body.uint(1, 2).word(address).put("bye"))
   connection.socket.close()
 }
 
@@ -20,13 +20,13 @@ test("a client follows a go-away, and returns to its own server if the other one
     if (frame.kind === "subscribe") {
       connection.send("reply", { channel: 3, id: frame.id })
       if (number === 1) moved(connection, other.url)
-      else connection.send("deliver", { channel: 3 }, (body) => body.payload("home again"))
+      else connection.send("deliver", { channel: 3 }, (body) => body.put("home again"))
     }
   }, { features: 7 })
   const other = await peer((frame, connection) => {
     if (frame.kind !== "subscribe") return
     connection.send("reply", { channel: 4, id: frame.id })
-    connection.send("deliver", { channel: 4 }, (body) => body.payload("over there"))
+    connection.send("deliver", { channel: 4 }, (body) => body.put("over there"))
   }, { features: 7 })
   const client = await connect(home.url, { followMoves: true })
   const topic = await client.subscribe("a")

@@ -40,10 +40,10 @@ export async function peer(take, { features = 1, heartbeatMs = 0, expiresInMs = 
         bytes[5] |= flags
         socket.send(bytes)
       },
-      welcome: () => connection.send("welcome", {}, (body) => body.uint(1, 2).uint(features, 4).uint(1 << 20, 4).uint(heartbeatMs, 4).uint(number, 8).text("test").uint(expiresInMs, 8)),
+      welcome: () => connection.send("welcome", {}, (body) => body.uint(1, 2).uint(features, 4).uint(1 << 20, 4).uint(heartbeatMs, 4).uint(number, 8).word("test").uint(expiresInMs, 8)),
     }
-    const decode = decoder(1 << 20, ({ kind, flags, channel, id, name, payload }) => {
-      const frame = { kind: KINDS[kind], flags, channel, id, name, payload: Buffer.from(payload()) }
+    const decode = decoder(1 << 20, ({ what: kind, flags, alias: channel, id, title: name, rest }) => {
+      const frame = { kind: KINDS[kind], flags, channel, id, name, payload: Buffer.from(rest()) }
       if (!take(frame, connection, number) && frame.kind === "hello") connection.welcome()
     })
     socket.on("message", (data) => decode(new Uint8Array(data)))

@@ -261,9 +261,9 @@ test("after a go-away, answers are still taken, and new work waits for the next 
   const asked = later()
   const server = await peer((frame, connection, number) => {
     if (frame.kind !== "request") return
-    const reply = () => connection.send("reply", { id: frame.id }, (body) => body.payload(`from ${number}`))
+    const reply = () => connection.send("reply", { id: frame.id }, (body) => body.put(`from ${number}`))
     if (number === 2) return reply()
-    connection.send("go-away", {}, (body) => body.uint(1, 2).payload("bye"))
+    connection.send("go-away", {}, (body) => body.uint(1, 2).put("bye"))
     asked.fulfil(reply)
   })
   const client = await connect(server.url)
@@ -304,7 +304,7 @@ test("what no server may send ends the connection, and the server hears why", as
 /** The bug: texts of errors counted nothing, so a server could fill the memory with them. */
 test("a queue counts the texts of errors", async () => {
   const { eventQueue } = await source("queue.ts")
-  const { push, events } = eventQueue({ eventBytesMax: 10_000 })
+  const { report: push, reading: events } = eventQueue({ eventBytesMax: 10_000 })
   for (let number = 0; number < 100; number++) push({ type: "error", error: new Error("x".repeat(1_000)) })
   const lost = await events.nextEvent()
   assert.equal(lost.type, "lost")
@@ -317,7 +317,7 @@ test("a queue counts the texts of errors", async () => {
 
 test("a queue keeps its order while it is read, and gives each event to one reader", async () => {
   const { eventQueue } = await source("queue.ts")
-  const { push, events } = eventQueue({ eventsMax: 10 })
+  const { report: push, reading: events } = eventQueue({ eventsMax: 10 })
   const waiting = [events.nextEvent(), events.nextEvent()]
   const seen = []
   let next = 0

@@ -23,11 +23,11 @@ const examples = table("| kind | what it says | frame |").map(([kind, says, hex]
 const faults = table("| fault | bytes that suffice |").map(([fault, hex]) => ({ fault, bytes: bytesOf(hex) }))
 
 /** A copy of what a frame says, because the decoder uses one object for all. */
-const copy = ({ kind, flags, channel, id, name }, payload) => ({ kind: KINDS[kind], flags, channel, id, name, payload: [...payload] })
+const copy = ({ what: kind, flags, alias: channel, id, title: name }, payload) => ({ kind: KINDS[kind], flags, channel, id, name, payload: [...payload] })
 
 function decode(bytes, cuts) {
   const frames = []
-  const push = decoder(65_536, (frame) => frames.push(copy(frame, frame.payload())))
+  const push = decoder(65_536, (frame) => frames.push(copy(frame, frame.rest())))
   let start = 0
   for (const cut of [...cuts, bytes.length]) {
     push(bytes.slice(start, cut))
@@ -47,7 +47,7 @@ test("every example of the protocol is decoded, however it is cut, and encoded a
     // Only servers send private messages.
     if (frame.flags & 1) continue
     const out = outbox()
-    out.frame(KINDS.indexOf(frame.kind), frame.channel, frame.id, (body) => (frame.name ? body.name(frame.name) : body).payload(Uint8Array.from(frame.payload)))
+    out.frame(KINDS.indexOf(frame.kind), frame.channel, frame.id, (body) => (frame.name ? body.title(frame.name) : body).put(Uint8Array.from(frame.payload)))
     const encoded = out.take()
     // A position is a part of the payload here.
     encoded[5] |= frame.flags & 4
@@ -76,8 +76,8 @@ test("a join or subscription begins behind a position, if the server has them", 
   const out = outbox()
   const all = (features) => {
     out.features = features
-    out.frame(12, 0, 1, (body) => body.since(7n, 300).text("lobby").text("ada"))
-    out.frame(8, 0, 11, (body) => body.since(2n ** 64n - 1n, 10).uint(0, 1).payload("temp"))
+    out.frame(12, 0, 1, (body) => body.behind(7n, 300).word("lobby").word("ada"))
+    out.frame(8, 0, 11, (body) => body.behind(2n ** 64n - 1n, 10).uint(0, 1).put("temp"))
     return out.take()
   }
   const bytes = (...says) => Uint8Array.from(says.flatMap((it) => [...examples.find((example) => example.says.includes(it)).bytes]))
@@ -107,7 +107,7 @@ test("random bytes only end by an error of the codec", () => {
     try {
       const frames = decode(source, random() < 0.5 ? [] : [Math.floor(random() * source.length)])
       decoded += frames.length
-      decoder(65_536, (frame) => frame.kind === 2 && readWelcome(frame))(source)
+      decoder(65_536, (frame) => frame.what === 2 && readWelcome(frame))(source)
     } catch (error) {
       const isText = error.code === "ERR_ENCODING_INVALID_ENCODED_DATA"
       assert.ok(isText || ["too large", "too short", "unknown kind", "broken name", "broken body", "broken welcome"].includes(error.message), String(error))
@@ -122,20 +122,20 @@ test("a frame that is too large or a name that is too long is not appended", () 
   assert.throws(() => out.frame(1, 0, 0, (body) => writeHello(body, 1, "x".repeat(2_048), "a", 1 << 20)), isRefused, "before the handshake")
   out.limit = 64
   out.frame(17)
-  assert.throws(() => out.frame(14, 3, 0, (body) => body.payload("x".repeat(100))), isRefused)
-  assert.throws(() => out.frame(10, 0, 0, (body) => body.name("x".repeat(256))), isRefused)
-  assert.equal(out.length, 8)
-  out.frame(14, 3, 0, (body) => body.payload("y"))
+  assert.throws(() => out.frame(14, 3, 0, (body) => body.put("x".repeat(100))), isRefused)
+  assert.throws(() => out.frame(10, 0, 0, (body) => body.title("x".repeat(256))), isRefused)
+  assert.equal(out.filled, 8)
+  out.frame(14, 3, 0, (body) => body.put("y"))
   assert.deepEqual(decode(out.take(), []).map((it) => [it.kind, it.flags]), [["ping", 0], ["say", 0]])
 })
 
 test("a frame in many parts is copied once, and frames that were taken stay as they are", () => {
   const taken = []
-  const push = decoder(1 << 20, (frame) => taken.push(frame.payload()))
+  const push = decoder(1 << 20, (frame) => taken.push(frame.rest()))
   const out = outbox()
   out.limit = 1 << 20
   const sizes = [3, 200_000, 1, 70_000, 0, 5]
-  for (const [index, size] of sizes.entries()) out.frame(14, 1, 0, (body) => body.payload(new Uint8Array(size).fill(index + 1)))
+  for (const [index, size] of sizes.entries()) out.frame(14, 1, 0, (body) => body.put(new Uint8Array(size).fill(index + 1)))
   const bytes = out.take()
   for (let at = 0; at < bytes.length; at += 1_021) push(bytes.slice(at, at + 1_021))
   assert.deepEqual(taken.map((it) => it.length), sizes)
