@@ -22,7 +22,7 @@ export class History {
   first = 0
   /** The heights of chunks as they were measured, by their numbers. */
   heights = new Map<number, number>()
-  /** What the view begins with. Undefined at the newest line. */
+  /** The position of the first visible line. Undefined at the newest line. */
   spot: Spot | undefined
 
   add(line: Line): void {
@@ -31,7 +31,7 @@ export class History {
     this.lines.splice(0, CHUNK)
     this.heights.delete(this.first / CHUNK)
     this.first += CHUNK
-    // What is forgotten cannot be seen any more. Otherwise the visible lines stay.
+    // Lines that are forgotten cannot be seen any more. Otherwise the visible ones stay.
     const chunk = this.first / CHUNK
     if (this.spot && this.spot.chunk < chunk) this.spot = { chunk, into: 0 }
   }
