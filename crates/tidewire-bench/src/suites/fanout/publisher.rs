@@ -35,7 +35,7 @@ enum Start {
     Later(Option<u64>),
 }
 
-/// What the publisher and the nodes of its subscribers count together.
+/// The counts that the publisher and the nodes of its subscribers share.
 pub(in super::super) struct Tally {
     /// Subscribers that are still waited for.
     awaited: AtomicUsize,
