@@ -33,6 +33,7 @@ fn main() {
     let limits = Limits {
         sessions_max: 50_000,
         sessions_per_address_max: 50_000,
+        subscriptions_per_session_max: ROOMS,
         memory_bytes_max: MEMORY_BYTES_MAX,
         ..Limits::default()
     };
@@ -56,12 +57,18 @@ fn main() {
         "{MESSAGES} messages of {PAYLOAD_BYTES} bytes in {ROOMS} topics: {each:.1} bytes each"
     );
 
+    for _ in 0..3 {
+        let started = Instant::now();
+        read_all_rooms(&address);
+        let rate = MESSAGES as f64 / started.elapsed().as_secs_f64() / 1e6;
+        println!("replay of {ROOMS} topics to one client: {rate:.2} M messages/s");
+    }
     publish(&client, MESSAGES, |_| "big".to_owned());
     for _ in 0..3 {
         let (mut stream, started) = (subscribe(&address, "big"), Instant::now());
         read_history(&mut stream, MESSAGES);
         let rate = MESSAGES as f64 / started.elapsed().as_secs_f64() / 1e6;
-        println!("replay to one client: {rate:.2} M messages/s");
+        println!("replay of one topic to one client: {rate:.2} M messages/s");
     }
 
     publish(&client, STORM_MESSAGES, |_| "storm".to_owned());
@@ -107,8 +114,35 @@ fn publish(client: &Client, messages: usize, topic: impl Fn(usize) -> String) {
 
 /// Connects and subscribes, and reads nothing.
 fn subscribe(address: &str, topic: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address.replace("tcp://", "")).unwrap();
+    let mut stream = connect(address);
+    stream.write_all(&subscription(topic, 1)).unwrap();
+    stream
+}
+
+/// Subscribes to all topics of the million messages, and reads all of them.
+fn read_all_rooms(address: &str) {
+    let mut stream = connect(address);
+    let room = |number| subscription(&format!("room.{number}"), number as u32 + 1);
+    let subscriptions: Vec<u8> = (0..ROOMS).flat_map(room).collect();
+    let mut writing = stream.try_clone().unwrap();
+    let write = thread::spawn(move || writing.write_all(&subscriptions).unwrap());
+    read_history(&mut stream, MESSAGES);
+    write.join().unwrap();
+}
+
+fn subscription(topic: &str, id: u32) -> Vec<u8> {
     let (mut bytes, mut body) = (Vec::new(), Vec::new());
+    let (policy, pattern) = (None, topic);
+    SubscribeBody { policy, pattern }.encode(&mut body);
+    let subscribe = Message::with_id(Kind::Subscribe, 0, id, &body);
+    Tw1.encode(&subscribe, &mut bytes).unwrap();
+    bytes
+}
+
+/// Connects and says hello.
+fn connect(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address.replace("tcp://", "")).unwrap();
+    let mut bytes = Vec::new();
     let hello = Hello {
         version: PROTOCOL_VERSION,
         features: FEATURE_POSITIONS,
@@ -117,15 +151,11 @@ fn subscribe(address: &str, topic: &str) -> TcpStream {
         agent: "history_costs",
     };
     hello.encode_frame(&mut bytes).unwrap();
-    let (policy, pattern) = (None, topic);
-    SubscribeBody { policy, pattern }.encode(&mut body);
-    let subscribe = Message::with_id(Kind::Subscribe, 0, 1, &body);
-    Tw1.encode(&subscribe, &mut bytes).unwrap();
     stream.write_all(&bytes).unwrap();
     stream
 }
 
-/// Reads as many bytes as the frames of the history have, behind the welcome and the reply.
+/// Reads as many bytes as the frames of the history have. The welcome and the replies are among them, less than a fiftieth.
 fn read_history(stream: &mut TcpStream, messages: usize) {
     let mut bytes = vec![0; 1 << 16];
     let mut left = messages * (PAYLOAD_BYTES + FRAME_BYTES);
