@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tidewire::{RoomFigures, SessionFigures, TransportKind};
+use tidewire::backplane::NodeFigures;
+use tidewire::{Metrics, RoomFigures, SessionFigures, TransportKind};
 use tidewire_io::clock::now_ns;
 
 /// The state of a server at one moment, with rates since the moment before.
@@ -30,6 +31,8 @@ pub(crate) struct Overview {
     pub(crate) closed: BTreeMap<&'static str, u64>,
     pub(crate) identity: Identity,
     pub(crate) certificate: Option<Certificate>,
+    /// The server as a node of its cluster. `null` without a backplane.
+    pub(crate) node: Option<Node>,
     pub(crate) tops: Tops,
     /// Every other counter.
     pub(crate) counters: BTreeMap<&'static str, u64>,
@@ -117,6 +120,35 @@ pub(crate) struct Certificate {
     pub(crate) days_left: f64,
 }
 
+/// A node, and what it knows of the others.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Node {
+    pub(crate) id: String,
+    pub(crate) cut_off: bool,
+    pub(crate) reconnects: u64,
+    /// Messages that went to other nodes, and those that could not.
+    pub(crate) sent: u64,
+    pub(crate) unsent: u64,
+    /// Messages of other nodes that came, and those that are missing.
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+    /// Requests to services of other nodes, and those of them that no node has answered.
+    pub(crate) requests: u64,
+    pub(crate) requests_failed: u64,
+    /// Requests of other nodes that were answered here.
+    pub(crate) served: u64,
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// Another node that lives.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Peer {
+    pub(crate) id: String,
+    pub(crate) lag_ms: Option<f64>,
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+}
+
 /// The sessions furthest behind, and the largest rooms and topics, as of the last walk over them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Tops {
@@ -170,6 +202,33 @@ pub(crate) struct Page<T> {
     pub(crate) found: usize,
     pub(crate) offset: usize,
     pub(crate) entries: Vec<T>,
+}
+
+impl Node {
+    pub(crate) fn of(figures: &NodeFigures, sum: &Metrics) -> Self {
+        let peers = figures.peers.iter().map(|peer| Peer {
+            id: peer.id.clone(),
+            lag_ms: peer.lag.map(|lag| lag.as_secs_f64() * 1e3),
+            received: peer.received,
+            lost: peer.lost,
+        });
+        Self {
+            id: figures.id.clone(),
+            cut_off: figures.is_cut_off,
+            reconnects: sum.backplane_reconnects,
+            sent: sum.backplane_sent,
+            unsent: sum.backplane_unsent,
+            received: sum.backplane_received,
+            lost: sum.backplane_lost,
+            requests: sum.backplane_asked,
+            requests_failed: sum.backplane_unserved
+                + sum.backplane_orphaned
+                + sum.backplane_unasked
+                + sum.backplane_timed_out,
+            served: sum.backplane_served,
+            peers: peers.collect(),
+        }
+    }
 }
 
 impl Session {

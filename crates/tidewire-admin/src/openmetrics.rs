@@ -164,6 +164,13 @@ impl Output<'_, '_> {
         let lags = lags.filter_map(|peer| Some((label(peer), peer.lag?.as_secs_f64())));
         let help = "Time from a question to the answer of another node, when it was last asked";
         self.gauges("node_lag_seconds", help, lags)?;
+        let received = node.peers.iter().map(|peer| (label(peer), peer.received));
+        let received: Vec<_> = received.collect();
+        self.owned_counter(
+            "node_received",
+            "Messages of another node that came",
+            &received,
+        )?;
         let lost = node.peers.iter().map(|peer| (label(peer), peer.lost));
         let help = "Messages of another node that are missing";
         let lost: Vec<_> = lost.collect();

@@ -15,7 +15,8 @@ use tidewire::{
 };
 
 use crate::model::{
-    Certificate, Identity, Lane, Memory, Overview, Rates, Room, Session, SessionCounts, Tops, Turns,
+    Certificate, Identity, Lane, Memory, Node, Overview, Rates, Room, Session, SessionCounts, Tops,
+    Turns,
 };
 
 /// A server, as the admin server reads it.
@@ -239,6 +240,7 @@ impl Sampler {
                 handshakes_refused: sum.handshakes_refused,
             },
             certificate: self.expiry().map(certificate),
+            node: self.node().map(|node| Node::of(&node, sum)),
             tops,
             counters: sum
                 .counters()

@@ -115,6 +115,27 @@ test("a confirmation that is cancelled does nothing", async (t) => {
   assert.equal(server.child.exitCode, null);
 });
 
+test("a cluster is shown with its nodes, and no cluster without a backplane", async (t) => {
+  const { page, errors } = await site(t, "chat");
+  await page.getByText("Ready").waitFor();
+  assert.equal(await page.getByText("Cluster").count(), 1);
+  assert.ok(await page.getByText("Cluster").isHidden());
+  // The next overview of this server, which has no backplane, hides it again: so one step shows it and reads it.
+  const shown = await page.evaluate(() => {
+    const peers = [{ id: "eu-2", lag_ms: 0.4, received: 7, lost: 3 }, { id: "<b>n</b>", lag_ms: null, received: 0, lost: 0 }];
+    const node = { id: "eu-1", cut_off: true, reconnects: 2, sent: 9, unsent: 1, received: 7, lost: 3, requests: 5, requests_failed: 1, served: 4, peers };
+    showCluster(node);
+    const section = document.getElementById("cluster");
+    return { hidden: section.hidden, text: section.innerText, html: section.querySelectorAll("b").length };
+  });
+  assert.equal(shown.hidden, false);
+  for (const part of ["Node eu-1 is cut off from the others", "Connected again", "eu-2", "400 µs", "<b>n</b>"]) {
+    assert.ok(shown.text.includes(part), `${part} in ${shown.text}`);
+  }
+  assert.equal(shown.html, 0, "an id is text");
+  assert.deepEqual(errors, []);
+});
+
 test("pages are turned by the keyboard", async (t) => {
   const { page, errors } = await site(t, "chat");
   // Two pages of sessions that are none.

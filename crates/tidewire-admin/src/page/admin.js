@@ -137,6 +137,7 @@ function showOverview(it) {
   showMemory(it.memory);
   showLosses(it);
   showIdentity(it);
+  showCluster(it.node);
   showSlowest(it.tops);
   if (wasHidden) loadList();
 }
@@ -275,6 +276,31 @@ function showIdentity(it) {
     pairs.push([left < 0 ? "Certificate has expired" : "Certificate expires", `${day} (${Math.floor(left)} days)`, left < 7 ? "bad" : left < 21 ? "warn" : ""]);
   }
   showPairs($("identity"), pairs);
+}
+
+// A server without a backplane has no cluster.
+function showCluster(node) {
+  $("cluster").hidden = node === null;
+  if (node === null) return;
+  const state = $("cluster-state");
+  state.textContent = node.cut_off ? `Node ${node.id} is cut off from the others` : `Node ${node.id} reaches the others`;
+  state.className = node.cut_off ? "error" : "";
+  const bad = (value) => (value > 0 ? "warn" : "");
+  showPairs($("cluster-pairs"), [
+    ["Sent to other nodes", count(node.sent)],
+    ["Not sent", count(node.unsent), bad(node.unsent)],
+    ["Received", count(node.received)],
+    ["Lost on the way", count(node.lost), bad(node.lost)],
+    ["Connected again", count(node.reconnects), bad(node.reconnects)],
+    ["Requests to other nodes", count(node.requests)],
+    ["Of these, not answered", count(node.requests_failed), bad(node.requests_failed)],
+    ["Requests of other nodes answered", count(node.served)],
+  ]);
+  const columns = [
+    ["Node", (it) => it.id], ["Answers in", (it) => milliseconds(it.lag_ms), true],
+    ["Messages of it", (it) => count(it.received), true], ["Lost", (it) => count(it.lost), true],
+  ];
+  table($("nodes"), columns, node.peers, "No other node lives.");
 }
 
 // ---- tables

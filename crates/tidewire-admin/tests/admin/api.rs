@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidewire::backplane::NodeSettings;
 use tidewire::{Chat, Client, Event, Policy, Server};
 use tidewire_admin::Settings;
+use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::wait_until;
 
 use crate::Site;
@@ -21,6 +24,44 @@ fn check(site: &Site, definition: &str, value: &Value) {
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
     assert!(errors.is_empty(), "{definition}: {errors:#?}");
+}
+
+#[test]
+fn a_node_shows_its_cluster() {
+    let engine = InprocEngine::default();
+    let node = |id: &str| {
+        let mut settings = NodeSettings::new(id).unwrap();
+        settings.heartbeat = Duration::from_millis(50);
+        let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+        let builder = builder.backplane(engine.backplane(), settings);
+        builder.start(|_| Chat::new()).unwrap()
+    };
+    let other = node("two");
+    let site = Site::beside(node("one"), Settings::default());
+    let seen = wait_until("the other node answers", || {
+        let overview = site.json("/api/overview");
+        let has_lag = overview["node"]["peers"][0]["lag_ms"].is_number();
+        has_lag.then_some(overview)
+    });
+    check(&site, "overview", &seen);
+    check(&site, "node", &seen["node"]);
+    let (own, peers) = (&seen["node"], &seen["node"]["peers"]);
+    assert_eq!(
+        (&own["id"], &own["cut_off"]),
+        (&json!("one"), &json!(false))
+    );
+    assert_eq!(
+        (&peers[0]["id"], &peers[0]["lost"]),
+        (&json!("two"), &json!(0))
+    );
+    drop(other);
+    wait_until("the other node has gone", || {
+        let overview = site.json("/api/overview");
+        let is_alone = overview["node"]["peers"] == json!([]);
+        is_alone.then_some(())
+    });
+    let alone = Site::start(Settings::default());
+    assert_eq!(alone.json("/api/overview")["node"], json!(null));
 }
 
 #[test]

@@ -116,6 +116,7 @@ impl View {
         }
         lines.extend(figures(it));
         lines.extend(certificate(it));
+        lines.extend(cluster(&it["node"]));
         lines.push(Line::styled(LANE_HEAD, bold));
         lines.extend(list(&it["lanes"]).iter().map(lane));
         let slowest = list(&it["tops"]["slowest"]);
@@ -181,6 +182,42 @@ fn certificate(it: &Value) -> Option<Line<'static>> {
         false => Style::new(),
     };
     Some(Line::styled(format!("cert     {days:.0} days left"), style))
+}
+
+/// The server as a node, and the other nodes.
+fn cluster(node: &Value) -> Vec<Line<'static>> {
+    let Some(id) = node["id"].as_str() else {
+        return Vec::new();
+    };
+    let is_cut_off = node["cut_off"] == true;
+    let (state, style) = match is_cut_off {
+        true => ("cut off, ", Style::new().fg(Color::Red)),
+        false => ("", Style::new()),
+    };
+    let of = |key: &str| short(node[key].as_f64().unwrap_or_default());
+    let text = format!(
+        "node     {}, {state}{} sent, {} lost, {} reconnects",
+        visible(id.as_bytes()),
+        of("sent"),
+        of("lost"),
+        of("reconnects"),
+    );
+    let mut lines = vec![Line::styled(text, style)];
+    let peers = list(&node["peers"]);
+    lines.extend(peers.iter().take(NODES_SHOWN).map(|peer| {
+        let lag = peer["lag_ms"].as_f64();
+        let text = format!(
+            "         {}: lag {}, {} lost",
+            visible(peer["id"].as_str().unwrap_or_default().as_bytes()),
+            lag.map_or_else(|| "–".to_owned(), milliseconds),
+            short(number(peer, "/lost")),
+        );
+        Line::raw(text)
+    }));
+    if let Some(more) = peers.len().checked_sub(NODES_SHOWN).filter(|it| *it > 0) {
+        lines.push(Line::raw(format!("         and {more} more")));
+    }
+    lines
 }
 
 fn lane(it: &Value) -> Line<'static> {
@@ -294,6 +331,9 @@ const TWO_CHARTS_FROM: u16 = 90;
 /// Sessions shown of the slowest.
 const SLOWEST_SHOWN: usize = 5;
 
+/// Other nodes shown.
+const NODES_SHOWN: usize = 5;
+
 const DAYS_LEFT_WARN: f64 = 14.0;
 
 #[cfg(test)]
@@ -313,6 +353,9 @@ mod tests {
             "turns": {"last_ms": 0.733, "max_ms": 6.7},
             "memory": {"bytes": 456_704, "bytes_max": 6_319_125_504_u64},
             "certificate": {"days_left": 3.2},
+            "node": {"id": "eu-1", "cut_off": false, "reconnects": 2, "sent": 12_345, "lost": 3, "peers": [
+                {"id": "eu-2", "lag_ms": 0.4, "lost": 3}, {"id": "n", "lag_ms": null, "lost": 0}, {}, {}, {}, {}
+            ]},
             "lanes": [
                 {"lane": 0, "turns": true, "load": 0.05, "answer_ms": 0.7, "sessions": 50_000, "frames_in_rate": 100.0, "delivered_rate": 9_863.0},
                 {"lane": 1, "turns": false, "load": null, "answer_ms": null, "sessions": null, "frames_in_rate": 0.0, "delivered_rate": 0.0}
@@ -333,6 +376,10 @@ mod tests {
         view.add(overview());
         let text = shown(&view, 50, 24);
         for part in [
+            "node     eu-1, 12.3k sent, 3 lost, 2 reconnects",
+            "eu-2: lag 400 µs, 3 lost",
+            "n: lag –, 0 lost",
+            "and 1 more",
             "127.0.0.1:9090  ready  up 1 d 1 h",
             "100.0k open, 123.46M opened, 0 refused",
             "19.8k/s, 771 KiB/s",
@@ -356,6 +403,7 @@ mod tests {
         assert_eq!(shown(&view, 3, 1).lines().count(), 1);
         for answer in [
             overview(),
+            json!({"node": {"id": "\u{1b}[2J", "cut_off": true, "peers": [7]}}),
             json!({}),
             json!(null),
             json!({"lanes": [1, null], "tops": {"slowest": [7]}}),
