@@ -74,19 +74,45 @@ impl App {
         }
     }
 
+    /// The methods that other nodes may call.
+    #[cfg(feature = "nats")]
+    pub(super) fn services(self, chosen: &[String]) -> Vec<String> {
+        match self {
+            Self::Rpc => Methods::names(chosen).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Refuses methods that the app does not have.
+    pub(super) fn check_methods(self, chosen: &[String]) -> Result<(), Failure> {
+        let known: Vec<&str> = match self {
+            Self::Rpc => Methods::names(&[]).collect(),
+            _ => Vec::new(),
+        };
+        match chosen.iter().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some(name) => Err(Failure::configuration(
+                format!("the app has no method {name:?}"),
+                "correct --methods; --app rpc has add, echo, methods, sleep and time",
+            )),
+        }
+    }
+
     /// Starts the server with the service of the app.
     pub(super) fn start(
         self,
         builder: ServerBuilder,
         policy: Policy,
         kept: &[Kept],
+        methods: &[String],
+        is_node: bool,
     ) -> anyhow::Result<Server> {
         Ok(match self {
             // These two do so little for a message that an indirect call would count.
             Self::Echo => builder.start(|_| echo)?,
             Self::Sink => builder.start(|_| Sink::default())?,
             Self::Rpc => {
-                let methods = Methods::start()?;
+                let methods = Methods::start(methods, is_node)?;
                 builder.start_boxed(|_| Box::new(methods.router()))?
             }
             Self::PubSub => {

@@ -72,8 +72,16 @@ impl BackplaneArguments {
         Err(Failure::configuration(what, remedy))
     }
 
-    /// Makes the server a node, if there is a backplane.
-    pub(super) fn join(&self, builder: ServerBuilder) -> anyhow::Result<ServerBuilder> {
+    pub(super) fn is_node(&self) -> bool {
+        self.backplane.is_some()
+    }
+
+    /// Makes the server a node that has these services, if there is a backplane.
+    pub(super) fn join(
+        &self,
+        builder: ServerBuilder,
+        services: Vec<String>,
+    ) -> anyhow::Result<ServerBuilder> {
         let Some(address) = &self.backplane else {
             if let Some(node) = &self.node {
                 let what = format!("the node {node} has no other nodes");
@@ -100,6 +108,7 @@ impl BackplaneArguments {
         let id = self.node.clone().unwrap_or_else(random);
         let mut settings =
             NodeSettings::new(&id).map_err(|error| wrong(&error, "correct --node"))?;
+        settings.services = services;
         settings.when_cut_off = match self.backplane_cut_off {
             CutOff::Local => WhenCutOff::Local,
             CutOff::Fail => WhenCutOff::Fail,

@@ -68,6 +68,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
+    /// The methods of --app rpc that this server has, with commas between them [default: all]. With --backplane, requests for the
+    /// others go to servers that have them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    methods: Vec<String>,
+
     /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT or
     /// ipc://PATH; may be repeated. Port 0 takes a free one.
     /// With --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
@@ -350,6 +355,17 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Starts the server with the service of its app.
+fn start_app(arguments: &ServeArguments, builder: ServerBuilder) -> anyhow::Result<Server> {
+    let (policy, kept) = (arguments.slow_subscriber, &arguments.history);
+    #[cfg(feature = "nats")]
+    let is_node = arguments.backplane.is_node();
+    #[cfg(not(feature = "nats"))]
+    let is_node = false;
+    let app = arguments.app;
+    app.start(builder, policy, kept, &arguments.methods, is_node)
+}
+
 fn start(
     arguments: &ServeArguments,
     authenticator: Option<Replaceable>,
@@ -379,7 +395,8 @@ fn start(
     #[cfg(feature = "nats")]
     {
         arguments.backplane.check_history(&arguments.history)?;
-        builder = arguments.backplane.join(builder)?;
+        let services = arguments.app.services(&arguments.methods);
+        builder = arguments.backplane.join(builder, services)?;
     }
     if let Some(mode) = arguments.unix_mode {
         builder = builder.socket_options(sockets(mode));
@@ -412,9 +429,8 @@ fn start(
     };
     arguments.app.check(&spoken)?;
     arguments.app.check_history(&arguments.history)?;
-    let server = arguments
-        .app
-        .start(builder, arguments.slow_subscriber, &arguments.history)?;
+    arguments.app.check_methods(&arguments.methods)?;
+    let server = start_app(arguments, builder)?;
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);

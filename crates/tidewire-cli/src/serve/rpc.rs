@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidewire::{
-    AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, PoolFull, Router, WhenFull,
-    WorkerPool,
+    AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, PoolFull, Router, Upstream,
+    WhenFull, WorkerPool,
 };
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -18,11 +18,20 @@ use tidewire_proto::codec::Codec;
 #[derive(Clone, Debug)]
 pub(super) struct Methods {
     sleepers: Arc<WorkerPool<(Deferred, Duration)>>,
+    /// The names of the methods that the server has; empty for all.
+    chosen: Vec<String>,
+    /// The other nodes, for the methods that it does not have. `None` without a backplane.
+    nodes: Option<Upstream>,
 }
 
 impl Methods {
+    /// The names of the methods, or of those that were chosen.
+    pub(super) fn names(chosen: &[String]) -> impl Iterator<Item = &'static str> {
+        described(chosen).map(|(name, _)| name)
+    }
+
     /// Starts the workers.
-    pub(super) fn start() -> io::Result<Self> {
+    pub(super) fn start(chosen: &[String], is_node: bool) -> io::Result<Self> {
         let pool = WorkerPool::new(
             SLEEPERS,
             SLEEPS_MAX,
@@ -31,29 +40,53 @@ impl Methods {
         )?;
         Ok(Self {
             sleepers: Arc::new(pool),
+            chosen: chosen.to_vec(),
+            nodes: is_node.then(|| Upstream::nodes().timeout(NODES_TIMEOUT)),
         })
     }
 
     /// Returns the methods for one lane.
     pub(super) fn router(&self) -> Router {
-        let sleepers = Arc::clone(&self.sleepers);
-        Router::new()
-            .on("add", |cx, message| match add(message.payload) {
+        let mut router = Router::new();
+        if let Some(nodes) = self.nodes.clone() {
+            router = router.otherwise(move |cx, message| cx.forward(&nodes, &message));
+        }
+        Self::names(&self.chosen).fold(router, |router, name| self.add_method(router, name))
+    }
+
+    fn add_method(&self, router: Router, name: &'static str) -> Router {
+        match name {
+            "add" => router.on(name, |cx, message| match add(message.payload) {
                 Ok(sum) => cx.reply(sum.to_string().as_bytes()),
                 Err(error) => match add_binary(cx.codec(), message.payload) {
                     Some(sum) => cx.reply(&sum.to_le_bytes()),
                     None => Err(error),
                 },
-            })
-            .on("echo", |cx, message| cx.reply(message.payload))
-            .on("methods", |cx, _| cx.reply(METHODS.as_bytes()))
-            .on("sleep", move |cx, message| {
-                defer_sleep(cx, message, &sleepers)
-            })
-            .on("time", |cx, _| {
+            }),
+            "echo" => router.on(name, |cx, message| cx.reply(message.payload)),
+            "sleep" => {
+                let sleepers = Arc::clone(&self.sleepers);
+                router.on(name, move |cx, message| defer_sleep(cx, message, &sleepers))
+            }
+            "time" => router.on(name, |cx, _| {
                 cx.reply(unix_time_ms().to_string().as_bytes())
-            })
+            }),
+            _ => {
+                let lines: Vec<&str> = described(&self.chosen).map(|(_, line)| line).collect();
+                let list = lines.join("\n");
+                router.on(name, move |cx, _| cx.reply(list.as_bytes()))
+            }
+        }
     }
+}
+
+/// The methods that were chosen, or all, each with its line of the list.
+fn described(chosen: &[String]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let named = METHODS.lines().map(|line| {
+        let name = line.split(' ').next().unwrap_or_default();
+        (name, line)
+    });
+    named.filter(|(name, _)| chosen.is_empty() || chosen.iter().any(|it| it == name))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the date is what is asked for")]
@@ -140,6 +173,9 @@ methods       this list
 sleep MS      awake, after that many milliseconds on a worker
 time          milliseconds since 1970";
 
+/// The longest time for the answer of another node: longer than the longest sleep.
+const NODES_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// The number of workers: enough that one sleeper does not keep the next one waiting.
 const SLEEPERS: usize = 4;
 
@@ -183,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_list_names_every_method() {
-        let router = Methods::start().unwrap().router();
+        let router = Methods::start(&[], false).unwrap().router();
         let listed: Vec<&str> = METHODS
             .lines()
             .filter_map(|line| line.split(' ').next())

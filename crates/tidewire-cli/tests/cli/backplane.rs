@@ -1,5 +1,7 @@
 //! `serve --backplane`: processes that share rooms and topics over a real `nats-server`.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use tidewire::Client;
 use tidewire_testkit::{NatsServer, wait_until};
@@ -69,6 +71,47 @@ fn topics_cross_processes_and_a_restart_of_nats() {
         nats.kill();
         nats.start_again();
     }
+}
+
+#[test]
+fn a_method_of_another_process_is_called_until_it_dies() {
+    let Some(nats) = NatsServer::start("") else {
+        return;
+    };
+    let address = nats.address();
+    let node = |id: &str, methods: &str| {
+        let of = ["--app", "rpc", "--methods", methods];
+        Process::server(&[&of[..], &["--backplane", &address, "--node", id]].concat())
+    };
+    let (one, _) = node("one", "add,sleep");
+    let (_two, second) = node("two", "time");
+    let client = Client::connect(&second).wait().unwrap();
+    let ask = |method: &str, payload: &[u8]| {
+        let request = client.request(payload).method(method);
+        request.timeout(Duration::from_secs(60)).send()
+    };
+    assert_eq!(ask("add", b"2 40").wait().unwrap().payload(), b"42");
+    assert!(ask("time", b"").wait().is_ok(), "its own");
+    let error = ask("echo", b"").wait().unwrap_err();
+    assert!(
+        error.to_string().contains("no node has this method"),
+        "{error}"
+    );
+    assert_eq!(ask("sleep", b"1").wait().unwrap().payload(), b"awake");
+    one.kill();
+    // NATS notices the end of a process at once, but not before it.
+    wait_until("no process has the method", || {
+        let request = client.request(b"1").method("add");
+        let error = request.timeout(Duration::from_secs(1)).wait().err()?;
+        error.to_string().contains("no node").then_some(())
+    });
+    let wrong = ["serve", "--app", "rpc", "--methods", "divide"];
+    let ended = Process::start(&wrong).wait();
+    let text = ended.transcript.join("\n");
+    assert!(
+        text.contains("no method") && text.contains("add, echo"),
+        "{text}"
+    );
 }
 
 #[test]
