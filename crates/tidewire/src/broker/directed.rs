@@ -29,7 +29,7 @@ pub(crate) enum Directed {
         service: Box<str>,
         payload: Vec<u8>,
     },
-    /// Nobody waits for the answer to a request any more.
+    /// A request is given up: no caller waits for its answer.
     GiveUp { request: u64 },
     /// The answer to a request of another node.
     Answer { to: Asker, outcome: Outcome },
