@@ -57,19 +57,11 @@ fn main() {
         "{MESSAGES} messages of {PAYLOAD_BYTES} bytes in {ROOMS} topics: {each:.1} bytes each"
     );
 
-    for _ in 0..3 {
-        let started = Instant::now();
-        read_all_rooms(&address);
-        let rate = MESSAGES as f64 / started.elapsed().as_secs_f64() / 1e6;
-        println!("replay of {ROOMS} topics to one client: {rate:.2} M messages/s");
-    }
+    time_replays(&format!("{ROOMS} topics"), || read_all_rooms(&address));
     publish(&client, MESSAGES, |_| "big".to_owned());
-    for _ in 0..3 {
-        let (mut stream, started) = (subscribe(&address, "big"), Instant::now());
-        read_history(&mut stream, MESSAGES);
-        let rate = MESSAGES as f64 / started.elapsed().as_secs_f64() / 1e6;
-        println!("replay of one topic to one client: {rate:.2} M messages/s");
-    }
+    time_replays("one topic", || {
+        read_history(&mut subscribe(&address, "big"), MESSAGES);
+    });
 
     publish(&client, STORM_MESSAGES, |_| "storm".to_owned());
     let quiet = live_times(&address, || thread::sleep(Duration::from_secs(3)));
@@ -209,3 +201,13 @@ const PAYLOAD_BYTES: usize = 64;
 /// Header and offset of a delivery.
 const FRAME_BYTES: usize = 20;
 const MEMORY_BYTES_MAX: usize = 512 << 20;
+
+/// Prints the rate of three replays of all messages.
+fn time_replays(what: &str, replay: impl Fn()) {
+    for _ in 0..3 {
+        let started = Instant::now();
+        replay();
+        let rate = MESSAGES as f64 / started.elapsed().as_secs_f64() / 1e6;
+        println!("replay of {what} to one client: {rate:.2} M messages/s");
+    }
+}
