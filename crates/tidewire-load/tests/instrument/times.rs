@@ -92,7 +92,9 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
     proof.assert_passed();
     proof.assert_offered_agrees();
     let step = proof.step();
-    assert_eq!(step.total_sent, planned(&whole, SEED, 0));
+    // A busy machine may not send all before the step gives up; these are told as unsent.
+    let unsent = step.detail.as_ref().unwrap().counts.unsent;
+    assert_eq!(step.total_sent + unsent, planned(&whole, SEED, 0));
     let (latency, lag_p99_ms) = (step.latency.unwrap(), step.client.send_lag_p99_ms.unwrap());
     assert!(
         latency.p99_ms >= lag_p99_ms * 0.998,
