@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, Event, Message, ServerError, StatusCode};
-use tidewire::backplane::{Carrier, Node};
+use async_nats::{Client, Event, Message, ServerError, StatusCode, jetstream};
+use tidewire::backplane::{BackplaneError, Carrier, KeptMessage, Node};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
+use crate::error::NatsError;
+use crate::kept::{News, What, sequence_of};
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 
@@ -20,11 +22,25 @@ pub(crate) struct NatsCarrier {
     pub(crate) events: mpsc::Receiver<Event>,
     pub(crate) prefix: Prefix,
     pub(crate) packet_bytes_max: usize,
+    /// The address without credentials.
+    pub(crate) address: String,
 }
 
 impl Carrier for NatsCarrier {
     fn packet_bytes_max(&self) -> usize {
         self.packet_bytes_max
+    }
+
+    fn open_histories(&mut self) -> Result<(), BackplaneError> {
+        let client = self.client.clone();
+        // The client of JetStream starts a task.
+        let asked = self
+            .runtime
+            .block_on(async move { jetstream::new(client).query_account().await });
+        asked.map(drop).map_err(|source| {
+            let address = self.address.clone();
+            BackplaneError::Engine(NatsError::NoStreams { address, source }.into())
+        })
     }
 
     fn run(self: Box<Self>, node: Node) {
@@ -36,15 +52,16 @@ impl Carrier for NatsCarrier {
             ..
         } = *self;
         let (inbox, packets) = Inbox::new();
-        let wire = NatsWire::new(client, prefix, node.id(), inbox);
-        runtime.block_on(drive(node, wire, packets, events));
+        let (news, told) = mpsc::channel(NEWS_MAX);
+        let wire = NatsWire::new(client, prefix, node.id(), (inbox, news));
+        runtime.block_on(drive(node, wire, (packets, told), events));
     }
 }
 
 async fn drive(
     mut node: Node,
     mut wire: NatsWire,
-    mut packets: Packets,
+    (mut packets, mut told): (Packets, mpsc::Receiver<News>),
     mut events: mpsc::Receiver<Event>,
 ) {
     let work = Arc::new(Notify::new());
@@ -63,7 +80,8 @@ async fn drive(
             false => turn.wake_at,
         };
         tokio::select! {
-            Some(packet) = packets.next() => receive(&mut node, &packet),
+            Some(packet) = packets.next() => receive(&mut node, &wire, &packet),
+            Some(news) = told.recv() => handle_news(&mut node, &news),
             Some(event) = events.recv() => handle(&mut node, &wire, &event),
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
@@ -72,7 +90,10 @@ async fn drive(
             let Some(packet) = packets.take() else {
                 break;
             };
-            receive(&mut node, &packet);
+            receive(&mut node, &wire, &packet);
+        }
+        while let Ok(news) = told.try_recv() {
+            handle_news(&mut node, &news);
         }
         while let Ok(event) = events.try_recv() {
             handle(&mut node, &wire, &event);
@@ -90,12 +111,36 @@ async fn drive(
     }
 }
 
-fn receive(node: &mut Node, packet: &Message) {
-    if packet.status != Some(StatusCode::NO_RESPONDERS) {
-        return node.handle_packet(&packet.payload, Instant::now());
+fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
+    let packet = &message.payload;
+    if message.status == Some(StatusCode::NO_RESPONDERS) {
+        if let Some(request) = unserved_request(&message.subject) {
+            node.handle_unserved(request);
+        }
+        return;
     }
-    if let Some(request) = unserved_request(&packet.subject) {
-        node.handle_unserved(request);
+    let Some(room) = wire.followed_room(&message.subject) else {
+        return node.handle_packet(packet, Instant::now());
+    };
+    // One without a sequence is not of JetStream.
+    if let Some(sequence) = sequence_of(message) {
+        node.handle_appended(room, KeptMessage { sequence, packet }, Instant::now());
+    }
+}
+
+fn handle_news(node: &mut Node, news: &News) {
+    match &news.what {
+        What::Read(state, packets) => {
+            let messages: Vec<KeptMessage<'_>> = packets
+                .iter()
+                .map(|(sequence, packet)| KeptMessage {
+                    sequence: *sequence,
+                    packet,
+                })
+                .collect();
+            node.handle_history(&news.room, *state, &messages, Instant::now());
+        }
+        What::Failed(text) => node.handle_history_failure(&news.room, text),
     }
 }
 
@@ -131,6 +176,9 @@ fn is_about_permission(text: &str) -> bool {
 
 /// Packets that a node handles before its turn.
 const PACKETS_PER_TURN: usize = 1_024;
+
+/// Streams that were read and wait for the node.
+const NEWS_MAX: usize = 16;
 
 /// Pause before the client of NATS is offered again what it did not take.
 const RETRY: Duration = Duration::from_millis(1);

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use async_nats::ConnectError;
+use async_nats::jetstream::context::AccountError;
 use thiserror::Error;
 
 /// NATS cannot be used. An error of [`Nats`](crate::Nats), and the cause of `BackplaneError::Engine` when a server starts.
@@ -53,6 +54,16 @@ pub enum NatsError {
         address: String,
         /// The cause.
         source: ConnectError,
+    },
+    /// Histories are wanted, and NATS keeps no streams.
+    #[error(
+        "NATS at {address} keeps no histories: {source} (start it as nats-server --jetstream, allow JetStream to this user, or leave histories out)"
+    )]
+    NoStreams {
+        /// The address, without credentials.
+        address: String,
+        /// The cause.
+        source: AccountError,
     },
     /// The client of NATS cannot start.
     #[error("cannot start the client of NATS: {0}")]

@@ -25,6 +25,7 @@
 
 mod carrier;
 mod error;
+mod kept;
 mod settings;
 mod subject;
 mod wire;

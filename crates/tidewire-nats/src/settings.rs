@@ -158,6 +158,7 @@ impl Nats {
             events,
             prefix: self.prefix.clone(),
             packet_bytes_max,
+            address: self.shown(),
         })
     }
 }

@@ -6,6 +6,8 @@
 //! PREFIX.unserved.ID.NUMBER   NATS tells a node that nobody has the service of its request
 //! PREFIX.service.NAME         requests to a service, as one token; nodes that have it are a queue group
 //! PREFIX.room.NAME            a room, as one token
+//! PREFIX.stored.NAME          a room that keeps a history: what its stream stores
+//! PREFIX.followed.NAME        such a room: what its stream publishes again
 //! PREFIX.topic.A.B            a topic, a token for each segment; patterns end with * or >
 //! ```
 //!
@@ -100,6 +102,36 @@ pub(crate) fn unserved_request(subject: &str) -> Option<u64> {
     u64::from_str_radix(number, 16).ok()
 }
 
+impl Prefix {
+    /// The subject that the stream of a room stores.
+    pub(crate) fn stored(&self, room: &str) -> String {
+        self.of_room(".stored.", room)
+    }
+
+    /// The subject that the stream of a room publishes its messages to.
+    pub(crate) fn followed(&self, room: &str) -> String {
+        self.of_room(".followed.", room)
+    }
+
+    /// The name of the stream of a room, which has no dots.
+    pub(crate) fn stream(&self, room: &str) -> String {
+        let mut text = self.streams();
+        push_token(room, &mut text);
+        text
+    }
+
+    /// The beginning of the names of all streams.
+    pub(crate) fn streams(&self) -> String {
+        format!("{}=room=", self.0.replace('.', "=2E"))
+    }
+
+    fn of_room(&self, kind: &str, room: &str) -> String {
+        let mut text = format!("{}{kind}", self.0);
+        push_token(room, &mut text);
+        text
+    }
+}
+
 impl Default for Prefix {
     fn default() -> Self {
         Self("tidewire".to_owned())
@@ -133,7 +165,9 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// The tokens behind the prefix.
-const KINDS: [&str; 6] = ["nodes", "node", "unserved", "service", "room", "topic"];
+const KINDS: [&str; 8] = [
+    "nodes", "node", "unserved", "service", "room", "stored", "followed", "topic",
+];
 
 /// Most bytes of a prefix.
 const PREFIX_BYTES_MAX: usize = 64;
@@ -178,6 +212,18 @@ mod tests {
         assert_eq!(prefix.all_unserved("a-1"), "tidewire.unserved.a-1.*");
         assert_eq!(unserved_request(&subject), Some(u64::MAX));
         assert_eq!(unserved_request("tidewire.unserved.a-1.x"), None);
+    }
+
+    /// Regression: no stream began like the name of all streams, so that their number had no limit.
+    #[test]
+    fn the_streams_of_a_cluster_are_found_by_their_names() {
+        let prefix = Prefix::new("prod.chat").unwrap();
+        assert_eq!(prefix.stream("a.b"), "prod=2Echat=room=a=2Eb");
+        assert!(prefix.stream("lobby").starts_with(&prefix.streams()));
+        let other = Prefix::new("prod").unwrap();
+        assert!(!prefix.stream("lobby").starts_with(&other.streams()));
+        assert_eq!(prefix.stored("a.b"), "prod.chat.stored.a=2Eb");
+        assert_eq!(prefix.followed("a.b"), "prod.chat.followed.a=2Eb");
     }
 
     #[test]

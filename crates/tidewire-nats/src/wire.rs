@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use async_nats::{Client, Message, Subscriber};
+use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
+use tidewire::History;
 use tidewire::backplane::{Subject, Wire};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, unconstrained};
 
+use crate::kept::{News, Reader, headers_of};
 use crate::subject::Prefix;
 
 /// The way of a node to NATS. See the module.
@@ -26,6 +28,15 @@ pub(crate) struct NatsWire {
     /// question before its sender can hear.
     changes: BTreeMap<Followed, bool>,
     subscriptions: HashMap<String, AbortHandle>,
+    /// The rooms whose streams the node follows, by the subjects of their subscriptions.
+    followed: HashMap<String, String>,
+    /// Rooms whose streams are read when their subscriptions are made: their limits, and the first sequence.
+    reads: BTreeMap<String, (History, u64)>,
+    /// Bounds the streams that are read at once.
+    readers: Arc<Semaphore>,
+    news: mpsc::Sender<News>,
+    /// The client of JetStream, once a history is wanted. It has a task of its own.
+    context: Option<jetstream::Context>,
     inbox: Inbox,
     has_warned: bool,
 }
@@ -33,9 +44,17 @@ pub(crate) struct NatsWire {
 /// A packet on its way to NATS.
 struct Outgoing {
     subject: String,
-    /// The subject on which NATS tells that nobody takes the packet.
-    unserved: Option<String>,
+    label: Label,
     packet: Bytes,
+}
+
+/// The text that goes to NATS beside a packet.
+enum Label {
+    None,
+    /// The subject on which NATS tells that nobody takes the packet.
+    Unserved(String),
+    /// The id by which JetStream knows that it has the packet already.
+    Id(String),
 }
 
 /// A subject of a subscription.
@@ -44,6 +63,14 @@ struct Followed {
     subject: String,
     /// Whether the node is one of a queue group, of which one gets each packet.
     is_shared: bool,
+}
+
+impl Followed {
+    /// A subject of which the node gets each packet.
+    fn alone(subject: String) -> Self {
+        let is_shared = false;
+        Self { subject, is_shared }
+    }
 }
 
 /// The way of packets from the subscriptions to the node. It has room for bytes, because packets have very different sizes.
@@ -112,7 +139,12 @@ impl Packets {
 }
 
 impl NatsWire {
-    pub(crate) fn new(client: Client, prefix: Prefix, node: &str, inbox: Inbox) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        prefix: Prefix,
+        node: &str,
+        (inbox, news): (Inbox, mpsc::Sender<News>),
+    ) -> Self {
         Self {
             client,
             prefix,
@@ -121,6 +153,11 @@ impl NatsWire {
             waiting_bytes: 0,
             changes: BTreeMap::new(),
             subscriptions: HashMap::new(),
+            followed: HashMap::new(),
+            reads: BTreeMap::new(),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            news,
+            context: None,
             inbox,
             has_warned: false,
         }
@@ -131,6 +168,11 @@ impl NatsWire {
         self.client.server_info().max_payload
     }
 
+    /// The room whose stream has published a packet to this subject.
+    pub(crate) fn followed_room(&self, subject: &str) -> Option<&str> {
+        self.followed.get(subject).map(String::as_str)
+    }
+
     /// Gives the client what it takes at once. Returns whether something waits.
     pub(crate) fn flush(&mut self) -> bool {
         while let Some((followed, is_wanted)) = self.changes.pop_first() {
@@ -139,14 +181,19 @@ impl NatsWire {
                 return true;
             }
         }
+        self.start_reads();
         while let Some(next) = self.waiting.front() {
             let (client, subject, packet) =
                 (&self.client, next.subject.clone(), next.packet.clone());
             // The budget of the task would look like a client that takes nothing.
-            let published = match next.unserved.clone() {
-                None => unconstrained(client.publish(subject, packet)).now_or_never(),
-                Some(unserved) => {
-                    let publish = client.publish_with_reply(subject, unserved, packet);
+            let published = match &next.label {
+                Label::None => unconstrained(client.publish(subject, packet)).now_or_never(),
+                Label::Unserved(unserved) => {
+                    let publish = client.publish_with_reply(subject, unserved.clone(), packet);
+                    unconstrained(publish).now_or_never()
+                }
+                Label::Id(id) => {
+                    let publish = client.publish_with_headers(subject, headers_of(id), packet);
                     unconstrained(publish).now_or_never()
                 }
             };
@@ -193,7 +240,28 @@ impl NatsWire {
         true
     }
 
-    fn push(&mut self, subject: String, unserved: Option<String>, packet: &[u8]) -> bool {
+    fn start_reads(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let client = &self.client;
+        let make = || jetstream::new(client.clone());
+        let context = self.context.get_or_insert_with(make);
+        for (room, (limits, from)) in std::mem::take(&mut self.reads) {
+            let reader = Reader {
+                context: context.clone(),
+                client: self.client.clone(),
+                prefix: self.prefix.clone(),
+                room,
+                limits,
+                from,
+            };
+            let readers = Arc::clone(&self.readers);
+            tokio::spawn(reader.run(readers, self.news.clone()));
+        }
+    }
+
+    fn push(&mut self, subject: String, label: Label, packet: &[u8]) -> bool {
         let bytes = packet.len();
         if self.waiting_bytes + bytes > WAITING_BYTES_MAX || self.waiting.len() >= WAITING_MAX {
             return false;
@@ -201,21 +269,22 @@ impl NatsWire {
         self.waiting_bytes += bytes;
         self.waiting.push_back(Outgoing {
             subject,
-            unserved,
+            label,
             packet: Bytes::copy_from_slice(packet),
         });
         true
     }
 
     fn note_change(&mut self, subject: Subject<'_>, is_wanted: bool) {
-        let followed = |subject, is_shared| Followed { subject, is_shared };
         if let Subject::Node(id) = subject {
-            let unserved = self.prefix.all_unserved(id);
-            note_change(&mut self.changes, followed(unserved, false), is_wanted);
+            let unserved = Followed::alone(self.prefix.all_unserved(id));
+            note_change(&mut self.changes, unserved, is_wanted);
         }
-        let is_shared = matches!(subject, Subject::Service(_));
-        let text = self.prefix.subject(subject);
-        note_change(&mut self.changes, followed(text, is_shared), is_wanted);
+        let followed = Followed {
+            is_shared: matches!(subject, Subject::Service(_)),
+            subject: self.prefix.subject(subject),
+        };
+        note_change(&mut self.changes, followed, is_wanted);
     }
 
     /// Sends what waits, and everything that the client has taken.
@@ -240,13 +309,13 @@ fn note_change<S: Ord>(changes: &mut BTreeMap<S, bool>, subject: S, is_wanted: b
 
 impl Wire for NatsWire {
     fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
-        self.push(self.prefix.subject(to), None, packet)
+        self.push(self.prefix.subject(to), Label::None, packet)
     }
 
     fn ask(&mut self, service: &str, request: u64, packet: &[u8]) -> bool {
         let subject = self.prefix.subject(Subject::Service(service));
         let unserved = self.prefix.unserved(&self.node, request);
-        self.push(subject, Some(unserved), packet)
+        self.push(subject, Label::Unserved(unserved), packet)
     }
 
     fn subscribe(&mut self, subject: Subject<'_>) {
@@ -255,6 +324,27 @@ impl Wire for NatsWire {
 
     fn unsubscribe(&mut self, subject: Subject<'_>) {
         self.note_change(subject, false);
+    }
+
+    fn append(&mut self, room: &str, id: &str, packet: &[u8]) -> bool {
+        self.push(self.prefix.stored(room), Label::Id(id.to_owned()), packet)
+    }
+
+    fn follow(&mut self, room: &str, limits: &History, from: u64) {
+        let subject = self.prefix.followed(room);
+        if !self.followed.contains_key(&subject) {
+            self.followed.insert(subject.clone(), room.to_owned());
+            note_change(&mut self.changes, Followed::alone(subject), true);
+        }
+        self.reads.insert(room.to_owned(), (*limits, from));
+    }
+
+    fn unfollow(&mut self, room: &str) {
+        let subject = self.prefix.followed(room);
+        self.reads.remove(room);
+        if self.followed.remove(&subject).is_some() {
+            note_change(&mut self.changes, Followed::alone(subject), false);
+        }
     }
 }
 
@@ -266,6 +356,9 @@ const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// Packets that wait for the client of NATS.
 const WAITING_MAX: usize = 65_536;
+
+/// Streams that are read at once. All others wait until the node has taken one that was read.
+const READERS_MAX: usize = 64;
 
 /// Bytes of packets that wait for the node.
 const INBOX_BYTES_MAX: usize = 16 << 20;

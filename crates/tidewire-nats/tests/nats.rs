@@ -10,7 +10,7 @@ use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
 use tidewire_testkit::{Heard, NatsServer, Peer};
 
-tidewire_testkit::backplane_suite!(NatsEngine::start(""));
+tidewire_testkit::backplane_suite!(NatsEngine::start_with_streams());
 
 /// A `nats-server`, and the user that nodes give.
 #[derive(Debug)]
@@ -30,6 +30,11 @@ impl NatsEngine {
     /// Pauses NATS, or lets it go on.
     fn pause(&self, is_paused: bool) {
         self.server.pause(is_paused);
+    }
+
+    fn start_with_streams() -> Option<Self> {
+        let server = NatsServer::start_with_streams("")?;
+        Some(Self { server, user: "" })
     }
 
     fn nats(&self) -> Nats {
@@ -63,6 +68,11 @@ impl Engine for NatsEngine {
     }
 
     fn mend(&mut self) {
+        self.server.start_again();
+    }
+
+    fn lose_streams(&mut self) {
+        self.server.lose_streams();
         self.server.start_again();
     }
 }
@@ -384,4 +394,20 @@ fn a_second_cluster_with_the_same_prefix_and_ids_does_not_start() {
     drop((ann, bob));
     one.stop();
     assert_eq!(two.stop().backplane_lost, 0);
+}
+
+/// NATS without JetStream is known at the start, if histories are wanted.
+#[test]
+fn histories_without_jetstream_are_a_clear_error_at_the_start() {
+    let Some(engine) = NatsEngine::start("") else {
+        return;
+    };
+    let mut settings = settings("one");
+    settings.keeps_histories = true;
+    let error = NatsEngine::refusal(engine.nats(), settings);
+    assert!(
+        matches!(cause(&error), NatsError::NoStreams { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("--jetstream"), "{error}");
 }

@@ -54,6 +54,27 @@ impl NatsServer {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    /// Starts a server with JetStream, and this configuration beside it; `None` if there is no program.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_with_streams(configuration: &str) -> Option<Self> {
+        // A relative path is one below the server's directory.
+        let streams = "jetstream { store_dir: streams, max_file_store: 1GB }";
+        Self::start(&format!("{streams}\n{configuration}"))
+    }
+
+    /// Kills it, and removes its streams.
+    ///
+    /// # Panics
+    /// It cannot be killed.
+    pub fn lose_streams(&mut self) {
+        self.kill();
+        // There may be none.
+        let _ = fs::remove_dir_all(self.directory.path().join("streams"));
+    }
+
     /// Kills it.
     ///
     /// # Panics
@@ -95,6 +116,7 @@ impl NatsServer {
         let process = Command::new(&self.program)
             .args(["-a", "127.0.0.1", "-p", &self.port.to_string(), "-c"])
             .arg(self.directory.path().join("nats.conf"))
+            .current_dir(self.directory.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -131,7 +153,8 @@ fn find() -> Option<PathBuf> {
             println!("skipped: {advice}");
         }
     }
-    found
+    // It runs in another directory.
+    found.map(|it| it.canonicalize().unwrap_or(it))
 }
 
 /// Returns a free port that no outgoing connection gets. A connection from a port of the system's range to the same port would

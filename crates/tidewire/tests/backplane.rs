@@ -5,10 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::backplane::Subject;
-use tidewire::{Chat, Client, Limits, Server};
+use tidewire::{Chat, Client, History, Limits, Server};
 use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
+use tidewire_testkit::backplane::kept::{Reader, kept_chat};
 use tidewire_testkit::backplane::services::{
     ask, assert_requests_conserved, front, front_of, worker,
 };
@@ -495,4 +496,62 @@ fn a_crowd_joins_one_room_over_two_nodes() {
 #[ignore = "takes minutes, some GB and 120,000 descriptors"]
 fn fifty_thousand_members_join_one_room_over_two_nodes() {
     crowd(50_000);
+}
+
+/// What is lost between the engine and a node is read from the stream. Members are told of no gap.
+#[test]
+fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
+    const MESSAGES: usize = 60;
+    let engine = InprocEngine::default();
+    let [one, two] = ["one", "two"].map(|id| kept_chat(&engine, id, History::last(100)));
+    let ann = Reader::join(&one, "ann", None);
+    let mut near = Reader::join(&one, "near", None);
+    let mut far = Reader::join(&two, "far", None);
+    for number in 0..MESSAGES {
+        // Both nodes lose it, and find that by the next one, or because the author's node waits for it.
+        if number % 3 == 1 {
+            engine.lose(1);
+        }
+        ann.say(&number.to_string());
+    }
+    ann.say("last");
+    let expected: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    let taken = [&mut near, &mut far].map(|reader| {
+        let taken = reader.take(MESSAGES + 1);
+        assert_eq!(reader.lost, 0);
+        taken
+    });
+    assert_eq!(taken[0], taken[1]);
+    let texts: Vec<String> = taken[0].iter().map(|(_, text)| text.clone()).collect();
+    assert_eq!(texts[..MESSAGES], expected);
+    drop((ann, near, far));
+    for server in [one, two] {
+        assert_eq!(server.stop().backplane_lost, 0);
+    }
+}
+
+/// A join while the node is cut off from a history that it does not have is refused with the reason.
+#[test]
+fn a_join_of_a_history_that_is_out_of_reach_is_refused() {
+    let mut engine = InprocEngine::default();
+    let server = kept_chat(&engine, "one", History::last(100));
+    let ann = Reader::join(&server, "ann", None);
+    engine.cut();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let error = wait_until("the node knows that it is cut off", || {
+        let room = format!("other-{}", fastrand::u32(..));
+        match client.join(&room, "bob").wait() {
+            Ok(joined) => {
+                client.leave(joined.room).wait().unwrap();
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    });
+    assert!(error.contains("cut off"), "{error}");
+    // The room that is open here can be joined.
+    let bob = Reader::join(&server, "bob", None);
+    engine.mend();
+    drop((ann, bob, client));
+    server.stop();
 }

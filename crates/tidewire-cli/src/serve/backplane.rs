@@ -7,6 +7,7 @@ use tidewire::ServerBuilder;
 use tidewire::backplane::{NodeSettings, WhenCutOff};
 use tidewire_nats::Nats;
 
+use super::apps::App;
 use super::kept::Kept;
 use crate::failure::Failure;
 
@@ -48,7 +49,8 @@ pub(super) struct BackplaneArguments {
     )]
     backplane_wait: bool,
 
-    /// While NATS is gone: local delivers messages to the clients of this server only, fail refuses them
+    /// While NATS is gone: local delivers messages to the clients of this server only, and keeps those of
+    /// rooms with a history until NATS is back; fail refuses them
     #[arg(long, value_name = "POLICY", value_enum, default_value = "local")]
     backplane_cut_off: CutOff,
 }
@@ -60,16 +62,14 @@ enum CutOff {
 }
 
 impl BackplaneArguments {
-    /// Refuses a history in a cluster.
-    pub(super) fn check_history(&self, kept: &[Kept]) -> Result<(), Failure> {
-        if self.backplane.is_none() || kept.is_empty() {
+    /// Refuses histories of topics in a cluster.
+    pub(super) fn check_history(&self, kept: &[Kept], app: App) -> Result<(), Failure> {
+        if self.backplane.is_none() || kept.is_empty() || matches!(app, App::Chat) {
             return Ok(());
         }
-        let what =
-            "a node of a cluster keeps no history, because it would have only its own messages"
-                .to_owned();
-        let remedy = "leave out --history or --backplane";
-        Err(Failure::configuration(what, remedy))
+        let what = "topics of a node keep no history, because it would have only its own messages";
+        let remedy = "leave out --history or --backplane; rooms of --app chat may have both";
+        Err(Failure::configuration(what.to_owned(), remedy))
     }
 
     pub(super) fn is_node(&self) -> bool {
@@ -80,6 +80,7 @@ impl BackplaneArguments {
     pub(super) fn join(
         &self,
         builder: ServerBuilder,
+        kept: &[Kept],
         services: Vec<String>,
     ) -> anyhow::Result<ServerBuilder> {
         let Some(address) = &self.backplane else {
@@ -113,6 +114,7 @@ impl BackplaneArguments {
             CutOff::Local => WhenCutOff::Local,
             CutOff::Fail => WhenCutOff::Fail,
         };
+        settings.keeps_histories = !kept.is_empty();
         tracing::info!(node = id, "sharing rooms and topics with other servers");
         Ok(builder.backplane(nats, settings))
     }

@@ -394,9 +394,13 @@ fn start(
     builder = with_tls(arguments, builder)?;
     #[cfg(feature = "nats")]
     {
-        arguments.backplane.check_history(&arguments.history)?;
+        arguments
+            .backplane
+            .check_history(&arguments.history, arguments.app)?;
         let services = arguments.app.services(&arguments.methods);
-        builder = arguments.backplane.join(builder, services)?;
+        builder = arguments
+            .backplane
+            .join(builder, &arguments.history, services)?;
     }
     if let Some(mode) = arguments.unix_mode {
         builder = builder.socket_options(sockets(mode));

@@ -1,11 +1,14 @@
 //! A backplane between servers of one process, for tests.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidewire::backplane::{Backplane, BackplaneError, Carrier, Node, Subject, Wire};
+use tidewire::History;
+use tidewire::backplane::{
+    Backplane, BackplaneError, Carrier, KeptMessage, KeptState, Node, Subject, Wire,
+};
 use tidewire_proto::backplane::{Content, Packet};
 use tidewire_proto::topic::Pattern;
 
@@ -35,6 +38,19 @@ struct Hub {
     directed_losses: (usize, usize),
     /// Requests to services so far.
     asked: usize,
+    /// The streams of rooms that keep a history.
+    streams: HashMap<String, Stream>,
+    streams_made: u64,
+}
+
+/// The stream of a room.
+#[derive(Debug)]
+struct Stream {
+    epoch: u64,
+    last: u64,
+    messages_max: usize,
+    packets: VecDeque<Arc<[u8]>>,
+    ids: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -52,6 +68,10 @@ enum Event {
     Packet(Arc<[u8]>),
     /// No node has the service of the request with this number.
     Unserved(u64),
+    /// A new packet of the stream of a room.
+    Appended(String, u64, Arc<[u8]>),
+    /// The packets of the stream of a room, which end with this sequence.
+    Read(String, KeptState, Vec<Arc<[u8]>>),
     Cut,
     Mended,
     Wake,
@@ -125,6 +145,9 @@ impl Engine for InprocEngine {
             let _ = port.events.send(Event::Mended);
         }
     }
+    fn lose_streams(&mut self) {
+        self.lock().streams.clear();
+    }
 }
 
 impl Backplane for InprocBackplane {
@@ -142,6 +165,10 @@ struct InprocWire {
 }
 
 impl Carrier for InprocCarrier {
+    fn open_histories(&mut self) -> Result<(), BackplaneError> {
+        Ok(())
+    }
+
     fn packet_bytes_max(&self) -> usize {
         64 * 1024
     }
@@ -191,6 +218,19 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahe
             match event {
                 Event::Packet(packet) => node.handle_packet(&packet, now()),
                 Event::Unserved(request) => node.handle_unserved(request),
+                Event::Appended(room, sequence, packet) => {
+                    let packet = &packet[..];
+                    let message = KeptMessage { sequence, packet };
+                    node.handle_appended(&room, message, now());
+                }
+                Event::Read(room, state, packets) => {
+                    let first = state.last + 1 - packets.len() as u64;
+                    let messages: Vec<KeptMessage<'_>> = (first..)
+                        .zip(&packets)
+                        .map(|(sequence, packet)| KeptMessage { sequence, packet })
+                        .collect();
+                    node.handle_history(&room, state, &messages, now());
+                }
                 Event::Cut => node.handle_disconnected(now()),
                 Event::Mended => node.handle_connected(),
                 Event::Wake => {}
@@ -255,6 +295,68 @@ impl Wire for InprocWire {
 
     fn unsubscribe(&mut self, subject: Subject<'_>) {
         self.change(|subscriptions| subscriptions.remove(&key(subject)));
+    }
+
+    fn append(&mut self, room: &str, id: &str, packet: &[u8]) -> bool {
+        let mut hub = self.engine.lock();
+        let hub = &mut *hub;
+        let Some(stream) = hub.streams.get_mut(room).filter(|_| !hub.is_cut) else {
+            return true;
+        };
+        if !stream.ids.insert(id.to_owned()) {
+            return true;
+        }
+        stream.last += 1;
+        let packet: Arc<[u8]> = packet.into();
+        stream.packets.push_back(Arc::clone(&packet));
+        if stream.packets.len() > stream.messages_max {
+            stream.packets.pop_front();
+        }
+        let is_lost = hub.losses > 0;
+        hub.losses = hub.losses.saturating_sub(1);
+        let subscription = format!("stream {room}");
+        let ports = hub.ports.iter().filter(|_| !is_lost);
+        for port in ports.filter(|port| port.subscriptions.contains(&subscription)) {
+            let appended = Event::Appended(room.to_owned(), stream.last, Arc::clone(&packet));
+            // The node of the port may have ended.
+            let _ = port.events.send(appended);
+        }
+        true
+    }
+
+    fn follow(&mut self, room: &str, limits: &History, from: u64) {
+        let mut hub = self.engine.lock();
+        let hub = &mut *hub;
+        if hub.is_cut {
+            // The node reads again when it is connected.
+            return;
+        }
+        let made = hub.streams_made + 1;
+        let stream = hub
+            .streams
+            .entry(room.to_owned())
+            .or_insert_with(|| Stream {
+                epoch: made,
+                last: made << 32,
+                messages_max: limits.messages_max,
+                packets: VecDeque::new(),
+                ids: HashSet::new(),
+            });
+        hub.streams_made = hub.streams_made.max(stream.epoch);
+        let first = stream.last + 1 - stream.packets.len() as u64;
+        let known = from.saturating_sub(first) as usize;
+        let packets = stream.packets.iter().skip(known).cloned().collect();
+        let (epoch, last) = (stream.epoch, stream.last);
+        let read = Event::Read(room.to_owned(), KeptState { epoch, last }, packets);
+        if let Some(port) = hub.ports.iter_mut().find(|port| port.id == self.id) {
+            port.subscriptions.insert(format!("stream {room}"));
+            // The node is the caller.
+            let _ = port.events.send(read);
+        }
+    }
+
+    fn unfollow(&mut self, room: &str) {
+        self.change(|subscriptions| subscriptions.remove(&format!("stream {room}")));
     }
 }
 

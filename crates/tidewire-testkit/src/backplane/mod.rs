@@ -1,10 +1,12 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`] and [`services`] check each sentence of the contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane
+//! [`suite`], [`services`], and [`kept`] for histories, check each sentence of the contract at the top of `tidewire::backplane`,
+//! with servers and raw peers. A backplane
 //! passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
 
 mod inproc;
+pub mod kept;
 pub mod services;
 pub mod suite;
 
@@ -25,13 +27,24 @@ pub trait Engine {
 
     /// Makes it reachable again.
     fn mend(&mut self);
+
+    /// Loses the histories of all rooms.
+    fn lose_streams(&mut self);
 }
 
 /// Makes a test of each function of the [suite]. The expression makes an engine; if it is `None`, the test is skipped.
 #[macro_export]
 macro_rules! backplane_suite {
     ($make:expr) => {
-        $crate::backplane_suite!(@each $make;
+        $crate::backplane_suite!(@each kept $make;
+            all_nodes_have_one_order
+            a_member_that_comes_back_to_another_node_gets_what_it_missed
+            the_missing_number_is_exact_when_the_history_was_too_short
+            messages_wait_while_the_engine_is_gone
+            a_node_that_starts_again_has_the_history
+            a_history_that_is_lost_begins_again
+        );
+        $crate::backplane_suite!(@each suite $make;
             members_on_two_nodes_hear_each_other_in_order
             a_message_reaches_every_node_once
             subscribers_get_what_is_published_at_another_node
@@ -43,7 +56,7 @@ macro_rules! backplane_suite {
             publishers_of_a_node_that_is_cut_off_are_refused_on_request
             large_rooms_have_counts
         );
-        $crate::backplane_suite!(@services $make;
+        $crate::backplane_suite!(@each services $make;
             messages_for_a_session_cross_nodes
             a_request_goes_to_one_of_the_nodes_that_have_the_service
             every_way_to_answer_crosses_nodes
@@ -54,22 +67,12 @@ macro_rules! backplane_suite {
             a_node_that_is_cut_off_asks_no_other
         );
     };
-    (@services $make:expr; $($name:ident)*) => {
+    (@each $of:ident $make:expr; $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
                 if let Some(mut engine) = $make {
-                    $crate::backplane::services::$name(&mut engine);
-                }
-            }
-        )*
-    };
-    (@each $make:expr; $($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                if let Some(mut engine) = $make {
-                    $crate::backplane::suite::$name(&mut engine);
+                    $crate::backplane::$of::$name(&mut engine);
                 }
             }
         )*

@@ -30,13 +30,27 @@
 //!    asking node is told, unless the engine cannot know.
 //!
 //! Clocks need not agree: no packet has a time, and a node compares only times of its own.
+//!
+//! # Histories
+//!
+//! An engine may also keep streams of packets, one for each room with a [history](crate::History). It then implements
+//! [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`] and [`Wire::unfollow`], with these duties:
+//!
+//! 7. A stream gives its packets sequences without holes. Appended packets of one node keep their order. A packet with the id of an
+//!    earlier one is not appended.
+//! 8. New packets reach all nodes that follow the stream, by [`Node::handle_appended`], also the one that appended them. They may
+//!    be lost; the node finds that by their sequences, and reads the stream.
+//! 9. The oldest packets beyond the limits are removed. A stream that is lost and made again has another epoch, and its sequences
+//!    begin above those before.
 
 mod directed;
 mod incoming;
+mod kept;
 mod node;
 mod outgoing;
 mod peers;
 mod presence;
+mod streamed;
 mod to_lanes;
 
 use std::fmt;
@@ -47,8 +61,11 @@ use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
 pub(crate) use directed::request_number;
+pub use kept::{KeptMessage, KeptState};
 pub use node::Node;
 pub(crate) use node::NodeParts;
+
+use crate::room::History;
 
 /// An engine that carries packets between nodes. See the [module](self) for the contract; [`NodeSettings`] has an example.
 pub trait Backplane: Send + Sync {
@@ -63,6 +80,14 @@ pub trait Backplane: Send + Sync {
 pub trait Carrier: Send {
     /// The largest packet that the engine carries, in bytes.
     fn packet_bytes_max(&self) -> usize;
+
+    /// Prepares the engine for histories. A server whose [`NodeSettings`] ask for them calls it before it starts.
+    ///
+    /// # Errors
+    /// [`BackplaneError`] if the engine keeps none. This is the default.
+    fn open_histories(&mut self) -> Result<(), BackplaneError> {
+        Err(BackplaneError::NoHistory)
+    }
 
     /// Drives the node until its turn [has ended](Turn::has_ended). It runs on a thread of its own.
     fn run(self: Box<Self>, node: Node);
@@ -99,6 +124,19 @@ pub trait Wire {
 
     /// Ends a subscription.
     fn unsubscribe(&mut self, subject: Subject<'_>);
+
+    /// Appends a packet to the stream of a room. The id is different for each packet of the cluster. A packet that is appended
+    /// again, because its fate was unknown, must not come twice.
+    /// Returns false if the packet cannot go out now; the node tries it again.
+    fn append(&mut self, room: &str, id: &str, packet: &[u8]) -> bool;
+
+    /// Makes the stream of a room with these limits, unless there is one, and begins to receive its new packets. Then reads its
+    /// packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call reads
+    /// again.
+    fn follow(&mut self, room: &str, limits: &History, from: u64);
+
+    /// Ends to receive the packets of the stream of a room. The stream stays.
+    fn unfollow(&mut self, room: &str);
 }
 
 /// The outcome of a turn of a node. The times of [`NodeSettings`] decide when the next one is due.
@@ -147,6 +185,8 @@ pub struct NodeSettings {
     /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes that have the
     /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::Upstream::nodes). Default: none.
     pub services: Vec<String>,
+    /// Whether rooms keep histories, in streams of the engine. Default: no.
+    pub keeps_histories: bool,
 }
 
 impl NodeSettings {
@@ -163,6 +203,7 @@ impl NodeSettings {
             claim: Duration::from_millis(300),
             when_cut_off: WhenCutOff::default(),
             services: Vec::new(),
+            keeps_histories: false,
         })
     }
 }
@@ -182,6 +223,9 @@ pub enum BackplaneError {
         /// The id.
         id: String,
     },
+    /// Histories are wanted, and the engine keeps none.
+    #[error("the backplane keeps no histories; use one that does, or leave histories out")]
+    NoHistory,
     /// The engine refuses what the node needs.
     #[error(
         "the backplane refuses the node: {text} (let it publish and subscribe to all subjects of its prefix)"

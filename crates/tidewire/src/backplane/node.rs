@@ -20,6 +20,7 @@ use tidewire_proto::backplane::{
 };
 
 use super::directed::Requests;
+use super::kept::KeptRooms;
 use super::peers::Peers;
 use super::presence::LocalRoom;
 use super::to_lanes::ToLanes;
@@ -52,6 +53,8 @@ pub struct Node {
     /// Authors that are not listed and were noted since they were forgotten last.
     pub(super) authors: usize,
     pub(super) requests: Requests,
+    /// The rooms that keep a history.
+    pub(super) kept: KeptRooms,
     pub(super) life: Life,
 }
 
@@ -118,6 +121,7 @@ impl Node {
             sent: SentStreams::default(),
             authors: 0,
             requests: Requests::default(),
+            kept: KeptRooms::default(),
             life: Life {
                 started: Some(parts.started),
                 claimed_at: None,
@@ -160,6 +164,7 @@ impl Node {
         }
         self.life.asks = true;
         self.life.tells_all = true;
+        self.read_streams(true);
     }
 
     /// Notes that the engine cannot be reached. Packets are not given out until it can.
@@ -184,6 +189,7 @@ impl Node {
              limit, and start the server again"
         );
         self.packet_bytes_max = bytes;
+        self.drop_long_pending();
         self.config
             .shorten_shared(bytes.saturating_sub(PACKET_OVERHEAD_BYTES_MAX).max(1));
     }
@@ -199,6 +205,7 @@ impl Node {
     pub fn handle_overflow(&mut self) {
         self.counters.backplane_overflows.add_shared(1);
         self.life.asks = true;
+        self.read_streams(false);
     }
 
     /// Whether the node does not know yet that its id is free. Until then it speaks only to one with the same id: another node
@@ -218,6 +225,7 @@ impl Node {
         }
         let work = self.link.take();
         self.open_rooms(&work.rooms, wire);
+        self.open_histories(work.histories.iter());
         self.follow_patterns(&work.patterns, wire);
         for batch in work.batches {
             self.send_batch(&batch, wire);
@@ -234,7 +242,8 @@ impl Node {
         self.beat(now, wire);
         let has_more = self.tell(wire);
         self.send_due(wire);
-        let is_waiting = self.to_lanes.post(&self.config.codec);
+        let is_full = self.serve_streams(now, wire);
+        let is_waiting = self.to_lanes.post(&self.config.codec) || is_full;
         if work.stop && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
         }
@@ -312,6 +321,7 @@ impl Node {
         }
         self.mark(wire);
         self.tell_requests(now, wire);
+        self.tend_streams(now, wire);
         let counts = std::mem::take(&mut self.life.due_counts);
         self.life.due_rooms.extend(counts);
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -417,6 +427,7 @@ impl Drop for Node {
     /// Keeps no lane waiting for a node that has ended.
     fn drop(&mut self) {
         self.link.close();
+        self.count_unappended();
         self.fail(BackplaneError::Thread);
     }
 }

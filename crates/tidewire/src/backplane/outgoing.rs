@@ -80,6 +80,10 @@ impl Node {
                     self.count(1, is_sent);
                     continue;
                 }
+                Addressee::Stream => {
+                    self.append(item.name, item.entry);
+                    continue;
+                }
                 Addressee::Room => StreamKind::Room,
                 Addressee::Topic => StreamKind::Topic,
             };

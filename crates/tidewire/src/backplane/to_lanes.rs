@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tidewire_proto::codec::{AnyCodec, Codec};
 
 use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox};
+use crate::session::SessionId;
 
 /// Batches for the lanes. See the module.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ struct Waiting {
     batch: Vec<u8>,
     /// Dropped messages by alias, that the members have not been told of.
     dropped: HashMap<u16, u64>,
+    /// The newest messages, by alias, that the lane must take from the histories of their rooms.
+    behind: HashMap<u16, u64>,
 }
 
 impl ToLanes {
@@ -62,8 +65,48 @@ impl ToLanes {
         dropped
     }
 
+    /// Adds a message that the history of its room has at an offset, for the lanes whose bits are set. A lane without room for
+    /// it takes it from the history later. Without a frame, lanes take it from there at once.
+    pub(super) fn send_recorded(
+        &mut self,
+        lanes: u64,
+        alias: u16,
+        (number, author): (u64, SessionId),
+        frame: &[u8],
+    ) {
+        for (lane, waiting) in self.batches.iter_mut().enumerate() {
+            if lanes & (1 << lane) == 0 {
+                continue;
+            }
+            if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
+                waiting.behind.insert(alias, number);
+                continue;
+            }
+            let is_author_here = author != SessionId::NONE && author.lane() == lane;
+            let entry = BatchEntry::Recorded {
+                alias,
+                number,
+                author: if is_author_here {
+                    author
+                } else {
+                    SessionId::NONE
+                },
+                frame,
+            };
+            entry.encode(&mut waiting.batch);
+        }
+    }
+
+    /// Gives each lane a turn.
+    pub(super) fn wake(&self) {
+        for mailbox in self.lanes.all() {
+            // A lane with a full mailbox has a turn anyway.
+            let _ = mailbox.post(LaneMessage::Batch(Vec::new()));
+        }
+    }
+
     /// Adds a frame for one session. Returns whether there was room.
-    pub(super) fn send_to(&mut self, id: crate::session::SessionId, frame: &[u8]) -> bool {
+    pub(super) fn send_to(&mut self, id: SessionId, frame: &[u8]) -> bool {
         let Some(waiting) = self.batches.get_mut(id.lane()) else {
             return false;
         };
@@ -93,6 +136,16 @@ impl ToLanes {
                 self.lanes.spare_batches.put(next);
                 is_waiting = true;
                 continue;
+            }
+            for (alias, number) in waiting.behind.drain() {
+                let entry = BatchEntry::Recorded {
+                    alias,
+                    number,
+                    author: SessionId::NONE,
+                    frame: &[],
+                };
+                entry.encode(&mut waiting.batch);
+                is_waiting = true;
             }
             for (alias, lost) in waiting.dropped.drain() {
                 let mut gap = Vec::new();

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_ticket_answers_once_and_when_it_is_dropped() {
-        let link = Arc::new(BackplaneLink::new("one", 1, 100));
+        let link = Arc::new(BackplaneLink::new("one", 1, 100, false));
         ticket(&link, 1).reply(b"yes").unwrap();
         ticket(&link, 2).refuse(ErrorCode::NotFound, &"ä".repeat(1_000));
         assert!(ticket(&link, 3).reply(&[0; 101]).is_err());

@@ -8,6 +8,8 @@ use tidewire_proto::message::MemberId;
 pub(crate) enum Addressee<'a> {
     /// The members of a room on other nodes.
     Room,
+    /// The stream of a room that keeps a history.
+    Stream,
     /// The subscribers of a topic on other nodes.
     Topic,
     /// One member of a room.
@@ -37,6 +39,7 @@ impl<'a> Item<'a> {
         match to {
             Addressee::Room => out.push(ROOM),
             Addressee::Topic => out.push(TOPIC),
+            Addressee::Stream => out.push(STREAM),
             Addressee::Member { node, member } => {
                 out.push(MEMBER);
                 push_text(node, out);
@@ -58,6 +61,7 @@ impl<'a> Item<'a> {
         let to = match *kind {
             ROOM => Addressee::Room,
             TOPIC => Addressee::Topic,
+            STREAM => Addressee::Stream,
             _ => {
                 let node = take_text(&mut item)?;
                 let (member, rest) = item.split_first_chunk::<4>()?;
@@ -78,6 +82,7 @@ impl<'a> Item<'a> {
 const ROOM: u8 = 0;
 const TOPIC: u8 = 1;
 const MEMBER: u8 = 2;
+const STREAM: u8 = 3;
 
 /// Appends a name of at most 255 bytes.
 fn push_text(text: &str, out: &mut Vec<u8>) {
@@ -105,6 +110,7 @@ mod tests {
         let items = [
             (Addressee::Room, "lobby"),
             (Addressee::Topic, "price.eur"),
+            (Addressee::Stream, "lobby"),
             (Addressee::Member { node: "n2", member }, "lobby"),
         ];
         let mut batch = Vec::new();

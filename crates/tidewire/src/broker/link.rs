@@ -19,6 +19,10 @@ pub(crate) struct BackplaneLink {
     /// Whether the node has ended and takes nothing any more.
     is_closed: AtomicBool,
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Whether the engine keeps histories.
+    keeps_histories: bool,
+    /// Whether so many messages wait for the stream of their room that no more are taken.
+    is_full: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +41,8 @@ pub(crate) struct Work {
     pub(crate) rooms: HashSet<Box<str>>,
     /// Patterns that got their first subscriber or lost their last one.
     pub(crate) patterns: HashSet<Box<str>>,
+    /// Rooms whose history lanes wait for.
+    pub(crate) histories: HashSet<Box<str>>,
     /// Messages, requests and answers for one node each.
     pub(crate) directed: VecDeque<Directed>,
     /// The server drains, and takes no more requests of other nodes.
@@ -46,7 +52,12 @@ pub(crate) struct Work {
 }
 
 impl BackplaneLink {
-    pub(crate) fn new(node: &str, epoch: u64, payload_bytes_max: usize) -> Self {
+    pub(crate) fn new(
+        node: &str,
+        epoch: u64,
+        payload_bytes_max: usize,
+        keeps_histories: bool,
+    ) -> Self {
         Self {
             node: node.into(),
             epoch,
@@ -54,7 +65,24 @@ impl BackplaneLink {
             waiting: Mutex::default(),
             is_closed: AtomicBool::new(false),
             waker: OnceLock::new(),
+            keeps_histories,
+            is_full: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the engine keeps the histories of rooms.
+    pub(crate) fn keeps_histories(&self) -> bool {
+        self.keeps_histories
+    }
+
+    /// Sets whether messages of rooms with a history are refused, because too many wait for their streams.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether messages of rooms with a history are refused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
     }
 
     /// Sets the function that wakes the node's thread. Only the first call has an effect.
@@ -92,6 +120,14 @@ impl BackplaneLink {
     pub(crate) fn note_pattern(&self, pattern: &str) {
         if !self.is_closed.load(Ordering::Relaxed) {
             self.lock().work.patterns.insert(pattern.into());
+            self.wake();
+        }
+    }
+
+    /// Notes that lanes wait for the history of a room.
+    pub(crate) fn note_history(&self, room: &str) {
+        if !self.is_closed.load(Ordering::Relaxed) {
+            self.lock().work.histories.insert(room.into());
             self.wake();
         }
     }
@@ -171,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_link_is_bounded_and_gives_back_what_does_not_fit() {
-        let link = BackplaneLink::new("one", 1, 100);
+        let link = BackplaneLink::new("one", 1, 100, false);
         assert!(link.post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
         assert_eq!(link.post(vec![1]), Err(vec![1]));
         link.note_room("lobby");
@@ -191,7 +227,7 @@ mod tests {
 
     #[test]
     fn requests_are_bounded_and_answers_have_their_places() {
-        let link = BackplaneLink::new("one", 1, 100);
+        let link = BackplaneLink::new("one", 1, 100, false);
         let ask = |request| Directed::Ask {
             request,
             timeout_ms: 1,

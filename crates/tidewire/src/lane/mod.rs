@@ -32,6 +32,7 @@ mod thread;
 mod timers;
 mod translated;
 mod wait;
+mod waiting;
 
 use std::any::Any;
 use std::io;
@@ -166,6 +167,9 @@ impl<S: Service> Lane<S> {
         self.core.sessions.reactor.read_clock();
         self.take_messages();
         self.handle_timers();
+        if self.core.rooms.has_waiting() {
+            self.join_again();
+        }
         self.resume_held();
         let service_wake = self.run_service_turn();
         self.core.sessions.flush_dirty();

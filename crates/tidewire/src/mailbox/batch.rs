@@ -46,6 +46,8 @@ pub(crate) enum BatchEntry<'a> {
     Recorded {
         alias: u16,
         number: u64,
+        /// The session of the author, which must not get the message, if another thread than its lane sends the entry.
+        author: SessionId,
         frame: &'a [u8],
     },
     /// A frame for one session.
@@ -57,16 +59,19 @@ pub(crate) enum BatchEntry<'a> {
 impl<'a> BatchEntry<'a> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let of_room = |kind: u64, alias: &u16| kind | u64::from(*alias);
-        let (number, of_session);
+        let mut number = [0; 16];
+        let of_session;
         let (target, head, frame): (u64, &[u8], &[u8]) = match self {
             Self::Room { alias, frame } => (of_room(ROOM_TARGET, alias), &[], frame),
             Self::Session { id, frame } => (id.number(), &[], frame),
             Self::Recorded {
                 alias,
                 number: of_record,
+                author,
                 frame,
             } => {
-                number = of_record.to_le_bytes();
+                number[..8].copy_from_slice(&of_record.to_le_bytes());
+                number[8..].copy_from_slice(&author.number().to_le_bytes());
                 (of_room(RECORDED_TARGET, alias), &number, frame)
             }
             Self::Remove { id, alias } => {
@@ -92,10 +97,13 @@ impl<'a> BatchEntry<'a> {
             ROOM_TARGET => Some(Self::Room { alias, frame }),
             RECORDED_TARGET => {
                 let (number, frame) = frame.split_first_chunk::<8>()?;
+                let (author, frame) = frame.split_first_chunk::<8>()?;
                 let number = u64::from_le_bytes(*number);
+                let author = SessionId::from_number(u64::from_le_bytes(*author));
                 Some(Self::Recorded {
                     alias,
                     number,
+                    author,
                     frame,
                 })
             }
@@ -157,6 +165,7 @@ mod tests {
             BatchEntry::Recorded {
                 alias: 9,
                 number: u64::MAX,
+                author: SessionId::new(3, 9, 5),
                 frame: b"said",
             },
             BatchEntry::Remove {

@@ -133,7 +133,7 @@ impl Directory {
         }
     }
 
-    /// Whether rooms and topics may keep a history. That of a node would miss the messages of other nodes in silence.
+    /// Whether histories in this process alone are allowed. That of a node would miss the messages of other nodes in silence.
     pub(super) fn may_keep_histories(&self) -> bool {
         self.backplane.is_none()
     }
@@ -142,10 +142,15 @@ impl Directory {
     pub(super) fn warn_of_histories(&self) {
         self.told_of_histories.call_once(|| {
             tracing::warn!(
-                "this server is a node of a cluster, so its rooms and topics keep no history: it would have only its own \
-                 messages"
+                "this server is a node of a cluster, so its topics keep no history, and its rooms only if the settings of the \
+                 node say so: it would have only its own messages"
             );
         });
+    }
+
+    /// The way to the node, if there is one.
+    pub(super) fn link(&self) -> Option<&BackplaneLink> {
+        self.backplane.as_deref()
     }
 
     /// Whether a name belongs to an identity, so that only that identity may use it.

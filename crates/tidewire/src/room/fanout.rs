@@ -30,8 +30,9 @@ impl LaneRooms<'_> {
             BatchEntry::Recorded {
                 alias,
                 number,
+                author,
                 frame,
-            } => self.deliver_recorded(alias, number, frame),
+            } => self.deliver_recorded(alias, (number, author), frame),
             BatchEntry::Remove { id, alias } => self.remove(id, alias),
             BatchEntry::Room { alias, frame } => {
                 if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {

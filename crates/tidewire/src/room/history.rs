@@ -28,6 +28,7 @@ use std::time::Duration;
 use tidewire_proto::body::{Recovery, Since};
 use tidewire_proto::message::MemberId;
 
+use super::feed::Wanted;
 use super::ring::{Kept, Ring, Tick};
 use crate::broker::Position;
 use crate::limits::nanoseconds;
@@ -81,17 +82,23 @@ pub(crate) type PastMessage = (String, Vec<u8>);
 /// The histories of a server, by the names of their rooms or topics.
 #[derive(Debug)]
 pub(super) struct Histories {
-    rooms: Mutex<HashMap<Box<str>, Arc<RoomHistory>>>,
+    pub(super) rooms: Mutex<HashMap<Box<str>, Arc<RoomHistory>>>,
     /// The epoch of the first history. Further ones count on from it. It is random, so that the positions of a former run
     /// of the program are in other epochs.
     epoch_first: u64,
     /// Counts messages, and so shows which room was silent for the longest time.
     clock: Arc<AtomicU64>,
+    /// Histories that lanes wait for until the node has them; see [`feed`](super::feed).
+    pub(super) wanted: Mutex<HashMap<Box<str>, Wanted>>,
+    /// Counts the answers of the node about them.
+    pub(super) answers: AtomicU64,
 }
 
 #[derive(Debug)]
 pub(super) struct RoomHistory {
     limits: History,
+    /// The node gives the offsets, in the order of a stream that all nodes share; see [`feed`](super::feed).
+    pub(super) is_fed: bool,
     records: Mutex<Records>,
     /// The clock when the newest message was recorded; 0 before the first.
     touched: AtomicU64,
@@ -116,6 +123,8 @@ impl Default for Histories {
             rooms: Mutex::default(),
             epoch_first: RandomState::new().hash_one(0),
             clock: Arc::default(),
+            wanted: Mutex::default(),
+            answers: AtomicU64::new(0),
         }
     }
 }
@@ -160,8 +169,19 @@ impl Histories {
             epoch: self.epoch_first.wrapping_add(now) & (u64::MAX >> 1),
             offset: 0,
         };
+        self.begin_at(limits, last, false)
+    }
+
+    /// Makes an empty history whose newest message has this position.
+    pub(super) fn begin_at(
+        &self,
+        limits: History,
+        last: Position,
+        is_fed: bool,
+    ) -> Arc<RoomHistory> {
         Arc::new(RoomHistory {
             limits,
+            is_fed,
             records: Mutex::new(Records {
                 ring: Ring::default(),
                 last,
@@ -228,6 +248,13 @@ impl RoomHistory {
         self.evict(records, now_ns);
     }
 
+    /// Records a message without content.
+    pub(super) fn record_hole(&self, records: &mut Records, now_ns: u64) {
+        records.last.offset += 1;
+        records.ring.push_hole(Tick::of(now_ns));
+        self.evict(records, now_ns);
+    }
+
     /// Notes that a lane has the messages up to this offset.
     pub(super) fn note_arrival(&self, records: &mut Records, lane: usize, offset: u64) {
         match records.lanes.iter_mut().find(|(of, _)| *of == lane) {
@@ -249,7 +276,7 @@ impl RoomHistory {
         let had = records.lanes.iter().map(|(_, has)| *has).min();
         let had = had.unwrap_or(records.last.offset);
         while let Some((offset, _)) = records.passing.front()
-            && *offset <= had
+            && (*offset <= had || self.is_fed && records.passing.len() > PASSING_MAX)
         {
             records.passing.pop_front();
         }
@@ -257,7 +284,10 @@ impl RoomHistory {
         let bytes_max = limits.bytes_max.min(BYTES_MAX);
         let ring = &records.ring;
         let mut first = records.last.offset + 1 - ring.len() as u64;
-        while first <= had
+        let may_go = |first, ring: &Ring| {
+            first <= had || self.is_fed && ring.bytes() > bytes_max + BEHIND_BYTES_MAX
+        };
+        while may_go(first, &records.ring)
             && (records.ring.len() > limits.messages_max
                 || records.ring.bytes() > bytes_max
                 || records.ring.is_oldest_beyond(age_max_ns, now))
@@ -329,10 +359,29 @@ impl Records {
         let count = (end + 1).saturating_sub(next);
         self.ring.bytes() as u64 + count * FRAME_BYTES <= bytes_max as u64
     }
+
+    /// Continues at another position. The messages before it are not here.
+    pub(super) fn continue_behind(&mut self, last: Position) {
+        if last.epoch != self.last.epoch {
+            // The lanes have nothing of the new epoch, and miss nothing of it.
+            for (_, has) in &mut self.lanes {
+                *has = last.offset;
+            }
+        }
+        self.ring = Ring::default();
+        self.passing.clear();
+        self.last = last;
+    }
 }
 
 /// Bytes that a frame adds to a kept message, at most.
 const FRAME_BYTES: u64 = 24;
+
+/// Bytes beyond its limit that the history of a node keeps for lanes that are behind. Nothing stops the other nodes meanwhile.
+const BEHIND_BYTES_MAX: usize = 1 << 20;
+
+/// Messages of a node that are too large to keep and wait for lanes that are behind.
+const PASSING_MAX: usize = 16;
 
 /// The largest history, so that the index of its ring counts bytes in 32 bits.
 const BYTES_MAX: usize = 1 << 30;

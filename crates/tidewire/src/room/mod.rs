@@ -2,6 +2,7 @@
 
 mod directory;
 mod fanout;
+mod feed;
 mod figures;
 mod history;
 mod kept_topics;
@@ -17,7 +18,9 @@ mod saying;
 mod shared_room;
 mod slow;
 mod spanning;
+mod streamed;
 mod topic;
+mod waiting;
 
 pub use figures::RoomFigures;
 pub use history::History;
@@ -30,6 +33,8 @@ pub use rooms::Joined;
 
 pub(crate) use directory::Directory;
 pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
+pub(crate) use feed::{Feed, Readiness};
+pub(crate) use recorded::encode_streamed;
 pub(crate) use remote::Shown;
 pub(crate) use rooms::{LaneRooms, RoomTable};
 pub(crate) use routes::Routes;

@@ -31,6 +31,9 @@ impl LaneRooms<'_> {
         let (Some(history), Some(member)) = (self.history_here(alias), member) else {
             return self.say(id, alias, payload);
         };
+        if history.is_fed {
+            return self.say_to_stream(id, alias, &member, payload);
+        }
         let message = Kept {
             member: member.id,
             name: &member.name,
@@ -57,6 +60,10 @@ impl LaneRooms<'_> {
         };
         match shared.history.get() {
             None => self.append_announced(&shared, &message, None),
+            Some(history) if history.is_fed => {
+                self.sessions.counters.chat_messages.add(1);
+                self.send_to_stream(&shared, (NOBODY, ""), payload)
+            }
             Some(history) => self.recorded(history, shared.alias, &message, |rooms, offset| {
                 rooms.append_announced(&shared, &message, Some(offset))
             }),
@@ -139,10 +146,18 @@ impl LaneRooms<'_> {
             .get(alias)
             .is_some_and(|room| room.shared.pattern.is_some());
         let mut scratch = Vec::new();
-        for offset in has + 1..=to {
+        // The history of a node waits for its lanes only up to a limit.
+        let first = records.first().clamp(has + 1, to + 1);
+        let mut lost = match history.is_fed {
+            true => first - (has + 1),
+            false => 0,
+        };
+        for offset in first..=to {
             let Some(message) = records.get(offset, &mut scratch) else {
+                lost += u64::from(history.is_fed);
                 continue;
             };
+            self.append_gap(alias, &mut lost);
             let LaneSessions { outbox, config, .. } = &mut *self.sessions;
             let Some(log) = outbox.logs.get_mut(alias) else {
                 return;
@@ -152,15 +167,27 @@ impl LaneRooms<'_> {
                 encode_kept(&config.codec, alias, is_topic, offset, &message, out)
             });
             match appended {
-                Ok((position, bytes)) => drop(self.count_and_plan(alias, position, bytes, 0)),
+                Ok((position, bytes)) => {
+                    let own = match history.is_fed {
+                        true => self.skip_own_of(alias, message.member, position, bytes),
+                        false => 0,
+                    };
+                    self.count_and_plan(alias, position, bytes, own);
+                }
                 Err(error) => tracing::debug!(%error, "a message of the history was not sent"),
             }
         }
+        self.append_gap(alias, &mut lost);
         history.note_arrival(records, lane, to);
     }
 
     /// Handles a message with an offset from another lane.
-    pub(super) fn deliver_recorded(&mut self, alias: u16, offset: u64, frame: &[u8]) {
+    pub(super) fn deliver_recorded(
+        &mut self,
+        alias: u16,
+        (offset, author): (u64, SessionId),
+        frame: &[u8],
+    ) {
         if self.table.get(alias).is_none() {
             // All members of this lane have left. Those that come get it from the history.
             return;
@@ -181,8 +208,15 @@ impl LaneRooms<'_> {
             }
             return;
         }
+        if frame.is_empty() {
+            self.catch_up(&history, &mut records, alias, offset);
+            return history.evict(&mut records, now_ns);
+        }
         self.catch_up(&history, &mut records, alias, offset - 1);
-        self.deliver_entry(&BatchEntry::Room { alias, frame });
+        match author {
+            SessionId::NONE => self.deliver_entry(&BatchEntry::Room { alias, frame }),
+            author => self.deliver_own(alias, author, frame),
+        }
         history.note_arrival(&mut records, lane, offset);
         history.evict(&mut records, now_ns);
     }
@@ -215,6 +249,7 @@ impl LaneRooms<'_> {
                 &BatchEntry::Recorded {
                     alias,
                     number,
+                    author: SessionId::NONE,
                     frame,
                 },
             ),
@@ -242,6 +277,33 @@ pub(super) fn encode_chat_at(
             Tw1::encode_delivery_at(offset, &message, out)
         }
     }
+}
+
+/// Frames a live message of a history that a node feeds: with its author's name, unless the members were told of the author.
+pub(crate) fn encode_streamed(
+    codec: &AnyCodec,
+    alias: u16,
+    offset: u64,
+    (member, name, is_listed): (MemberId, &str, bool),
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    if is_listed {
+        let chat = ChatMessage {
+            channel: alias,
+            member,
+            name,
+            private: false,
+            payload,
+        };
+        return encode_chat_at(codec, Some(offset), &chat, out);
+    }
+    let kept = Kept {
+        member,
+        name,
+        payload,
+    };
+    encode_kept(codec, alias, false, offset, &kept, out)
 }
 
 /// Frames a message of a history. Its author may have left, so the frame has the author's name if the codec has names.

@@ -41,12 +41,16 @@ impl LaneRooms<'_> {
         past: impl FnOnce(&str) -> Vec<PastMessage>,
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(&self.table.directory);
+        let (shared, name) = directory.by_alias(joined.room)?;
+        if let Some(fed) = directory.fed_history(&name) {
+            shared.history.get_or_init(|| fed);
+            return self.plan_replay(id, joined.room, since);
+        }
         if !directory.may_keep_histories() {
             directory.warn_of_histories();
             return since.map(|_| UNKNOWN);
         }
         let now_ns = self.sessions.reactor.now_ns;
-        let (shared, name) = directory.by_alias(joined.room)?;
         // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
             let history = directory.histories.open(&name, limits);

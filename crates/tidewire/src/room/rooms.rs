@@ -20,6 +20,7 @@ use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::{RecentTopic, Routes};
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
+use super::waiting::WaitingJoins;
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::memory::Pressure;
@@ -67,6 +68,8 @@ pub(crate) struct RoomTable {
     pub(super) recording: Option<u64>,
     /// Rooms whose messages from other lanes wait in the history, because memory is short.
     pub(super) behind: Vec<u16>,
+    /// Joins that wait for the history of their room.
+    pub(super) waiting: WaitingJoins,
     /// Members that handlers removed; `None` until a chat with a hook asks for them.
     pub(super) departures: Option<VecDeque<Departure>>,
     /// Limits the log lines about refused registrations.
@@ -97,6 +100,7 @@ impl RoomTable {
             blocked_rooms: Vec::new(),
             recording: None,
             behind: Vec::new(),
+            waiting: WaitingJoins::default(),
             departures: None,
             registration_log: QuietLog::default(),
         }

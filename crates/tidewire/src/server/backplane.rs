@@ -42,13 +42,17 @@ impl Joining {
                 silence_max,
             });
         }
-        let carrier = backplane.connect()?;
+        let mut carrier = backplane.connect()?;
+        if settings.keeps_histories {
+            carrier.open_histories()?;
+        }
         let bytes = carrier.packet_bytes_max();
         if bytes < PACKET_BYTES_MIN {
             return Err(BackplaneError::PacketLimit { bytes });
         }
         let payload_bytes_max = bytes - PACKET_OVERHEAD_BYTES_MAX;
-        let link = BackplaneLink::new(&settings.id, fastrand::u64(1..), payload_bytes_max);
+        let (epoch, keeps_histories) = (fastrand::u64(1..), settings.keeps_histories);
+        let link = BackplaneLink::new(&settings.id, epoch, payload_bytes_max, keeps_histories);
         Ok(Self {
             carrier,
             settings,

@@ -79,6 +79,10 @@ impl Chat {
         if history.is_some() {
             cx.check_positions()?;
         }
+        // The history stays open until the session is in the room.
+        let Some(_open) = cx.await_history(body.room, history, message)? else {
+            return Ok(());
+        };
         if let Some(hook) = &self.hooks.join {
             // A session that has a name already need not send it again.
             let name = cx.member_name().filter(|_| body.name.is_empty());
@@ -180,6 +184,13 @@ impl Chat {
             prompt_again(cx, refusal.text())?;
             return Ok(());
         }
+        let history = self.limits_of(&self.lobby);
+        let line = Message::new(Kind::OneWay, 0, text.as_bytes());
+        let _open = match cx.await_history(&self.lobby, history, &line) {
+            Ok(Some(open)) => open,
+            Ok(None) => return Ok(()),
+            Err(refusal) => return prompt_again(cx, refusal.text()),
+        };
         if let Some(hook) = &self.hooks.join
             && let Err(refusal) = hook(cx, &self.lobby, &name)
         {
@@ -194,7 +205,6 @@ impl Chat {
                     count => format!("Welcome, {name}! {count} people are here."),
                 };
                 cx.send(&Message::new(Kind::OneWay, 0, welcome.as_bytes()))?;
-                let history = self.limits_of(&self.lobby);
                 let recovery = self.open_history(cx, &joined, history, None);
                 Self::welcome(cx, &joined, recovery.is_some());
             }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tidewire_proto::body::{ErrorCode, GoAwayCode, RecoveryBody, Since};
+use tidewire_proto::message::Message;
 
 use super::{Context, HandlerError, HandlerResult};
-use crate::room::{History, Joined, PastMessage, RoomError};
+use crate::room::{History, Joined, PastMessage, Readiness, RoomError};
 use crate::session::SessionId;
 
 impl Context<'_> {
@@ -121,6 +122,28 @@ impl Context<'_> {
     ) -> Option<RecoveryBody> {
         let mut rooms = self.core.rooms();
         rooms.open_history(self.id, joined, history, since, past)
+    }
+
+    /// Waits until the room can be joined, which needs its history. `None` if the service gets the message again later.
+    pub(super) fn await_history(
+        &mut self,
+        room: &str,
+        limits: Option<History>,
+        message: &Message<'_>,
+    ) -> Result<Option<Readiness>, HandlerError> {
+        let Some(limits) = limits else {
+            return Ok(Some(Readiness::Ready(None)));
+        };
+        match self.core.rooms().readiness(self.id, room, limits, message) {
+            Readiness::Waits => {
+                self.stopped = true;
+                Ok(None)
+            }
+            Readiness::Failed(text) => {
+                Err(HandlerError::new(ErrorCode::LimitReached, text.to_string()))
+            }
+            ready => Ok(Some(ready)),
+        }
     }
 
     /// Queues the history of the room or topic that the session has just entered, and the roster of a room.

@@ -1,0 +1,240 @@
+//! Streams of JetStream for rooms that keep a history: one stream for each room, so that its sequences have no holes.
+//!
+//! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a room has a
+//! subscription, and NATS keeps no state for it. What a node missed it reads by direct requests, many packets for one.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_nats::header::HeaderMap;
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::{Config, Info, Republish, StorageType};
+use async_nats::jetstream::{Context, ErrorCode};
+use async_nats::{Client, Message};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use tidewire::History;
+use tidewire::backplane::KeptState;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::subject::Prefix;
+
+/// News of the stream of a room.
+#[derive(Debug)]
+pub(crate) struct News {
+    pub(crate) room: String,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    /// The packets that were read.
+    Read(KeptState, Vec<(u64, Bytes)>),
+    /// The stream cannot be made or read.
+    Failed(String),
+}
+
+/// Reads the stream of a room.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    pub(crate) context: Context,
+    pub(crate) client: Client,
+    pub(crate) prefix: Prefix,
+    pub(crate) room: String,
+    pub(crate) limits: History,
+    pub(crate) from: u64,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Reader {
+    /// Makes the stream unless there is one, reads it, and tells the packets.
+    pub(crate) async fn run(self, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
+        let mut turn = None;
+        let read = timeout(READ_MAX, async {
+            turn = Some(readers.acquire().await?);
+            self.read().await
+        });
+        let read = read.await;
+        let what = match read {
+            Ok(Ok((state, packets))) => What::Read(state, packets),
+            Ok(Err(error)) => What::Failed(format!("the history cannot be opened: {error}")),
+            Err(_) => What::Failed("the history cannot be opened: NATS does not answer".into()),
+        };
+        let room = self.room;
+        // The node may have ended.
+        let _ = news.send(News { room, what }).await;
+        drop(turn);
+    }
+
+    async fn read(&self) -> Result<(KeptState, Vec<(u64, Bytes)>), Failure> {
+        let info = self.open().await?;
+        let last = info.state.last_sequence;
+        let epoch = info.created.unix_timestamp_nanos() as u64;
+        let newest = (last + 1).saturating_sub(self.limits.messages_max as u64);
+        let mut from = self.from.max(newest).max(info.state.first_sequence);
+        let mut packets = Vec::new();
+        while from <= last && info.state.messages > 0 {
+            let before = packets.len();
+            self.read_batch(from, &mut packets).await?;
+            match packets.last() {
+                Some((sequence, _)) if packets.len() > before => from = sequence + 1,
+                // The rest was removed meanwhile.
+                _ => break,
+            }
+        }
+        let last = packets.last().map_or(last, |(newest, _)| last.max(*newest));
+        Ok((KeptState { epoch, last }, packets))
+    }
+
+    /// Reads packets from this sequence on, as many as one request gives.
+    async fn read_batch(&self, from: u64, packets: &mut Vec<(u64, Bytes)>) -> Result<(), Failure> {
+        let inbox = self.client.new_inbox();
+        let mut answers = self.client.subscribe(inbox.clone()).await?;
+        let api = format!("$JS.API.DIRECT.GET.{}", self.prefix.stream(&self.room));
+        let request = format!(r#"{{"seq":{from},"batch":{BATCH_MAX}}}"#);
+        self.client
+            .publish_with_reply(api, inbox, request.into())
+            .await?;
+        while let Some(answer) = answers.next().await {
+            let Some(sequence) = sequence_of(&answer) else {
+                // The end of the batch, or there is no such packet.
+                break;
+            };
+            packets.push((sequence, answer.payload));
+        }
+        Ok(())
+    }
+
+    /// Returns the stream, which it makes if there is none.
+    async fn open(&self) -> Result<Info, Failure> {
+        let name = self.prefix.stream(&self.room);
+        let found = match self.context.get_stream(&name).await {
+            Ok(stream) => stream.cached_info().clone(),
+            Err(error) => match error.kind() {
+                GetStreamErrorKind::JetStream(cause)
+                    if cause.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    self.make(&name).await?
+                }
+                _ => return Err(error.into()),
+            },
+        };
+        let config = self.config(&name);
+        let limits_of = |it: &Config| (it.max_messages, it.max_bytes, it.max_age);
+        if limits_of(&found.config) == limits_of(&config) {
+            return Ok(found);
+        }
+        let first_sequence = found.config.first_sequence;
+        let config = Config {
+            first_sequence,
+            ..config
+        };
+        Ok(self.context.update_stream(&config).await?)
+    }
+
+    async fn make(&self, name: &str) -> Result<Info, Failure> {
+        self.make_room().await?;
+        match self.context.create_stream(self.config(name)).await {
+            Ok(stream) => Ok(stream.cached_info().clone()),
+            Err(error) => match error.kind() {
+                // Another node has made it at the same time, with another first sequence.
+                CreateStreamErrorKind::JetStream(cause)
+                    if cause.error_code() == ErrorCode::STREAM_NAME_EXIST =>
+                {
+                    let stream = self.context.get_stream(name).await?;
+                    Ok(stream.cached_info().clone())
+                }
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    /// Removes the stream that was silent for the longest time, if there are too many.
+    async fn make_room(&self) -> Result<(), Failure> {
+        let prefix = self.prefix.streams();
+        let streams = self.context.streams();
+        let all: Vec<Info> = streams.try_collect().await?;
+        let own = all.iter().filter(|it| it.config.name.starts_with(&prefix));
+        if own.clone().count() >= self.limits.rooms_max {
+            let silent = own.min_by_key(|it| it.state.last_timestamp.max(it.created));
+            if let Some(silent) = silent {
+                self.context.delete_stream(&silent.config.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn config(&self, name: &str) -> Config {
+        let History {
+            messages_max,
+            bytes_max,
+            age_max,
+            ..
+        } = self.limits;
+        let messages_max = i64::try_from(messages_max.max(1)).unwrap_or(i64::MAX);
+        let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let max_age = age_max.unwrap_or_default().min(AGE_MAX);
+        let duplicate_window = match max_age.is_zero() {
+            true => DUPLICATES,
+            false => DUPLICATES.min(max_age),
+        };
+        Config {
+            name: name.to_owned(),
+            subjects: vec![self.prefix.stored(&self.room)],
+            max_messages: messages_max,
+            // The nodes keep to the exact limit. A packet is larger than its message.
+            max_bytes: messages_max
+                .saturating_mul(PACKET_BYTES)
+                .saturating_add(bytes_max),
+            max_age,
+            duplicate_window,
+            storage: StorageType::File,
+            allow_direct: true,
+            republish: Some(Republish {
+                source: self.prefix.stored(&self.room),
+                destination: self.prefix.followed(&self.room),
+                headers_only: false,
+            }),
+            first_sequence: Some(first_sequence()),
+            ..Config::default()
+        }
+    }
+}
+
+/// The first sequence of a stream that is made now. It is above all sequences of a stream that was lost, unless that one had
+/// more than a million messages each second. A number of a browser has room for it.
+fn first_sequence() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "no interval is measured")]
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs() << 20
+}
+
+/// The sequence of a packet that JetStream gives, by direct request or as it publishes it again.
+pub(crate) fn sequence_of(message: &Message) -> Option<u64> {
+    let headers = message.headers.as_ref()?;
+    headers.get("Nats-Sequence")?.as_str().parse().ok()
+}
+
+/// The headers of a packet with this id.
+pub(crate) fn headers_of(id: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Msg-Id", id);
+    headers
+}
+
+/// Packets of one request.
+const BATCH_MAX: usize = 256;
+
+/// The longest time to make and read a stream.
+const READ_MAX: Duration = Duration::from_secs(5);
+
+/// The time for which JetStream knows the ids of packets.
+const DUPLICATES: Duration = Duration::from_secs(120);
+
+/// The largest age that JetStream has a number for.
+const AGE_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
+/// Bytes of a packet in a stream beside those that a history counts: subject, headers, node and names.
+const PACKET_BYTES: i64 = 1_024;

@@ -1,0 +1,311 @@
+//! The behaviours of backplanes that keep the histories of rooms.
+
+use tidewire::backplane::NodeSettings;
+use tidewire::{AnyCodec, Chat, Client, Event, History, Kind, Position, Server};
+use tidewire_proto::body::GapBody;
+use tidewire_proto::codec::Tw1;
+
+use super::Engine;
+use super::suite::settings;
+use crate::harness::TestServer;
+use crate::wait::DEADLINE;
+
+/// Starts a chat server of two lanes as a node whose rooms keep their messages.
+pub fn kept_chat<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
+    kept_chat_of(engine, settings(id), history)
+}
+
+fn kept_chat_of<E: Engine>(engine: &E, settings: NodeSettings, history: History) -> TestServer {
+    let mut settings = settings;
+    settings.keeps_histories = true;
+    let builder = Server::builder()
+        .lanes(2)
+        .backplane(engine.backplane(), settings);
+    let chat = Chat::new().history(history);
+    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| chat.clone())
+}
+
+/// A member of the room with a history, and what it has got.
+#[derive(Debug)]
+pub struct Reader {
+    client: Client,
+    room: u16,
+    /// The position of the last message.
+    pub position: Option<Position>,
+    /// The missing messages that the last join was told of.
+    pub recovered: Option<Option<u64>>,
+    /// The missing messages that gaps have told.
+    pub lost: u64,
+}
+
+impl Reader {
+    /// Joins the room, as one that has the messages up to a position.
+    ///
+    /// # Panics
+    /// The server refuses it.
+    #[must_use]
+    pub fn join(server: &TestServer, name: &str, since: Option<Position>) -> Self {
+        let client = Client::connect(&server.url()).wait().expect("a connection");
+        let joined = match since {
+            Some(since) => client.join_since("lobby", name, since),
+            None => client.join("lobby", name),
+        };
+        let room = joined.wait().expect("a free name").room;
+        Self {
+            client,
+            room,
+            position: since,
+            recovered: None,
+            lost: 0,
+        }
+    }
+
+    /// Says something.
+    ///
+    /// # Panics
+    /// The client has ended.
+    pub fn say(&self, text: &str) {
+        let said = self.client.say(self.room, text.as_bytes());
+        said.expect("an open client");
+    }
+
+    /// Returns the next message that the history has. Others are skipped, and what is missing is noted.
+    ///
+    /// # Panics
+    /// None comes.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let event = self.client.next_event().wait_for(DEADLINE);
+            match event.expect("an event in time") {
+                Event::Message(message) if message.kind == Kind::Deliver => {
+                    if let Some(position) = message.position {
+                        self.position = Some(position);
+                        return String::from_utf8(message.payload).expect("text");
+                    }
+                }
+                Event::Message(message) if message.kind == Kind::Gap => {
+                    let body = GapBody::decode(&message.payload).expect("a gap");
+                    self.lost += body.lost;
+                }
+                Event::Recovered { missing, .. } => self.recovered = Some(missing),
+                Event::Message(_) | Event::Opened { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Returns the next messages with their offsets.
+    ///
+    /// # Panics
+    /// They do not come.
+    pub fn take(&mut self, count: usize) -> Vec<(u64, String)> {
+        let take = |_| {
+            let text = self.hear();
+            (self.position.map_or(0, |it| it.offset), text)
+        };
+        (0..count).map(take).collect()
+    }
+
+    /// Ends the connection.
+    ///
+    /// # Panics
+    /// No message has come.
+    pub fn leave(self) -> Position {
+        self.client.close().wait();
+        self.position.expect("a position")
+    }
+}
+
+fn texts(numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(|number| format!("message {number}")).collect()
+}
+
+fn say_all(reader: &Reader, numbers: std::ops::Range<usize>) {
+    for text in texts(numbers) {
+        reader.say(&text);
+    }
+}
+
+fn without_offsets(taken: Vec<(u64, String)>) -> Vec<String> {
+    taken.into_iter().map(|(_, text)| text).collect()
+}
+
+/// Two authors on two nodes: readers on both nodes get all messages once, with the same offsets, and without holes.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E) {
+    const EACH: usize = 200;
+    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(1_000)));
+    let mut authors = [0, 1].map(|it| Reader::join(&servers[it], ["ann", "bob"][it], None));
+    let mut readers = [0, 1].map(|it| Reader::join(&servers[it], ["eva", "gus"][it], None));
+    for number in 0..EACH {
+        for (index, author) in authors.iter().enumerate() {
+            author.say(&format!("{index} {number}"));
+        }
+    }
+    let [one, two] = readers.each_mut().map(|reader| reader.take(2 * EACH));
+    assert_eq!(one, two);
+    let offsets = one.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
+    assert!(offsets, "holes in {one:?}");
+    for index in 0..2 {
+        let own = one
+            .iter()
+            .filter(|(_, text)| text.starts_with(&format!("{index} ")));
+        let numbers: Vec<String> = own.map(|(_, text)| text[2..].to_owned()).collect();
+        let expected: Vec<String> = (0..EACH).map(|number| number.to_string()).collect();
+        assert_eq!(numbers, expected, "each author's order is kept");
+    }
+    for (author, other) in authors.iter_mut().zip([1, 0]) {
+        let heard = without_offsets(author.take(EACH));
+        let is_of_other = |text: &String| text.starts_with(&format!("{other} "));
+        assert!(heard.iter().all(is_of_other), "no author hears itself");
+    }
+    drop((authors, readers));
+    for server in servers {
+        let metrics = server.stop();
+        assert_eq!(metrics.backplane_lost, 0);
+        assert_eq!(metrics.backplane_sent, EACH as u64);
+    }
+}
+
+/// A member that leaves one node and comes to the other gets what it missed, once.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(engine: &mut E) {
+    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(100)));
+    let ann = Reader::join(&servers[0], "ann", None);
+    let mut bob = Reader::join(&servers[1], "bob", None);
+    say_all(&ann, 0..10);
+    assert_eq!(without_offsets(bob.take(10)), texts(0..10));
+    let left_at = bob.leave();
+    let mut carl = Reader::join(&servers[0], "carl", None);
+    say_all(&ann, 10..30);
+    assert_eq!(without_offsets(carl.take(30)), texts(0..30));
+    // The second node has nobody in the room meanwhile, and a third one never had.
+    let third = kept_chat(engine, "three", History::last(100));
+    for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
+        let mut bob = Reader::join(server, name, Some(left_at));
+        assert_eq!(without_offsets(bob.take(20)), texts(10..30), "{name}");
+        assert_eq!((bob.recovered, bob.lost), (Some(Some(0)), 0), "{name}");
+        assert_eq!(bob.position, carl.position, "{name}");
+    }
+    let mut dora = Reader::join(&third, "dora", carl.position);
+    ann.say("live");
+    assert_eq!((dora.hear(), carl.hear()), ("live".into(), "live".into()));
+    drop((ann, carl));
+    third.stop();
+    for server in servers {
+        server.stop();
+    }
+}
+
+/// What the limit of the history has removed is told with its exact number, on every node.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(engine: &mut E) {
+    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(5)));
+    let ann = Reader::join(&servers[0], "ann", None);
+    let mut bob = Reader::join(&servers[1], "bob", None);
+    say_all(&ann, 0..3);
+    assert_eq!(without_offsets(bob.take(3)), texts(0..3));
+    let left_at = bob.leave();
+    let mut carl = Reader::join(&servers[0], "carl", None);
+    say_all(&ann, 3..15);
+    assert_eq!(without_offsets(carl.take(15)), texts(0..15));
+    let third = kept_chat(engine, "three", History::last(5));
+    for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
+        let mut bob = Reader::join(server, name, Some(left_at));
+        assert_eq!(without_offsets(bob.take(5)), texts(10..15), "{name}");
+        assert_eq!(bob.recovered, Some(Some(7)), "{name}");
+        assert_eq!(bob.position, carl.position, "{name}");
+    }
+    drop((ann, carl));
+    third.stop();
+    for server in servers {
+        server.stop();
+    }
+}
+
+/// Messages that are said while the engine is gone wait in their node, and reach everybody once when it is back.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E) {
+    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(100)));
+    let ann = Reader::join(&servers[0], "ann", None);
+    let mut near = Reader::join(&servers[0], "near", None);
+    let mut far = Reader::join(&servers[1], "far", None);
+    say_all(&ann, 0..5);
+    for reader in [&mut near, &mut far] {
+        assert_eq!(without_offsets(reader.take(5)), texts(0..5));
+    }
+    for round in 1..4 {
+        engine.cut();
+        say_all(&ann, 5 * round..5 * round + 5);
+        engine.mend();
+        let [one, two] = [&mut near, &mut far].map(|reader| reader.take(5));
+        assert_eq!(one, two);
+        assert_eq!(without_offsets(one), texts(5 * round..5 * round + 5));
+    }
+    assert_eq!((near.lost, far.lost), (0, 0));
+    drop((ann, near, far));
+    for server in servers {
+        assert_eq!(server.stop().backplane_lost, 0);
+    }
+}
+
+/// A node that was stopped and started again has what was said before and meanwhile.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E) {
+    let one = kept_chat(engine, "one", History::last(100));
+    let two = kept_chat(engine, "two", History::last(100));
+    let ann = Reader::join(&one, "ann", None);
+    let mut bob = Reader::join(&two, "bob", None);
+    say_all(&ann, 0..5);
+    assert_eq!(without_offsets(bob.take(5)), texts(0..5));
+    let left_at = bob.leave();
+    two.stop();
+    let mut near = Reader::join(&one, "near", Some(left_at));
+    say_all(&ann, 5..8);
+    assert_eq!(without_offsets(near.take(3)), texts(5..8));
+    drop((ann, near));
+    one.stop();
+    // No node is left that knows the room.
+    let two = kept_chat(engine, "two", History::last(100));
+    let mut bob = Reader::join(&two, "bob", Some(left_at));
+    assert_eq!(without_offsets(bob.take(3)), texts(5..8));
+    assert_eq!(bob.recovered, Some(Some(0)));
+    drop(bob);
+    two.stop();
+}
+
+/// Members are told when the history of their room was lost, and the room goes on.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E) {
+    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(100)));
+    let ann = Reader::join(&servers[0], "ann", None);
+    let mut bob = Reader::join(&servers[1], "bob", None);
+    ann.say("before");
+    assert_eq!(bob.hear(), "before");
+    let before = bob.position.expect("a position");
+    engine.lose_streams();
+    ann.say("after");
+    assert_eq!(bob.hear(), "after");
+    let after = bob.position.expect("a position");
+    assert_ne!(before.epoch, after.epoch);
+    assert_eq!(bob.recovered, Some(None), "bob is told");
+    let mut carl = Reader::join(&servers[0], "carl", Some(before));
+    assert_eq!(carl.hear(), "after");
+    assert_eq!(carl.recovered, Some(None));
+    drop((ann, bob, carl));
+    for server in servers {
+        server.stop();
+    }
+}

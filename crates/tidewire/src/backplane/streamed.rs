@@ -1,0 +1,128 @@
+//! From the stream of a room to its history on this node, and to the lanes. [`kept`](super::kept) has the order.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidewire_proto::backplane::{Content, Entry, Packet, StreamKind, StreamPacket};
+use tidewire_proto::body::{PositionBody, validate_name};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::{Kind, MemberId, Message};
+
+use super::Node;
+use super::presence::Author;
+use crate::broker::Position;
+use crate::config::SharedFrameError;
+use crate::room::encode_streamed;
+use crate::session::SessionId;
+
+impl Node {
+    /// Records the next packet of a stream, and delivers its message to the lanes.
+    pub(super) fn record(&mut self, room: &str, packet: &[u8], now: Instant) {
+        let Some(feed) = self.feed_of(room) else {
+            return;
+        };
+        let said = self.read_said(room, packet, now);
+        let fits = |payload: &[u8]| {
+            let checked = self.config.check_shared_frame(payload.len(), 0);
+            !matches!(checked, Err(SharedFrameError::TooLarge(_)))
+        };
+        let shared = self.directory.room(room);
+        let lanes = shared.as_ref().map_or(0, |shared| shared.lanes());
+        let alias = shared.as_ref().map_or(0, |shared| shared.alias);
+        let Some((author, session, payload)) = said.filter(|(.., payload)| fits(payload)) else {
+            self.counters.backplane_malformed.add_shared(1);
+            feed.record_hole();
+            let at = (feed.last().offset, SessionId::NONE);
+            return self.to_lanes.send_recorded(lanes, alias, at, &[]);
+        };
+        if !feed.has_room_for(&author.name, payload) {
+            self.counters.history_skipped.add_shared(1);
+        }
+        feed.record(author.member, &author.name, payload);
+        if lanes == 0 {
+            return;
+        }
+        let offset = feed.last().offset;
+        let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES);
+        let codec = &self.config.codec;
+        let told = (author.member, &*author.name, author.is_listed);
+        // A lane that gets no frame takes the message from the history.
+        if encode_streamed(codec, alias, offset, told, payload, &mut frame).is_err() {
+            frame.clear();
+        }
+        self.to_lanes
+            .send_recorded(lanes, alias, (offset, session), &frame);
+    }
+
+    /// Returns the author of a packet's message, the author's session on this node, and the payload.
+    fn read_said<'p>(
+        &mut self,
+        room: &str,
+        packet: &'p [u8],
+        now: Instant,
+    ) -> Option<(Author, SessionId, &'p [u8])> {
+        let packet = Packet::decode(packet).ok()?;
+        let Content::Stream(StreamPacket {
+            kind: StreamKind::Room,
+            name: of,
+            place,
+            mut entries,
+        }) = packet.content
+        else {
+            return None;
+        };
+        let Some(Some(Entry::Said {
+            member,
+            name,
+            payload,
+        })) = entries.next().filter(|_| of == room)
+        else {
+            return None;
+        };
+        let is_announced = member == MemberId(0);
+        if !is_announced && validate_name(name).is_err() {
+            return None;
+        }
+        let name = if is_announced { "" } else { name };
+        if packet.node == &*self.id && packet.epoch == self.epoch {
+            self.confirm(room, place.message, now);
+            let session = self.directory.session_in(room, member);
+            let author = Author {
+                member,
+                name: name.into(),
+                is_listed: true,
+            };
+            return Some((author, session.unwrap_or(SessionId::NONE), payload));
+        }
+        self.counters.backplane_received.add_shared(1);
+        let peers = &self.peers.all;
+        let node = peers.get_key_value(packet.node);
+        let node = node.filter(|(_, peer)| peer.epoch == packet.epoch && peer.is_alive);
+        let node = node.map(|(id, _)| Arc::clone(id));
+        let known = node.and_then(|node| self.author(&node, room, (member, name)));
+        // Numbers of members are those of a run of their node.
+        let author = known.unwrap_or_else(|| Author {
+            member: MemberId(0),
+            name: name.into(),
+            is_listed: is_announced,
+        });
+        Some((author, SessionId::NONE, payload))
+    }
+
+    /// Tells the members of this node that the history begins again behind a position.
+    pub(super) fn tell_position(&mut self, room: &str, position: Position) {
+        let codec = &self.config.codec;
+        let Some(shared) = self.directory.room(room).filter(|_| codec.has_positions()) else {
+            return;
+        };
+        let (mut body, mut frame) = (Vec::new(), Vec::new());
+        PositionBody { position }.encode(&mut body);
+        let message = Message::new(Kind::Position, shared.alias, &body);
+        if codec.encode(&message, &mut frame).is_ok() {
+            self.send(&shared, &frame);
+        }
+    }
+}
+
+/// First capacity of a frame beyond the payload.
+const FRAME_OVERHEAD_BYTES: usize = 96;

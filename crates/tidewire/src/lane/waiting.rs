@@ -1,0 +1,23 @@
+//! Joins that waited for the history of their room.
+
+use super::Lane;
+use crate::service::{Current, Service};
+
+impl<S: Service> Lane<S> {
+    /// Gives the service the joins again that need not wait any more.
+    #[cold]
+    pub(super) fn join_again(&mut self) {
+        for join in self.core.rooms().take_ready() {
+            let session = self.core.sessions.find(join.id);
+            if !session.is_some_and(|session| session.connection.is_open()) {
+                continue;
+            }
+            let message = join.message();
+            let mut context = self.core.context(join.id);
+            context.current = Current::of(&message);
+            if let Err(error) = self.service.on_message(&mut context, message) {
+                context.refuse(error);
+            }
+        }
+    }
+}

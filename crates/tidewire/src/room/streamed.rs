@@ -1,0 +1,132 @@
+//! Messages of rooms whose history is fed by a stream that all nodes share; see [`feed`](super::feed).
+
+use tidewire_proto::backplane::Entry;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::MemberId;
+
+use super::refusal::RoomError;
+use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
+use super::shared_room::SharedRoom;
+use crate::broker::Addressee;
+use crate::session::{LaneSessions, Member, SessionId};
+
+impl LaneRooms<'_> {
+    /// Gives a chat message to the node. It is delivered when the stream gives it back.
+    pub(super) fn say_to_stream(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        member: &Member,
+        payload: &[u8],
+    ) -> Result<bool, RoomError> {
+        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        let shared = self.table.get(alias).map(|room| room.shared.clone());
+        let shared = shared.ok_or(RoomError::NotJoined)?;
+        let is_short = self.sessions.is_short_of_memory();
+        if is_short && !self.sessions.may_grow() {
+            return Err(RoomError::OutOfMemory);
+        }
+        self.send_to_stream(&shared, (member.id, &member.name), payload)?;
+        self.sessions.counters.chat_messages.add(1);
+        let must_stop = shared.is_congested();
+        if must_stop {
+            self.hold(id.slot(), &shared);
+        }
+        Ok(must_stop || is_short && self.sessions.wait_for_memory(id))
+    }
+
+    /// Gives the node a message for the stream of a room.
+    pub(super) fn send_to_stream(
+        &mut self,
+        shared: &SharedRoom,
+        (member, name): (MemberId, &str),
+        payload: &[u8],
+    ) -> Result<(), RoomError> {
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX + name.len())?;
+        if self.table.directory.is_stream_full() {
+            return Err(RoomError::CutOff);
+        }
+        let said = Entry::Said {
+            member,
+            name,
+            payload,
+        };
+        let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
+        self.exchange.send_to_nodes(Addressee::Stream, room, &said);
+        Ok(())
+    }
+
+    /// Appends the frame of a message whose author is a session of this lane, which does not get it.
+    pub(super) fn deliver_own(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
+        let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
+            return;
+        };
+        let appended = log.append_with::<EncodeError>(frame.len(), |out| {
+            out.extend_from_slice(frame);
+            Ok(())
+        });
+        if let Ok((position, bytes)) = appended {
+            let slot = self.sessions.slot_of(author);
+            let own = slot.map_or(0, |slot| self.skip_own(alias, slot, position, bytes));
+            self.count_and_plan(alias, position, bytes, own);
+        }
+    }
+
+    /// Lets the author of the newest message of a log skip it. Returns 1 if it is a member of this lane.
+    pub(super) fn skip_own_of(
+        &mut self,
+        alias: u16,
+        author: MemberId,
+        position: u64,
+        bytes: usize,
+    ) -> u64 {
+        let room = self.table.get(alias).filter(|_| author != MemberId(0));
+        let mut members = room.into_iter().flat_map(|room| &room.members);
+        let slot = members.find(|slot| {
+            let session = self.sessions.get(**slot);
+            let member = session.and_then(|it| it.profile.member.as_ref());
+            member.is_some_and(|member| member.id == author)
+        });
+        let slot = slot.copied();
+        slot.map_or(0, |slot| self.skip_own(alias, slot, position, bytes))
+    }
+
+    fn skip_own(&mut self, alias: u16, slot: usize, position: u64, bytes: usize) -> u64 {
+        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let session = &mut slab[slot];
+        let index = session.room_membership(alias);
+        let (Some(index), Some(log)) = (index, outbox.logs.get_mut(alias)) else {
+            return 0;
+        };
+        let subscriber = &mut session.memberships[index].subscriber;
+        // One that is sent its history gets nothing from the log.
+        if subscriber.next_of_history().is_some() {
+            return 0;
+        }
+        subscriber.skip_own(log, position, bytes);
+        1
+    }
+
+    /// Appends the notice that messages are missing to the log of a room.
+    pub(super) fn append_gap(&mut self, alias: u16, lost: &mut u64) {
+        let count = std::mem::take(lost);
+        if count == 0 {
+            return;
+        }
+        self.sessions.counters.backplane_dropped.add(count);
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        let Some(log) = outbox.logs.get_mut(alias) else {
+            return;
+        };
+        // A codec without gap notices cannot tell; the loss is counted.
+        let appended = log.append_with(FRAME_OVERHEAD_BYTES_MAX, |out| {
+            config.codec.encode_gap(alias, count, out)
+        });
+        if let Ok((position, bytes)) = appended {
+            self.count_and_plan(alias, position, bytes, 0);
+        }
+    }
+}

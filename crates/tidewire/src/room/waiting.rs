@@ -1,0 +1,109 @@
+//! Joins that wait until the node has the history of their room; see [`feed`](super::feed).
+//!
+//! The reply to a join has a position and the number of missing messages, so the history must be here before it. The session is
+//! not read meanwhile, and the lane gives the same message to the service again when the node has answered. Rejected: a reply
+//! with a position that is corrected later, because a cut between the two would lose or repeat the number of missing messages.
+
+use tidewire_proto::connection::PauseReason;
+use tidewire_proto::message::{Kind, Message};
+
+use super::feed::Readiness;
+use super::history::History;
+use super::rooms::LaneRooms;
+use crate::session::SessionId;
+
+/// The joins of a lane that wait.
+#[derive(Debug, Default)]
+pub(super) struct WaitingJoins {
+    joins: Vec<WaitingJoin>,
+    /// The answers of the node that the lane has seen.
+    answers: u64,
+}
+
+/// A message that the service handles again later.
+#[derive(Debug)]
+pub(crate) struct WaitingJoin {
+    pub(crate) id: SessionId,
+    room: Box<str>,
+    kind: Kind,
+    flags: u8,
+    channel: u16,
+    request: u32,
+    name: Box<str>,
+    payload: Box<[u8]>,
+}
+
+impl WaitingJoin {
+    pub(crate) fn message(&self) -> Message<'_> {
+        Message {
+            kind: self.kind,
+            flags: self.flags,
+            channel: self.channel,
+            id: self.request,
+            name: &self.name,
+            payload: &self.payload,
+        }
+    }
+}
+
+impl LaneRooms<'_> {
+    /// Whether a room that keeps a history can be joined now. If it must wait, the session is not read until the lane has
+    /// given the message to the service again.
+    pub(crate) fn readiness(
+        &mut self,
+        id: SessionId,
+        room: &str,
+        limits: History,
+        message: &Message<'_>,
+    ) -> Readiness {
+        let answers = self.table.directory.history_answers();
+        let readiness = self.table.directory.readiness(room, limits);
+        if matches!(readiness, Readiness::Waits)
+            && let Some(slot) = self.sessions.slot_of(id)
+        {
+            let waiting = &mut self.table.waiting;
+            if waiting.joins.is_empty() {
+                waiting.answers = answers;
+            }
+            waiting.joins.push(WaitingJoin {
+                id,
+                room: room.into(),
+                kind: message.kind,
+                flags: message.flags,
+                channel: message.channel,
+                request: message.id,
+                name: message.name.into(),
+                payload: message.payload.into(),
+            });
+            self.sessions.pause_reading(slot, PauseReason::Room);
+        }
+        readiness
+    }
+
+    /// Takes the joins that need not wait any more, and reads their sessions again.
+    #[cold]
+    pub(crate) fn take_ready(&mut self) -> Vec<WaitingJoin> {
+        let directory = &self.table.directory;
+        let waiting = &mut self.table.waiting;
+        let answers = directory.history_answers();
+        if std::mem::replace(&mut waiting.answers, answers) == answers {
+            return Vec::new();
+        }
+        let is_ready = |join: &mut WaitingJoin| !directory.awaits_history(&join.room);
+        let ready: Vec<WaitingJoin> = waiting.joins.extract_if(.., is_ready).collect();
+        for join in &ready {
+            if let Some(slot) = self.sessions.slot_of(join.id) {
+                self.sessions.resume_reading(slot, PauseReason::Room);
+            }
+        }
+        ready
+    }
+}
+
+impl super::rooms::RoomTable {
+    /// Whether joins wait.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.joins.is_empty()
+    }
+}
