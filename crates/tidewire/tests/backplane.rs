@@ -498,7 +498,7 @@ fn fifty_thousand_members_join_one_room_over_two_nodes() {
     crowd(50_000);
 }
 
-/// What is lost between the engine and a node is read from the stream. Members are told of no gap.
+/// Packets that are lost between the engine and a node are read from the stream. Members are told of no gap.
 #[test]
 fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
     const MESSAGES: usize = 60;

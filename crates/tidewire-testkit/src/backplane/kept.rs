@@ -201,7 +201,7 @@ pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(e
     }
 }
 
-/// What the limit of the history has removed is told with its exact number, on every node.
+/// Messages that the limit of the history has removed are told with their exact number, on every node.
 ///
 /// # Panics
 /// The behaviour differs.
