@@ -312,6 +312,8 @@ fn a_nats_that_is_stopped_and_goes_on_loses_nothing_in_silence() {
     engine.pause(true);
     say(&mut ann, MESSAGES);
     announced(&mut ann, "cut off");
+    // Its node notices later, and would not notice a NATS that goes on now.
+    announced(&mut bob, "cut off");
     say(&mut ann, MESSAGES);
     engine.pause(false);
     announced(&mut ann, "again");
