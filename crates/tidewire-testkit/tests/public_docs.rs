@@ -48,6 +48,9 @@ impl Door {
 
 /// A key of a door; see [its example](Door::open).
 #[derive(Debug)]
+#[error(
+    transparent
+)]
 pub struct Key;
 
 /// A lock. See [`Door`].
@@ -135,6 +138,7 @@ fn scan(source: &str, docs: &mut Docs) {
     let mut comment = Vec::new();
     // The type or trait whose block the lines stand in, and the indentation of that block.
     let mut block: Option<(usize, String)> = None;
+    let mut in_attribute = false;
     for line in source.lines() {
         let code = line.trim_start();
         let indentation = line.len() - code.len();
@@ -142,7 +146,8 @@ fn scan(source: &str, docs: &mut Docs) {
             comment.push(text.strip_prefix(' ').unwrap_or(text).to_owned());
             continue;
         }
-        if code.starts_with("#[") {
+        if in_attribute || code.starts_with("#[") {
+            in_attribute = !code.ends_with(']');
             continue;
         }
         let comment = std::mem::take(&mut comment);
