@@ -374,14 +374,28 @@ fn gaps_are_told_in_lines_and_json() {
         ann.hear_of("bob");
         ann.say(b"first");
         assert_eq!(next_with_gaps(&mut bob), (0, b"first".to_vec()));
-        engine.lose(1);
-        ann.say(b"lost");
-        wait_until("the packet is lost", || engine.has_lost_all().then_some(()));
-        ann.say(b"last");
-        assert_eq!(next_with_gaps(&mut bob), (1, b"last".to_vec()), "{name}");
+        // The packet that is lost may tell a place alone, which loses no message.
+        let (mut said, mut told, mut heard) = (1, 0, 1);
+        while told == 0 {
+            engine.lose(1);
+            ann.say(said.to_string().as_bytes());
+            said += 1;
+            wait_until("a packet is lost", || engine.has_lost_all().then_some(()));
+            ann.say(b"last");
+            said += 1;
+            loop {
+                let (lost, payload) = next_with_gaps(&mut bob);
+                told += lost;
+                heard += 1;
+                if payload == b"last" {
+                    break;
+                }
+            }
+        }
+        assert_eq!(told + heard, said, "{name}");
         drop((ann, bob));
         one.stop();
-        assert_eq!(two.stop().backplane_lost, 1);
+        assert_eq!(two.stop().backplane_lost, told);
     }
 }
 

@@ -270,7 +270,6 @@ impl Wire for InprocWire {
         if own.is_some_and(|port| port.is_silent) || hub.loses(subject, packet) {
             return true;
         }
-        hub.asked += 1;
         let key = key(subject);
         let serves = |port: &&Port| port.id != self.id && port.subscriptions.contains(&key);
         let serving: Vec<&Port> = hub.ports.iter().filter(serves).collect();
@@ -286,6 +285,7 @@ impl Wire for InprocWire {
             // The node of the port may have ended.
             let _ = port.events.send(Event::Packet(packet.into()));
         }
+        hub.asked += 1;
         true
     }
 

@@ -1,10 +1,11 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`], [`services`], and [`kept`] for histories, check each sentence of the contract at the top of `tidewire::backplane`,
+//! [`suite`], [`entering`], [`services`], and [`kept`] for histories, check each sentence of the contract at the top of `tidewire::backplane`,
 //! with servers and raw peers. A backplane
 //! passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
 
+pub mod entering;
 mod inproc;
 pub mod kept;
 pub mod services;
@@ -55,6 +56,10 @@ macro_rules! backplane_suite {
             a_node_that_is_cut_off_serves_its_members_and_tells_gaps
             publishers_of_a_node_that_is_cut_off_are_refused_on_request
             large_rooms_have_counts
+        );
+        $crate::backplane_suite!(@each entering $make;
+            whoever_has_joined_gets_the_next_message_of_another_node
+            whoever_joins_a_node_that_is_cut_off_is_told
         );
         $crate::backplane_suite!(@each services $make;
             messages_for_a_session_cross_nodes

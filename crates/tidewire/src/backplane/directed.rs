@@ -22,6 +22,7 @@ use tidewire_proto::backplane::{
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 
+use super::opening::question_of;
 use super::{Node, Subject, Wire};
 use crate::broker::{
     Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
@@ -172,6 +173,9 @@ impl Node {
 
     /// Notes that no node has subscribed to the service of a request that [`Wire::ask`] got.
     pub fn handle_unserved(&mut self, request: u64) {
+        if let Some(question) = question_of(request) {
+            return self.handle_answered_question(question);
+        }
         if self.requests.asked.remove(&request).is_some() {
             self.end_request(request, Err(RequestFailure::Unserved));
         }

@@ -64,10 +64,8 @@ impl Node {
     fn handle_stream(&mut self, node: &Arc<str>, stream: &StreamPacket<'_>) {
         let places = match stream.kind {
             StreamKind::Room => {
-                let room = self.rooms.get(stream.name);
-                room.map(|room| Arc::clone(&room.shared))
-                    .into_iter()
-                    .collect()
+                let room = self.local_room(stream.name);
+                room.into_iter().collect()
             }
             StreamKind::Topic if validate_topic(stream.name).is_ok() => self.matches(stream.name),
             StreamKind::Topic => Vec::new(),
@@ -249,17 +247,32 @@ impl Node {
             .values()
             .map(|room| Arc::clone(&room.shared))
             .collect();
+        for shared in rooms {
+            if let Some(frame) = self.frame_announcement(&shared, text) {
+                self.send(&shared, &frame);
+            }
+        }
+    }
+
+    /// Sends a message of the room itself to one member on this node.
+    pub(super) fn announce_to(&mut self, room: &str, member: MemberId, text: &str) {
+        let local = self.rooms.get(room);
+        let frame = local.and_then(|room| self.frame_announcement(&room.shared, text));
+        if let (Some(id), Some(frame)) = (self.directory.session_in(room, member), frame) {
+            // A lane that is so far behind drops it, as it drops messages.
+            let _ = self.to_lanes.send_to(id, &frame);
+        }
+    }
+
+    fn frame_announcement(&self, shared: &SharedRoom, text: &str) -> Option<Vec<u8>> {
         let author = Author {
             member: MemberId(0),
             name: "".into(),
             is_listed: true,
         };
-        for shared in rooms {
-            let mut frame = Vec::new();
-            if self.frame_said(&shared, &author, text.as_bytes(), &mut frame) {
-                self.send(&shared, &frame);
-            }
-        }
+        let mut frame = Vec::new();
+        let fits = self.frame_said(shared, &author, text.as_bytes(), &mut frame);
+        fits.then_some(frame)
     }
 
     pub(super) fn send(&mut self, shared: &SharedRoom, frame: &[u8]) {

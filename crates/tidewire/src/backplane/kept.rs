@@ -85,6 +85,13 @@ enum Reading {
     Asked,
 }
 
+impl KeptRooms {
+    /// Lets the lanes look in the next turn whether joins can go on.
+    pub(super) fn wakes_lanes(&mut self) {
+        self.has_answers = true;
+    }
+}
+
 impl Node {
     /// Opens histories that lanes wait for.
     pub(super) fn open_histories<'r>(&mut self, rooms: impl Iterator<Item = &'r Box<str>>) {

@@ -47,6 +47,7 @@ mod directed;
 mod incoming;
 mod kept;
 mod node;
+mod opening;
 mod outgoing;
 mod peers;
 mod presence;

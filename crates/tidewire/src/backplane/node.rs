@@ -18,9 +18,11 @@ use tidewire_proto::backplane::{
     ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, PACKET_OVERHEAD_BYTES_MAX,
     encode_alive,
 };
+use tidewire_proto::message::MemberId;
 
 use super::directed::Requests;
 use super::kept::KeptRooms;
+use super::opening::Openings;
 use super::peers::Peers;
 use super::presence::LocalRoom;
 use super::to_lanes::ToLanes;
@@ -55,6 +57,7 @@ pub struct Node {
     pub(super) requests: Requests,
     /// The rooms that keep a history.
     pub(super) kept: KeptRooms,
+    pub(super) openings: Openings,
     pub(super) life: Life,
 }
 
@@ -122,6 +125,7 @@ impl Node {
             authors: 0,
             requests: Requests::default(),
             kept: KeptRooms::default(),
+            openings: Openings::default(),
             life: Life {
                 started: Some(parts.started),
                 claimed_at: None,
@@ -155,6 +159,7 @@ impl Node {
     /// Notes that the engine is reachable again, and the subscriptions are made.
     pub fn handle_connected(&mut self) {
         if let Some((_, was_told)) = self.life.cut_off.take() {
+            self.link.set_cut_off(false);
             self.config.refuse_shared(false);
             self.counters.backplane_reconnects.add_shared(1);
             tracing::info!(node = &*self.id, "the node reaches its backplane again");
@@ -172,6 +177,8 @@ impl Node {
         if self.life.cut_off.is_none() {
             tracing::warn!(node = &*self.id, "the node is cut off from its backplane");
             self.life.cut_off = Some((now, false));
+            self.link.set_cut_off(true);
+            self.end_all_openings();
             self.config
                 .refuse_shared(self.settings.when_cut_off == WhenCutOff::Fail);
         }
@@ -231,6 +238,8 @@ impl Node {
             self.send_batch(&batch, wire);
         }
         self.close_rooms(&work.rooms, wire);
+        // Behind the rooms that have closed: a join may want one of them again.
+        self.begin_openings(work.openings, wire);
         for directed in work.directed {
             self.send_directed(directed, wire);
         }
@@ -322,6 +331,7 @@ impl Node {
         self.mark(wire);
         self.tell_requests(now, wire);
         self.tend_streams(now, wire);
+        self.tend_openings(wire);
         let counts = std::mem::take(&mut self.life.due_counts);
         self.life.due_rooms.extend(counts);
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -338,6 +348,13 @@ impl Node {
         {
             *was_told = true;
             self.announce_everywhere(PARTITIONED);
+        }
+    }
+
+    /// Tells a new member what all others were told.
+    pub(super) fn tell_partition_to(&mut self, room: &str, member: MemberId) {
+        if let Some((_, true)) = self.life.cut_off {
+            self.announce_to(room, member, PARTITIONED);
         }
     }
 

@@ -21,6 +21,19 @@ pub(super) struct LocalRoom {
     remote: HashMap<Arc<str>, HashMap<MemberId, Known>>,
     /// The room is so large that the other nodes are told the number of members, and not who they are.
     is_counted: bool,
+    /// The other nodes were asked for their members.
+    has_asked: bool,
+}
+
+impl LocalRoom {
+    fn new(shared: Arc<SharedRoom>, has_asked: bool) -> Self {
+        Self {
+            shared,
+            remote: HashMap::new(),
+            is_counted: false,
+            has_asked,
+        }
+    }
 }
 
 /// A member on another node.
@@ -49,24 +62,35 @@ impl Node {
                 continue;
             };
             match self.rooms.get_mut(name) {
-                Some(room) if room.shared.alias == shared.alias => continue,
+                Some(room) if room.shared.alias == shared.alias && room.has_asked => continue,
+                Some(room) if room.shared.alias == shared.alias => room.has_asked = true,
                 // The room was closed and opened again, and its subscription stays.
-                Some(room) => {
-                    room.shared = shared;
-                    room.remote.clear();
-                }
+                Some(room) => *room = LocalRoom::new(shared, true),
                 None => {
-                    wire.subscribe(Subject::Room(name));
-                    let room = LocalRoom {
-                        shared,
-                        remote: HashMap::new(),
-                        is_counted: false,
-                    };
+                    if !self.take_opening(StreamKind::Room, name) {
+                        wire.subscribe(Subject::Room(name));
+                    }
+                    let room = LocalRoom::new(shared, true);
                     self.rooms.insert(name.clone(), room);
                 }
             }
             self.send_here(name, true, wire);
         }
+    }
+
+    /// Returns a room of this node. A packet may come before the note that the room has its first member.
+    pub(super) fn local_room(&mut self, name: &str) -> Option<Arc<SharedRoom>> {
+        if let Some(room) = self.rooms.get(name) {
+            return Some(Arc::clone(&room.shared));
+        }
+        let shared = self
+            .directory
+            .room(name)
+            .filter(|_| self.is_opening(name))?;
+        self.take_opening(StreamKind::Room, name);
+        let room = LocalRoom::new(Arc::clone(&shared), false);
+        self.rooms.insert(name.into(), room);
+        Some(shared)
     }
 
     /// Ends the subscriptions of rooms that have no members any more.
@@ -93,7 +117,9 @@ impl Node {
         for name in names {
             let is_wanted = self.directory.has_pattern(name);
             if is_wanted && self.patterns.insert(name.clone()) {
-                wire.subscribe(Subject::Pattern(name));
+                if !self.take_opening(StreamKind::Topic, name) {
+                    wire.subscribe(Subject::Pattern(name));
+                }
             } else if !is_wanted && self.patterns.remove(name) {
                 wire.unsubscribe(Subject::Pattern(name));
                 ended = true;
@@ -118,8 +144,9 @@ impl Node {
         if !entry.is_change() {
             return true;
         }
-        if let Entry::Joined { name, .. } = entry {
+        if let Entry::Joined { member, name } = *entry {
             self.rename_namesakes(room, name);
+            self.tell_partition_to(room, member);
         }
         let own = self.directory.own_count(room);
         let members_max = self.config.limits.presence_members_max;

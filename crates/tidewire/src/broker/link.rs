@@ -5,7 +5,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tidewire_proto::backplane::StreamKind;
+
 use super::Directed;
+
+/// A room, or a pattern of topics, that a node subscribes to.
+pub(crate) type Followed = (StreamKind, Box<str>);
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
@@ -23,6 +28,8 @@ pub(crate) struct BackplaneLink {
     keeps_histories: bool,
     /// Whether so many messages wait for the stream of their room that no more are taken.
     is_full: AtomicBool,
+    /// Whether the node cannot reach the others.
+    is_cut_off: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +48,8 @@ pub(crate) struct Work {
     pub(crate) rooms: HashSet<Box<str>>,
     /// Patterns that got their first subscriber or lost their last one.
     pub(crate) patterns: HashSet<Box<str>>,
+    /// Rooms and patterns whose subscription lanes wait for.
+    pub(crate) openings: HashSet<Followed>,
     /// Rooms whose history lanes wait for.
     pub(crate) histories: HashSet<Box<str>>,
     /// Messages, requests and answers for one node each.
@@ -67,6 +76,7 @@ impl BackplaneLink {
             waker: OnceLock::new(),
             keeps_histories,
             is_full: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
         }
     }
 
@@ -78,6 +88,16 @@ impl BackplaneLink {
     /// Sets whether messages of rooms with a history are refused, because too many wait for their streams.
     pub(crate) fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Sets whether the node is cut off from the others.
+    pub(crate) fn set_cut_off(&self, is_cut_off: bool) {
+        self.is_cut_off.store(is_cut_off, Ordering::Relaxed);
+    }
+
+    /// Whether the node is cut off from the others, or has ended.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::Relaxed) || self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Whether messages of rooms with a history are refused.
@@ -120,6 +140,14 @@ impl BackplaneLink {
     pub(crate) fn note_pattern(&self, pattern: &str) {
         if !self.is_closed.load(Ordering::Relaxed) {
             self.lock().work.patterns.insert(pattern.into());
+            self.wake();
+        }
+    }
+
+    /// Notes that lanes wait until the node has subscribed to a room or pattern.
+    pub(crate) fn note_opening(&self, followed: Followed) {
+        if !self.is_closed.load(Ordering::Relaxed) {
+            self.lock().work.openings.insert(followed);
             self.wake();
         }
     }

@@ -15,4 +15,4 @@ pub(crate) use directed::{
     Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
 };
 pub(crate) use item::{Addressee, Item};
-pub(crate) use link::BackplaneLink;
+pub(crate) use link::{BackplaneLink, Followed};

@@ -15,6 +15,7 @@ use tidewire_proto::topic::Pattern;
 
 use super::history::Histories;
 use super::kept_topics::KeptTopics;
+use super::opening::Openings;
 use super::remote::RemoteMembers;
 use super::routes::{Routes, Topics};
 use super::shared_room::{BACKPLANE, LaneCounts, SharedRoom};
@@ -41,6 +42,8 @@ pub(crate) struct Directory {
     pub(super) histories: Histories,
     /// The topics that keep a history.
     pub(super) kept_topics: KeptTopics,
+    /// The subscriptions of the node that have no members yet.
+    pub(super) openings: Openings,
 }
 
 /// How many entries the tables have, in total and per address.
@@ -123,6 +126,7 @@ impl Directory {
             told_of_histories: Once::new(),
             histories: Histories::default(),
             kept_topics: KeptTopics::default(),
+            openings: Openings::default(),
             guard,
             limits: TableLimits {
                 rooms: limits.rooms_max,

@@ -13,12 +13,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tidewire_io::clock::now_ns;
+use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::message::MemberId;
 
 use super::directory::Directory;
 use super::history::{Histories, History, RoomHistory};
 use super::ring::Kept;
-use crate::broker::{BackplaneLink, Position};
+use crate::broker::{BackplaneLink, Followed, Position};
 
 /// A history that the node opens.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Wanted {
     failure: Option<Arc<str>>,
 }
 
-/// Whether a session can join a room that keeps a history.
+/// Whether a session can join a room.
 #[derive(Debug)]
 pub(crate) enum Readiness {
     /// It can. The history of a node stays open as long as this value.
@@ -49,10 +50,14 @@ impl Directory {
         self.link().is_some_and(BackplaneLink::is_full)
     }
 
-    /// Whether a room that keeps a history can be joined now. If not, the node is asked to open the history.
-    pub(crate) fn readiness(&self, room: &str, limits: History) -> Readiness {
-        let Some(link) = self.link().filter(|link| link.keeps_histories()) else {
-            return Readiness::Ready(None);
+    /// Whether a room can be joined now. If not, the node is asked to open its history, or to subscribe to it if it keeps none.
+    pub(crate) fn readiness(&self, room: &str, limits: Option<History>) -> Readiness {
+        let link = self.link().filter(|link| link.keeps_histories());
+        let (Some(link), Some(limits)) = (link, limits) else {
+            return match self.stands(StreamKind::Room, room) {
+                true => Readiness::Ready(None),
+                false => Readiness::Waits,
+            };
         };
         if let Some(history) = self.histories.rooms().get(room) {
             return Readiness::Ready(Some(Feed(Arc::clone(history))));
@@ -91,7 +96,7 @@ impl Directory {
         rooms.insert(room.into(), Arc::clone(&feed.0));
         drop(rooms);
         self.histories.wanted().remove(room);
-        self.histories.answers.fetch_add(1, Ordering::Release);
+        self.note_answer();
     }
 
     /// Refuses the joins that wait for a history.
@@ -99,17 +104,25 @@ impl Directory {
         if let Some(wanted) = self.histories.wanted().get_mut(room) {
             wanted.failure = Some(text.into());
         }
+        self.note_answer();
+    }
+
+    /// Whether the node still opens the history of a room, or still makes a subscription.
+    pub(super) fn awaits(&self, followed: &Followed) -> bool {
+        let (kind, name) = followed;
+        let wanted = self.histories.wanted();
+        let awaits_history =
+            *kind == StreamKind::Room && wanted.get(name).is_some_and(|it| it.failure.is_none());
+        awaits_history || self.awaits_opening(followed)
+    }
+
+    /// Lets the lanes look again whether joins can go on.
+    pub(super) fn note_answer(&self) {
         self.histories.answers.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether the node still opens the history of a room.
-    pub(super) fn awaits_history(&self, room: &str) -> bool {
-        let wanted = self.histories.wanted();
-        wanted.get(room).is_some_and(|it| it.failure.is_none())
-    }
-
-    /// Counts the answers of the node about histories.
-    pub(super) fn history_answers(&self) -> u64 {
+    /// Counts the answers of the node that joins wait for.
+    pub(super) fn node_answers(&self) -> u64 {
         self.histories.answers.load(Ordering::Acquire)
     }
 

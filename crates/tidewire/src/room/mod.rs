@@ -7,6 +7,7 @@ mod figures;
 mod history;
 mod kept_topics;
 mod members;
+mod opening;
 mod recorded;
 mod refusal;
 mod remote;

@@ -79,8 +79,8 @@ impl Chat {
         if history.is_some() {
             cx.check_positions()?;
         }
-        // The history stays open until the session is in the room.
-        let Some(_open) = cx.await_history(body.room, history, message)? else {
+        // A history stays open until the session is in the room.
+        let Some(_open) = cx.await_room(body.room, history, message)? else {
             return Ok(());
         };
         if let Some(hook) = &self.hooks.join {
@@ -186,7 +186,7 @@ impl Chat {
         }
         let history = self.limits_of(&self.lobby);
         let line = Message::new(Kind::OneWay, 0, text.as_bytes());
-        let _open = match cx.await_history(&self.lobby, history, &line) {
+        let _open = match cx.await_room(&self.lobby, history, &line) {
             Ok(Some(open)) => open,
             Ok(None) => return Ok(()),
             Err(refusal) => return prompt_again(cx, refusal.text()),

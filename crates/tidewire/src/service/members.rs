@@ -124,16 +124,14 @@ impl Context<'_> {
         rooms.open_history(self.id, joined, history, since, past)
     }
 
-    /// Waits until the room can be joined, which needs its history. `None` if the service gets the message again later.
-    pub(super) fn await_history(
+    /// Waits until the room can be joined, which needs its history, or the node's subscription. `None` if the service gets the
+    /// message again later.
+    pub(super) fn await_room(
         &mut self,
         room: &str,
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Result<Option<Readiness>, HandlerError> {
-        let Some(limits) = limits else {
-            return Ok(Some(Readiness::Ready(None)));
-        };
         match self.core.rooms().readiness(self.id, room, limits, message) {
             Readiness::Waits => {
                 self.stopped = true;
@@ -144,6 +142,13 @@ impl Context<'_> {
             }
             ready => Ok(Some(ready)),
         }
+    }
+
+    /// Whether the session can subscribe to a pattern now. If not, the service gets the message again later.
+    pub(super) fn await_pattern(&mut self, pattern: &str, message: &Message<'_>) -> bool {
+        let can_subscribe = self.core.rooms().can_subscribe(self.id, pattern, message);
+        self.stopped |= !can_subscribe;
+        can_subscribe
     }
 
     /// Queues the history of the room or topic that the session has just entered, and the roster of a room.

@@ -177,6 +177,10 @@ impl PubSub {
             let text = "subscribers may not hold publishers here; choose another policy";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         }
+        // A registration has no answer, and its sender need not know from when on it counts.
+        if message.id != 0 && !cx.await_pattern(body.pattern, message) {
+            return Ok(());
+        }
         if let Some(hook) = &self.before_subscribe {
             hook(cx, body.pattern)?;
         }

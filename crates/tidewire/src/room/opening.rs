@@ -1,0 +1,86 @@
+//! Rooms and patterns that a node subscribes to before they have members.
+//!
+//! Whoever is told that it has joined must get what other nodes send from then on, or be told what is missing. So the first join
+//! of a room on a node waits, some milliseconds, until the engine has the node's subscription. Later joins find members and do
+//! not wait. Nor does a join on a node that is cut off: its members are told that.
+//!
+//! Rejected: a gap notice behind the join, because neither node knows how many messages were sent in between.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::body::validate_name;
+use tidewire_proto::topic::Pattern;
+
+use super::directory::Directory;
+use crate::broker::Followed;
+
+/// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands.
+#[derive(Debug, Default)]
+pub(super) struct Openings(Mutex<HashMap<Followed, bool>>);
+
+impl Openings {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Followed, bool>> {
+        // No code under the lock panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Directory {
+    /// Whether a session can join a room, or subscribe to a pattern, now. If not, the node is asked to subscribe first.
+    pub(super) fn stands(&self, kind: StreamKind, name: &str) -> bool {
+        let Some(link) = self.link().filter(|link| !link.is_cut_off()) else {
+            return true;
+        };
+        // A name that is not valid is refused later.
+        let is_valid = match kind {
+            StreamKind::Room => validate_name(name).is_ok(),
+            StreamKind::Topic => Pattern::parse(name).is_ok(),
+        };
+        let followed = (kind, name.into());
+        if !is_valid || self.has_members(&followed) {
+            return true;
+        }
+        let mut openings = self.openings.lock();
+        if let Some(stands) = openings.get(&followed) {
+            return *stands;
+        }
+        if openings.len() < OPENINGS_MAX {
+            link.note_opening(followed.clone());
+            openings.insert(followed, false);
+            return false;
+        }
+        true
+    }
+
+    /// Whether the node still makes the subscription of a room or pattern.
+    pub(super) fn awaits_opening(&self, followed: &Followed) -> bool {
+        self.openings.lock().get(followed) == Some(&false)
+    }
+
+    /// Lets sessions join a room or subscribe to a pattern.
+    pub(crate) fn end_opening(&self, followed: &Followed) {
+        if let Some(stands) = self.openings.lock().get_mut(followed) {
+            *stands = true;
+        }
+        self.note_answer();
+    }
+
+    /// Forgets that a subscription stands. It has members, or nobody has joined.
+    pub(crate) fn forget_opening(&self, followed: &Followed) {
+        self.openings.lock().remove(followed);
+        self.note_answer();
+    }
+
+    /// Whether a room or pattern has members here.
+    pub(crate) fn has_members(&self, (kind, name): &Followed) -> bool {
+        match kind {
+            StreamKind::Room => self.room(name).is_some(),
+            StreamKind::Topic => self.has_pattern(name),
+        }
+    }
+}
+
+/// Subscriptions without members. Joins beyond them do not wait.
+const OPENINGS_MAX: usize = 65_536;
