@@ -174,7 +174,11 @@ fn fan_out_over_udp_allocates_nothing_per_message() {
     let _alone = alone();
     let builder = Server::builder().limits(without_pings());
     let server = TestServer::over_udp(builder, &tw1(), |_| Counted(Chat::new()));
-    assert_eq!(fan_out_on(server, 100, 60), (120_000, 0));
+    let (messages, allocations) = fan_out_on(server, 100, 60);
+    assert_eq!(messages, 120_000);
+    // How much a sweep finds depends on when datagrams come. The lane's only buffer for them doubles if one finds more than any
+    // before.
+    assert!(allocations <= 2, "{allocations}");
 }
 
 #[test]
