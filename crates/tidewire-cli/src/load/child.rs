@@ -10,7 +10,7 @@ use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +43,15 @@ pub(crate) struct ServerOptions {
     pub(crate) certificate: Option<Arc<DevelopmentCertificate>>,
     /// Further flags, such as those of a node.
     pub(crate) flags: Vec<String>,
+}
+
+/// The settings of a server of NATS.
+#[derive(Clone, Debug)]
+pub(crate) struct NatsOptions {
+    pub(crate) program: PathBuf,
+    pub(crate) port: u16,
+    /// The directory of its streams, if servers keep histories there.
+    pub(crate) store: Option<Arc<RunDirectory>>,
 }
 
 /// A running program. Dropping it kills it.
@@ -97,9 +106,9 @@ impl Running {
         Ok(server)
     }
 
-    /// Starts a server of NATS at this port of 127.0.0.1, or at a free one with port 0, and waits until it is ready.
-    pub(crate) fn nats(program: &PathBuf, port: u16) -> anyhow::Result<Self> {
-        let port = match port {
+    /// Starts a server of NATS at its port of 127.0.0.1, or at a free one with port 0, and waits until it is ready.
+    pub(crate) fn nats(options: &NatsOptions) -> anyhow::Result<Self> {
+        let port = match options.port {
             0 => "-1".to_owned(),
             port => port.to_string(),
         };
@@ -107,9 +116,14 @@ impl Running {
         // It does not end with its standard input, so a shell waits for that.
         command
             .args(["-c", NATS_SCRIPT, "sh"])
-            .arg(program)
+            .arg(&options.program)
             .args(["--addr", "127.0.0.1", "--port", &port])
             .stderr(Stdio::piped());
+        if let Some(store) = &options.store {
+            command
+                .args(["--jetstream", "--store_dir"])
+                .arg(store.path());
+        }
         let mut server = Self::spawn(command, None).context("cannot start nats-server")?;
         let mut pid = String::new();
         server.output()?.read_line(&mut pid)?;
@@ -234,10 +248,38 @@ impl Drop for Running {
     }
 }
 
-/// Certificates that are made for one run, in a directory that only this user can read. Dropping it removes them.
+/// A directory of one run that only this user can read. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct RunDirectory(PathBuf);
+
+impl RunDirectory {
+    pub(crate) fn create() -> anyhow::Result<Self> {
+        let name = format!("tidewire-{:016x}", fastrand::u64(..));
+        let directory = std::env::temp_dir().join(name);
+        // It fails if somebody else has made it.
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        Ok(Self(directory))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            let directory = self.0.display();
+            tracing::warn!(%directory, %error, "cannot remove the directory of this run");
+        }
+    }
+}
+
+/// Certificates that are made for one run.
 #[derive(Debug)]
 pub(crate) struct DevelopmentCertificate {
-    directory: PathBuf,
+    directory: RunDirectory,
     host: String,
 }
 
@@ -247,40 +289,26 @@ impl DevelopmentCertificate {
         let Some(host) = address.host().filter(|_| address.is_tls()) else {
             return Ok(None);
         };
-        let name = format!("tidewire-{:016x}", fastrand::u64(..));
-        let directory = std::env::temp_dir().join(name);
-        // It fails if somebody else has made it.
-        let made = DirBuilder::new().mode(0o700).create(&directory);
-        made.with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let certificate = Self {
-            directory,
+            directory: RunDirectory::create()?,
             host: host.to_owned(),
         };
         let hosts = std::slice::from_ref(&certificate.host);
-        make_files(&certificate.directory, hosts)?;
+        make_files(certificate.directory.path(), hosts)?;
         Ok(Some(certificate))
     }
 
     /// The flags of its server.
     fn flags(&self) -> [OsString; 4] {
-        let file = |name: &str| self.directory.join(name).into();
+        let file = |name: &str| self.directory.path().join(name).into();
         let [cert, key] = ["server.pem", "server.key"].map(file);
         ["--tls-cert".into(), cert, "--tls-key".into(), key]
     }
 
     /// The settings of its clients, which trust nothing else.
     pub(crate) fn client(&self) -> ClientTls {
-        let settings = ClientTls::new().only_ca(self.directory.join("ca.pem"));
+        let settings = ClientTls::new().only_ca(self.directory.path().join("ca.pem"));
         settings.server_name(&self.host)
-    }
-}
-
-impl Drop for DevelopmentCertificate {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.directory) {
-            let directory = self.directory.display();
-            tracing::warn!(%directory, %error, "cannot remove the certificates of this run");
-        }
     }
 }
 

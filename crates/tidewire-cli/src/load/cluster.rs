@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
-use tidewire::Endpoint;
+use tidewire::{Endpoint, History};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_load::process::ProcessSample;
 use tidewire_load::run::ServerProcess;
-use tidewire_load::scenario::{BACKPLANE_NAME, FaultAction, node_name};
+use tidewire_load::scenario::{BACKPLANE_NAME, FaultAction, history_limits, node_name};
 
-use super::child::{Running, ServerOptions, lock};
+use super::child::{NatsOptions, RunDirectory, Running, ServerOptions, lock};
 use crate::failure::Failure;
 
 /// The servers of a run. Dropping it kills what still runs.
@@ -23,10 +23,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a server for each of these settings, and before them a broker, if `backplane` asks for one or names one.
+    /// Starts a server for each of these settings, and before them a broker, if `backplane` asks for one or names one. All
+    /// servers keep these histories of all rooms.
     pub(crate) fn start(
         servers: Vec<ServerOptions>,
         backplane: Option<&str>,
+        history: Option<&History>,
     ) -> anyhow::Result<Self> {
         let mut cluster = Self::default();
         let mut flags = Vec::new();
@@ -34,8 +36,15 @@ impl Cluster {
         if let Some(backplane) = backplane {
             let mut address = backplane.to_owned();
             if backplane == BACKPLANE_NAME {
-                let program = Program::Nats(nats_server()?, 0);
-                let member = Member::start(BACKPLANE_NAME.to_owned(), program)?;
+                let options = NatsOptions {
+                    program: nats_server()?,
+                    port: 0,
+                    store: history
+                        .map(|_| RunDirectory::create())
+                        .transpose()?
+                        .map(Arc::new),
+                };
+                let member = Member::start(BACKPLANE_NAME.to_owned(), Program::Nats(options))?;
                 address = member.address();
                 broker = Some(Arc::new(member));
             }
@@ -44,6 +53,10 @@ impl Cluster {
             flags = ["--backplane", &address, "--backplane-prefix", &prefix]
                 .map(str::to_owned)
                 .into();
+        }
+        if let Some(history) = history {
+            let kept = format!(">,{}", history_limits(history));
+            flags.extend(["--history".to_owned(), kept]);
         }
         for (number, mut options) in (1..).zip(servers) {
             options.flags.clone_from(&flags);
@@ -99,9 +112,10 @@ struct Member {
 
 #[derive(Debug)]
 struct State {
-    /// The program, with the address that it got at its first start.
-    program: Program,
     running: Option<Running>,
+    /// The program, with the address that it got at its first start. It has the directories of what runs, which must end before
+    /// them.
+    program: Program,
     /// The use of the processes that have ended.
     ended: ProcessSample,
     /// How often it was started again.
@@ -113,15 +127,14 @@ struct State {
 #[derive(Clone, Debug)]
 enum Program {
     Server(ServerOptions),
-    /// nats-server and its port.
-    Nats(PathBuf, u16),
+    Nats(NatsOptions),
 }
 
 impl Program {
     fn start(&self) -> anyhow::Result<Running> {
         match self {
             Self::Server(options) => Running::server(options),
-            Self::Nats(program, port) => Running::nats(program, *port),
+            Self::Nats(options) => Running::nats(options),
         }
     }
 
@@ -129,9 +142,10 @@ impl Program {
     fn stay_at(&mut self, address: &str) {
         match self {
             Self::Server(options) => address.clone_into(&mut options.bind),
-            Self::Nats(_, port) => {
+            Self::Nats(options) => {
                 let text = address.rsplit_once(':').map(|(_, port)| port);
-                *port = text.and_then(|port| port.parse().ok()).unwrap_or(*port);
+                let port = text.and_then(|port| port.parse().ok());
+                options.port = port.unwrap_or(options.port);
             }
         }
     }
@@ -296,6 +310,14 @@ mod tests {
         file
     }
 
+    fn nats(directory: &tempfile::TempDir, listening: &str) -> NatsOptions {
+        NatsOptions {
+            program: stand_in(directory.path(), listening),
+            port: 0,
+            store: None,
+        }
+    }
+
     fn is_gone(pid: u32) -> bool {
         !fs::exists(format!("/proc/{pid}")).unwrap()
     }
@@ -305,7 +327,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let listening = "echo '[1] [INF] Listening for client connections on 127.0.0.1:4333' >&2\n\
                          echo '[1] [INF] Server is ready' >&2";
-        let program = Program::Nats(stand_in(directory.path(), listening), 0);
+        let program = Program::Nats(nats(&directory, listening));
         let member = Member::start(BACKPLANE_NAME.to_owned(), program).unwrap();
         assert_eq!(member.address(), "nats://127.0.0.1:4333");
         let pid = |member: &Member| lock(&member.state).running.as_ref().unwrap().pid();
@@ -337,11 +359,31 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_for_histories_keeps_its_streams_over_a_restart_and_leaves_none_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let listening = "echo 'Listening for client connections on 127.0.0.1:4335' >&2\n\
+                         echo 'Server is ready' >&2";
+        let store = Arc::new(RunDirectory::create().unwrap());
+        let path = store.path().to_owned();
+        let mut options = nats(&directory, listening);
+        options.store = Some(store);
+        let member = Member::start(BACKPLANE_NAME.to_owned(), Program::Nats(options)).unwrap();
+        fs::write(path.join("stream"), "kept").unwrap();
+        member.inflict(FaultAction::Restart).unwrap();
+        assert!(path.join("stream").exists());
+        let arguments = fs::read_to_string(directory.path().join("arguments")).unwrap();
+        let expected = format!("--jetstream --store_dir {}", path.display());
+        assert!(arguments.lines().all(|line| line.ends_with(&expected)));
+        drop(member);
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn a_process_that_ends_by_itself_is_noticed_also_behind_the_shell_that_holds_it() {
         let directory = tempfile::tempdir().unwrap();
         let listening = "echo 'Listening for client connections on 127.0.0.1:4334' >&2\n\
                          echo 'Server is ready' >&2";
-        let program = Program::Nats(stand_in(directory.path(), listening), 0);
+        let program = Program::Nats(nats(&directory, listening));
         let member = Member::start(BACKPLANE_NAME.to_owned(), program).unwrap();
         member.inflict(FaultAction::Kill).unwrap();
         member.inflict(FaultAction::Restart).unwrap();
@@ -364,7 +406,7 @@ mod tests {
     fn a_broker_that_does_not_start_says_why() {
         let directory = tempfile::tempdir().unwrap();
         let listening = "echo 'the port is in use' >&2; exit 1";
-        let error = Running::nats(&stand_in(directory.path(), listening), 0).unwrap_err();
+        let error = Running::nats(&nats(&directory, listening)).unwrap_err();
         assert!(
             error
                 .to_string()

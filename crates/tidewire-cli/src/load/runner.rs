@@ -177,7 +177,11 @@ impl<'a> Runner<'a> {
                     .backplane
                     .as_ref()
                     .or(scenario.backplane.as_ref());
-                let cluster = Cluster::start(servers, backplane.map(String::as_str))?;
+                let cluster = Cluster::start(
+                    servers,
+                    backplane.map(String::as_str),
+                    scenario.history.as_ref(),
+                )?;
                 let mut options = self.options(cluster.targets()?, client_cores);
                 options.tls = tls;
                 options.processes = cluster.processes();
@@ -343,6 +347,7 @@ fn explain(error: RunError) -> anyhow::Error {
         | RunError::Unmatched { .. }
         | RunError::NoPlaceForTokens { .. }
         | RunError::NoProcess { .. }
+        | RunError::NoHistory
         | RunError::Untracked { .. }
         | RunError::MixedTargets
         | RunError::TooLarge { .. } => Failure::configuration(error.to_string(), "").into(),

@@ -242,6 +242,61 @@ fn a_cluster_loses_nothing_and_with_faults_nothing_without_a_cause() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
+#[test]
+fn a_cluster_with_a_history_misses_nothing_over_deaths_of_a_node_and_of_nats() {
+    let Some(path) = path_with_nats() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let (out, temporary) = (
+        directory.path().join("report"),
+        directory.path().join("run"),
+    );
+    std::fs::create_dir(&temporary).unwrap();
+    let file = directory.path().join("history.toml");
+    let text = "version = 2\ntarget = \"tcp://127.0.0.1:0\"\nnodes = 2\nbackplane = \"nats\"\n\
+         history = { messages = 20000, bytes = 10000000 }\n[[steps]]\nname = \"kept\"\nconcurrency = 10\n\
+         warmup_secs = 0\nthink_time_ms = [20, 60]\nduration_secs = 8\ndrain_ms = 3000\n\
+         faults = [{ at_secs = 1, kill = \"node 2\" }, { at_secs = 2, restart = \"node 2\" }, \
+         { at_secs = 4, kill = \"nats\" }, { at_secs = 5, restart = \"nats\" }]\n\
+         [guard]\non_violation = \"warn\"\n";
+    std::fs::write(&file, text).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = command(&["load", "--plain", "--out"]);
+        command.arg(&out).arg(&file).args(more);
+        command.env("PATH", &path).env("TMPDIR", &temporary);
+        command.output().unwrap()
+    };
+    let output = run(&[]);
+    let report = std::fs::read(out.join("report.json"));
+    let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let step = &report["steps"][0];
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let losses = &step["detail"]["losses"];
+    let unsaid = losses["sender_cut"].as_u64().unwrap_or(0);
+    assert_eq!(Some(unsaid), step["lost"].as_u64(), "{step}");
+    assert_eq!(
+        (&step["duplicated"], &step["foreign"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(step["detail"]["faults"].as_array().unwrap().len(), 4);
+    let kept = "messages=20000,bytes=10000000";
+    assert_eq!(step["detail"]["workload"]["history"], kept);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains(kept), "{text}");
+    let left = std::fs::read_dir(&temporary).unwrap().count();
+    assert_eq!(left, 0, "the streams are removed");
+
+    let output = run(&["--target", "tcp://127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        text.contains("leave `history` out, or let it start them with --serve"),
+        "{text}"
+    );
+}
+
 /// `examples/cluster/run` with this program, at these ports.
 fn example(path: &OsString, ports: [u16; 3]) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_tidewire")).parent().unwrap();

@@ -27,6 +27,7 @@ impl Agents {
             self.link.connected[agent.node].fetch_sub(1, Ordering::Relaxed);
             agent.absences.push(Absence {
                 own_sent: agent.sent,
+                own_kept: 0,
                 at_end: sent,
                 at_return: None,
             });

@@ -1,8 +1,10 @@
 //! Messages that reach an agent from others: the hot path of a fan-out, tens of millions of times a second.
 
 use tidewire::Message;
+use tidewire_proto::message::FLAG_POSITION;
 
 use super::Agents;
+use super::position::take_kept;
 use crate::body;
 use crate::ledger::Fate;
 use crate::scenario::Pattern;
@@ -10,7 +12,10 @@ use crate::stamp::Stamp;
 
 impl Agents {
     pub(super) fn handle_delivery(&mut self, place: usize, now_ns: u64, message: &Message<'_>) {
-        let payload = message.payload;
+        let payload = match message.flags & FLAG_POSITION {
+            0 => message.payload,
+            _ => self.note_offset(place, message),
+        };
         let agent = &mut self.agents[place];
         let Some(ledger) = agent.ledger.as_mut() else {
             return;
@@ -38,8 +43,11 @@ impl Agents {
         } else {
             0
         };
-        let fate = ledger.record(stamp.sender, stamp.sequence, delay_ns);
         let is_own = stamp.sender == agent.own;
+        if is_own && agent.position.is_some() && take_kept(&mut agent.absences, stamp.sequence) {
+            return;
+        }
+        let fate = ledger.record(stamp.sender, stamp.sequence, delay_ns);
         let is_across = !agent.neighbours.contains(&stamp.sender);
         if is_own || !matches!(fate, Fate::New | Fate::Reordered) {
             return;

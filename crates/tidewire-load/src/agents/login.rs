@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use tidewire::{ConnectFailure, Context, Kind, Message};
-use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, SubscribeBody};
+use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, Since, SubscribeBody};
+use tidewire_proto::message::FLAG_POSITION;
 
 use super::{Agents, JOIN_ID};
 use crate::credentials::TokenTask;
@@ -98,9 +99,16 @@ impl Agents {
                     true => String::new(),
                     false => format!("load-{run:04x}-{number}-{}", self.agents[place].index),
                 };
-                let room = &self.plan.room;
+                let (room, mut flags) = (&self.plan.room, 0);
+                if let Some(position) = self.agents[place].position {
+                    Since::Position(position).encode(&mut body);
+                    flags = FLAG_POSITION;
+                }
                 let join = JoinBody { room, name: &name }.encode(&mut body);
-                join.map(|()| Message::with_id(Kind::Join, 0, JOIN_ID, &body))
+                join.map(|()| Message {
+                    flags,
+                    ..Message::with_id(Kind::Join, 0, JOIN_ID, &body)
+                })
             }
         };
         let sent = request
@@ -123,6 +131,7 @@ impl Agents {
             }
             return self.fail_login(place, &cause);
         }
+        self.handle_recovery(place, message);
         self.complete_login(place, message.channel);
     }
 

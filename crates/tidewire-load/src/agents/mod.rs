@@ -12,6 +12,7 @@ mod absence;
 mod deliver;
 mod flight;
 mod login;
+mod position;
 mod reply;
 mod send;
 
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewire::Endpoint;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Service, SessionId,
+    CloseReason, ConnectFailure, Context, HandlerResult, History, Kind, Message, Position, Service,
+    SessionId,
 };
 use tidewire_proto::body::{ErrorBody, GapBody};
 use tidewire_proto::codec::RequestIds;
@@ -52,6 +54,8 @@ pub(crate) struct StepPlan {
     pub(crate) is_windowed: bool,
     pub(crate) segment: Segment,
     pub(crate) late_ms: u64,
+    /// The limits of the histories of rooms, if the servers keep any.
+    pub(crate) history: Option<History>,
     /// The room or topic of a fan-out.
     pub(crate) room: String,
     /// How the codec's replies find their requests.
@@ -158,8 +162,12 @@ struct Agent {
     is_listed: bool,
     confirmed: Option<Confirmed>,
     absences: Vec<Absence>,
-    /// Messages that the server says it dropped on the way to this agent.
+    /// Messages that the server says it dropped on the way to this agent, or has no more for it.
     told: u64,
+    /// How often the server said that messages may be missing, and not how many.
+    told_unknown: u64,
+    /// The position of its last message, in a room that keeps a history.
+    position: Option<Position>,
 }
 
 /// When an agent's messages are due.
@@ -254,6 +262,7 @@ impl Agents {
                 confirmed: agent.confirmed,
                 absences: std::mem::take(&mut agent.absences),
                 told: agent.told,
+                told_unknown: agent.told_unknown,
                 is_backed_up: agent.alive && cx.queued_bytes(agent.session) > 0,
             })
             .collect();
@@ -333,6 +342,8 @@ impl Agent {
             confirmed: None,
             absences: Vec::new(),
             told: 0,
+            told_unknown: 0,
+            position: None,
         }
     }
 }
@@ -380,6 +391,7 @@ impl Service for Agents {
                 self.agents[place].told +=
                     GapBody::decode(message.payload).map_or(0, |gap| gap.lost);
             }
+            Kind::Position => self.handle_position(place, &message),
             _ => {}
         }
         Ok(())

@@ -1,5 +1,8 @@
 //! The counting of agents, with given times.
 
+use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody};
+use tidewire_proto::message::FLAG_POSITION;
+
 use super::flight::Answered;
 use super::*;
 use crate::credentials::StepTokens;
@@ -22,6 +25,7 @@ fn agents(is_windowed: bool) -> Agents {
         is_windowed,
         segment: Segment::WHOLE,
         late_ms: 1_000,
+        history: None,
         room: String::new(),
         ids: RequestIds::Bits32,
         sent_times: None,
@@ -88,6 +92,106 @@ fn deliver(agents: &mut Agents, sender: u32, sequence: u64, now_ns: u64) {
     stamp.encode(&mut payload);
     let message = Message::with_id(Kind::Deliver, 0, 9, &payload);
     agents.handle_delivery(0, now_ns, &message);
+}
+
+/// Lets a delivery with an offset reach the first agent.
+fn deliver_at(agents: &mut Agents, offset: u64, sender: u32, sequence: u64) {
+    let stamp = Stamp {
+        run: 7,
+        step: 0,
+        flags: 0,
+        sender,
+        sequence,
+        intended_ns: 60,
+    };
+    let mut payload = offset.to_le_bytes().to_vec();
+    payload.resize(8 + Stamp::BYTES, 0);
+    stamp.encode((&mut payload[8..]).try_into().unwrap());
+    let message = Message {
+        flags: FLAG_POSITION,
+        ..Message::with_id(Kind::Deliver, 0, 9, &payload)
+    };
+    agents.handle_delivery(0, 160, &message);
+}
+
+fn joined(agents: &mut Agents, position: Position, recovery: Recovery) {
+    let mut body = Vec::new();
+    RecoveryBody { position, recovery }.encode(&mut body);
+    let reply = Message {
+        flags: FLAG_POSITION,
+        ..Message::with_id(Kind::Reply, 3, JOIN_ID, &body)
+    };
+    agents.handle_recovery(0, &reply);
+}
+
+#[test]
+fn an_agent_knows_its_position_and_what_its_server_says_is_missing() {
+    let mut agents = agents(false);
+    let at = |offset| Position { epoch: 5, offset };
+    let state = |agents: &Agents| {
+        let agent = &agents.agents[0];
+        (agent.position, agent.told, agent.told_unknown)
+    };
+    joined(&mut agents, at(30), Recovery::NotAsked);
+    deliver_at(&mut agents, 31, 1, 1);
+    deliver_at(&mut agents, 32, 1, 2);
+    assert_eq!(state(&agents), (Some(at(32)), 0, 0));
+    joined(&mut agents, at(36), Recovery::Missing(Some(4)));
+    joined(&mut agents, at(36), Recovery::Recovered);
+    assert_eq!(state(&agents), (Some(at(36)), 4, 0));
+    joined(&mut agents, at(36), Recovery::Missing(None));
+    let mut body = Vec::new();
+    for epoch in [5, 6] {
+        let position = Position { epoch, offset: 9 };
+        body.clear();
+        PositionBody { position }.encode(&mut body);
+        agents.handle_position(0, &Message::new(Kind::Position, 3, &body));
+    }
+    let new = Position {
+        epoch: 6,
+        offset: 9,
+    };
+    assert_eq!(state(&agents), (Some(new), 4, 2));
+    // A server that does not say what is missing may have lost anything.
+    agents.handle_recovery(0, &Message::with_id(Kind::Reply, 3, JOIN_ID, &[]));
+    assert_eq!(state(&agents), (None, 4, 3));
+    let broken = Message {
+        flags: FLAG_POSITION,
+        ..Message::with_id(Kind::Deliver, 0, 9, &[1, 2, 3])
+    };
+    agents.handle_delivery(0, 160, &broken);
+    let ledger = agents.agents[0].ledger.take().unwrap();
+    let totals = ledger.finish(&crate::ledger::SentTotals::new(vec![0, 2], false), 0);
+    assert_eq!((totals.delivered, totals.corrupt), (2, 1));
+}
+
+#[test]
+fn own_messages_come_back_once_and_only_those_from_before_the_end_of_the_connection() {
+    let mut agents = agents(false);
+    joined(
+        &mut agents,
+        Position {
+            epoch: 5,
+            offset: 0,
+        },
+        Recovery::NotAsked,
+    );
+    deliver_at(&mut agents, 1, 0, 1);
+    agents.agents[0].absences.push(Absence {
+        own_sent: 4,
+        own_kept: 0,
+        at_end: [4, 0].into(),
+        at_return: None,
+    });
+    for (offset, sequence) in (2..).zip([2, 3, 3, 5]) {
+        deliver_at(&mut agents, offset, 0, sequence);
+    }
+    assert_eq!(agents.agents[0].absences[0].own_kept, 3);
+    let ledger = agents.agents[0].ledger.take().unwrap();
+    let totals = ledger.finish(&crate::ledger::SentTotals::new(vec![5, 0], false), 0);
+    // The first was live, the second 3 came twice, and 5 was sent by nobody who was away.
+    assert_eq!((totals.foreign, totals.arrived), (3, 3));
+    assert!(totals.is_conserved(), "{totals:?}");
 }
 
 #[test]

@@ -27,8 +27,10 @@ pub(crate) struct AgentResult {
     pub(crate) confirmed: Option<Confirmed>,
     /// When it had no connection, in a step with faults.
     pub(crate) absences: Vec<Absence>,
-    /// Messages that the server says it dropped on the way to this agent.
+    /// Messages that the server says it dropped on the way to this agent, or has no more for it.
     pub(crate) told: u64,
+    /// How often the server said that messages may be missing, and not how many.
+    pub(crate) told_unknown: u64,
     /// At the end some of what it sent still waited in this process to be written.
     pub(crate) is_backed_up: bool,
 }

@@ -4,6 +4,9 @@
 //! that was sent by then. The instrument knows these ends: it notes, whenever an agent loses its connection or has one again, how
 //! much each sender had sent. Which part of a run is missing is asked of the receiver's row, so that every lost delivery has
 //! exactly one cause. A gap that the server announces has a number and no sequences; it explains what the other causes leave.
+//!
+//! Where the servers keep a history, what one receiver got is owed to all. The end of a sender's connection then explains only
+//! the messages that nobody got.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +33,8 @@ pub struct Losses {
 pub(crate) struct Absence {
     /// How many messages the agent itself had sent.
     pub(crate) own_sent: u64,
+    /// The last of these that the history of the room gave back to the agent; 0 if it gave none.
+    pub(crate) own_kept: u64,
     /// How many messages every agent had sent when the connection ended.
     pub(crate) at_end: Box<[u64]>,
     /// The same when it was back; nothing of one that did not come back.
@@ -41,14 +46,31 @@ pub(crate) struct Absence {
 pub(crate) struct Breaks<'a> {
     /// Messages of each sender, numbered from 1.
     pub(crate) sent: &'a [u64],
-    /// For each sender, the last message before each end of its connection.
-    pub(crate) ends: &'a [Vec<u64>],
+    /// For each sender, the ends of its connection.
+    pub(crate) ends: &'a [Vec<End>],
+}
+
+/// The end of a sender's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// The last message before it.
+    pub(crate) last: u64,
+    /// The last message that is known to have got through, so that the end explains only later ones.
+    pub(crate) through: u64,
 }
 
 impl Losses {
     /// Adds the losses of other receivers.
     pub(crate) fn merge(&mut self, other: &Self) {
         add_fields!(self, other; told sender_cut receiver_cut away unexplained);
+    }
+
+    /// Those that make a step with faults fail. A history should have brought all but what never reached it.
+    pub(crate) fn by_mistake(&self, keeps_history: bool) -> u64 {
+        match keeps_history {
+            true => self.unexplained + self.told + self.receiver_cut + self.away,
+            false => self.unexplained,
+        }
     }
 
     /// Explains the `lost` deliveries of one receiver, which the server told of `told` dropped messages. `own` is the sender
@@ -82,14 +104,15 @@ impl Losses {
         &mut self,
         ledger: &ReceiverLedger,
         (sender, sent): (usize, u64),
-        ends: &[u64],
+        ends: &[End],
         absences: &[Absence],
     ) {
-        let cut = |end: u64| (first_missing(ledger, sender, end), end);
+        let cut = |end: u64| (ledger.run_before(sender, end), end);
         let of_sender = |counts: &[u64]| counts.get(sender).copied().unwrap_or(0).min(sent);
         let mut causes = Vec::new();
         for end in ends {
-            causes.push((cut((*end).min(sent)), Cause::SenderCut));
+            let (from, to) = cut(end.last.min(sent));
+            causes.push(((from.max(end.through), to), Cause::SenderCut));
         }
         for absence in absences {
             let end = of_sender(&absence.at_end);
@@ -125,21 +148,6 @@ enum Cause {
     Away,
 }
 
-/// The sequence before the run of missing ones that ends with `end`; `end` itself if that arrived.
-fn first_missing(ledger: &ReceiverLedger, sender: usize, end: u64) -> u64 {
-    let missing = ledger.missing(sender, end);
-    let (mut low, mut high) = (0, end);
-    while low < high {
-        let middle = u64::midpoint(low, high);
-        if missing - ledger.missing(sender, middle) == end - middle {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +164,7 @@ mod tests {
     fn absence(at_end: u64, at_return: Option<u64>) -> Absence {
         Absence {
             own_sent: 0,
+            own_kept: 0,
             at_end: [at_end, 0].into(),
             at_return: at_return.map(|count| [count, 0].into()),
         }
@@ -164,6 +173,15 @@ mod tests {
     /// The causes of what the receiver did not get of the hundred messages of agent 0: told, of the sender, of the receiver,
     /// away, unexplained.
     fn causes(ledger: &Ledger, told: u64, ends: &[u64], absences: &[Absence]) -> [u64; 5] {
+        let end = |last: &u64| End {
+            last: *last,
+            through: 0,
+        };
+        let ends: Vec<End> = ends.iter().map(end).collect();
+        causes_behind(ledger, told, &ends, absences)
+    }
+
+    fn causes_behind(ledger: &Ledger, told: u64, ends: &[End], absences: &[Absence]) -> [u64; 5] {
         let sent = [100, 0];
         let lost = ledger
             .finish(&super::super::SentTotals::new(sent.to_vec(), false), 1)
@@ -226,6 +244,30 @@ mod tests {
             causes(&ledger, 0, &[60], &[absence(59, Some(62))]),
             [0, 3, 0, 0, 1]
         );
+    }
+
+    #[test]
+    fn the_end_of_a_sender_explains_nothing_that_somebody_got() {
+        let ledger = ledger((1..=100).filter(|sequence| !(51..=60).contains(sequence)));
+        let causes = |through| causes_behind(&ledger, 0, &[End { last: 60, through }], &[]);
+        assert_eq!(causes(0), [0, 10, 0, 0, 0]);
+        assert_eq!(causes(57), [0, 3, 0, 0, 7]);
+        for through in [60, 99] {
+            assert_eq!(causes(through), [0, 0, 0, 0, 10]);
+        }
+    }
+
+    #[test]
+    fn a_history_leaves_no_excuse_but_the_end_of_a_sender() {
+        let losses = Losses {
+            told: 1,
+            sender_cut: 10,
+            receiver_cut: 100,
+            away: 1_000,
+            unexplained: 10_000,
+        };
+        assert_eq!(losses.by_mistake(false), 10_000);
+        assert_eq!(losses.by_mistake(true), 11_101);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod receiver;
 
 pub(crate) use count::{CountLedger, SentTotals};
 pub use losses::Losses;
-pub(crate) use losses::{Absence, Breaks};
+pub(crate) use losses::{Absence, Breaks, End};
 pub(crate) use receiver::ReceiverLedger;
 
 /// The account of one receiver, full or counting.
@@ -60,6 +60,14 @@ impl Ledger {
     pub(crate) fn highest(&self, sender: usize) -> u64 {
         match self {
             Self::Full(ledger) => ledger.highest(sender),
+            Self::Count(_) => 0,
+        }
+    }
+
+    /// The sequence before the run of missing ones of a sender that ends with `end`; 0 where it is only counted.
+    pub(crate) fn run_before(&self, sender: usize, end: u64) -> u64 {
+        match self {
+            Self::Full(ledger) => ledger.run_before(sender, end),
             Self::Count(_) => 0,
         }
     }

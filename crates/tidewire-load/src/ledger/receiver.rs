@@ -116,6 +116,21 @@ impl ReceiverLedger {
         self.missing_up_to(sender, &pair, limit.min(pair.highest)) + never_seen
     }
 
+    /// The sequence before the run of missing ones that ends with `end`; `end` itself if that arrived.
+    pub(super) fn run_before(&self, sender: usize, end: u64) -> u64 {
+        let missing = self.missing(sender, end);
+        let (mut low, mut high) = (0, end);
+        while low < high {
+            let middle = u64::midpoint(low, high);
+            if missing - self.missing(sender, middle) == end - middle {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+
     fn missing_up_to(&self, sender: usize, pair: &Pair, limit: u64) -> u64 {
         let beyond = pair.highest - limit;
         let in_window = match pair

@@ -68,6 +68,10 @@ pub(super) fn cluster_facts(detail: &StepDetail, secs: f64) -> Vec<(&'static str
         let row = format!("{at:.1} s: {what}, done after {took:.2} s");
         facts.push(("fault", row));
     }
+    if let Some(limits) = &detail.workload.history {
+        let row = format!("{limits}; agents that came back had to get all that was kept meanwhile");
+        facts.push(("history", row));
+    }
     facts.extend(detail.losses.map(|losses| ("causes", causes(&losses))));
     facts
 }

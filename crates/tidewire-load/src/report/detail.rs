@@ -81,6 +81,10 @@ pub struct Workload {
     /// Most unanswered messages of all agents, where there are replies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_allowed: Option<u64>,
+    /// The limits of the histories of rooms, such as `messages=100,bytes=65536`, if the run's servers kept any. Agents that came
+    /// back then got what they had missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<String>,
 }
 
 /// From when to when figures count, in seconds since the barrier opened.
@@ -441,6 +445,7 @@ impl Workload {
             think_time_ms,
             payload_bytes: step.payload_bytes,
             in_flight_allowed: step.pattern.has_replies().then_some(window),
+            history: None,
         }
     }
 }

@@ -189,13 +189,14 @@ impl StepReport {
         self.is_clean() && self.keeps_slo() && !self.is_refused()
     }
 
-    /// Lost deliveries that make it fail: in a step with faults, those without a cause.
+    /// Lost deliveries that make it fail: in a step with faults, those without a cause, or that a history should have brought.
     pub(super) fn lost_by_mistake(&self) -> u64 {
         match &self.detail {
             Some(detail) if !detail.faults.is_empty() => {
                 // Losses without any account of their causes have none.
                 let causes = detail.losses.as_ref();
-                causes.map_or(self.lost, |losses| losses.unexplained)
+                let keeps_history = detail.workload.history.is_some();
+                causes.map_or(self.lost, |losses| losses.by_mistake(keeps_history))
             }
             _ => self.lost,
         }
@@ -273,10 +274,16 @@ pub(super) fn rate(count: u64, secs: f64) -> f64 {
 fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
     let has_faults = !step.faults.is_empty();
+    let keeps_history = measured
+        .known
+        .says(|detail| detail.workload.history.is_some());
     let (lost, unconfirmed) = match measured.known.allows_loss() {
         true => (0, 0),
         // Faults cost deliveries; each must have its cause.
-        false if has_faults => (measured.losses.unexplained, totals.unconfirmed),
+        false if has_faults => (
+            measured.losses.by_mistake(keeps_history),
+            totals.unconfirmed,
+        ),
         false => (totals.lost, totals.unconfirmed),
     };
     let send_errors = match has_faults {
@@ -289,7 +296,7 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
         _ => totals.reordered,
     };
     let mut problems = crate::format::counted(&[
-        (lost, lost_text(has_faults)),
+        (lost, lost_text(has_faults, keeps_history)),
         (unconfirmed, unconfirmed_text(step.pattern)),
         (
             totals.receivers_unresolved,
@@ -318,10 +325,13 @@ fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     problems
 }
 
-fn lost_text(has_faults: bool) -> &'static str {
-    match has_faults {
-        true => "expected deliveries were lost that no fault explains and no gap announced",
-        false => "expected deliveries were lost",
+fn lost_text(has_faults: bool, keeps_history: bool) -> &'static str {
+    match (has_faults, keeps_history) {
+        (true, true) => "expected deliveries were lost that the history should have brought",
+        (true, false) => {
+            "expected deliveries were lost that no fault explains and no gap announced"
+        }
+        (false, _) => "expected deliveries were lost",
     }
 }
 

@@ -21,6 +21,9 @@ pub(super) fn check(
     if targets.any(|other| is_datagrams(other) != is_datagrams(first)) {
         return Err(RunError::MixedTargets);
     }
+    if scenario.history.is_some() && options.processes.is_empty() {
+        return Err(RunError::NoHistory);
+    }
     faults::check(step, options)?;
     if !step.faults.is_empty() && needs_checksums(step.concurrency as usize) {
         return Err(RunError::Untracked(step.name.clone()));

@@ -12,7 +12,7 @@ use crate::report::{
     Cost, Distribution, FaultFigures, LaneCost, ProcessFigures, ServerUsage, SloReport, StepDetail,
     StepTimes, Verdict, Window, WorkCounts, Workload,
 };
-use crate::scenario::{Guard, Load, Pattern};
+use crate::scenario::{Guard, Load, Pattern, history_limits};
 use crate::statistics::{Percentile, Quantile};
 
 /// Everything that is known when a step has ended.
@@ -47,7 +47,10 @@ impl StepFacts<'_, '_> {
             slo.violations.clear();
         }
         StepDetail {
-            workload: Workload::of(step),
+            workload: Workload {
+                history: self.plan.history.as_ref().map(history_limits),
+                ..Workload::of(step)
+            },
             counts,
             window: Window {
                 warmup_secs: self.steady.warm_up.as_secs_f64(),

@@ -8,6 +8,7 @@
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
 //! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
+mod causes;
 mod check;
 mod codec;
 mod facts;
@@ -239,6 +240,11 @@ pub enum RunError {
          --backplane nats"
     )]
     NoProcess(String, String),
+    /// The scenario sets the histories of servers, and the run starts none.
+    #[error(
+        "the scenario gives its servers a history, and this run starts none; leave `history` out, or let it start them with --serve"
+    )]
+    NoHistory,
     /// The causes of losses can be found only where each pair of agents is tracked.
     #[error(
         "step {0:?} has faults and too many agents to account for each pair; use at most 1,000 agents"
@@ -389,6 +395,7 @@ fn plan(
         is_windowed: scenario.version >= 2,
         segment: options.segment,
         late_ms: options.late_ms,
+        history: scenario.history,
         room: match step.pattern {
             Pattern::PubSub => format!("load.{run:04x}.{number}"),
             _ => format!("load-{run:04x}-{number}"),

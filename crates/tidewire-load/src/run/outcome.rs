@@ -1,5 +1,6 @@
 //! The results of a step's lanes, added up and closed.
 
+use super::causes::{ends_of, losses_of};
 use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
 use crate::format::counted;
 use crate::ledger::{Breaks, Losses, ReceiverTotals, SentTotals, needs_checksums};
@@ -32,6 +33,8 @@ pub(super) struct Ending {
     pub(super) is_cut_off: bool,
     /// The transport may lose messages and keep those behind them.
     pub(super) is_lossy: bool,
+    /// The servers kept a history, so that a message that anybody got is owed to all.
+    pub(super) keeps_history: bool,
 }
 
 impl Outcome {
@@ -60,17 +63,25 @@ impl Outcome {
                 outcome.judge_breaks(&agents, step);
             }
         }
-        let gaps: u64 = agents.iter().map(|agent| agent.told).sum();
+        let told = |sum: u64, agent: &AgentResult| sum.saturating_add(agent.told);
+        let gaps = agents.iter().fold(0, told);
         if gaps > 0 {
             outcome.notes.push(format!(
                 "the server itself announced {gaps} dropped messages"
             ));
         }
+        let unknown = agents.iter().map(|agent| agent.told_unknown).sum();
         let announced = outcome.counts.announced;
-        outcome.notes.extend(counted(&[(
-            announced,
-            "messages of the room itself arrived, which belong to no sender",
-        )]));
+        outcome.notes.extend(counted(&[
+            (
+                unknown,
+                "times an agent was told that messages may be missing, and not how many",
+            ),
+            (
+                announced,
+                "messages of the room itself arrived, which belong to no sender",
+            ),
+        ]));
         causes.sort();
         causes.dedup();
         let causes = causes.into_iter();
@@ -128,7 +139,7 @@ impl Outcome {
         let sent = SentTotals::new(sent_by_sender, checksums);
         let breaks = Breaks {
             sent: sent.by_sender(),
-            ends: &ends_of(agents, members),
+            ends: &ends_of(agents, members, ending),
         };
         let unsettled_sum: u64 = unsettled.iter().sum();
         let mut slow = ReceiverTotals::default();
@@ -210,40 +221,6 @@ impl Ending {
     fn may_be_under_way(self, agent: &AgentResult) -> bool {
         self.is_cut_off || agent.is_backed_up
     }
-}
-
-/// For each sender, the last message before each end of its connection.
-fn ends_of(agents: &[AgentResult], members: usize) -> Vec<Vec<u64>> {
-    let mut ends = vec![Vec::new(); members];
-    for agent in agents {
-        if let Some(ends) = ends.get_mut(agent.index as usize) {
-            ends.extend(agent.absences.iter().map(|absence| absence.own_sent));
-        }
-    }
-    ends
-}
-
-/// The causes of what one receiver of a fan-out lost.
-fn losses_of(
-    agent: &AgentResult,
-    totals: &ReceiverTotals,
-    pattern: Pattern,
-    breaks: &Breaks<'_>,
-) -> Losses {
-    let own = match pattern {
-        Pattern::Chat => agent.index as usize,
-        _ => usize::MAX,
-    };
-    let ledger = agent.ledger.as_ref().filter(|_| pattern.is_fan_out());
-    ledger.map_or_else(Losses::default, |ledger| {
-        Losses::of(
-            (totals.lost, agent.told),
-            ledger,
-            own,
-            &agent.absences,
-            breaks,
-        )
-    })
 }
 
 /// The closed account of one agent; nothing if it was never logged in.
@@ -329,7 +306,7 @@ const WORST_MAX: usize = 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Ledger;
+    use crate::ledger::{Absence, Ledger};
     use crate::scenario::ThinkTime;
 
     /// Two agents that sent ten messages each, of which seven arrived wherever they were to arrive.
@@ -360,6 +337,7 @@ mod tests {
                 confirmed: None,
                 absences: Vec::new(),
                 told: 0,
+                told_unknown: 0,
                 is_backed_up: index == 0,
             }
         };
@@ -412,6 +390,56 @@ mod tests {
     }
 
     #[test]
+    fn where_a_history_is_kept_what_one_receiver_got_is_owed_to_all() {
+        let agent = |index: u32, got: u64| {
+            let mut ledger = Ledger::for_member(index as usize, 3, 1_000);
+            for sequence in 1..=got {
+                ledger.record(0, sequence, 0);
+            }
+            let absence = |own_sent| Absence {
+                own_sent,
+                own_kept: 0,
+                at_end: [0; 3].into(),
+                at_return: Some([0; 3].into()),
+            };
+            AgentResult {
+                index,
+                node: 0,
+                is_slow: false,
+                sent: if index == 0 { 10 } else { 0 },
+                ledger: Some(ledger),
+                confirmed: None,
+                absences: (index == 0).then(|| absence(10)).into_iter().collect(),
+                told: 0,
+                told_unknown: 0,
+                is_backed_up: false,
+            }
+        };
+        let think_time = ThinkTime {
+            min_ms: 1.0,
+            max_ms: 1.0,
+        };
+        let step = Step::chat("three", 3, 1.0, think_time);
+        let losses = |keeps_history, own_kept| {
+            let mut agents = vec![agent(0, 0), agent(1, 7), agent(2, 8)];
+            agents[0].absences[0].own_kept = own_kept;
+            let ending = Ending {
+                keeps_history,
+                ..Ending::default()
+            };
+            let results = vec![LaneResult {
+                agents,
+                ..LaneResult::default()
+            }];
+            let losses = Outcome::of(results, &step, Segment::WHOLE, ending).losses;
+            (losses.sender_cut, losses.unexplained)
+        };
+        assert_eq!(losses(false, 0), (5, 0));
+        assert_eq!(losses(true, 0), (4, 1));
+        assert_eq!(losses(true, 9), (2, 3), "it came back to its author");
+    }
+
+    #[test]
     fn an_answer_behind_the_messages_proves_them_only_where_none_can_be_lost_before_it() {
         let agent = |confirmed| AgentResult {
             index: 0,
@@ -422,6 +450,7 @@ mod tests {
             confirmed: Some(confirmed),
             absences: Vec::new(),
             told: 0,
+            told_unknown: 0,
             is_backed_up: false,
         };
         let fates = |confirmed, is_lossy| {

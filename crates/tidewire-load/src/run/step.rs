@@ -131,6 +131,7 @@ impl<'p> StepRun<'p> {
         let ending = Ending {
             is_cut_off,
             is_lossy: matches!(self.plan.targets[0], Endpoint::Udp(_)),
+            keeps_history: self.plan.history.is_some(),
         };
         let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);
         if let Some(slow) = &mut outcome.slow {

@@ -7,6 +7,7 @@ pub(super) const ROOT: &[&str] = &[
     "target",
     "nodes",
     "backplane",
+    "history",
     "ca",
     "cert",
     "key",
@@ -16,6 +17,9 @@ pub(super) const ROOT: &[&str] = &[
     "steps",
     "guard",
 ];
+
+/// `[history]`.
+pub(super) const HISTORY: &[&str] = &["messages", "bytes", "age"];
 
 /// `[defaults]` only.
 pub(super) const DEFAULTS: &[&str] = &["repeat", "seed"];
@@ -64,4 +68,4 @@ pub(super) const SLO: &[&str] = &[
 pub(super) const GUARD: &[&str] = &["max_client_cpu_pct", "on_violation"];
 
 /// All tables.
-pub(super) const ALL: [&[&str]; 7] = [ROOT, DEFAULTS, STEPS, STAGE, FAULT, SLO, GUARD];
+pub(super) const ALL: [&[&str]; 8] = [ROOT, HISTORY, DEFAULTS, STEPS, STAGE, FAULT, SLO, GUARD];

@@ -21,6 +21,7 @@
 //! neither warn nor say what would have been accepted.
 
 mod fault;
+mod history;
 mod keys;
 mod read;
 mod step;
@@ -33,9 +34,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use tidewire::History;
 
 pub(crate) use self::fault::breaks;
 pub use self::fault::{BACKPLANE_NAME, Fault, FaultAction, node_name};
+pub use self::history::history_limits;
 pub use self::step::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
     OnViolation, PAYLOAD_BYTES_DEFAULT, Pattern, SEED_DEFAULT, SLOW_PAUSE_MS_DEFAULT, Stage, Step,
@@ -56,6 +59,8 @@ pub struct Scenario {
     /// The broker between them: `nats` for one that is started with them, or the address of one. Without it each node has its
     /// own rooms.
     pub backplane: Option<String>,
+    /// The limits of the histories that these servers keep of all rooms; without it they keep none.
+    pub history: Option<History>,
     /// Settings of TLS and the tokens of the agents, at this server.
     pub trust: Trust,
     /// At least one and at most [`STEPS_MAX`] steps.

@@ -185,6 +185,11 @@ fn the_shipped_scenarios_offer_what_their_names_say() {
     let faults = include_str!("../../../../scenarios/cluster-faults.toml");
     let (scenario, _) = Scenario::parse(faults, "shipped").unwrap();
     let step = &scenario.steps[0];
+    let kept = include_str!("../../../../scenarios/cluster-faults-history.toml");
+    let (with_history, _) = Scenario::parse(kept, "shipped").unwrap();
+    assert_eq!(with_history.steps[0].faults, step.faults);
+    assert_eq!(with_history.steps[0].load, step.load);
+    assert!(with_history.history.is_some() && scenario.history.is_none());
     assert_eq!(step.offered_tps().unwrap() * 199.0, 995_000.0);
     for (process, action) in [
         ("node 2", FaultAction::Kill),

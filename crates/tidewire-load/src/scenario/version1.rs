@@ -18,6 +18,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
         target,
         nodes: 1,
         backplane: None,
+        history: None,
         trust: Trust::default(),
         steps,
         repeat: 1,

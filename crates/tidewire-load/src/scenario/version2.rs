@@ -10,6 +10,7 @@ use tidewire::{Address, AnyCodec};
 use tidewire_proto::codec::Codec;
 
 use super::fault::faults;
+use super::history::history;
 use super::keys;
 use super::read::{Place, Read, check_names};
 use super::version1::{Shortest, concurrency, duration_secs, think_time};
@@ -67,6 +68,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
         target: Some(target),
         nodes,
         backplane: backplane(root)?,
+        history: history(root, &steps)?,
         trust: trust(root)?,
         steps,
         repeat,

@@ -429,6 +429,49 @@ fn a_scenario_says_whom_its_agents_trust_and_what_they_show() {
 }
 
 #[test]
+fn a_history_has_the_limits_of_a_server_and_needs_agents_that_recover() {
+    let parse = |history: &str, pattern: &str| {
+        let step =
+            "[[steps]]\nname = \"a\"\nconcurrency = 2\nduration_secs = 1\nthink_time_ms = [1, 2]\n";
+        let text = format!(
+            "version = 2\ntarget = \"tcp://h:0\"\nhistory = {history}\n{step}pattern = \"{pattern}\"\n"
+        );
+        Scenario::parse(&text, "f.toml").map(|(scenario, _)| scenario.history.unwrap())
+    };
+    assert_eq!(parse("{}", "chat").unwrap(), History::default());
+    let limits = parse("{ messages = 7, bytes = 900, age = 60 }", "chat").unwrap();
+    assert_eq!(history_limits(&limits), "messages=7,bytes=900,age=60");
+    assert_eq!(history_limits(&History::last(7)), "messages=7,bytes=65536");
+    for (history, pattern, told) in [
+        (
+            "{ messages = 0 }",
+            "chat",
+            "f.toml:3: `history.messages` must be",
+        ),
+        ("{ bytes = 2000000000 }", "chat", "from 1 to 1073741824"),
+        (
+            "{ age = -1 }",
+            "chat",
+            "`history.age` must be a whole number of seconds",
+        ),
+        (
+            "{ mesages = 5 }",
+            "chat",
+            "unknown key `history.mesages`; did you mean `messages`?",
+        ),
+        ("\">\"", "chat", "`history` must be a table"),
+        (
+            "{}",
+            "pubsub",
+            "step \"a\" is a pubsub, and only agents of a chat recover",
+        ),
+    ] {
+        let error = parse(history, pattern).unwrap_err().to_string();
+        assert!(error.contains(told), "{history}: {error}");
+    }
+}
+
+#[test]
 fn the_documentation_lists_exactly_the_known_keys() {
     const PAGE: &str = include_str!("../../../../docs/scenario.md");
     let rows = PAGE.lines().filter(|line| line.starts_with("| `"));

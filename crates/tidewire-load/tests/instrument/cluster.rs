@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use tidewire::{Chat, PubSub, Server};
+use tidewire::{Chat, History, PubSub, Server};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_load::process::ProcessSample;
-use tidewire_load::report::{Losses, StepDetail, StepReport};
+use tidewire_load::report::{Losses, Report, StepDetail, StepReport};
 use tidewire_load::run::{RunError, RunOptions, ServerProcess, Silent, run};
 use tidewire_load::scenario::FaultAction;
 use tidewire_testkit::fault_server::{Every, FaultPlan};
@@ -259,6 +259,65 @@ fn without_faults_announced_losses_are_told_apart_and_still_fail_the_step() {
     let (step, _, found) = losses(&proof);
     assert_eq!((found.told, found.unexplained), (proof.server.dropped, 0));
     assert_eq!(step.lost, proof.server.dropped);
+}
+
+/// Runs the chat with faults against a server that keeps this history.
+fn run_with_history(history: History) -> Report {
+    let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+    let server = server.start(|_| Chat::new().history(history)).unwrap();
+    let mut options = RunOptions::new(server.addresses().to_vec());
+    options.seed = SEED;
+    let node = Node::before(options.targets[0].socket_address().unwrap());
+    options.targets.push(node.address.into());
+    options.processes.push(Arc::new(node));
+    let mut steps = scenario(WITH_FAULTS);
+    steps.history = Some(history);
+    let report = run(&steps, &options, &mut Silent).unwrap();
+    assert_sound(&report);
+    report
+}
+
+#[test]
+fn agents_recover_by_position_so_that_only_what_was_never_said_is_missing() {
+    let report = run_with_history(History {
+        messages_max: 100_000,
+        bytes_max: 1 << 26,
+        ..History::default()
+    });
+    let (step, detail) = only(&report);
+    assert_eq!(step.problems, Vec::<String>::new());
+    let losses = detail.losses.unwrap_or_default();
+    assert_eq!(losses.sender_cut, step.lost, "{losses:?}");
+    assert_eq!((step.duplicated, step.foreign), (Some(0), 0));
+    assert_eq!(step.expected_received, step.total_sent * 7);
+    assert!(step.notes.iter().any(|note| note.contains("4 agents lost")));
+    let kept = "messages=100000,bytes=67108864";
+    assert_eq!(detail.workload.history.as_deref(), Some(kept));
+}
+
+#[test]
+fn a_history_that_is_too_short_for_the_absence_fails_the_step() {
+    let report = run_with_history(History::last(20));
+    let (step, detail) = only(&report);
+    let losses = detail.losses.unwrap_or_default();
+    assert!(losses.away > 0, "{losses:?}");
+    assert_eq!(losses.unexplained, 0, "{losses:?}");
+    let told = "that the history should have brought";
+    assert!(step.problems[0].contains(told), "{:?}", step.problems);
+    let told = "the server itself announced";
+    assert!(step.notes.iter().any(|note| note.contains(told)));
+    assert_eq!(step.duplicated, Some(0));
+}
+
+#[test]
+fn a_history_needs_servers_that_the_run_starts() {
+    let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+    let server = server.start(|_| Chat::new()).unwrap();
+    let mut steps = scenario("concurrency = 2\nduration_secs = 1\nthink_time_ms = [2, 6]\n");
+    steps.history = Some(History::default());
+    let options = RunOptions::new(server.addresses().to_vec());
+    let error = run(&steps, &options, &mut Silent).unwrap_err();
+    assert!(matches!(error, RunError::NoHistory), "{error:?}");
 }
 
 #[test]

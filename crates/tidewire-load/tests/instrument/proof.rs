@@ -131,6 +131,7 @@ pub(crate) fn scenario(steps: &[Step]) -> Scenario {
         target: None,
         nodes: 1,
         backplane: None,
+        history: None,
         trust: Trust::default(),
         steps: steps.to_vec(),
         repeat: 1,
