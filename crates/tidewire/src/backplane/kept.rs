@@ -54,6 +54,8 @@ struct KeptRoom {
     limits: History,
     /// The history, once the stream was read.
     feed: Option<Feed>,
+    /// Lanes were told of the history since the last heartbeat, and may not have come to use it.
+    is_offered: bool,
     /// Messages of this node that the stream has not given back.
     pending: VecDeque<Pending>,
     /// When the first of them was appended, or one was given back.
@@ -96,8 +98,10 @@ impl Node {
     /// Opens histories that lanes wait for.
     pub(super) fn open_histories<'r>(&mut self, rooms: impl Iterator<Item = &'r Box<str>>) {
         for room in rooms {
-            let known = self.kept.rooms.get(room);
-            if let Some(feed) = known.and_then(|known| known.feed.as_ref()) {
+            if let Some(known) = self.kept.rooms.get_mut(room)
+                && let Some(feed) = &known.feed
+            {
+                known.is_offered = true;
                 self.directory.open_feed(room, feed);
                 self.kept.has_answers = true;
                 continue;
@@ -235,6 +239,7 @@ impl Node {
                 due.insert(room.clone());
             }
             let is_busy = !kept.pending.is_empty() || kept.reading != Reading::No;
+            let is_busy = std::mem::take(&mut kept.is_offered) || is_busy;
             let feed = kept.feed.as_ref().filter(|_| !is_busy);
             let is_closed = feed.is_some_and(|feed| directory.close_feed(room, feed));
             if is_closed {
@@ -285,6 +290,7 @@ impl Node {
             None => (self.directory.begin_feed(kept.limits, last), true),
         };
         kept.feed = Some(feed.clone());
+        kept.is_offered |= is_new;
         if feed.last().epoch != epoch {
             tracing::warn!(room, "the history of a room was lost, and begins again");
             feed.continue_behind(last);
@@ -410,6 +416,7 @@ impl KeptRoom {
         Self {
             limits,
             feed: None,
+            is_offered: false,
             pending: VecDeque::new(),
             waits_since: None,
             early: VecDeque::new(),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod client;
+mod histories;
 mod reading;
 
 use std::sync::atomic::{AtomicBool, Ordering};
