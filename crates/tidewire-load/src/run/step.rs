@@ -128,11 +128,7 @@ impl<'p> StepRun<'p> {
             }
         }
         let (results, times) = self.link.take_results();
-        let ending = Ending {
-            is_cut_off,
-            is_lossy: matches!(self.plan.targets[0], Endpoint::Udp(_)),
-            keeps_history: self.plan.history.is_some(),
-        };
+        let ending = ending_of(self.plan, is_cut_off);
         let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);
         if let Some(slow) = &mut outcome.slow {
             slow.disconnected = self.link.slow_disconnects.get();
@@ -360,6 +356,14 @@ impl<'p> StepRun<'p> {
             poller: agent_field(agent, "poller=").map(str::to_owned),
             encryption: encryption.map(|it| format!("{} {}", it.protocol, it.cipher_suite)),
         }
+    }
+}
+
+fn ending_of(plan: &StepPlan, is_cut_off: bool) -> Ending {
+    Ending {
+        is_cut_off,
+        is_lossy: matches!(plan.targets[0], Endpoint::Udp(_)),
+        keeps_history: plan.history.is_some(),
     }
 }
 
