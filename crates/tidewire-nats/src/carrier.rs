@@ -119,12 +119,12 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
         }
         return;
     }
-    let Some(room) = wire.followed_room(&message.subject) else {
+    let Some(name) = wire.followed_name(&message.subject) else {
         return node.handle_packet(packet, Instant::now());
     };
     // One without a sequence is not of JetStream.
     if let Some(sequence) = sequence_of(message) {
-        node.handle_appended(room, KeptMessage { sequence, packet }, Instant::now());
+        node.handle_appended(name, KeptMessage { sequence, packet }, Instant::now());
     }
 }
 
@@ -138,9 +138,9 @@ fn handle_news(node: &mut Node, news: &News) {
                     packet,
                 })
                 .collect();
-            node.handle_history(&news.room, *state, &messages, Instant::now());
+            node.handle_history(&news.name, *state, &messages, Instant::now());
         }
-        What::Failed(text) => node.handle_history_failure(&news.room, text),
+        What::Failed(text) => node.handle_history_failure(&news.name, text),
     }
 }
 

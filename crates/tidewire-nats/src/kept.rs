@@ -1,6 +1,6 @@
-//! Streams of JetStream for rooms that keep a history: one stream for each room, so that its sequences have no holes.
+//! Streams of JetStream for rooms and topics that keep a history: one stream for each, so that its sequences have no holes.
 //!
-//! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a room has a
+//! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a stream has a
 //! subscription, and NATS keeps no state for it. What a node missed it reads by direct requests, many packets for one.
 
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use async_nats::{Client, Message};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use tidewire::History;
-use tidewire::backplane::KeptState;
+use tidewire::backplane::{KeptName, KeptState};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::subject::Prefix;
 
-/// News of the stream of a room.
+/// News of a stream.
 #[derive(Debug)]
 pub(crate) struct News {
-    pub(crate) room: String,
+    pub(crate) name: KeptName,
     pub(crate) what: What,
 }
 
@@ -35,13 +35,13 @@ pub(crate) enum What {
     Failed(String),
 }
 
-/// Reads the stream of a room.
+/// Reads a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     pub(crate) context: Context,
     pub(crate) client: Client,
     pub(crate) prefix: Prefix,
-    pub(crate) room: String,
+    pub(crate) name: KeptName,
     pub(crate) limits: History,
     pub(crate) from: u64,
 }
@@ -62,9 +62,9 @@ impl Reader {
             Ok(Err(error)) => What::Failed(format!("the history cannot be opened: {error}")),
             Err(_) => What::Failed("the history cannot be opened: NATS does not answer".into()),
         };
-        let room = self.room;
+        let name = self.name;
         // The node may have ended.
-        let _ = news.send(News { room, what }).await;
+        let _ = news.send(News { name, what }).await;
         drop(turn);
     }
 
@@ -85,14 +85,15 @@ impl Reader {
             }
         }
         let last = packets.last().map_or(last, |(newest, _)| last.max(*newest));
-        Ok((KeptState { epoch, last }, packets))
+        let from = self.from;
+        Ok((KeptState { epoch, from, last }, packets))
     }
 
     /// Reads packets from this sequence on, as many as one request gives.
     async fn read_batch(&self, from: u64, packets: &mut Vec<(u64, Bytes)>) -> Result<(), Failure> {
         let inbox = self.client.new_inbox();
         let mut answers = self.client.subscribe(inbox.clone()).await?;
-        let api = format!("$JS.API.DIRECT.GET.{}", self.prefix.stream(&self.room));
+        let api = format!("$JS.API.DIRECT.GET.{}", self.prefix.stream(&self.name));
         let request = format!(r#"{{"seq":{from},"batch":{BATCH_MAX}}}"#);
         self.client
             .publish_with_reply(api, inbox, request.into())
@@ -109,7 +110,7 @@ impl Reader {
 
     /// Returns the stream, which it makes if there is none.
     async fn open(&self) -> Result<Info, Failure> {
-        let name = self.prefix.stream(&self.room);
+        let name = self.prefix.stream(&self.name);
         let found = match self.context.get_stream(&name).await {
             Ok(stream) => stream.cached_info().clone(),
             Err(error) => match error.kind() {
@@ -153,7 +154,7 @@ impl Reader {
 
     /// Removes the stream that was silent for the longest time, if there are too many.
     async fn make_room(&self) -> Result<(), Failure> {
-        let prefix = self.prefix.streams();
+        let prefix = self.prefix.streams(&self.name);
         let streams = self.context.streams();
         let all: Vec<Info> = streams.try_collect().await?;
         let own = all.iter().filter(|it| it.config.name.starts_with(&prefix));
@@ -182,7 +183,7 @@ impl Reader {
         };
         Config {
             name: name.to_owned(),
-            subjects: vec![self.prefix.stored(&self.room)],
+            subjects: vec![self.prefix.stored(&self.name)],
             max_messages: messages_max,
             // The nodes keep to the exact limit. A packet is larger than its message.
             max_bytes: messages_max
@@ -193,8 +194,8 @@ impl Reader {
             storage: StorageType::File,
             allow_direct: true,
             republish: Some(Republish {
-                source: self.prefix.stored(&self.room),
-                destination: self.prefix.followed(&self.room),
+                source: self.prefix.stored(&self.name),
+                destination: self.prefix.followed(&self.name),
                 headers_only: false,
             }),
             first_sequence: Some(first_sequence()),
@@ -208,7 +209,8 @@ impl Reader {
 fn first_sequence() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "no interval is measured")]
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default().as_secs() << 20
+    let since = since.unwrap_or_default().as_millis();
+    (since as u64) << 10
 }
 
 /// The sequence of a packet that JetStream gives, by direct request or as it publishes it again.

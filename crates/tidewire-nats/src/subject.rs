@@ -6,8 +6,8 @@
 //! PREFIX.unserved.ID.NUMBER   NATS tells a node that nobody has the service of its request
 //! PREFIX.service.NAME         requests to a service, as one token; nodes that have it are a queue group
 //! PREFIX.room.NAME            a room, as one token
-//! PREFIX.stored.NAME          a room that keeps a history: what its stream stores
-//! PREFIX.followed.NAME        such a room: what its stream publishes again
+//! PREFIX.stored.KIND.NAME     a room or topic that keeps a history: what its stream stores; KIND is room or topic, NAME one token
+//! PREFIX.followed.KIND.NAME   the same: what its stream publishes again
 //! PREFIX.topic.A.B            a topic, a token for each segment; patterns end with * or >
 //! ```
 //!
@@ -17,7 +17,7 @@
 
 use std::fmt::Write;
 
-use tidewire::backplane::Subject;
+use tidewire::backplane::{KeptName, Subject};
 
 use crate::error::NatsError;
 
@@ -103,31 +103,32 @@ pub(crate) fn unserved_request(subject: &str) -> Option<u64> {
 }
 
 impl Prefix {
-    /// The subject that the stream of a room stores.
-    pub(crate) fn stored(&self, room: &str) -> String {
-        self.of_room(".stored.", room)
+    /// The subject that a stream stores.
+    pub(crate) fn stored(&self, name: &KeptName) -> String {
+        self.of_stream("stored", name)
     }
 
-    /// The subject that the stream of a room publishes its messages to.
-    pub(crate) fn followed(&self, room: &str) -> String {
-        self.of_room(".followed.", room)
+    /// The subject that a stream publishes its messages to.
+    pub(crate) fn followed(&self, name: &KeptName) -> String {
+        self.of_stream("followed", name)
     }
 
-    /// The name of the stream of a room, which has no dots.
-    pub(crate) fn stream(&self, room: &str) -> String {
-        let mut text = self.streams();
-        push_token(room, &mut text);
+    /// The name of a stream, which has no dots.
+    pub(crate) fn stream(&self, name: &KeptName) -> String {
+        let mut text = self.streams(name);
+        push_token(kind_and_name(name).1, &mut text);
         text
     }
 
-    /// The beginning of the names of all streams.
-    pub(crate) fn streams(&self) -> String {
-        format!("{}=room=", self.0.replace('.', "=2E"))
+    /// The beginning of the names of all streams of rooms, or of topics.
+    pub(crate) fn streams(&self, name: &KeptName) -> String {
+        format!("{}={}=", self.0.replace('.', "=2E"), kind_and_name(name).0)
     }
 
-    fn of_room(&self, kind: &str, room: &str) -> String {
-        let mut text = format!("{}{kind}", self.0);
-        push_token(room, &mut text);
+    fn of_stream(&self, what: &str, name: &KeptName) -> String {
+        let (kind, name) = kind_and_name(name);
+        let mut text = format!("{}.{what}.{kind}.", self.0);
+        push_token(name, &mut text);
         text
     }
 }
@@ -135,6 +136,13 @@ impl Prefix {
 impl Default for Prefix {
     fn default() -> Self {
         Self("tidewire".to_owned())
+    }
+}
+
+fn kind_and_name(name: &KeptName) -> (&'static str, &str) {
+    match name {
+        KeptName::Room(name) => ("room", name),
+        KeptName::Topic(name) => ("topic", name),
     }
 }
 
@@ -218,12 +226,18 @@ mod tests {
     #[test]
     fn the_streams_of_a_cluster_are_found_by_their_names() {
         let prefix = Prefix::new("prod.chat").unwrap();
-        assert_eq!(prefix.stream("a.b"), "prod=2Echat=room=a=2Eb");
-        assert!(prefix.stream("lobby").starts_with(&prefix.streams()));
-        let other = Prefix::new("prod").unwrap();
-        assert!(!prefix.stream("lobby").starts_with(&other.streams()));
-        assert_eq!(prefix.stored("a.b"), "prod.chat.stored.a=2Eb");
-        assert_eq!(prefix.followed("a.b"), "prod.chat.followed.a=2Eb");
+        let (room, topic) = (KeptName::Room("a.b".into()), KeptName::Topic("a.b".into()));
+        assert_eq!(prefix.stream(&room), "prod=2Echat=room=a=2Eb");
+        assert_eq!(prefix.stream(&topic), "prod=2Echat=topic=a=2Eb");
+        for (name, other) in [(&room, &topic), (&topic, &room)] {
+            let stream = prefix.stream(name);
+            assert!(stream.starts_with(&prefix.streams(name)));
+            assert!(!stream.starts_with(&prefix.streams(other)));
+            let other = Prefix::new("prod").unwrap();
+            assert!(!stream.starts_with(&other.streams(name)));
+        }
+        assert_eq!(prefix.stored(&room), "prod.chat.stored.room.a=2Eb");
+        assert_eq!(prefix.followed(&topic), "prod.chat.followed.topic.a=2Eb");
     }
 
     #[test]

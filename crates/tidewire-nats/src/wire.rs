@@ -9,7 +9,7 @@ use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use tidewire::History;
-use tidewire::backplane::{Subject, Wire};
+use tidewire::backplane::{KeptName, Subject, Wire};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, unconstrained};
 
@@ -28,10 +28,10 @@ pub(crate) struct NatsWire {
     /// question before its sender can hear.
     changes: BTreeMap<Followed, bool>,
     subscriptions: HashMap<String, AbortHandle>,
-    /// The rooms whose streams the node follows, by the subjects of their subscriptions.
-    followed: HashMap<String, String>,
-    /// Rooms whose streams are read when their subscriptions are made: their limits, and the first sequence.
-    reads: BTreeMap<String, (History, u64)>,
+    /// The streams that the node follows, by the subjects of their subscriptions.
+    followed: HashMap<String, KeptName>,
+    /// Streams that are read when their subscriptions are made: their limits, and the first sequence.
+    reads: BTreeMap<KeptName, (History, u64)>,
     /// Bounds the streams that are read at once.
     readers: Arc<Semaphore>,
     news: mpsc::Sender<News>,
@@ -168,9 +168,9 @@ impl NatsWire {
         self.client.server_info().max_payload
     }
 
-    /// The room whose stream has published a packet to this subject.
-    pub(crate) fn followed_room(&self, subject: &str) -> Option<&str> {
-        self.followed.get(subject).map(String::as_str)
+    /// The room or topic whose stream has published a packet to this subject.
+    pub(crate) fn followed_name(&self, subject: &str) -> Option<&KeptName> {
+        self.followed.get(subject)
     }
 
     /// Gives the client what it takes at once. Returns whether something waits.
@@ -247,12 +247,12 @@ impl NatsWire {
         let client = &self.client;
         let make = || jetstream::new(client.clone());
         let context = self.context.get_or_insert_with(make);
-        for (room, (limits, from)) in std::mem::take(&mut self.reads) {
+        for (name, (limits, from)) in std::mem::take(&mut self.reads) {
             let reader = Reader {
                 context: context.clone(),
                 client: self.client.clone(),
                 prefix: self.prefix.clone(),
-                room,
+                name,
                 limits,
                 from,
             };
@@ -326,22 +326,22 @@ impl Wire for NatsWire {
         self.note_change(subject, false);
     }
 
-    fn append(&mut self, room: &str, id: &str, packet: &[u8]) -> bool {
-        self.push(self.prefix.stored(room), Label::Id(id.to_owned()), packet)
+    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool {
+        self.push(self.prefix.stored(name), Label::Id(id.to_owned()), packet)
     }
 
-    fn follow(&mut self, room: &str, limits: &History, from: u64) {
-        let subject = self.prefix.followed(room);
+    fn follow(&mut self, name: &KeptName, limits: &History, from: u64) {
+        let subject = self.prefix.followed(name);
         if !self.followed.contains_key(&subject) {
-            self.followed.insert(subject.clone(), room.to_owned());
+            self.followed.insert(subject.clone(), name.clone());
             note_change(&mut self.changes, Followed::alone(subject), true);
         }
-        self.reads.insert(room.to_owned(), (*limits, from));
+        self.reads.insert(name.clone(), (*limits, from));
     }
 
-    fn unfollow(&mut self, room: &str) {
-        let subject = self.prefix.followed(room);
-        self.reads.remove(room);
+    fn unfollow(&mut self, name: &KeptName) {
+        let subject = self.prefix.followed(name);
+        self.reads.remove(name);
         if self.followed.remove(&subject).is_some() {
             note_change(&mut self.changes, Followed::alone(subject), false);
         }

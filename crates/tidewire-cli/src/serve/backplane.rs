@@ -7,7 +7,6 @@ use tidewire::ServerBuilder;
 use tidewire::backplane::{NodeSettings, WhenCutOff};
 use tidewire_nats::Nats;
 
-use super::apps::App;
 use super::kept::Kept;
 use crate::failure::Failure;
 
@@ -50,7 +49,7 @@ pub(super) struct BackplaneArguments {
     backplane_wait: bool,
 
     /// While NATS is gone: local delivers messages to the clients of this server only, and keeps those of
-    /// rooms with a history until NATS is back; fail refuses them
+    /// rooms and topics with a history until NATS is back; fail refuses them
     #[arg(long, value_name = "POLICY", value_enum, default_value = "local")]
     backplane_cut_off: CutOff,
 }
@@ -62,16 +61,6 @@ enum CutOff {
 }
 
 impl BackplaneArguments {
-    /// Refuses histories of topics in a cluster.
-    pub(super) fn check_history(&self, kept: &[Kept], app: App) -> Result<(), Failure> {
-        if self.backplane.is_none() || kept.is_empty() || matches!(app, App::Chat) {
-            return Ok(());
-        }
-        let what = "topics of a node keep no history, because it would have only its own messages";
-        let remedy = "leave out --history or --backplane; rooms of --app chat may have both";
-        Err(Failure::configuration(what.to_owned(), remedy))
-    }
-
     pub(super) fn is_node(&self) -> bool {
         self.backplane.is_some()
     }

@@ -394,9 +394,6 @@ fn start(
     builder = with_tls(arguments, builder)?;
     #[cfg(feature = "nats")]
     {
-        arguments
-            .backplane
-            .check_history(&arguments.history, arguments.app)?;
         let services = arguments.app.services(&arguments.methods);
         builder = arguments
             .backplane

@@ -74,6 +74,31 @@ fn topics_cross_processes_and_a_restart_of_nats() {
 }
 
 #[test]
+fn the_latest_value_of_a_topic_is_kept_for_all_processes() {
+    let Some(nats) = NatsServer::start_with_streams("") else {
+        return;
+    };
+    let address = nats.address();
+    let node = |id: &str| {
+        let of = ["--app", "pubsub", "--history", "state.>,messages=1"];
+        Process::server(&[&of[..], &["--backplane", &address, "--node", id]].concat())
+    };
+    let (one, first) = node("one");
+    let (_two, second) = node("two");
+    let publisher = Client::connect(&first).wait().unwrap();
+    let mut near = Process::start(&["sub", &first, "state.door"]);
+    for value in ["closed", "open"] {
+        publisher.publish("state.door", value.as_bytes()).unwrap();
+        near.expect(value);
+    }
+    drop(publisher);
+    one.kill();
+    let mut late = Process::start(&["sub", &second, "state.door"]);
+    late.expect("open");
+    assert!(!late.has_line("closed"));
+}
+
+#[test]
 fn a_method_of_another_process_is_called_until_it_dies() {
     let Some(nats) = NatsServer::start("") else {
         return;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tidewire::History;
 use tidewire::backplane::{
-    Backplane, BackplaneError, Carrier, KeptMessage, KeptState, Node, Subject, Wire,
+    Backplane, BackplaneError, Carrier, KeptMessage, KeptName, KeptState, Node, Subject, Wire,
 };
 use tidewire_proto::backplane::{Content, Packet};
 use tidewire_proto::topic::Pattern;
@@ -34,16 +34,20 @@ struct Hub {
     is_cut: bool,
     /// Packets of rooms and topics that will be lost.
     losses: usize,
+    /// Packets that will be lost on their way to a stream.
+    append_losses: usize,
+    /// Whether no stream can be made.
+    has_no_space: bool,
     /// Packets of requests and answers that still arrive, and then those that will be lost.
     directed_losses: (usize, usize),
     /// Requests to services so far.
     asked: usize,
-    /// The streams of rooms that keep a history.
-    streams: HashMap<String, Stream>,
+    /// The streams of rooms and topics that keep a history.
+    streams: HashMap<KeptName, Stream>,
     streams_made: u64,
 }
 
-/// The stream of a room.
+/// The stream of a room or topic.
 #[derive(Debug)]
 struct Stream {
     epoch: u64,
@@ -68,10 +72,12 @@ enum Event {
     Packet(Arc<[u8]>),
     /// No node has the service of the request with this number.
     Unserved(u64),
-    /// A new packet of the stream of a room.
-    Appended(String, u64, Arc<[u8]>),
-    /// The packets of the stream of a room, which end with this sequence.
-    Read(String, KeptState, Vec<Arc<[u8]>>),
+    /// A new packet of a stream.
+    Appended(KeptName, u64, Arc<[u8]>),
+    /// A stream cannot be made.
+    Failed(KeptName),
+    /// The packets of a stream, which end with this sequence.
+    Read(KeptName, KeptState, Vec<Arc<[u8]>>),
     Cut,
     Mended,
     Wake,
@@ -83,6 +89,34 @@ impl InprocEngine {
         self.lock().losses = packets;
     }
 
+    /// Loses the next packets on their way to streams.
+    pub fn lose_appended(&self, packets: usize) {
+        self.lock().append_losses = packets;
+    }
+
+    /// Lets nobody make a new stream, as if the engine had no space, or ends that.
+    pub fn run_out_of_space(&self, has_no_space: bool) {
+        self.lock().has_no_space = has_no_space;
+    }
+
+    /// The number of nodes that follow a stream.
+    #[must_use]
+    pub fn followers(&self, name: &KeptName) -> usize {
+        let subscription = format!("stream {name}");
+        let hub = self.lock();
+        let follows = |port: &&Port| port.subscriptions.contains(&subscription);
+        hub.ports.iter().filter(follows).count()
+    }
+
+    /// Sends a packet to the nodes that follow a stream, as anybody may who reaches the engine.
+    pub fn inject_appended(&self, name: &KeptName, sequence: u64, packet: &[u8]) {
+        for port in &self.lock().ports {
+            let appended = Event::Appended(name.clone(), sequence, packet.into());
+            // The node of the port may have ended.
+            let _ = port.events.send(appended);
+        }
+    }
+
     /// Loses packets of requests and answers, after some that still arrive.
     pub fn lose_directed(&self, arrive: usize, packets: usize) {
         self.lock().directed_losses = (arrive, packets);
@@ -92,7 +126,7 @@ impl InprocEngine {
     #[must_use]
     pub fn has_lost_all(&self) -> bool {
         let hub = self.lock();
-        hub.losses + hub.directed_losses.1 == 0
+        hub.losses + hub.append_losses + hub.directed_losses.1 == 0
     }
 
     /// Lets a node neither send nor receive, as if its process had stopped, or hear and be heard again.
@@ -218,19 +252,20 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahe
             match event {
                 Event::Packet(packet) => node.handle_packet(&packet, now()),
                 Event::Unserved(request) => node.handle_unserved(request),
-                Event::Appended(room, sequence, packet) => {
+                Event::Appended(name, sequence, packet) => {
                     let packet = &packet[..];
                     let message = KeptMessage { sequence, packet };
-                    node.handle_appended(&room, message, now());
+                    node.handle_appended(&name, message, now());
                 }
-                Event::Read(room, state, packets) => {
+                Event::Read(name, state, packets) => {
                     let first = state.last + 1 - packets.len() as u64;
                     let messages: Vec<KeptMessage<'_>> = (first..)
                         .zip(&packets)
                         .map(|(sequence, packet)| KeptMessage { sequence, packet })
                         .collect();
-                    node.handle_history(&room, state, &messages, now());
+                    node.handle_history(&name, state, &messages, now());
                 }
+                Event::Failed(name) => node.handle_history_failure(&name, "no space"),
                 Event::Cut => node.handle_disconnected(now()),
                 Event::Mended => node.handle_connected(),
                 Event::Wake => {}
@@ -297,12 +332,16 @@ impl Wire for InprocWire {
         self.change(|subscriptions| subscriptions.remove(&key(subject)));
     }
 
-    fn append(&mut self, room: &str, id: &str, packet: &[u8]) -> bool {
+    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool {
         let mut hub = self.engine.lock();
         let hub = &mut *hub;
-        let Some(stream) = hub.streams.get_mut(room).filter(|_| !hub.is_cut) else {
+        let Some(stream) = hub.streams.get_mut(name).filter(|_| !hub.is_cut) else {
             return true;
         };
+        if hub.append_losses > 0 {
+            hub.append_losses -= 1;
+            return true;
+        }
         if !stream.ids.insert(id.to_owned()) {
             return true;
         }
@@ -314,49 +353,54 @@ impl Wire for InprocWire {
         }
         let is_lost = hub.losses > 0;
         hub.losses = hub.losses.saturating_sub(1);
-        let subscription = format!("stream {room}");
+        let subscription = format!("stream {name}");
         let ports = hub.ports.iter().filter(|_| !is_lost);
         for port in ports.filter(|port| port.subscriptions.contains(&subscription)) {
-            let appended = Event::Appended(room.to_owned(), stream.last, Arc::clone(&packet));
+            let appended = Event::Appended(name.clone(), stream.last, Arc::clone(&packet));
             // The node of the port may have ended.
             let _ = port.events.send(appended);
         }
         true
     }
 
-    fn follow(&mut self, room: &str, limits: &History, from: u64) {
+    fn follow(&mut self, name: &KeptName, limits: &History, from: u64) {
         let mut hub = self.engine.lock();
         let hub = &mut *hub;
         if hub.is_cut {
             // The node reads again when it is connected.
             return;
         }
+        if hub.has_no_space && !hub.streams.contains_key(name) {
+            let own = hub.ports.iter().filter(|port| port.id == self.id);
+            for port in own {
+                // The node is the caller.
+                let _ = port.events.send(Event::Failed(name.clone()));
+            }
+            return;
+        }
         let made = hub.streams_made + 1;
-        let stream = hub
-            .streams
-            .entry(room.to_owned())
-            .or_insert_with(|| Stream {
-                epoch: made,
-                last: made << 32,
-                messages_max: limits.messages_max,
-                packets: VecDeque::new(),
-                ids: HashSet::new(),
-            });
+        let stream = hub.streams.entry(name.clone()).or_insert_with(|| Stream {
+            epoch: made,
+            last: made << 32,
+            messages_max: limits.messages_max,
+            packets: VecDeque::new(),
+            ids: HashSet::new(),
+        });
         hub.streams_made = hub.streams_made.max(stream.epoch);
         let first = stream.last + 1 - stream.packets.len() as u64;
         let known = from.saturating_sub(first) as usize;
         let packets = stream.packets.iter().skip(known).cloned().collect();
         let (epoch, last) = (stream.epoch, stream.last);
-        let read = Event::Read(room.to_owned(), KeptState { epoch, last }, packets);
+        let read = Event::Read(name.clone(), KeptState { epoch, from, last }, packets);
         if let Some(port) = hub.ports.iter_mut().find(|port| port.id == self.id) {
-            port.subscriptions.insert(format!("stream {room}"));
+            port.subscriptions.insert(format!("stream {name}"));
             // The node is the caller.
             let _ = port.events.send(read);
         }
     }
 
-    fn unfollow(&mut self, room: &str) {
-        self.change(|subscriptions| subscriptions.remove(&format!("stream {room}")));
+    fn unfollow(&mut self, name: &KeptName) {
+        self.change(|subscriptions| subscriptions.remove(&format!("stream {name}")));
     }
 }
 

@@ -1,7 +1,10 @@
-//! The behaviours of backplanes that keep the histories of rooms.
+//! The behaviours of backplanes that keep the histories of rooms and topics.
 
 use tidewire::backplane::NodeSettings;
-use tidewire::{AnyCodec, Chat, Client, Event, History, Kind, Position, Server};
+use tidewire::{
+    AnyCodec, Chat, Client, Event, History, Kind, Position, PubSub, Server, Subscription,
+    TopicEvent,
+};
 use tidewire_proto::body::GapBody;
 use tidewire_proto::codec::Tw1;
 
@@ -12,30 +15,78 @@ use crate::wait::DEADLINE;
 
 /// Starts a chat server of two lanes as a node whose rooms keep their messages.
 pub fn kept_chat<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
-    kept_chat_of(engine, settings(id), history)
-}
-
-fn kept_chat_of<E: Engine>(engine: &E, settings: NodeSettings, history: History) -> TestServer {
-    let mut settings = settings;
-    settings.keeps_histories = true;
     let builder = Server::builder()
         .lanes(2)
-        .backplane(engine.backplane(), settings);
+        .backplane(engine.backplane(), kept_settings(id));
     let chat = Chat::new().history(history);
     TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| chat.clone())
 }
 
-/// A member of the room with a history, and what it has got.
+/// Starts a publish/subscribe server of two lanes as a node whose topics `lobby` and `state.>` keep their messages.
+pub fn kept_topics<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
+    let builder = Server::builder()
+        .lanes(2)
+        .backplane(engine.backplane(), kept_settings(id));
+    let topics = PubSub::new()
+        .history("lobby", history)
+        .history("state.>", history);
+    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| topics.clone())
+}
+
+fn kept_settings(id: &str) -> NodeSettings {
+    let mut settings = settings(id);
+    settings.keeps_histories = true;
+    settings
+}
+
+/// What keeps a history in a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The room "lobby".
+    Room,
+    /// The topic "lobby".
+    Topic,
+}
+
+impl Kept {
+    /// Starts a server as a node.
+    pub fn serve<E: Engine>(self, engine: &E, id: &str, history: History) -> TestServer {
+        match self {
+            Self::Room => kept_chat(engine, id, history),
+            Self::Topic => kept_topics(engine, id, history),
+        }
+    }
+
+    /// Enters, as one that has the messages up to a position.
+    ///
+    /// # Panics
+    /// The server refuses it.
+    #[must_use]
+    pub fn reader(self, server: &TestServer, name: &str, since: Option<Position>) -> Reader {
+        match self {
+            Self::Room => Reader::join(server, name, since),
+            Self::Topic => Reader::subscribe(server, "lobby", since),
+        }
+    }
+}
+
+/// A member of the room with a history, or a subscriber of a topic, and what it has got.
 #[derive(Debug)]
 pub struct Reader {
     client: Client,
-    room: u16,
+    place: Place,
     /// The position of the last message.
     pub position: Option<Position>,
     /// The missing messages that the last join was told of.
     pub recovered: Option<Option<u64>>,
     /// The missing messages that gaps have told.
     pub lost: u64,
+}
+
+#[derive(Debug)]
+enum Place {
+    Room(u16),
+    Topic(Subscription),
 }
 
 impl Reader {
@@ -51,22 +102,46 @@ impl Reader {
             None => client.join("lobby", name),
         };
         let room = joined.wait().expect("a free name").room;
+        Self::new(client, Place::Room(room), since)
+    }
+
+    /// Subscribes to a topic, as one that has the messages up to a position.
+    ///
+    /// # Panics
+    /// The server refuses it.
+    #[must_use]
+    pub fn subscribe(server: &TestServer, pattern: &str, since: Option<Position>) -> Self {
+        let client = Client::connect(&server.url()).wait().expect("a connection");
+        let subscribed = match since {
+            Some(since) => client.subscribe(pattern).since(since),
+            None => client.subscribe(pattern),
+        };
+        let subscription = subscribed.wait().expect("a subscription");
+        Self::new(client, Place::Topic(subscription), since)
+    }
+
+    fn new(client: Client, place: Place, position: Option<Position>) -> Self {
         Self {
             client,
-            room,
-            position: since,
+            place,
+            position,
             recovered: None,
             lost: 0,
         }
     }
 
-    /// Says something.
+    /// Says or publishes something.
     ///
     /// # Panics
     /// The client has ended.
     pub fn say(&self, text: &str) {
-        let said = self.client.say(self.room, text.as_bytes());
-        said.expect("an open client");
+        match &self.place {
+            Place::Room(room) => self
+                .client
+                .say(*room, text.as_bytes())
+                .expect("an open client"),
+            Place::Topic(_) => publish(&self.client, "lobby", text),
+        }
     }
 
     /// Returns the next message that the history has. Others are skipped, and what is missing is noted.
@@ -75,23 +150,50 @@ impl Reader {
     /// None comes.
     pub fn hear(&mut self) -> String {
         loop {
-            let event = self.client.next_event().wait_for(DEADLINE);
-            match event.expect("an event in time") {
-                Event::Message(message) if message.kind == Kind::Deliver => {
-                    if let Some(position) = message.position {
-                        self.position = Some(position);
-                        return String::from_utf8(message.payload).expect("text");
+            let (position, payload) = match &self.place {
+                Place::Room(_) => match self.next_in_room() {
+                    Some(heard) => heard,
+                    None => continue,
+                },
+                Place::Topic(subscription) => {
+                    let event = subscription.next_event().wait_for(DEADLINE);
+                    match event.expect("an event in time") {
+                        TopicEvent::Message(message) => (message.position, message.payload),
+                        TopicEvent::Gap { lost } => {
+                            self.lost += lost;
+                            continue;
+                        }
+                        TopicEvent::Recovered { missing } => {
+                            self.recovered = Some(missing);
+                            continue;
+                        }
+                        other => panic!("{other:?}"),
                     }
                 }
-                Event::Message(message) if message.kind == Kind::Gap => {
-                    let body = GapBody::decode(&message.payload).expect("a gap");
-                    self.lost += body.lost;
-                }
-                Event::Recovered { missing, .. } => self.recovered = Some(missing),
-                Event::Message(_) | Event::Opened { .. } => {}
-                other => panic!("{other:?}"),
+            };
+            if position.is_some() {
+                self.position = position;
             }
+            return String::from_utf8(payload).expect("text");
         }
+    }
+
+    fn next_in_room(&mut self) -> Option<(Option<Position>, Vec<u8>)> {
+        let event = self.client.next_event().wait_for(DEADLINE);
+        match event.expect("an event in time") {
+            Event::Message(message) if message.kind == Kind::Deliver => {
+                let position = message.position?;
+                return Some((Some(position), message.payload));
+            }
+            Event::Message(message) if message.kind == Kind::Gap => {
+                let body = GapBody::decode(&message.payload).expect("a gap");
+                self.lost += body.lost;
+            }
+            Event::Recovered { missing, .. } => self.recovered = Some(missing),
+            Event::Message(_) | Event::Opened { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        None
     }
 
     /// Returns the next messages with their offsets.
@@ -116,6 +218,15 @@ impl Reader {
     }
 }
 
+/// Publishes a message.
+///
+/// # Panics
+/// The client has ended.
+pub fn publish(client: &Client, topic: &str, text: &str) {
+    let published = client.publish(topic, text.as_bytes());
+    published.expect("an open client");
+}
+
 fn texts(numbers: std::ops::Range<usize>) -> Vec<String> {
     numbers.map(|number| format!("message {number}")).collect()
 }
@@ -134,11 +245,11 @@ fn without_offsets(taken: Vec<(u64, String)>) -> Vec<String> {
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E) {
+pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kept: Kept) {
     const EACH: usize = 200;
-    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(1_000)));
-    let mut authors = [0, 1].map(|it| Reader::join(&servers[it], ["ann", "bob"][it], None));
-    let mut readers = [0, 1].map(|it| Reader::join(&servers[it], ["eva", "gus"][it], None));
+    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(1_000)));
+    let mut authors = [0, 1].map(|it| kept.reader(&servers[it], ["ann", "bob"][it], None));
+    let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["eva", "gus"][it], None));
     for number in 0..EACH {
         for (index, author) in authors.iter().enumerate() {
             author.say(&format!("{index} {number}"));
@@ -156,7 +267,9 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E) {
         let expected: Vec<String> = (0..EACH).map(|number| number.to_string()).collect();
         assert_eq!(numbers, expected, "each author's order is kept");
     }
-    for (author, other) in authors.iter_mut().zip([1, 0]) {
+    // A publisher gets its own messages, too, if it subscribes.
+    let members = authors.iter_mut().zip([1, 0]);
+    for (author, other) in members.filter(|_| kept == Kept::Room) {
         let heard = without_offsets(author.take(EACH));
         let is_of_other = |text: &String| text.starts_with(&format!("{other} "));
         assert!(heard.iter().all(is_of_other), "no author hears itself");
@@ -165,7 +278,9 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E) {
     for server in servers {
         let metrics = server.stop();
         assert_eq!(metrics.backplane_lost, 0);
-        assert_eq!(metrics.backplane_sent, EACH as u64);
+        // A message of a topic goes to the stream, and to subscribers of wildcards on other nodes.
+        let copies = if kept == Kept::Topic { 2 } else { 1 };
+        assert_eq!(metrics.backplane_sent, copies * EACH as u64);
     }
 }
 
@@ -173,25 +288,28 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E) {
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(engine: &mut E) {
-    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(100)));
-    let ann = Reader::join(&servers[0], "ann", None);
-    let mut bob = Reader::join(&servers[1], "bob", None);
+pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
+    engine: &mut E,
+    kept: Kept,
+) {
+    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
+    let ann = kept.reader(&servers[0], "ann", None);
+    let mut bob = kept.reader(&servers[1], "bob", None);
     say_all(&ann, 0..10);
     assert_eq!(without_offsets(bob.take(10)), texts(0..10));
     let left_at = bob.leave();
-    let mut carl = Reader::join(&servers[0], "carl", None);
+    let mut carl = kept.reader(&servers[0], "carl", None);
     say_all(&ann, 10..30);
     assert_eq!(without_offsets(carl.take(30)), texts(0..30));
     // The second node has nobody in the room meanwhile, and a third one never had.
-    let third = kept_chat(engine, "three", History::last(100));
+    let third = kept.serve(engine, "three", History::last(100));
     for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
-        let mut bob = Reader::join(server, name, Some(left_at));
+        let mut bob = kept.reader(server, name, Some(left_at));
         assert_eq!(without_offsets(bob.take(20)), texts(10..30), "{name}");
         assert_eq!((bob.recovered, bob.lost), (Some(Some(0)), 0), "{name}");
         assert_eq!(bob.position, carl.position, "{name}");
     }
-    let mut dora = Reader::join(&third, "dora", carl.position);
+    let mut dora = kept.reader(&third, "dora", carl.position);
     ann.say("live");
     assert_eq!((dora.hear(), carl.hear()), ("live".into(), "live".into()));
     drop((ann, carl));
@@ -205,19 +323,22 @@ pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(e
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(engine: &mut E) {
-    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(5)));
-    let ann = Reader::join(&servers[0], "ann", None);
-    let mut bob = Reader::join(&servers[1], "bob", None);
+pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(
+    engine: &mut E,
+    kept: Kept,
+) {
+    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(5)));
+    let ann = kept.reader(&servers[0], "ann", None);
+    let mut bob = kept.reader(&servers[1], "bob", None);
     say_all(&ann, 0..3);
     assert_eq!(without_offsets(bob.take(3)), texts(0..3));
     let left_at = bob.leave();
-    let mut carl = Reader::join(&servers[0], "carl", None);
+    let mut carl = kept.reader(&servers[0], "carl", None);
     say_all(&ann, 3..15);
     assert_eq!(without_offsets(carl.take(15)), texts(0..15));
-    let third = kept_chat(engine, "three", History::last(5));
+    let third = kept.serve(engine, "three", History::last(5));
     for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
-        let mut bob = Reader::join(server, name, Some(left_at));
+        let mut bob = kept.reader(server, name, Some(left_at));
         assert_eq!(without_offsets(bob.take(5)), texts(10..15), "{name}");
         assert_eq!(bob.recovered, Some(Some(7)), "{name}");
         assert_eq!(bob.position, carl.position, "{name}");
@@ -233,11 +354,11 @@ pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(eng
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E) {
-    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(100)));
-    let ann = Reader::join(&servers[0], "ann", None);
-    let mut near = Reader::join(&servers[0], "near", None);
-    let mut far = Reader::join(&servers[1], "far", None);
+pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kept: Kept) {
+    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
+    let ann = kept.reader(&servers[0], "ann", None);
+    let mut near = kept.reader(&servers[0], "near", None);
+    let mut far = kept.reader(&servers[1], "far", None);
     say_all(&ann, 0..5);
     for reader in [&mut near, &mut far] {
         assert_eq!(without_offsets(reader.take(5)), texts(0..5));
@@ -261,23 +382,23 @@ pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E) {
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E) {
-    let one = kept_chat(engine, "one", History::last(100));
-    let two = kept_chat(engine, "two", History::last(100));
-    let ann = Reader::join(&one, "ann", None);
-    let mut bob = Reader::join(&two, "bob", None);
+pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kept: Kept) {
+    let one = kept.serve(engine, "one", History::last(100));
+    let two = kept.serve(engine, "two", History::last(100));
+    let ann = kept.reader(&one, "ann", None);
+    let mut bob = kept.reader(&two, "bob", None);
     say_all(&ann, 0..5);
     assert_eq!(without_offsets(bob.take(5)), texts(0..5));
     let left_at = bob.leave();
     two.stop();
-    let mut near = Reader::join(&one, "near", Some(left_at));
+    let mut near = kept.reader(&one, "near", Some(left_at));
     say_all(&ann, 5..8);
     assert_eq!(without_offsets(near.take(3)), texts(5..8));
     drop((ann, near));
     one.stop();
     // No node is left that knows the room.
-    let two = kept_chat(engine, "two", History::last(100));
-    let mut bob = Reader::join(&two, "bob", Some(left_at));
+    let two = kept.serve(engine, "two", History::last(100));
+    let mut bob = kept.reader(&two, "bob", Some(left_at));
     assert_eq!(without_offsets(bob.take(3)), texts(5..8));
     assert_eq!(bob.recovered, Some(Some(0)));
     drop(bob);
@@ -288,10 +409,10 @@ pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E) {
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E) {
-    let servers = ["one", "two"].map(|id| kept_chat(engine, id, History::last(100)));
-    let ann = Reader::join(&servers[0], "ann", None);
-    let mut bob = Reader::join(&servers[1], "bob", None);
+pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E, kept: Kept) {
+    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
+    let ann = kept.reader(&servers[0], "ann", None);
+    let mut bob = kept.reader(&servers[1], "bob", None);
     ann.say("before");
     assert_eq!(bob.hear(), "before");
     let before = bob.position.expect("a position");
@@ -301,7 +422,7 @@ pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E) {
     let after = bob.position.expect("a position");
     assert_ne!(before.epoch, after.epoch);
     assert_eq!(bob.recovered, Some(None), "bob is told");
-    let mut carl = Reader::join(&servers[0], "carl", Some(before));
+    let mut carl = kept.reader(&servers[0], "carl", Some(before));
     assert_eq!(carl.hear(), "after");
     assert_eq!(carl.recovered, Some(None));
     drop((ann, bob, carl));

@@ -1,6 +1,7 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`], [`entering`], [`services`], and [`kept`] for histories, check each sentence of the contract at the top of `tidewire::backplane`,
+//! [`suite`], [`entering`], [`services`], and [`kept`] and [`kept_topics`] for histories, check each sentence of the contract at the
+//! top of `tidewire::backplane`,
 //! with servers and raw peers. A backplane
 //! passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
@@ -8,6 +9,7 @@
 pub mod entering;
 mod inproc;
 pub mod kept;
+pub mod kept_topics;
 pub mod services;
 pub mod suite;
 
@@ -29,7 +31,7 @@ pub trait Engine {
     /// Makes it reachable again.
     fn mend(&mut self);
 
-    /// Loses the histories of all rooms.
+    /// Loses the histories of all rooms and topics.
     fn lose_streams(&mut self);
 }
 
@@ -37,13 +39,18 @@ pub trait Engine {
 #[macro_export]
 macro_rules! backplane_suite {
     ($make:expr) => {
-        $crate::backplane_suite!(@each kept $make;
+        $crate::backplane_suite!(@kept $make;
             all_nodes_have_one_order
             a_member_that_comes_back_to_another_node_gets_what_it_missed
             the_missing_number_is_exact_when_the_history_was_too_short
             messages_wait_while_the_engine_is_gone
             a_node_that_starts_again_has_the_history
             a_history_that_is_lost_begins_again
+        );
+        $crate::backplane_suite!(@each kept_topics $make;
+            the_last_value_of_a_topic_is_the_same_on_all_nodes
+            wildcards_get_live_messages_of_kept_topics_once
+            a_node_that_only_publishes_keeps_nothing
         );
         $crate::backplane_suite!(@each suite $make;
             members_on_two_nodes_hear_each_other_in_order
@@ -71,6 +78,32 @@ macro_rules! backplane_suite {
             requests_of_a_node_that_is_gone_fail
             a_node_that_is_cut_off_asks_no_other
         );
+    };
+    (@kept $make:expr; $($name:ident)*) => {
+        mod rooms {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    if let Some(mut engine) = $make {
+                        let kept = $crate::backplane::kept::Kept::Room;
+                        $crate::backplane::kept::$name(&mut engine, kept);
+                    }
+                }
+            )*
+        }
+        mod topics {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    if let Some(mut engine) = $make {
+                        let kept = $crate::backplane::kept::Kept::Topic;
+                        $crate::backplane::kept::$name(&mut engine, kept);
+                    }
+                }
+            )*
+        }
     };
     (@each $of:ident $make:expr; $($name:ident)*) => {
         $(

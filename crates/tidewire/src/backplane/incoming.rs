@@ -216,12 +216,12 @@ impl Node {
         }
     }
 
-    /// The patterns that match a topic and have subscribers here.
+    /// The patterns that match a topic and have subscribers here, but not the topic itself if a stream has its messages.
     fn matches(&mut self, topic: &str) -> Vec<Arc<SharedRoom>> {
         self.directory.refresh(&mut self.routes);
         let mut matches = Vec::new();
         self.routes.each_match(topic, |shared| {
-            if shared.lanes() != 0 {
+            if shared.lanes() != 0 && !shared.is_fed() {
                 matches.push(Arc::clone(shared));
             }
         });

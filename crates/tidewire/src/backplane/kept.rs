@@ -1,4 +1,4 @@
-//! Rooms that keep a history: their messages go through a stream of the engine, which decides the order for all nodes.
+//! Rooms and topics that keep a history: their messages go through streams of the engine, which decide the order for all nodes.
 //!
 //! ```text
 //!   lanes ── messages ──▶ pending ── append ──▶ stream
@@ -7,6 +7,9 @@
 //!
 //! A message is pending until the stream gives it back. So nothing is lost when the engine is gone for a while: the node reads
 //! what it missed, and appends again what is still pending.
+//!
+//! A node follows the stream of a room while it has members, and that of a topic while it has subscribers. One that only publishes
+//! follows the stream until that has given its messages back, from its end on, and keeps nothing of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,20 +17,22 @@ use std::time::{Duration, Instant};
 use tidewire_proto::backplane::{Place, StreamKind, encode_stream};
 
 use super::{Node, Wire};
-use crate::broker::Position;
+use crate::broker::{KeptName, Position};
 use crate::room::{Feed, History};
 use crate::session::SessionId;
 
-/// The stream of a room at one moment, as the engine tells it. Streams are those of [`NodeSettings`](super::NodeSettings).
+/// A stream at one moment, as the engine tells it. Streams are those of [`NodeSettings`](super::NodeSettings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptState {
-    /// Another number for each stream that was made for the room.
+    /// Another number for each stream that was made for the room or topic.
     pub epoch: u64,
+    /// The sequence from which the engine was asked to read.
+    pub from: u64,
     /// The sequence of the newest packet.
     pub last: u64,
 }
 
-/// A packet of the stream of a room, as the engine read it. Streams are those of [`NodeSettings`](super::NodeSettings).
+/// A packet of a stream, as the engine read it. Streams are those of [`NodeSettings`](super::NodeSettings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptMessage<'a> {
     /// Its sequence in the stream.
@@ -36,23 +41,25 @@ pub struct KeptMessage<'a> {
     pub packet: &'a [u8],
 }
 
-/// The rooms whose streams this node follows.
+/// The streams that this node follows.
 #[derive(Debug, Default)]
-pub(super) struct KeptRooms {
-    rooms: HashMap<Box<str>, KeptRoom>,
+pub(super) struct KeptStreams {
+    streams: HashMap<KeptName, KeptStream>,
     /// The number of messages that this node has appended or will append.
     appended: u64,
     pending_bytes: usize,
-    /// Rooms whose pending messages must be appended, or whose stream must be read or left.
-    due: HashSet<Box<str>>,
-    /// Whether lanes must look whether their joins can go on.
+    /// Streams whose pending messages must be appended, or which must be read or left.
+    due: HashSet<KeptName>,
+    /// Whether lanes must look whether their joins and subscriptions can go on.
     has_answers: bool,
 }
 
 #[derive(Debug)]
-struct KeptRoom {
+struct KeptStream {
     limits: History,
-    /// The history, once the stream was read.
+    /// Whether lanes want the history. Else the node only appends.
+    is_wanted: bool,
+    /// The history, once the stream was read. That of a node that only appends is empty, and lanes do not have it.
     feed: Option<Feed>,
     /// Lanes were told of the history since the last heartbeat, and may not have come to use it.
     is_offered: bool,
@@ -66,6 +73,8 @@ struct KeptRoom {
     reading: Reading,
     /// All pending messages are appended again after the stream was read.
     appends_again: bool,
+    /// Whether the log says already that the engine does not give the stream.
+    has_warned: bool,
 }
 
 #[derive(Debug)]
@@ -87,7 +96,7 @@ enum Reading {
     Asked,
 }
 
-impl KeptRooms {
+impl KeptStreams {
     /// Lets the lanes look in the next turn whether joins can go on.
     pub(super) fn wakes_lanes(&mut self) {
         self.has_answers = true;
@@ -96,39 +105,61 @@ impl KeptRooms {
 
 impl Node {
     /// Opens histories that lanes wait for.
-    pub(super) fn open_histories<'r>(&mut self, rooms: impl Iterator<Item = &'r Box<str>>) {
-        for room in rooms {
-            if let Some(known) = self.kept.rooms.get_mut(room)
-                && let Some(feed) = &known.feed
-            {
-                known.is_offered = true;
-                self.directory.open_feed(room, feed);
-                self.kept.has_answers = true;
+    pub(super) fn open_histories<'n>(&mut self, names: impl Iterator<Item = &'n KeptName>) {
+        let open_of = |kind| {
+            let streams = self.kept.streams.iter();
+            let open = streams.filter(|(name, it)| it.is_wanted && name.kind() == kind);
+            (kind, open.count())
+        };
+        let mut open = [StreamKind::Room, StreamKind::Topic].map(open_of);
+        for name in names {
+            let known = self.kept.streams.get_mut(name);
+            if let Some(known) = known.filter(|known| known.is_wanted) {
+                if let Some(feed) = &known.feed {
+                    known.is_offered = true;
+                    self.directory.open_feed(name, feed);
+                    self.kept.has_answers = true;
+                }
                 continue;
             }
-            let Some(limits) = self.directory.wanted_history(room) else {
+            let Some(limits) = self.directory.wanted_history(name) else {
                 continue;
             };
-            if self.is_cut_off() || self.kept.rooms.len() >= limits.rooms_max {
+            let open = open.iter_mut().find(|(kind, _)| *kind == name.kind());
+            let is_full = open
+                .as_ref()
+                .is_none_or(|(_, open)| *open >= limits.rooms_max);
+            if self.is_cut_off() || is_full {
                 let text = match self.is_cut_off() {
                     true => CUT_OFF,
                     false => TOO_MANY,
                 };
-                self.directory.fail_feed(room, text);
+                self.directory.fail_feed(name, text);
                 self.kept.has_answers = true;
                 continue;
             }
-            self.kept.rooms.insert(room.clone(), KeptRoom::new(limits));
-            self.kept.due.insert(room.clone());
+            let stream = self.kept.stream(name, limits);
+            open.into_iter().for_each(|(_, open)| *open += 1);
+            // One that was only appended to is read from its beginning.
+            stream.is_wanted = true;
+            stream.feed = None;
+            stream.reading = Reading::Due;
         }
     }
 
-    /// Takes a message for the stream of a room.
-    pub(super) fn append(&mut self, room: &str, entry: &[u8]) {
-        let Some(kept) = self.kept.rooms.get_mut(room) else {
-            // Its last member has left, and nobody else uses the history.
-            return self.counters.backplane_unsent.add_shared(1);
-        };
+    /// Takes a message for the stream of a room or topic.
+    pub(super) fn append(&mut self, name: &KeptName, entry: &[u8]) {
+        if !self.kept.streams.contains_key(name) {
+            let limits = match name {
+                KeptName::Topic(topic) => self.directory.kept_limits(topic),
+                KeptName::Room(_) => None,
+            };
+            let Some(limits) = limits else {
+                // The last member of the room has left, and nobody else uses the history.
+                return self.counters.backplane_unsent.add_shared(1);
+            };
+            self.kept.stream(name, limits);
+        }
         self.kept.appended += 1;
         let number = self.kept.appended;
         let place = Place {
@@ -137,28 +168,29 @@ impl Node {
         };
         let mut packet = Vec::new();
         let me = (&*self.id, self.epoch);
-        encode_stream(me, (StreamKind::Room, room), place, &mut packet);
+        encode_stream(me, (name.kind(), name.text()), place, &mut packet);
         packet.extend_from_slice(entry);
+        let Some(stream) = self.kept.streams.get_mut(name) else {
+            return;
+        };
         self.kept.pending_bytes += packet.len();
-        kept.pending.push_back(Pending {
+        stream.pending.push_back(Pending {
             number,
             packet: packet.into(),
             is_appended: false,
             was_counted: false,
         });
-        if !self.kept.due.contains(room) {
-            self.kept.due.insert(room.into());
-        }
+        self.kept.due.insert(name.clone());
     }
 
     /// Gives the engine what is due. Returns whether it did not take all.
     pub(super) fn serve_streams(&mut self, now: Instant, wire: &mut dyn Wire) -> bool {
         let mut is_waiting = false;
         if !self.is_cut_off() {
-            for room in std::mem::take(&mut self.kept.due) {
-                if !self.serve_stream(&room, now, wire) {
+            for name in std::mem::take(&mut self.kept.due) {
+                if !self.serve_stream(&name, now, wire) {
                     is_waiting = true;
-                    self.kept.due.insert(room);
+                    self.kept.due.insert(name);
                 }
             }
         }
@@ -170,25 +202,24 @@ impl Node {
         is_waiting
     }
 
-    fn serve_stream(&mut self, room: &str, now: Instant, wire: &mut dyn Wire) -> bool {
-        let Some(kept) = self.kept.rooms.get_mut(room) else {
+    fn serve_stream(&mut self, name: &KeptName, now: Instant, wire: &mut dyn Wire) -> bool {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
             // It could not be opened.
-            wire.unfollow(room);
+            wire.unfollow(name);
             return true;
         };
         if kept.reading == Reading::Due {
             kept.reading = Reading::Asked;
             // The engine reads all that came until now.
             kept.forget_early();
-            let from = kept.feed.as_ref().map_or(0, |it| it.last().offset + 1);
-            wire.follow(room, &kept.limits, from);
+            wire.follow(name, &kept.limits, kept.next());
         }
         if kept.appends_again || kept.feed.is_none() {
             return true;
         }
         for pending in kept.pending.iter_mut().filter(|it| !it.is_appended) {
             let id = format!("{}-{:x}-{}", self.id, self.epoch, pending.number);
-            if !wire.append(room, &id, &pending.packet) {
+            if !wire.append(name, &id, &pending.packet) {
                 return false;
             }
             pending.is_appended = true;
@@ -203,7 +234,7 @@ impl Node {
     /// Drops pending messages that are too long for the engine. It would never give them back.
     pub(super) fn drop_long_pending(&mut self) {
         let bytes_max = self.packet_bytes_max;
-        for kept in self.kept.rooms.values_mut() {
+        for kept in self.kept.streams.values_mut() {
             kept.pending.retain(|pending| {
                 let fits = pending.packet.len() + ID_BYTES_MAX <= bytes_max;
                 if !fits {
@@ -218,10 +249,10 @@ impl Node {
 
     /// Reads all streams again, because packets may be missing. Pending messages may be among them.
     pub(super) fn read_streams(&mut self, appends_again: bool) {
-        for (room, kept) in &mut self.kept.rooms {
+        for (name, kept) in &mut self.kept.streams {
             kept.reading = Reading::Due;
             kept.appends_again |= appends_again;
-            self.kept.due.insert(room.clone());
+            self.kept.due.insert(name.clone());
         }
     }
 
@@ -229,35 +260,35 @@ impl Node {
     pub(super) fn tend_streams(&mut self, now: Instant, wire: &mut dyn Wire) {
         let directory = &self.directory;
         let due = &mut self.kept.due;
-        self.kept.rooms.retain(|room, kept| {
+        self.kept.streams.retain(|name, kept| {
             let waits = kept.waits_since;
             let is_late = waits.is_some_and(|at| now.saturating_duration_since(at) > PATIENCE);
             if kept.reading == Reading::Failed || is_late && kept.reading == Reading::No {
                 kept.reading = Reading::Due;
                 kept.appends_again |= is_late;
                 kept.waits_since = waits.map(|_| now);
-                due.insert(room.clone());
+                due.insert(name.clone());
             }
             let is_busy = !kept.pending.is_empty() || kept.reading != Reading::No;
             let is_busy = std::mem::take(&mut kept.is_offered) || is_busy;
             let feed = kept.feed.as_ref().filter(|_| !is_busy);
-            let is_closed = feed.is_some_and(|feed| directory.close_feed(room, feed));
+            let is_closed = feed.is_some_and(|feed| directory.close_feed(name, feed));
             if is_closed {
-                wire.unfollow(room);
+                wire.unfollow(name);
             }
             !is_closed
         });
     }
 
-    /// Handles a new packet of the stream of a room.
-    pub fn handle_appended(&mut self, room: &str, message: KeptMessage<'_>, now: Instant) {
-        let Some(kept) = self.kept.rooms.get_mut(room) else {
+    /// Handles a new packet of a stream.
+    pub fn handle_appended(&mut self, name: &KeptName, message: KeptMessage<'_>, now: Instant) {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
         let KeptMessage { sequence, packet } = message;
         let next = kept.feed.as_ref().map(|feed| feed.last().offset + 1);
         if kept.reading == Reading::No && next == Some(sequence) {
-            return self.record(room, packet, now);
+            return self.record(name, packet, now);
         }
         if next.is_some_and(|next| sequence < next) {
             return;
@@ -265,79 +296,88 @@ impl Node {
         kept.keep_early(sequence, packet);
         if kept.reading == Reading::No {
             kept.reading = Reading::Due;
-            self.kept.due.insert(room.into());
+            self.kept.due.insert(name.clone());
         }
     }
 
-    /// Handles what the engine has read of the stream of a room.
+    /// Handles what the engine has read of a stream.
     pub fn handle_history(
         &mut self,
-        room: &str,
+        name: &KeptName,
         state: KeptState,
         messages: &[KeptMessage<'_>],
         now: Instant,
     ) {
-        let Some(kept) = self.kept.rooms.get_mut(room) else {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
+        if state.from > kept.next() {
+            // The stream was only appended to when this was asked for. It is read again, from its beginning.
+            return;
+        }
         kept.reading = Reading::No;
+        kept.has_warned = false;
         let epoch = state.epoch & (u64::MAX >> 1);
         let first = messages.first();
         let offset = first.map_or(state.last, |first| first.sequence.saturating_sub(1));
         let last = Position { epoch, offset };
         let (feed, is_new) = match &kept.feed {
             Some(feed) => (feed.clone(), false),
-            None => (self.directory.begin_feed(kept.limits, last), true),
+            None => {
+                let limits = kept.kept_limits();
+                (self.directory.begin_feed(limits, last), kept.is_wanted)
+            }
         };
         kept.feed = Some(feed.clone());
         kept.is_offered |= is_new;
         if feed.last().epoch != epoch {
-            tracing::warn!(room, "the history of a room was lost, and begins again");
+            tracing::warn!(%name, "a history was lost, and begins again");
             feed.continue_behind(last);
-            self.tell_position(room, last);
+            self.send_hole(name, last.offset);
         }
         for message in messages {
-            self.record_at(room, &feed, *message, now);
+            self.record_at(name, &feed, *message, now);
         }
-        self.skip_to(room, &feed, state.last);
+        self.skip_to(name, &feed, state.last);
         if is_new {
-            self.directory.open_feed(room, &feed);
+            self.directory.open_feed(name, &feed);
             self.kept.has_answers = true;
         }
-        self.take_early(room, &feed, now);
-        if let Some(kept) = self.kept.rooms.get_mut(room) {
+        self.take_early(name, &feed, now);
+        if let Some(kept) = self.kept.streams.get_mut(name) {
             if std::mem::take(&mut kept.appends_again) {
                 for pending in &mut kept.pending {
                     pending.is_appended = false;
                 }
             }
-            self.kept.due.insert(room.into());
+            self.kept.due.insert(name.clone());
         }
     }
 
-    /// Handles that the engine cannot make or read the stream of a room.
-    pub fn handle_history_failure(&mut self, room: &str, text: &str) {
-        let Some(kept) = self.kept.rooms.get_mut(room) else {
+    /// Handles that the engine cannot make or read a stream. Messages that wait for it go on waiting.
+    pub fn handle_history_failure(&mut self, name: &KeptName, text: &str) {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
-        tracing::warn!(
-            room,
-            text,
-            "the backplane does not give the history of a room"
-        );
+        if !std::mem::replace(&mut kept.has_warned, true) {
+            tracing::warn!(%name, text, "the backplane does not give a history");
+        }
+        kept.reading = Reading::Failed;
         if kept.feed.is_some() {
-            kept.reading = Reading::Failed;
             return;
         }
-        self.kept.rooms.remove(room);
-        self.kept.due.insert(room.into());
-        self.directory.fail_feed(room, text);
+        kept.is_wanted = false;
+        if kept.pending.is_empty() {
+            self.kept.streams.remove(name);
+            self.kept.due.insert(name.clone());
+        }
+        self.directory.fail_feed(name, text);
         self.kept.has_answers = true;
     }
 
     /// Records the packets that came early, up to the next one that is missing.
-    fn take_early(&mut self, room: &str, feed: &Feed, now: Instant) {
-        while let Some(kept) = self.kept.rooms.get_mut(room)
+    fn take_early(&mut self, name: &KeptName, feed: &Feed, now: Instant) {
+        while let Some(kept) = self.kept.streams.get_mut(name)
             && let Some((sequence, _)) = kept.early.front()
         {
             let next = feed.last().offset + 1;
@@ -349,23 +389,23 @@ impl Node {
             if let Some((_, packet)) = kept.early.pop_front() {
                 kept.early_bytes -= packet.len();
                 if is_next {
-                    self.record(room, &packet, now);
+                    self.record(name, &packet, now);
                 }
             }
         }
     }
 
     /// Records a packet that was read. Those between the last one and this one are lost.
-    fn record_at(&mut self, room: &str, feed: &Feed, message: KeptMessage<'_>, now: Instant) {
+    fn record_at(&mut self, name: &KeptName, feed: &Feed, message: KeptMessage<'_>, now: Instant) {
         if message.sequence <= feed.last().offset {
             return;
         }
-        self.skip_to(room, feed, message.sequence - 1);
-        self.record(room, message.packet, now);
+        self.skip_to(name, feed, message.sequence - 1);
+        self.record(name, message.packet, now);
     }
 
     /// Passes over packets that the stream does not have any more.
-    fn skip_to(&mut self, room: &str, feed: &Feed, offset: u64) {
+    fn skip_to(&mut self, name: &KeptName, feed: &Feed, offset: u64) {
         let last = feed.last();
         if offset <= last.offset {
             return;
@@ -374,25 +414,26 @@ impl Node {
             .backplane_lost
             .add_shared(offset - last.offset);
         feed.continue_behind(Position { offset, ..last });
-        if let Some(shared) = self.directory.room(room) {
-            // A lane that finds them missing tells its members how many.
-            self.to_lanes.send_recorded(
-                shared.lanes(),
-                shared.alias,
-                (offset, SessionId::NONE),
-                &[],
-            );
+        self.send_hole(name, offset);
+    }
+
+    /// Lets the lanes look into the history, up to an offset. They tell their members what is missing there.
+    pub(super) fn send_hole(&mut self, name: &KeptName, offset: u64) {
+        if let Some(shared) = self.directory.shared(name) {
+            let at = (offset, SessionId::NONE);
+            let (lanes, alias) = (shared.lanes(), shared.alias);
+            self.to_lanes.send_recorded(lanes, alias, at, &[]);
         }
     }
 
-    /// The history of a room whose stream this node follows.
-    pub(super) fn feed_of(&self, room: &str) -> Option<Feed> {
-        self.kept.rooms.get(room)?.feed.clone()
+    /// The history of a stream that this node follows.
+    pub(super) fn feed_of(&self, name: &KeptName) -> Option<Feed> {
+        self.kept.streams.get(name)?.feed.clone()
     }
 
     /// Forgets a pending message that the stream has given back.
-    pub(super) fn confirm(&mut self, room: &str, number: u64, now: Instant) {
-        let Some(kept) = self.kept.rooms.get_mut(room) else {
+    pub(super) fn confirm(&mut self, name: &KeptName, number: u64, now: Instant) {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
         let index = kept.pending.iter().position(|it| it.number == number);
@@ -404,17 +445,32 @@ impl Node {
 
     /// Counts the messages that wait when the node ends.
     pub(super) fn count_unappended(&self) {
-        let rooms = self.kept.rooms.values();
-        let unsent = rooms.flat_map(|kept| &kept.pending);
+        let streams = self.kept.streams.values();
+        let unsent = streams.flat_map(|kept| &kept.pending);
         let unsent = unsent.filter(|pending| !pending.was_counted).count();
         self.counters.backplane_unsent.add_shared(unsent as u64);
     }
 }
 
-impl KeptRoom {
+impl KeptStreams {
+    /// Whether lanes want the history of a stream.
+    pub(super) fn is_wanted(&self, name: &KeptName) -> bool {
+        self.streams.get(name).is_some_and(|kept| kept.is_wanted)
+    }
+
+    /// Returns a stream, which is read if it was not known.
+    fn stream(&mut self, name: &KeptName, limits: History) -> &mut KeptStream {
+        self.due.insert(name.clone());
+        let new = || KeptStream::new(limits);
+        self.streams.entry(name.clone()).or_insert_with(new)
+    }
+}
+
+impl KeptStream {
     fn new(limits: History) -> Self {
         Self {
             limits,
+            is_wanted: false,
             feed: None,
             is_offered: false,
             pending: VecDeque::new(),
@@ -423,7 +479,28 @@ impl KeptRoom {
             early_bytes: 0,
             reading: Reading::Due,
             appends_again: false,
+            has_warned: false,
         }
+    }
+
+    /// The limits of the history on this node. One that nobody wants keeps nothing.
+    fn kept_limits(&self) -> History {
+        let messages_max = if self.is_wanted {
+            self.limits.messages_max
+        } else {
+            0
+        };
+        History {
+            messages_max,
+            ..self.limits
+        }
+    }
+
+    /// The sequence from which the stream must be read. One that is only appended to is not read before its end.
+    fn next(&self) -> u64 {
+        let unread = if self.is_wanted { 0 } else { u64::MAX };
+        let feed = self.feed.as_ref();
+        feed.map_or(unread, |feed| feed.last().offset + 1)
     }
 
     /// Keeps a packet until those before it were read. If too many wait, they are read later, too.
@@ -446,7 +523,7 @@ impl KeptRoom {
 /// Bytes of messages that wait for their streams, beyond which publishers are refused.
 const PENDING_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of packets of a room that wait until those before them were read.
+/// Bytes of packets of a stream that wait until those before them were read.
 const EARLY_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes that the id of a message adds to its packet.
@@ -455,8 +532,6 @@ const ID_BYTES_MAX: usize = 128;
 /// The time for the stream to give a message back, before the node reads it and appends the message again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-const CUT_OFF: &str =
-    "the server is cut off from the history of this room; try again later, or another server";
+const CUT_OFF: &str = "the server is cut off from this history; try again later, or another server";
 
-const TOO_MANY: &str =
-    "the server keeps as many histories as it may (names of the history); join a room that exists";
+const TOO_MANY: &str = "the server keeps as many histories as it may (names of the history); try again later, or another server";

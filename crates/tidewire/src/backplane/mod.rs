@@ -33,7 +33,7 @@
 //!
 //! # Histories
 //!
-//! An engine may also keep streams of packets, one for each room with a [history](crate::History). It then implements
+//! An engine may also keep streams of packets, one for each room or topic with a [history](crate::History). It then implements
 //! [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`] and [`Wire::unfollow`], with these duties:
 //!
 //! 7. A stream gives its packets sequences without holes. Appended packets of one node keep their order. A packet with the id of an
@@ -61,6 +61,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
+pub use crate::broker::KeptName;
 pub(crate) use directed::request_number;
 pub use kept::{KeptMessage, KeptState};
 pub use node::Node;
@@ -126,18 +127,18 @@ pub trait Wire {
     /// Ends a subscription.
     fn unsubscribe(&mut self, subject: Subject<'_>);
 
-    /// Appends a packet to the stream of a room. The id is different for each packet of the cluster. A packet that is appended
+    /// Appends a packet to a stream. The id is different for each packet of the cluster. A packet that is appended
     /// again, because its fate was unknown, must not come twice.
     /// Returns false if the packet cannot go out now; the node tries it again.
-    fn append(&mut self, room: &str, id: &str, packet: &[u8]) -> bool;
+    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool;
 
-    /// Makes the stream of a room with these limits, unless there is one, and begins to receive its new packets. Then reads its
-    /// packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call reads
-    /// again.
-    fn follow(&mut self, room: &str, limits: &History, from: u64);
+    /// Makes the stream of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
+    /// its packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
+    /// reads again. From `u64::MAX` on there are none, and only the state is told.
+    fn follow(&mut self, name: &KeptName, limits: &History, from: u64);
 
-    /// Ends to receive the packets of the stream of a room. The stream stays.
-    fn unfollow(&mut self, room: &str);
+    /// Ends to receive the packets of a stream. The stream stays.
+    fn unfollow(&mut self, name: &KeptName);
 }
 
 /// The outcome of a turn of a node. The times of [`NodeSettings`] decide when the next one is due.
@@ -186,7 +187,7 @@ pub struct NodeSettings {
     /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes that have the
     /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::Upstream::nodes). Default: none.
     pub services: Vec<String>,
-    /// Whether rooms keep histories, in streams of the engine. Default: no.
+    /// Whether rooms and topics keep histories, in streams of the engine. Default: no.
     pub keeps_histories: bool,
 }
 

@@ -21,7 +21,7 @@ use tidewire_proto::backplane::{
 use tidewire_proto::message::MemberId;
 
 use super::directed::Requests;
-use super::kept::KeptRooms;
+use super::kept::KeptStreams;
 use super::opening::Openings;
 use super::peers::Peers;
 use super::presence::LocalRoom;
@@ -55,8 +55,8 @@ pub struct Node {
     /// Authors that are not listed and were noted since they were forgotten last.
     pub(super) authors: usize,
     pub(super) requests: Requests,
-    /// The rooms that keep a history.
-    pub(super) kept: KeptRooms,
+    /// The rooms and topics that keep a history.
+    pub(super) kept: KeptStreams,
     pub(super) openings: Openings,
     pub(super) life: Life,
 }
@@ -124,7 +124,7 @@ impl Node {
             sent: SentStreams::default(),
             authors: 0,
             requests: Requests::default(),
-            kept: KeptRooms::default(),
+            kept: KeptStreams::default(),
             openings: Openings::default(),
             life: Life {
                 started: Some(parts.started),

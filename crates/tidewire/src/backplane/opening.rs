@@ -8,12 +8,12 @@ use std::collections::{HashMap, HashSet};
 use tidewire_proto::backplane::{Asked, StreamKind, encode_asked};
 
 use super::{Node, Subject, Wire};
-use crate::broker::Followed;
+use crate::broker::KeptName;
 
 /// The subscriptions of rooms and patterns without members. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
-    all: HashMap<Followed, Opening>,
+    all: HashMap<KeptName, Opening>,
     /// Questions so far.
     asked: u64,
 }
@@ -28,7 +28,7 @@ struct Opening {
 
 impl Node {
     /// Subscribes to what joins wait for, and asks the engine whether it has the subscriptions.
-    pub(super) fn begin_openings(&mut self, wanted: HashSet<Followed>, wire: &mut dyn Wire) {
+    pub(super) fn begin_openings(&mut self, wanted: HashSet<KeptName>, wire: &mut dyn Wire) {
         let mut asks = false;
         for followed in wanted {
             if self.is_cut_off() || self.is_subscribed(&followed) {
@@ -56,15 +56,12 @@ impl Node {
     /// Whether a packet of this room belongs to a subscription without members.
     pub(super) fn is_opening(&self, room: &str) -> bool {
         !self.openings.all.is_empty()
-            && self
-                .openings
-                .all
-                .contains_key(&(StreamKind::Room, room.into()))
+            && self.openings.all.contains_key(&KeptName::Room(room.into()))
     }
 
     /// Takes a subscription that was made before the first member, if there is one.
     pub(super) fn take_opening(&mut self, kind: StreamKind, name: &str) -> bool {
-        let followed = (kind, name.into());
+        let followed = KeptName::new(kind, name);
         let is_known = self.openings.all.remove(&followed).is_some();
         if is_known {
             self.directory.forget_opening(&followed);
@@ -80,7 +77,7 @@ impl Node {
             opening.question.take_if(|_| stands).is_some()
         };
         let all = self.openings.all.iter_mut();
-        let ended: Vec<Followed> = all
+        let ended: Vec<KeptName> = all
             .filter_map(|(followed, opening)| stands(opening).then(|| followed.clone()))
             .collect();
         for followed in ended {
@@ -113,7 +110,7 @@ impl Node {
         }
         for followed in silent {
             tracing::debug!(
-                name = &*followed.1,
+                %followed,
                 "the engine does not answer; a join goes on"
             );
             self.end_opening(&followed);
@@ -131,15 +128,15 @@ impl Node {
         }
     }
 
-    fn end_opening(&mut self, followed: &Followed) {
+    fn end_opening(&mut self, followed: &KeptName) {
         self.directory.end_opening(followed);
         self.kept.wakes_lanes();
     }
 
-    fn is_subscribed(&self, (kind, name): &Followed) -> bool {
-        match kind {
-            StreamKind::Room => self.rooms.contains_key(name),
-            StreamKind::Topic => self.patterns.contains(name),
+    fn is_subscribed(&self, followed: &KeptName) -> bool {
+        match followed {
+            KeptName::Room(room) => self.rooms.contains_key(&**room),
+            KeptName::Topic(pattern) => self.patterns.contains(&**pattern),
         }
     }
 
@@ -163,10 +160,10 @@ pub(super) fn question_of(request: u64) -> Option<u64> {
     (request & QUESTION != 0).then_some(request & !QUESTION)
 }
 
-fn subject((kind, name): &Followed) -> Subject<'_> {
-    match kind {
-        StreamKind::Room => Subject::Room(name),
-        StreamKind::Topic => Subject::Pattern(name),
+fn subject(followed: &KeptName) -> Subject<'_> {
+    match followed {
+        KeptName::Room(room) => Subject::Room(room),
+        KeptName::Topic(pattern) => Subject::Pattern(pattern),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidewire_proto::backplane::{Entries, Place, StreamKind, encode_stream, encode_whisper};
 
 use super::{Node, Subject, Wire};
-use crate::broker::{Addressee, Item};
+use crate::broker::{Addressee, Item, KeptName};
 
 /// A packet that is being filled.
 #[derive(Debug)]
@@ -80,8 +80,8 @@ impl Node {
                     self.count(1, is_sent);
                     continue;
                 }
-                Addressee::Stream => {
-                    self.append(item.name, item.entry);
+                Addressee::Stream(kind) => {
+                    self.append(&KeptName::new(kind, item.name), item.entry);
                     continue;
                 }
                 Addressee::Room => StreamKind::Room,

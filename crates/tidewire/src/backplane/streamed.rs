@@ -1,32 +1,31 @@
-//! From the stream of a room to its history on this node, and to the lanes. [`kept`](super::kept) has the order.
+//! From the stream of a room or topic to its history on this node, and to the lanes. [`kept`](super::kept) has the order.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidewire_proto::backplane::{Content, Entry, Packet, StreamKind, StreamPacket};
-use tidewire_proto::body::{PositionBody, validate_name};
-use tidewire_proto::codec::Codec;
-use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::backplane::{Content, Entry, Packet, StreamKind};
+use tidewire_proto::body::validate_name;
+use tidewire_proto::message::MemberId;
 
 use super::Node;
 use super::presence::Author;
-use crate::broker::Position;
+use crate::broker::KeptName;
 use crate::config::SharedFrameError;
 use crate::room::encode_streamed;
 use crate::session::SessionId;
 
 impl Node {
     /// Records the next packet of a stream, and delivers its message to the lanes.
-    pub(super) fn record(&mut self, room: &str, packet: &[u8], now: Instant) {
-        let Some(feed) = self.feed_of(room) else {
+    pub(super) fn record(&mut self, name: &KeptName, packet: &[u8], now: Instant) {
+        let Some(feed) = self.feed_of(name) else {
             return;
         };
-        let said = self.read_said(room, packet, now);
+        let said = self.read_message(name, packet, now);
         let fits = |payload: &[u8]| {
             let checked = self.config.check_shared_frame(payload.len(), 0);
             !matches!(checked, Err(SharedFrameError::TooLarge(_)))
         };
-        let shared = self.directory.room(room);
+        let shared = self.directory.shared(name);
         let lanes = shared.as_ref().map_or(0, |shared| shared.lanes());
         let alias = shared.as_ref().map_or(0, |shared| shared.alias);
         let Some((author, session, payload)) = said.filter(|(.., payload)| fits(payload)) else {
@@ -35,7 +34,7 @@ impl Node {
             let at = (feed.last().offset, SessionId::NONE);
             return self.to_lanes.send_recorded(lanes, alias, at, &[]);
         };
-        if !feed.has_room_for(&author.name, payload) {
+        if self.kept.is_wanted(name) && !feed.has_room_for(&author.name, payload) {
             self.counters.history_skipped.add_shared(1);
         }
         feed.record(author.member, &author.name, payload);
@@ -47,37 +46,40 @@ impl Node {
         let codec = &self.config.codec;
         let told = (author.member, &*author.name, author.is_listed);
         // A lane that gets no frame takes the message from the history.
-        if encode_streamed(codec, alias, offset, told, payload, &mut frame).is_err() {
+        let of = (alias, name.kind() == StreamKind::Topic);
+        if encode_streamed(codec, of, offset, told, payload, &mut frame).is_err() {
             frame.clear();
         }
         self.to_lanes
             .send_recorded(lanes, alias, (offset, session), &frame);
     }
 
-    /// Returns the author of a packet's message, the author's session on this node, and the payload.
-    fn read_said<'p>(
+    /// Returns the author of a packet's message, the author's session on this node, and the payload. A message of a topic has no
+    /// author.
+    fn read_message<'p>(
         &mut self,
-        room: &str,
+        of: &KeptName,
         packet: &'p [u8],
         now: Instant,
     ) -> Option<(Author, SessionId, &'p [u8])> {
         let packet = Packet::decode(packet).ok()?;
-        let Content::Stream(StreamPacket {
-            kind: StreamKind::Room,
-            name: of,
-            place,
-            mut entries,
-        }) = packet.content
-        else {
+        let Content::Stream(mut stream) = packet.content else {
             return None;
         };
-        let Some(Some(Entry::Said {
-            member,
-            name,
-            payload,
-        })) = entries.next().filter(|_| of == room)
-        else {
+        if (stream.kind, stream.name) != (of.kind(), of.text()) {
             return None;
+        }
+        let (member, name, payload) = match (of, stream.entries.next()??) {
+            (
+                KeptName::Room(_),
+                Entry::Said {
+                    member,
+                    name,
+                    payload,
+                },
+            ) => (member, name, payload),
+            (KeptName::Topic(_), Entry::Published { payload }) => (MemberId(0), "", payload),
+            _ => return None,
         };
         let is_announced = member == MemberId(0);
         if !is_announced && validate_name(name).is_err() {
@@ -85,8 +87,9 @@ impl Node {
         }
         let name = if is_announced { "" } else { name };
         if packet.node == &*self.id && packet.epoch == self.epoch {
-            self.confirm(room, place.message, now);
-            let session = self.directory.session_in(room, member);
+            self.confirm(of, stream.place.message, now);
+            let session = self.directory.session_in(of.text(), member);
+            let session = session.filter(|_| !is_announced);
             let author = Author {
                 member,
                 name: name.into(),
@@ -99,7 +102,8 @@ impl Node {
         let node = peers.get_key_value(packet.node);
         let node = node.filter(|(_, peer)| peer.epoch == packet.epoch && peer.is_alive);
         let node = node.map(|(id, _)| Arc::clone(id));
-        let known = node.and_then(|node| self.author(&node, room, (member, name)));
+        let node = node.filter(|_| of.kind() == StreamKind::Room);
+        let known = node.and_then(|node| self.author(&node, of.text(), (member, name)));
         // Numbers of members are those of a run of their node.
         let author = known.unwrap_or_else(|| Author {
             member: MemberId(0),
@@ -107,20 +111,6 @@ impl Node {
             is_listed: is_announced,
         });
         Some((author, SessionId::NONE, payload))
-    }
-
-    /// Tells the members of this node that the history begins again behind a position.
-    pub(super) fn tell_position(&mut self, room: &str, position: Position) {
-        let codec = &self.config.codec;
-        let Some(shared) = self.directory.room(room).filter(|_| codec.has_positions()) else {
-            return;
-        };
-        let (mut body, mut frame) = (Vec::new(), Vec::new());
-        PositionBody { position }.encode(&mut body);
-        let message = Message::new(Kind::Position, shared.alias, &body);
-        if codec.encode(&message, &mut frame).is_ok() {
-            self.send(&shared, &frame);
-        }
     }
 }
 

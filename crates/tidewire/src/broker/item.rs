@@ -1,6 +1,6 @@
 //! Messages of a lane for other nodes, collected for a turn and posted together.
 
-use tidewire_proto::backplane::Entry;
+use tidewire_proto::backplane::{Entry, StreamKind};
 use tidewire_proto::message::MemberId;
 
 /// The addressee of an item.
@@ -8,8 +8,8 @@ use tidewire_proto::message::MemberId;
 pub(crate) enum Addressee<'a> {
     /// The members of a room on other nodes.
     Room,
-    /// The stream of a room that keeps a history.
-    Stream,
+    /// The stream of a room or topic that keeps a history.
+    Stream(StreamKind),
     /// The subscribers of a topic on other nodes.
     Topic,
     /// One member of a room.
@@ -39,7 +39,8 @@ impl<'a> Item<'a> {
         match to {
             Addressee::Room => out.push(ROOM),
             Addressee::Topic => out.push(TOPIC),
-            Addressee::Stream => out.push(STREAM),
+            Addressee::Stream(StreamKind::Room) => out.push(ROOM_STREAM),
+            Addressee::Stream(StreamKind::Topic) => out.push(TOPIC_STREAM),
             Addressee::Member { node, member } => {
                 out.push(MEMBER);
                 push_text(node, out);
@@ -61,7 +62,8 @@ impl<'a> Item<'a> {
         let to = match *kind {
             ROOM => Addressee::Room,
             TOPIC => Addressee::Topic,
-            STREAM => Addressee::Stream,
+            ROOM_STREAM => Addressee::Stream(StreamKind::Room),
+            TOPIC_STREAM => Addressee::Stream(StreamKind::Topic),
             _ => {
                 let node = take_text(&mut item)?;
                 let (member, rest) = item.split_first_chunk::<4>()?;
@@ -82,7 +84,8 @@ impl<'a> Item<'a> {
 const ROOM: u8 = 0;
 const TOPIC: u8 = 1;
 const MEMBER: u8 = 2;
-const STREAM: u8 = 3;
+const ROOM_STREAM: u8 = 3;
+const TOPIC_STREAM: u8 = 4;
 
 /// Appends a name of at most 255 bytes.
 fn push_text(text: &str, out: &mut Vec<u8>) {
@@ -110,7 +113,8 @@ mod tests {
         let items = [
             (Addressee::Room, "lobby"),
             (Addressee::Topic, "price.eur"),
-            (Addressee::Stream, "lobby"),
+            (Addressee::Stream(StreamKind::Room), "lobby"),
+            (Addressee::Stream(StreamKind::Topic), "price.eur"),
             (Addressee::Member { node: "n2", member }, "lobby"),
         ];
         let mut batch = Vec::new();

@@ -5,12 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tidewire_proto::backplane::StreamKind;
-
-use super::Directed;
-
-/// A room, or a pattern of topics, that a node subscribes to.
-pub(crate) type Followed = (StreamKind, Box<str>);
+use super::{Directed, KeptName};
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
@@ -26,7 +21,7 @@ pub(crate) struct BackplaneLink {
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether the engine keeps histories.
     keeps_histories: bool,
-    /// Whether so many messages wait for the stream of their room that no more are taken.
+    /// Whether so many messages wait for their streams that no more are taken.
     is_full: AtomicBool,
     /// Whether the node cannot reach the others.
     is_cut_off: AtomicBool,
@@ -49,9 +44,9 @@ pub(crate) struct Work {
     /// Patterns that got their first subscriber or lost their last one.
     pub(crate) patterns: HashSet<Box<str>>,
     /// Rooms and patterns whose subscription lanes wait for.
-    pub(crate) openings: HashSet<Followed>,
-    /// Rooms whose history lanes wait for.
-    pub(crate) histories: HashSet<Box<str>>,
+    pub(crate) openings: HashSet<KeptName>,
+    /// Rooms and topics whose history lanes wait for.
+    pub(crate) histories: HashSet<KeptName>,
     /// Messages, requests and answers for one node each.
     pub(crate) directed: VecDeque<Directed>,
     /// The server drains, and takes no more requests of other nodes.
@@ -80,12 +75,12 @@ impl BackplaneLink {
         }
     }
 
-    /// Whether the engine keeps the histories of rooms.
+    /// Whether the engine keeps histories.
     pub(crate) fn keeps_histories(&self) -> bool {
         self.keeps_histories
     }
 
-    /// Sets whether messages of rooms with a history are refused, because too many wait for their streams.
+    /// Sets whether messages of rooms and topics with a history are refused, because too many wait for their streams.
     pub(crate) fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
@@ -100,7 +95,7 @@ impl BackplaneLink {
         self.is_cut_off.load(Ordering::Relaxed) || self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether messages of rooms with a history are refused.
+    /// Whether messages of rooms and topics with a history are refused.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -145,17 +140,17 @@ impl BackplaneLink {
     }
 
     /// Notes that lanes wait until the node has subscribed to a room or pattern.
-    pub(crate) fn note_opening(&self, followed: Followed) {
+    pub(crate) fn note_opening(&self, name: KeptName) {
         if !self.is_closed.load(Ordering::Relaxed) {
-            self.lock().work.openings.insert(followed);
+            self.lock().work.openings.insert(name);
             self.wake();
         }
     }
 
-    /// Notes that lanes wait for the history of a room.
-    pub(crate) fn note_history(&self, room: &str) {
+    /// Notes that lanes wait for the history of a room or topic.
+    pub(crate) fn note_history(&self, name: &KeptName) {
         if !self.is_closed.load(Ordering::Relaxed) {
-            self.lock().work.histories.insert(room.into());
+            self.lock().work.histories.insert(name.clone());
             self.wake();
         }
     }

@@ -7,12 +7,14 @@
 
 mod directed;
 mod item;
+mod kept_name;
 mod link;
 
+pub use kept_name::KeptName;
 pub use tidewire_proto::message::Position;
 
 pub(crate) use directed::{
     Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
 };
 pub(crate) use item::{Addressee, Item};
-pub(crate) use link::{BackplaneLink, Followed};
+pub(crate) use link::BackplaneLink;

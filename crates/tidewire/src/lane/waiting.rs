@@ -1,4 +1,4 @@
-//! Joins that waited for the history of their room.
+//! Joins and subscriptions that waited for the history of their room or topic.
 
 use super::Lane;
 use crate::service::{Current, Service};
@@ -13,11 +13,14 @@ impl<S: Service> Lane<S> {
                 continue;
             }
             let message = join.message();
+            self.core.rooms().set_repeating(true);
             let mut context = self.core.context(join.id);
             context.current = Current::of(&message);
             if let Err(error) = self.service.on_message(&mut context, message) {
                 context.refuse(error);
             }
+            drop(context);
+            self.core.rooms().set_repeating(false);
         }
     }
 }

@@ -137,17 +137,18 @@ impl Directory {
         }
     }
 
-    /// Whether histories in this process alone are allowed. That of a node would miss the messages of other nodes in silence.
-    pub(super) fn may_keep_histories(&self) -> bool {
-        self.backplane.is_none()
+    /// Whether the server keeps histories: in this process if it is alone, else in streams. A node that had only its own messages
+    /// would miss those of other nodes in silence.
+    pub(super) fn keeps_histories(&self) -> bool {
+        self.link().is_none_or(BackplaneLink::keeps_histories)
     }
 
     /// Logs once that histories that were asked for are not kept.
     pub(super) fn warn_of_histories(&self) {
         self.told_of_histories.call_once(|| {
             tracing::warn!(
-                "this server is a node of a cluster, so its topics keep no history, and its rooms only if the settings of the \
-                 node say so: it would have only its own messages"
+                "this server is a node of a cluster whose settings do not say that it keeps histories, so its rooms and topics \
+                 keep none: it would have only its own messages"
             );
         });
     }
@@ -338,6 +339,8 @@ impl Directory {
         lane: usize,
         owner: Option<IpAddr>,
     ) -> Result<Arc<SharedRoom>, TableFull> {
+        // It stays open until the pattern has its subscriber.
+        let fed = self.hold_topic(pattern);
         let mut state = self.lock();
         if let Some(link) = &self.backplane {
             link.note_pattern(pattern.text());
@@ -355,6 +358,9 @@ impl Directory {
         let text: Arc<str> = pattern.text().into();
         let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)), owner);
         shared.is_wildcard = pattern.is_wildcard();
+        if let Some(fed) = &fed {
+            shared.history = fed.history().into();
+        }
         let shared = Arc::new(shared);
         state.topics.open(&text, Arc::clone(&shared), lane);
         self.topics_version
@@ -431,8 +437,15 @@ impl State {
         self.names.get(name).map(|(_, session)| *session)
     }
 
+    /// Whether a pattern has subscribers on this node who get the messages from other nodes, and not from a stream.
     pub(super) fn has_pattern(&self, pattern: &str) -> bool {
-        self.topics.has_members(pattern)
+        let shared = self.topics.shared(pattern);
+        shared.is_some_and(|shared| !shared.is_fed())
+    }
+
+    /// Returns a topic that has subscribers on this node.
+    pub(super) fn topic(&self, topic: &str) -> Option<&Arc<SharedRoom>> {
+        self.topics.shared(topic)
     }
 
     pub(super) fn next_member(&mut self) -> MemberId {

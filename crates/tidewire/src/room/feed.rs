@@ -4,10 +4,10 @@
 //!   lane: say ─▶ node ─▶ stream (decides the order) ─▶ every node with members ─▶ its history ─▶ its lanes
 //! ```
 //!
-//! A lane neither records nor delivers a message of such a room; it gives it to the node. The node records each message when
-//! the stream gives it back, its own ones too, so a message has the same offset on all nodes. The lanes then get it like one
-//! of another lane. A history is here while the room has members on this node. A join waits until it is here; see
-//! [`waiting`](super::waiting).
+//! A lane neither records nor delivers a message of such a room or topic; it gives it to the node. The node records each message
+//! when the stream gives it back, its own ones too, so a message has the same offset on all nodes. The lanes then get it like one
+//! of another lane. A history is here while the room has members on this node, or the topic subscribers. A join or a subscription
+//! waits until it is here; see [`waiting`](super::waiting).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -15,11 +15,13 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tidewire_io::clock::now_ns;
 use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::message::MemberId;
+use tidewire_proto::topic::Pattern;
 
 use super::directory::Directory;
 use super::history::{Histories, History, RoomHistory};
 use super::ring::Kept;
-use crate::broker::{BackplaneLink, Followed, Position};
+use super::shared_room::SharedRoom;
+use crate::broker::{BackplaneLink, KeptName, Position};
 
 /// A history that the node opens.
 #[derive(Debug)]
@@ -29,16 +31,20 @@ pub(super) struct Wanted {
     failure: Option<Arc<str>>,
 }
 
-/// Whether a session can join a room.
+/// Whether a session can join a room, or subscribe to a topic.
 #[derive(Debug)]
 pub(crate) enum Readiness {
-    /// It can. The history of a node stays open as long as this value.
-    Ready(#[expect(dead_code, reason = "it keeps the history open")] Option<Feed>),
+    /// It can.
+    Ready(#[expect(dead_code, reason = "it keeps the history open")] Option<Held>),
     /// The node opens the history.
     Waits,
     /// The node cannot open it.
     Failed(Arc<str>),
 }
+
+/// Keeps the history of a node open.
+#[derive(Debug)]
+pub(crate) struct Held(Arc<RoomHistory>);
 
 /// The node's side of a history.
 #[derive(Clone, Debug)]
@@ -50,19 +56,50 @@ impl Directory {
         self.link().is_some_and(BackplaneLink::is_full)
     }
 
-    /// Whether a room can be joined now. If not, the node is asked to open its history, or to subscribe to it if it keeps none.
-    pub(crate) fn readiness(&self, room: &str, limits: Option<History>) -> Readiness {
+    fn histories_of(&self, name: &KeptName) -> &Histories {
+        match name {
+            KeptName::Room(_) => &self.histories,
+            KeptName::Topic(_) => &self.kept_topics.histories,
+        }
+    }
+
+    /// Returns a room with members here, or a topic with subscribers here.
+    pub(crate) fn shared(&self, name: &KeptName) -> Option<Arc<SharedRoom>> {
+        match name {
+            KeptName::Room(room) => self.by_name(room),
+            KeptName::Topic(topic) => self.lock().topic(topic).cloned(),
+        }
+    }
+
+    /// Keeps the history of a room or topic open, if the node has it.
+    fn hold(&self, name: &KeptName) -> Option<Held> {
+        let rooms = self.histories_of(name).rooms();
+        let history = rooms.get(name.text()).filter(|history| history.is_fed)?;
+        history.holds.fetch_add(1, Ordering::Relaxed);
+        Some(Held(Arc::clone(history)))
+    }
+
+    /// Keeps the history of a topic open, if the node has it. A pattern with a wildcard has none.
+    pub(super) fn hold_topic(&self, pattern: &Pattern<'_>) -> Option<Held> {
+        self.link().filter(|link| link.keeps_histories())?;
+        self.hold(&KeptName::new(StreamKind::Topic, pattern.text()))
+    }
+
+    /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it if it keeps
+    /// none.
+    pub(crate) fn readiness(&self, name: &KeptName, limits: Option<History>) -> Readiness {
         let link = self.link().filter(|link| link.keeps_histories());
         let (Some(link), Some(limits)) = (link, limits) else {
-            return match self.stands(StreamKind::Room, room) {
+            return match self.stands(name) {
                 true => Readiness::Ready(None),
                 false => Readiness::Waits,
             };
         };
-        if let Some(history) = self.histories.rooms().get(room) {
-            return Readiness::Ready(Some(Feed(Arc::clone(history))));
+        if let Some(held) = self.hold(name) {
+            return Readiness::Ready(Some(held));
         }
-        let mut wanted = self.histories.wanted();
+        let room = name.text();
+        let mut wanted = self.histories_of(name).wanted();
         if let Some(known) = wanted.get_mut(room) {
             return match known.failure.take() {
                 Some(text) => {
@@ -74,14 +111,14 @@ impl Directory {
         }
         let failure = None;
         wanted.insert(room.into(), Wanted { limits, failure });
-        link.note_history(room);
+        link.note_history(name);
         Readiness::Waits
     }
 
     /// The limits of a history that lanes wait for.
-    pub(crate) fn wanted_history(&self, room: &str) -> Option<History> {
-        let wanted = self.histories.wanted();
-        let found = wanted.get(room).filter(|it| it.failure.is_none());
+    pub(crate) fn wanted_history(&self, name: &KeptName) -> Option<History> {
+        let wanted = self.histories_of(name).wanted();
+        let found = wanted.get(name.text()).filter(|it| it.failure.is_none());
         found.map(|it| it.limits)
     }
 
@@ -90,30 +127,30 @@ impl Directory {
         Feed(self.histories.begin_at(limits, last, true))
     }
 
-    /// Lets sessions join the room of a history.
-    pub(crate) fn open_feed(&self, room: &str, feed: &Feed) {
-        let mut rooms = self.histories.rooms();
-        rooms.insert(room.into(), Arc::clone(&feed.0));
+    /// Lets sessions enter the room or topic of a history.
+    pub(crate) fn open_feed(&self, name: &KeptName, feed: &Feed) {
+        let histories = self.histories_of(name);
+        let mut rooms = histories.rooms();
+        rooms.insert(name.text().into(), Arc::clone(&feed.0));
         drop(rooms);
-        self.histories.wanted().remove(room);
+        histories.wanted().remove(name.text());
         self.note_answer();
     }
 
-    /// Refuses the joins that wait for a history.
-    pub(crate) fn fail_feed(&self, room: &str, text: &str) {
-        if let Some(wanted) = self.histories.wanted().get_mut(room) {
+    /// Refuses the joins and subscriptions that wait for a history.
+    pub(crate) fn fail_feed(&self, name: &KeptName, text: &str) {
+        let histories = self.histories_of(name);
+        if let Some(wanted) = histories.wanted().get_mut(name.text()) {
             wanted.failure = Some(text.into());
         }
         self.note_answer();
     }
 
-    /// Whether the node still opens the history of a room, or still makes a subscription.
-    pub(super) fn awaits(&self, followed: &Followed) -> bool {
-        let (kind, name) = followed;
-        let wanted = self.histories.wanted();
-        let awaits_history =
-            *kind == StreamKind::Room && wanted.get(name).is_some_and(|it| it.failure.is_none());
-        awaits_history || self.awaits_opening(followed)
+    /// Whether the node still opens a history, or still makes a subscription.
+    pub(super) fn awaits(&self, name: &KeptName) -> bool {
+        let wanted = self.histories_of(name).wanted();
+        let wanted = wanted.get(name.text());
+        wanted.is_some_and(|it| it.failure.is_none()) || self.awaits_opening(name)
     }
 
     /// Lets the lanes look again whether joins can go on.
@@ -126,19 +163,22 @@ impl Directory {
         self.histories.answers.load(Ordering::Acquire)
     }
 
-    /// Returns the history that the node feeds for this room.
-    pub(super) fn fed_history(&self, room: &str) -> Option<Arc<RoomHistory>> {
-        let fed = self.histories.rooms().get(room).cloned();
-        fed.filter(|history| history.is_fed)
+    /// Returns the history that the node feeds for this room or topic.
+    pub(super) fn fed_history(&self, name: &KeptName) -> Option<Arc<RoomHistory>> {
+        Some(self.hold(name)?.history())
     }
 
     /// Removes a history that nobody uses. Returns whether it was removed.
-    pub(crate) fn close_feed(&self, room: &str, feed: &Feed) -> bool {
-        let mut rooms = self.histories.rooms();
-        // The map and the feed have a reference each, and a room with members or a join a further one.
-        let is_idle = Arc::strong_count(&feed.0) <= 2;
+    pub(crate) fn close_feed(&self, name: &KeptName, feed: &Feed) -> bool {
+        let mut rooms = self.histories_of(name).rooms();
+        let shared = self.shared(name);
+        let is_used = shared.is_some_and(|shared| shared.is_fed());
+        // Nobody begins to hold it while the table is locked.
+        let is_idle = !is_used && feed.0.holds.load(Ordering::Acquire) == 0;
         if is_idle {
-            rooms.remove(room);
+            rooms.remove(name.text());
+            // The copies of routes may still have the topic.
+            feed.0.lock().clear();
         }
         is_idle
     }
@@ -153,6 +193,19 @@ impl Histories {
     fn wanted(&self) -> MutexGuard<'_, std::collections::HashMap<Box<str>, Wanted>> {
         // No code under the lock panics.
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    pub(super) fn history(&self) -> Arc<RoomHistory> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // What the session did before, such as to join, is seen by the thread that sees the number.
+        self.0.holds.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -21,7 +21,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -99,6 +99,8 @@ pub(super) struct RoomHistory {
     limits: History,
     /// The node gives the offsets, in the order of a stream that all nodes share; see [`feed`](super::feed).
     pub(super) is_fed: bool,
+    /// Sessions that are about to join or subscribe, and need the history of a node.
+    pub(super) holds: AtomicUsize,
     records: Mutex<Records>,
     /// The clock when the newest message was recorded; 0 before the first.
     touched: AtomicU64,
@@ -111,8 +113,10 @@ pub(super) struct Records {
     ring: Ring,
     /// The position of the newest message.
     pub(super) last: Position,
-    /// The lanes with members, and the offset up to which each has the messages.
-    lanes: Vec<(usize, u64)>,
+    /// The offset that the present epoch follows; 0 if there was none before.
+    pub(super) epoch_start: u64,
+    /// The lanes with members, and the position up to which each has the messages.
+    lanes: Vec<(usize, Position)>,
     /// Messages that are too large to keep, until all lanes have them.
     passing: VecDeque<(u64, Box<[u8]>)>,
 }
@@ -182,9 +186,11 @@ impl Histories {
         Arc::new(RoomHistory {
             limits,
             is_fed,
+            holds: AtomicUsize::new(0),
             records: Mutex::new(Records {
                 ring: Ring::default(),
                 last,
+                epoch_start: 0,
                 lanes: Vec::new(),
                 passing: VecDeque::new(),
             }),
@@ -257,9 +263,13 @@ impl RoomHistory {
 
     /// Notes that a lane has the messages up to this offset.
     pub(super) fn note_arrival(&self, records: &mut Records, lane: usize, offset: u64) {
+        let position = Position {
+            offset,
+            ..records.last
+        };
         match records.lanes.iter_mut().find(|(of, _)| *of == lane) {
-            Some((_, has)) => *has = offset,
-            None => records.lanes.push((lane, offset)),
+            Some((_, has)) => *has = position,
+            None => records.lanes.push((lane, position)),
         }
     }
 
@@ -273,7 +283,11 @@ impl RoomHistory {
     /// Removes the messages beyond the limits, except those that a lane does not have yet.
     pub(super) fn evict(&self, records: &mut Records, now_ns: u64) {
         let (limits, now) = (&self.limits, Tick::of(now_ns));
-        let had = records.lanes.iter().map(|(_, has)| *has).min();
+        let had = records
+            .lanes
+            .iter()
+            .map(|(_, has)| records.offset_of(*has))
+            .min();
         let had = had.unwrap_or(records.last.offset);
         while let Some((offset, _)) = records.passing.front()
             && (*offset <= had || self.is_fed && records.passing.len() > PASSING_MAX)
@@ -336,8 +350,26 @@ impl Records {
 
     /// The offset up to which a lane with members has the messages.
     pub(super) fn has(&self, lane: usize) -> Option<u64> {
+        Some(self.offset_of(self.position_of(lane)?))
+    }
+
+    /// Whether a lane with members does not know yet that another epoch has begun.
+    pub(super) fn is_in_former_epoch(&self, lane: usize) -> bool {
+        let has = self.position_of(lane);
+        has.is_some_and(|has| has.epoch != self.last.epoch)
+    }
+
+    fn position_of(&self, lane: usize) -> Option<Position> {
         let found = self.lanes.iter().find(|(of, _)| *of == lane);
         found.map(|(_, has)| *has)
+    }
+
+    /// The offset of a position. One of a former epoch has nothing of this one.
+    fn offset_of(&self, has: Position) -> u64 {
+        match has.epoch == self.last.epoch {
+            true => has.offset,
+            false => self.epoch_start,
+        }
     }
 
     /// The offset of the last message for a subscriber of this lane; the later ones come by the log of the lane.
@@ -363,14 +395,16 @@ impl Records {
     /// Continues at another position. The messages before it are not here.
     pub(super) fn continue_behind(&mut self, last: Position) {
         if last.epoch != self.last.epoch {
-            // The lanes have nothing of the new epoch, and miss nothing of it.
-            for (_, has) in &mut self.lanes {
-                *has = last.offset;
-            }
+            self.epoch_start = last.offset;
         }
+        self.clear();
+        self.last = last;
+    }
+
+    /// Forgets all messages.
+    pub(super) fn clear(&mut self) {
         self.ring = Ring::default();
         self.passing.clear();
-        self.last = last;
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tidewire_proto::topic::PatternBuf;
 
+use super::directory::Directory;
 use super::history::{Histories, History, RoomHistory};
 use super::rooms::LaneRooms;
 
@@ -12,7 +13,16 @@ use super::rooms::LaneRooms;
 pub(crate) struct KeptTopics {
     /// The patterns and their limits. The first pattern that matches a topic counts.
     rules: OnceLock<Vec<KeptPattern>>,
-    histories: Histories,
+    pub(super) histories: Histories,
+}
+
+/// Where the messages of a topic are kept.
+#[derive(Clone, Debug)]
+pub(super) enum TopicHistory {
+    /// On this server.
+    Here(Arc<RoomHistory>),
+    /// In a stream that all nodes share.
+    Stream,
 }
 
 /// Topics or rooms that keep a history: a pattern, and its limits.
@@ -31,7 +41,7 @@ impl LaneRooms<'_> {
         if rules.is_empty() {
             return;
         }
-        match directory.may_keep_histories() {
+        match directory.keeps_histories() {
             true => directory.kept_topics.set(rules),
             false => directory.warn_of_histories(),
         }
@@ -71,10 +81,29 @@ impl KeptTopics {
         self.rules.get().is_some_and(|rules| !rules.is_empty())
     }
 
-    /// Returns the history of this topic, if it keeps one. If there are too many topics, it does not, and has no positions.
-    pub(super) fn history_of(&self, topic: &str) -> Option<Arc<RoomHistory>> {
-        let limits = KeptPattern::limits_of(self.rules.get()?, topic)?;
-        self.histories.open_kept(topic, limits)
+    /// The limits of the history of this topic, if it keeps one.
+    pub(super) fn limits_of(&self, topic: &str) -> Option<History> {
+        KeptPattern::limits_of(self.rules.get()?, topic)
+    }
+}
+
+impl Directory {
+    /// The limits of the history of this topic, if it keeps one.
+    pub(crate) fn kept_limits(&self, topic: &str) -> Option<History> {
+        self.kept_topics.limits_of(topic)
+    }
+
+    /// Returns where the messages of this topic are kept, if they are. On a server alone they are not if there are too many
+    /// topics; then the topic has no positions.
+    pub(super) fn topic_history(&self, topic: &str) -> Option<TopicHistory> {
+        let limits = self.kept_limits(topic)?;
+        match self.link() {
+            Some(_) => Some(TopicHistory::Stream),
+            None => {
+                let here = self.kept_topics.histories.open_kept(topic, limits);
+                here.map(TopicHistory::Here)
+            }
+        }
     }
 }
 

@@ -9,19 +9,19 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::body::validate_name;
 use tidewire_proto::topic::Pattern;
 
 use super::directory::Directory;
-use crate::broker::Followed;
+use crate::broker::KeptName;
 
-/// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands.
+/// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands. A pattern has the
+/// name of a topic here.
 #[derive(Debug, Default)]
-pub(super) struct Openings(Mutex<HashMap<Followed, bool>>);
+pub(super) struct Openings(Mutex<HashMap<KeptName, bool>>);
 
 impl Openings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Followed, bool>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeptName, bool>> {
         // No code under the lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -29,55 +29,54 @@ impl Openings {
 
 impl Directory {
     /// Whether a session can join a room, or subscribe to a pattern, now. If not, the node is asked to subscribe first.
-    pub(super) fn stands(&self, kind: StreamKind, name: &str) -> bool {
+    pub(super) fn stands(&self, name: &KeptName) -> bool {
         let Some(link) = self.link().filter(|link| !link.is_cut_off()) else {
             return true;
         };
         // A name that is not valid is refused later.
-        let is_valid = match kind {
-            StreamKind::Room => validate_name(name).is_ok(),
-            StreamKind::Topic => Pattern::parse(name).is_ok(),
+        let is_valid = match name {
+            KeptName::Room(room) => validate_name(room).is_ok(),
+            KeptName::Topic(pattern) => Pattern::parse(pattern).is_ok(),
         };
-        let followed = (kind, name.into());
-        if !is_valid || self.has_members(&followed) {
+        if !is_valid || self.has_members(name) {
             return true;
         }
         let mut openings = self.openings.lock();
-        if let Some(stands) = openings.get(&followed) {
+        if let Some(stands) = openings.get(name) {
             return *stands;
         }
         if openings.len() < OPENINGS_MAX {
-            link.note_opening(followed.clone());
-            openings.insert(followed, false);
+            link.note_opening(name.clone());
+            openings.insert(name.clone(), false);
             return false;
         }
         true
     }
 
     /// Whether the node still makes the subscription of a room or pattern.
-    pub(super) fn awaits_opening(&self, followed: &Followed) -> bool {
-        self.openings.lock().get(followed) == Some(&false)
+    pub(super) fn awaits_opening(&self, name: &KeptName) -> bool {
+        self.openings.lock().get(name) == Some(&false)
     }
 
     /// Lets sessions join a room or subscribe to a pattern.
-    pub(crate) fn end_opening(&self, followed: &Followed) {
-        if let Some(stands) = self.openings.lock().get_mut(followed) {
+    pub(crate) fn end_opening(&self, name: &KeptName) {
+        if let Some(stands) = self.openings.lock().get_mut(name) {
             *stands = true;
         }
         self.note_answer();
     }
 
     /// Forgets that a subscription stands. It has members, or nobody has joined.
-    pub(crate) fn forget_opening(&self, followed: &Followed) {
-        self.openings.lock().remove(followed);
+    pub(crate) fn forget_opening(&self, name: &KeptName) {
+        self.openings.lock().remove(name);
         self.note_answer();
     }
 
     /// Whether a room or pattern has members here.
-    pub(crate) fn has_members(&self, (kind, name): &Followed) -> bool {
-        match kind {
-            StreamKind::Room => self.room(name).is_some(),
-            StreamKind::Topic => self.has_pattern(name),
+    pub(crate) fn has_members(&self, name: &KeptName) -> bool {
+        match name {
+            KeptName::Room(room) => self.room(room).is_some(),
+            KeptName::Topic(pattern) => self.has_pattern(pattern),
         }
     }
 }

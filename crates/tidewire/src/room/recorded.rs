@@ -15,6 +15,7 @@ use super::ring::Kept;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
+use crate::broker::Position;
 use crate::mailbox::BatchEntry;
 use crate::session::{LaneSessions, SessionId};
 
@@ -138,6 +139,15 @@ impl LaneRooms<'_> {
         let Some(has) = records.has(lane) else {
             return history.note_arrival(records, lane, to);
         };
+        if records.is_in_former_epoch(lane) {
+            // Nobody knows how many messages of the former epoch are missing.
+            let position = Position {
+                offset: has,
+                ..records.last
+            };
+            self.append_position(alias, position);
+            history.note_arrival(records, lane, has);
+        }
         if has >= to {
             return;
         }
@@ -198,9 +208,15 @@ impl LaneRooms<'_> {
         };
         let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
         let mut records = history.lock();
-        if records.has(lane).is_some_and(|has| offset <= has) {
+        let is_former = records.is_in_former_epoch(lane);
+        if records.has(lane).is_some_and(|has| offset <= has) && !is_former {
             return;
         }
+        // A frame of a former epoch has no position any more.
+        let frame = match offset <= records.epoch_start {
+            true => &[],
+            false => frame,
+        };
         if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
             // The history keeps the message meanwhile.
             if !self.table.behind.contains(&alias) {
@@ -279,16 +295,17 @@ pub(super) fn encode_chat_at(
     }
 }
 
-/// Frames a live message of a history that a node feeds: with its author's name, unless the members were told of the author.
+/// Frames a live message of a history that a node feeds: in a room with its author's name, unless the members were told of the
+/// author.
 pub(crate) fn encode_streamed(
     codec: &AnyCodec,
-    alias: u16,
+    (alias, is_topic): (u16, bool),
     offset: u64,
     (member, name, is_listed): (MemberId, &str, bool),
     payload: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    if is_listed {
+    if is_listed && !is_topic {
         let chat = ChatMessage {
             channel: alias,
             member,
@@ -303,7 +320,7 @@ pub(crate) fn encode_streamed(
         name,
         payload,
     };
-    encode_kept(codec, alias, false, offset, &kept, out)
+    encode_kept(codec, alias, is_topic, offset, &kept, out)
 }
 
 /// Frames a message of a history. Its author may have left, so the frame has the author's name if the codec has names.

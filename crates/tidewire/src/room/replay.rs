@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody, Since};
 use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use tidewire_proto::error::EncodeError;
@@ -18,7 +19,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::history::{History, PastMessage};
 use super::recorded::encode_kept;
 use super::rooms::{Joined, LaneRooms};
-use crate::broker::Position;
+use crate::broker::{KeptName, Position};
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId, append_with_header};
 
@@ -42,11 +43,11 @@ impl LaneRooms<'_> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(&self.table.directory);
         let (shared, name) = directory.by_alias(joined.room)?;
-        if let Some(fed) = directory.fed_history(&name) {
+        if let Some(fed) = directory.fed_history(&KeptName::new(StreamKind::Room, &name)) {
             shared.history.get_or_init(|| fed);
             return self.plan_replay(id, joined.room, since);
         }
-        if !directory.may_keep_histories() {
+        if directory.link().is_some() {
             directory.warn_of_histories();
             return since.map(|_| UNKNOWN);
         }
@@ -168,6 +169,13 @@ impl LaneRooms<'_> {
         let append = |sessions: &mut LaneSessions| {
             sessions.append_to(id, |_, codec, out| {
                 let (start, mut scratch) = (out.len(), Vec::new());
+                if next <= records.epoch_start {
+                    // Nobody knows how many messages of the former epoch are missing.
+                    next = records.epoch_start + 1;
+                    if codec.has_positions() {
+                        encode_position(codec, alias, at(next - 1), out)?;
+                    }
+                }
                 let first = records.first().min(end + 1);
                 let mut gap = first.saturating_sub(next);
                 next = next.max(first);
@@ -255,7 +263,8 @@ fn push_gap(
     }
 }
 
-fn encode_position(
+/// Frames the position that the next message follows.
+pub(super) fn encode_position(
     codec: &AnyCodec,
     alias: u16,
     position: Position,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
-use super::history::RoomHistory;
+use super::kept_topics::TopicHistory;
 use super::shared_room::{LaneCounts, SharedRoom};
 use crate::session::RepeatedFrame;
 
@@ -41,7 +41,7 @@ pub(super) struct RecentTopic {
     version: u64,
     pub(super) matches: Vec<Match>,
     /// The history of the topic, if it keeps one.
-    pub(super) history: Option<Arc<RoomHistory>>,
+    pub(super) history: Option<TopicHistory>,
 }
 
 /// A subscription that matches the topic.
@@ -96,10 +96,10 @@ impl Topics {
         self.changes_start + self.changes.len() as u64
     }
 
-    /// Whether a pattern has subscribers on a lane.
-    pub(super) fn has_members(&self, pattern: &str) -> bool {
-        let entry = self.entries.get(pattern);
-        entry.is_some_and(|entry| entry.shared.lanes() != 0)
+    /// Returns what the lanes share of a pattern that has subscribers on a lane.
+    pub(super) fn shared(&self, pattern: &str) -> Option<&Arc<SharedRoom>> {
+        let entry = self.entries.get(pattern)?;
+        (entry.shared.lanes() != 0).then_some(&entry.shared)
     }
 
     /// Adds a subscriber, if the pattern already has one.

@@ -66,6 +66,11 @@ impl SharedRoom {
         self.lanes.load(Ordering::Acquire) & !(1 << lane)
     }
 
+    /// Whether the messages come from a stream that all nodes share.
+    pub(crate) fn is_fed(&self) -> bool {
+        self.history.get().is_some_and(|history| history.is_fed)
+    }
+
     /// Whether a subscriber on any lane blocks the room's publishers.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {

@@ -1,14 +1,16 @@
-//! Messages of rooms whose history is fed by a stream that all nodes share; see [`feed`](super::feed).
+//! Messages of rooms and topics whose history is fed by a stream that all nodes share; see [`feed`](super::feed).
 
-use tidewire_proto::backplane::Entry;
+use tidewire_proto::backplane::{Entry, StreamKind};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::MemberId;
 
-use super::refusal::RoomError;
+use super::refusal::{PublishError, RoomError};
+use super::replay::encode_position;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
-use crate::broker::Addressee;
+use super::topic::RECORDED_OVERHEAD_BYTES;
+use crate::broker::{Addressee, Position};
 use crate::session::{LaneSessions, Member, SessionId};
 
 impl LaneRooms<'_> {
@@ -55,8 +57,34 @@ impl LaneRooms<'_> {
             payload,
         };
         let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
-        self.exchange.send_to_nodes(Addressee::Stream, room, &said);
+        let to = Addressee::Stream(StreamKind::Room);
+        self.exchange.send_to_nodes(to, room, &said);
         Ok(())
+    }
+
+    /// Gives the node a message for the stream of the recent topic. Subscribers of the topic get it when the stream gives it back;
+    /// those of wildcards, who have no positions, get it now.
+    #[cold]
+    pub(super) fn publish_to_stream(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<Option<usize>, PublishError> {
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload.len(), RECORDED_OVERHEAD_BYTES + topic.len())?;
+        if self.table.directory.is_stream_full() {
+            return Err(PublishError::CutOff);
+        }
+        let congested = self.append_to_each_match(|rooms, index| {
+            match rooms.table.recent.matches[index].shared.is_fed() {
+                true => Ok(()),
+                false => rooms.append_published(index, topic, payload),
+            }
+        })?;
+        let to = Addressee::Stream(StreamKind::Topic);
+        let published = Entry::Published { payload };
+        self.exchange.send_to_nodes(to, topic, &published);
+        Ok(congested)
     }
 
     /// Appends the frame of a message whose author is a session of this lane, which does not get it.
@@ -108,6 +136,25 @@ impl LaneRooms<'_> {
         }
         subscriber.skip_own(log, position, bytes);
         1
+    }
+
+    /// Appends the position that the next message follows to the log of a room or topic.
+    #[cold]
+    pub(super) fn append_position(&mut self, alias: u16, position: Position) {
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        let Some(log) = outbox.logs.get_mut(alias) else {
+            return;
+        };
+        if !config.codec.has_positions() {
+            // Its clients cannot come back with a position either.
+            return;
+        }
+        let appended = log.append_with(FRAME_OVERHEAD_BYTES_MAX, |out| {
+            encode_position(&config.codec, alias, position, out)
+        });
+        if let Ok((position, bytes)) = appended {
+            self.count_and_plan(alias, position, bytes, 0);
+        }
     }
 
     /// Appends the notice that messages are missing to the log of a room.

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::Entry;
+use tidewire_proto::backplane::{Entry, StreamKind};
 use tidewire_proto::body::{RecoveryBody, Since};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
@@ -19,7 +19,8 @@ use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
-use super::history::RoomHistory;
+use super::history::{History, RoomHistory};
+use super::kept_topics::TopicHistory;
 use super::recorded::encode_kept;
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
 use super::replay::UNKNOWN;
@@ -28,7 +29,7 @@ use super::rooms::LaneRooms;
 use super::routes::Match;
 use super::shared_room::BACKPLANE;
 use super::spanning::Origin;
-use crate::broker::Addressee;
+use crate::broker::{Addressee, KeptName};
 use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
@@ -182,7 +183,7 @@ impl LaneRooms<'_> {
             validate_topic(topic)?;
             let table = &mut *self.table;
             table.recent.look_up(topic, &table.routes);
-            table.recent.history = table.directory.kept_topics.history_of(topic);
+            table.recent.history = table.directory.topic_history(topic);
         }
         let overhead = FRAME_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
@@ -194,10 +195,11 @@ impl LaneRooms<'_> {
             None => self.append_to_each_match(|rooms, index| {
                 rooms.append_published(index, topic, payload)
             })?,
-            Some(history) => {
+            Some(TopicHistory::Here(history)) => {
                 let history = Arc::clone(history);
                 self.publish_recorded(topic, payload, &history)?
             }
+            Some(TopicHistory::Stream) => self.publish_to_stream(topic, payload)?,
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
@@ -207,7 +209,7 @@ impl LaneRooms<'_> {
 
     /// Calls `append` for each pattern that matches the recent topic. Returns the index of a match that is congested.
     #[inline(always)]
-    fn append_to_each_match(
+    pub(super) fn append_to_each_match(
         &mut self,
         mut append: impl FnMut(&mut Self, usize) -> Result<(), EncodeError>,
     ) -> Result<Option<usize>, EncodeError> {
@@ -233,7 +235,7 @@ impl LaneRooms<'_> {
         history: &RoomHistory,
     ) -> Result<Option<usize>, PublishError> {
         let recent = &self.table.recent;
-        let overhead = FRAME_OVERHEAD_BYTES + OFFSET_BYTES;
+        let overhead = RECORDED_OVERHEAD_BYTES;
         self.sessions
             .config
             .check_shared_frame(payload.len(), overhead)?;
@@ -283,16 +285,22 @@ impl LaneRooms<'_> {
             let is_asked = since.is_some() && directory.kept_topics.is_used();
             return is_asked.then_some(UNKNOWN);
         }
-        let history = directory.kept_topics.history_of(topic)?;
+        let history = match directory.topic_history(topic)? {
+            TopicHistory::Here(history) => history,
+            TopicHistory::Stream => {
+                directory.fed_history(&KeptName::new(StreamKind::Topic, topic))?
+            }
+        };
         shared.history.get_or_init(|| history);
         self.plan_replay(id, alias, since)
     }
 
-    /// Whether a subscriber of this topic needs to know positions.
-    pub(crate) fn keeps_history(&self, pattern: &str) -> bool {
+    /// The limits of the history of a topic. `None` for a pattern, and if the topic keeps none.
+    pub(crate) fn kept_limits(&self, pattern: &str) -> Option<History> {
         let directory = &self.table.directory;
-        let is_topic = validate_topic(pattern).is_ok();
-        is_topic && directory.kept_topics.history_of(pattern).is_some()
+        validate_topic(pattern).ok()?;
+        directory.topic_history(pattern)?;
+        directory.kept_limits(pattern)
     }
 
     /// Pauses a publisher until a congested room is clear. Returns false if the session has ended.
@@ -306,7 +314,7 @@ impl LaneRooms<'_> {
     /// Frames a message once for the subscribers of one pattern, on this lane and the others. The pattern is the match of
     /// the recent topic with this index.
     #[inline(always)]
-    fn append_published(
+    pub(super) fn append_published(
         &mut self,
         index: usize,
         topic: &str,
@@ -351,8 +359,8 @@ impl LaneRooms<'_> {
 /// length.
 const FRAME_OVERHEAD_BYTES: usize = 13;
 
-/// Bytes of the offset in a delivery of a topic with a history.
-const OFFSET_BYTES: usize = 8;
+/// The same for a delivery of a topic with a history, which has an offset.
+pub(super) const RECORDED_OVERHEAD_BYTES: usize = FRAME_OVERHEAD_BYTES + 8;
 
 #[cfg(test)]
 mod tests {

@@ -1,24 +1,25 @@
-//! Joins and subscriptions that wait for the node: until it has the history of their room, see [`feed`](super::feed), or until it
-//! gets what other nodes send, see [`opening`](super::opening).
+//! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`feed`](super::feed), or
+//! until it gets what other nodes send, see [`opening`](super::opening).
 //!
-//! The reply to a join has a position and the number of missing messages, so the history must be here before it. The session is
+//! The reply has a position and the number of missing messages, so the history must be here before it. The session is
 //! not read meanwhile, and the lane gives the same message to the service again when the node has answered. Rejected: a reply
 //! with a position that is corrected later, because a cut between the two would lose or repeat the number of missing messages.
 
-use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
 use super::feed::Readiness;
 use super::history::History;
 use super::rooms::LaneRooms;
-use crate::broker::Followed;
+use crate::broker::KeptName;
 use crate::session::SessionId;
 
-/// The joins of a lane that wait.
+/// The joins and subscriptions of a lane that wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitingJoins {
     joins: Vec<WaitingJoin>,
+    /// Whether the service has got one of them again.
+    pub(super) is_repeating: bool,
     /// The answers of the node that the lane has seen.
     answers: u64,
 }
@@ -27,7 +28,7 @@ pub(super) struct WaitingJoins {
 #[derive(Debug)]
 pub(crate) struct WaitingJoin {
     pub(crate) id: SessionId,
-    followed: Followed,
+    of: KeptName,
     kind: Kind,
     flags: u8,
     channel: u16,
@@ -50,58 +51,48 @@ impl WaitingJoin {
 }
 
 impl LaneRooms<'_> {
-    /// Whether a room can be joined now. If it must wait, the session is not read until the lane has given the message to the
-    /// service again.
+    /// Whether a room or topic can be entered now. If it must wait, the session is not read until the lane has given the message to
+    /// the service again.
     pub(crate) fn readiness(
         &mut self,
         id: SessionId,
-        room: &str,
+        of: &KeptName,
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Readiness {
+        // Those before the node is asked, so that no answer is missed.
         let answers = self.table.directory.node_answers();
-        let readiness = self.table.directory.readiness(room, limits);
-        if matches!(readiness, Readiness::Waits) {
-            self.wait(id, (StreamKind::Room, room.into()), message, answers);
+        let readiness = self.table.directory.readiness(of, limits);
+        if matches!(readiness, Readiness::Waits)
+            && let Some(slot) = self.sessions.slot_of(id)
+        {
+            let waiting = &mut self.table.waiting;
+            if waiting.joins.is_empty() {
+                waiting.answers = answers;
+            }
+            waiting.joins.push(WaitingJoin {
+                id,
+                of: of.clone(),
+                kind: message.kind,
+                flags: message.flags,
+                channel: message.channel,
+                request: message.id,
+                name: message.name.into(),
+                payload: message.payload.into(),
+            });
+            self.sessions.pause_reading(slot, PauseReason::Room);
         }
         readiness
     }
 
-    /// Whether a session can subscribe to a pattern now. If it must wait, the session is not read, as with a room.
-    pub(crate) fn can_subscribe(
-        &mut self,
-        id: SessionId,
-        pattern: &str,
-        message: &Message<'_>,
-    ) -> bool {
-        let answers = self.table.directory.node_answers();
-        let stands = self.table.directory.stands(StreamKind::Topic, pattern);
-        if !stands {
-            self.wait(id, (StreamKind::Topic, pattern.into()), message, answers);
-        }
-        stands
+    /// Notes that the service gets a message again that had to wait, or that it has handled it.
+    pub(crate) fn set_repeating(&mut self, is_repeating: bool) {
+        self.table.waiting.is_repeating = is_repeating;
     }
 
-    /// `answers` are those before the node was asked, so that no answer is missed.
-    fn wait(&mut self, id: SessionId, followed: Followed, message: &Message<'_>, answers: u64) {
-        let Some(slot) = self.sessions.slot_of(id) else {
-            return;
-        };
-        let waiting = &mut self.table.waiting;
-        if waiting.joins.is_empty() {
-            waiting.answers = answers;
-        }
-        waiting.joins.push(WaitingJoin {
-            id,
-            followed,
-            kind: message.kind,
-            flags: message.flags,
-            channel: message.channel,
-            request: message.id,
-            name: message.name.into(),
-            payload: message.payload.into(),
-        });
-        self.sessions.pause_reading(slot, PauseReason::Room);
+    /// Whether the service gets a message again that had to wait.
+    pub(crate) fn is_repeating(&self) -> bool {
+        self.table.waiting.is_repeating
     }
 
     /// Takes the joins that need not wait any more, and reads their sessions again.
@@ -113,7 +104,7 @@ impl LaneRooms<'_> {
         if std::mem::replace(&mut waiting.answers, answers) == answers {
             return Vec::new();
         }
-        let is_ready = |join: &mut WaitingJoin| !directory.awaits(&join.followed);
+        let is_ready = |join: &mut WaitingJoin| !directory.awaits(&join.of);
         let ready: Vec<WaitingJoin> = waiting.joins.extract_if(.., is_ready).collect();
         for join in &ready {
             if let Some(slot) = self.sessions.slot_of(join.id) {

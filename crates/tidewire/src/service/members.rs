@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::body::{ErrorCode, GoAwayCode, RecoveryBody, Since};
 use tidewire_proto::message::Message;
 
 use super::{Context, HandlerError, HandlerResult};
+use crate::broker::KeptName;
 use crate::room::{History, Joined, PastMessage, Readiness, RoomError};
 use crate::session::SessionId;
 
@@ -124,15 +126,16 @@ impl Context<'_> {
         rooms.open_history(self.id, joined, history, since, past)
     }
 
-    /// Waits until the room can be joined, which needs its history, or the node's subscription. `None` if the service gets the
-    /// message again later.
-    pub(super) fn await_room(
+    /// Waits until the room or topic can be entered, which needs its history, or the node's subscription. `None` if the service gets
+    /// the message again later.
+    pub(super) fn await_entrance(
         &mut self,
-        room: &str,
+        (kind, name): (StreamKind, &str),
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Result<Option<Readiness>, HandlerError> {
-        match self.core.rooms().readiness(self.id, room, limits, message) {
+        let of = KeptName::new(kind, name);
+        match self.core.rooms().readiness(self.id, &of, limits, message) {
             Readiness::Waits => {
                 self.stopped = true;
                 Ok(None)
@@ -142,13 +145,6 @@ impl Context<'_> {
             }
             ready => Ok(Some(ready)),
         }
-    }
-
-    /// Whether the session can subscribe to a pattern now. If not, the service gets the message again later.
-    pub(super) fn await_pattern(&mut self, pattern: &str, message: &Message<'_>) -> bool {
-        let can_subscribe = self.core.rooms().can_subscribe(self.id, pattern, message);
-        self.stopped |= !can_subscribe;
-        can_subscribe
     }
 
     /// Queues the history of the room or topic that the session has just entered, and the roster of a room.

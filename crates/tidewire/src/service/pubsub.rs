@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::body::{ErrorCode, Since, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
@@ -177,11 +178,9 @@ impl PubSub {
             let text = "subscribers may not hold publishers here; choose another policy";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         }
-        // A registration has no answer, and its sender need not know from when on it counts.
-        if message.id != 0 && !cx.await_pattern(body.pattern, message) {
-            return Ok(());
-        }
-        if let Some(hook) = &self.before_subscribe {
+        if let Some(hook) = &self.before_subscribe
+            && !cx.core.rooms().is_repeating()
+        {
             hook(cx, body.pattern)?;
         }
         if message.id == 0 {
@@ -191,9 +190,15 @@ impl PubSub {
                 Err(error) => Err(error.into()),
             };
         }
-        if cx.core.rooms().keeps_history(body.pattern) {
+        let history = cx.core.rooms().kept_limits(body.pattern);
+        if history.is_some() {
             cx.check_positions()?;
         }
+        // A history stays open until the session is a subscriber.
+        let topic = (StreamKind::Topic, body.pattern);
+        let Some(_open) = cx.await_entrance(topic, history, message)? else {
+            return Ok(());
+        };
         let channel = cx.subscribe(body.pattern, body.policy)?;
         let recovery = cx.open_topic_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);

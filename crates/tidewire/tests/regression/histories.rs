@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tidewire::backplane::{
-    Backplane, BackplaneError, Carrier, KeptState, Node, NodeSettings, Subject, Wire,
+    Backplane, BackplaneError, Carrier, KeptName, KeptState, Node, NodeSettings, Subject, Wire,
 };
 use tidewire::{Chat, Client, History, Server};
 
@@ -12,9 +12,9 @@ use tidewire::{Chat, Client, History, Server};
 #[derive(Debug)]
 struct SlowStreams;
 
-/// The rooms whose streams are to be read.
+/// The streams that are to be read.
 #[derive(Debug, Default)]
-struct Follows(Vec<String>);
+struct Follows(Vec<KeptName>);
 
 impl Wire for Follows {
     fn publish(&mut self, _to: Subject<'_>, _packet: &[u8]) -> bool {
@@ -29,15 +29,15 @@ impl Wire for Follows {
 
     fn unsubscribe(&mut self, _subject: Subject<'_>) {}
 
-    fn append(&mut self, _room: &str, _id: &str, _packet: &[u8]) -> bool {
+    fn append(&mut self, _name: &KeptName, _id: &str, _packet: &[u8]) -> bool {
         true
     }
 
-    fn follow(&mut self, room: &str, _limits: &History, _from: u64) {
-        self.0.push(room.to_owned());
+    fn follow(&mut self, name: &KeptName, _limits: &History, _from: u64) {
+        self.0.push(name.clone());
     }
 
-    fn unfollow(&mut self, _room: &str) {}
+    fn unfollow(&mut self, _name: &KeptName) {}
 }
 
 impl Backplane for SlowStreams {
@@ -66,12 +66,16 @@ impl Carrier for SlowStreams {
         node.turn(now, &mut wire);
         now += NodeSettings::new("one").unwrap().claim;
         while !node.turn(now, &mut wire).has_ended {
-            if let Some(room) = wire.0.pop() {
+            if let Some(name) = wire.0.pop() {
                 reads += 1;
-                let (epoch, last) = (7, 0);
+                let state = KeptState {
+                    epoch: 7,
+                    from: 0,
+                    last: 0,
+                };
                 match reads {
-                    1 => node.handle_history(&room, KeptState { epoch, last }, &[], now),
-                    _ => node.handle_history_failure(&room, "it is read again"),
+                    1 => node.handle_history(&name, state, &[], now),
+                    _ => node.handle_history_failure(&name, "it is read again"),
                 }
                 now += Duration::from_secs(2);
             } else {

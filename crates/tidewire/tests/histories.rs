@@ -1,0 +1,271 @@
+//! Bad luck of nodes that keep histories in streams, which the engine within the process makes on demand.
+
+use std::thread;
+
+use tidewire::backplane::KeptName;
+use tidewire::{Client, History, Position, TopicEvent, WhenEventsFull};
+use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
+use tidewire_testkit::backplane::kept::{Kept, Reader, kept_topics, publish};
+use tidewire_testkit::backplane::{Engine, InprocEngine};
+use tidewire_testkit::{DEADLINE, TestServer, wait_until};
+
+fn topic(name: &str) -> KeptName {
+    KeptName::Topic(name.into())
+}
+
+fn servers(engine: &InprocEngine, kept: Kept, history: History) -> [TestServer; 2] {
+    ["one", "two"].map(|id| kept.serve(engine, id, history))
+}
+
+fn stop(servers: [TestServer; 2]) {
+    for server in servers {
+        let metrics = server.stop();
+        assert_eq!((metrics.backplane_lost, metrics.backplane_unsent), (0, 0));
+    }
+}
+
+/// Returns the payload of a message of this size, which begins with its number.
+fn numbered(number: usize, bytes: usize) -> String {
+    format!("{number:0bytes$}")
+}
+
+/// A subscriber whose replay is in the middle when the stream is lost gets what was sent until then, is told that an unknown
+/// number is missing, and goes on with the new stream.
+#[test]
+fn an_epoch_that_ends_during_a_replay_is_told_and_the_new_one_follows() {
+    const MESSAGES: usize = 1_000;
+    const BYTES: usize = 16 * 1024;
+    let mut engine = InprocEngine::default();
+    let history = History {
+        bytes_max: 2 * MESSAGES * BYTES,
+        ..History::last(MESSAGES)
+    };
+    let server = kept_topics(&engine, "one", history);
+    let mut near = Reader::subscribe(&server, "lobby", None);
+    for number in 0..MESSAGES {
+        near.say(&numbered(number, BYTES));
+        assert_eq!(near.hear(), numbered(number, BYTES));
+    }
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let slow = client
+        .subscribe("lobby")
+        .events_max(4)
+        .when_events_full(WhenEventsFull::PauseReading)
+        .wait()
+        .unwrap();
+    // The rest does not fit the sockets, so it is still in the history.
+    engine.lose_streams();
+    near.say("after");
+    assert_eq!(near.hear(), "after");
+    assert_eq!((near.recovered, near.lost), (Some(None), 0));
+    let (mut got, mut is_told) = (0, false);
+    loop {
+        match slow.next_event().wait_for(DEADLINE).expect("an event") {
+            TopicEvent::Message(message) if message.payload == b"after" => {
+                assert_eq!(message.position, near.position);
+                break;
+            }
+            TopicEvent::Message(message) => {
+                assert!(!is_told);
+                assert_eq!(message.payload, numbered(got, BYTES).as_bytes());
+                got += 1;
+            }
+            TopicEvent::Recovered { missing } => {
+                assert_eq!(missing, None);
+                is_told = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(is_told && got < MESSAGES, "{got}");
+    drop((client, slow, near));
+    server.stop();
+}
+
+/// Messages that are lost on their way to the stream are appended again, and each comes once, in order.
+#[test]
+fn appends_that_are_lost_are_tried_again_and_come_once() {
+    for kept in [Kept::Room, Kept::Topic] {
+        let engine = InprocEngine::default();
+        let servers = servers(&engine, kept, History::last(100));
+        let author = kept.reader(&servers[0], "ann", None);
+        let mut far = kept.reader(&servers[1], "bob", None);
+        engine.lose_appended(3);
+        for text in ["0", "1", "2"] {
+            author.say(text);
+        }
+        wait_until("all are lost", || engine.has_lost_all().then_some(()));
+        let texts: Vec<String> = far.take(3).into_iter().map(|(_, text)| text).collect();
+        assert_eq!(
+            (texts, far.lost),
+            (vec!["0".into(), "1".into(), "2".into()], 0)
+        );
+        drop((author, far));
+        stop(servers);
+    }
+}
+
+/// A forged sequence makes a node read the stream again, and changes nothing of what its clients get.
+#[test]
+fn forged_sequences_neither_skip_nor_repeat_messages() {
+    for kept in [Kept::Room, Kept::Topic] {
+        let engine = InprocEngine::default();
+        let servers = servers(&engine, kept, History::last(100));
+        let author = kept.reader(&servers[0], "ann", None);
+        let mut far = kept.reader(&servers[1], "bob", None);
+        let (name, kind) = match kept {
+            Kept::Room => (KeptName::Room("lobby".into()), StreamKind::Room),
+            Kept::Topic => (topic("lobby"), StreamKind::Topic),
+        };
+        let mut packet = Vec::new();
+        encode_stream(("evil", 7), (kind, "lobby"), Place::default(), &mut packet);
+        Entry::Published { payload: b"evil" }.encode(&mut packet);
+        author.say("first");
+        assert_eq!(far.hear(), "first");
+        let offset = far.position.map_or(0, |Position { offset, .. }| offset);
+        for sequence in [0, offset, offset + 100, u64::MAX - 1, u64::MAX] {
+            engine.inject_appended(&name, sequence, &packet);
+            engine.inject_appended(&name, sequence, b"no packet");
+            author.say("next");
+            assert_eq!(far.hear(), "next");
+        }
+        let last = far.position.map_or(0, |Position { offset, .. }| offset);
+        assert_eq!((last, far.lost), (offset + 5, 0));
+        drop((author, far));
+        stop(servers);
+    }
+}
+
+/// A node leaves a stream when its last reader has gone, and the stream stays.
+#[test]
+fn streams_are_left_with_their_last_reader() {
+    for kept in [Kept::Room, Kept::Topic] {
+        let engine = InprocEngine::default();
+        let servers = servers(&engine, kept, History::last(100));
+        let name = match kept {
+            Kept::Room => KeptName::Room("lobby".into()),
+            Kept::Topic => topic("lobby"),
+        };
+        let followers = |count| {
+            wait_until("the nodes follow or leave the stream", || {
+                (engine.followers(&name) == count).then_some(())
+            });
+        };
+        for round in 0..3 {
+            let readers = [0, 1].map(|it| kept.reader(&servers[it], ["ann", "bob"][it], None));
+            followers(2);
+            let [mut one, mut two] = readers;
+            assert_eq!(one.take(round).len(), round);
+            one.say("more");
+            two.take(round + 1);
+            if kept == Kept::Topic {
+                one.hear();
+            }
+            drop(one);
+            followers(1);
+            drop(two);
+            followers(0);
+        }
+        stop(servers);
+    }
+}
+
+/// A topic without a stream keeps what is published until there is space, and other topics go on meanwhile.
+#[test]
+fn a_topic_without_space_keeps_its_messages_and_harms_no_other() {
+    const MESSAGES: usize = 10;
+    let engine = InprocEngine::default();
+    let servers = servers(&engine, Kept::Topic, History::last(100));
+    let mut other = Reader::subscribe(&servers[0], "lobby", None);
+    engine.run_out_of_space(true);
+    let client = Client::connect(&servers[0].url()).wait().unwrap();
+    let expected: Vec<String> = (0..MESSAGES).map(|it| it.to_string()).collect();
+    for text in &expected {
+        publish(&client, "state.full", text);
+        let error = client.subscribe("state.full").wait().unwrap_err();
+        assert!(error.to_string().contains("no space"), "{error}");
+        other.say(text);
+        assert_eq!(&other.hear(), text);
+    }
+    engine.run_out_of_space(false);
+    let mut far = Reader::subscribe(&servers[1], "state.full", None);
+    let texts: Vec<String> = far
+        .take(MESSAGES)
+        .into_iter()
+        .map(|(_, text)| text)
+        .collect();
+    assert_eq!(texts, expected);
+    drop((client, other, far));
+    stop(servers);
+}
+
+/// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and nothing of what was taken is lost.
+#[test]
+fn what_waits_for_a_stream_is_bounded_and_arrives() {
+    const BYTES: usize = 32 * 1024;
+    let mut engine = InprocEngine::default();
+    let history = History {
+        bytes_max: 64 << 20,
+        ..History::last(10_000)
+    };
+    let servers = servers(&engine, Kept::Topic, history);
+    let client = Client::connect(&servers[0].url()).wait().unwrap();
+    engine.cut();
+    let published = |server: &TestServer| server.metrics().published;
+    let mut offered = 0_u64;
+    wait_until("a message is refused", || {
+        publish(&client, "state.full", &numbered(offered as usize, BYTES));
+        offered += 1;
+        client.flush().wait().unwrap();
+        (published(&servers[0]) < offered).then_some(())
+    });
+    let taken = published(&servers[0]);
+    assert!(taken * BYTES as u64 >= 4 << 20, "{taken}");
+    engine.mend();
+    let mut far = Reader::subscribe(&servers[1], "state.full", None);
+    for number in 0..taken {
+        assert_eq!(far.hear(), numbered(number as usize, BYTES));
+    }
+    assert_eq!(far.lost, 0);
+    drop((client, far));
+    let [one, two] = servers;
+    // The packets for wildcards of other nodes could not leave.
+    let metrics = one.stop();
+    assert_eq!(
+        (metrics.backplane_unsent, metrics.backplane_lost),
+        (taken, 0)
+    );
+    two.stop();
+}
+
+/// Many topics that are only published to are each followed for a moment, and all messages are in their streams.
+#[test]
+fn many_topics_are_published_to_from_several_threads() {
+    const TOPICS: usize = 200;
+    const THREADS: usize = 4;
+    let engine = InprocEngine::default();
+    let servers = servers(&engine, Kept::Topic, History::last(THREADS));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let server = &servers[thread % 2];
+            scope.spawn(move || {
+                let client = Client::connect(&server.url()).wait().unwrap();
+                for number in 0..TOPICS {
+                    publish(&client, &format!("state.{number}"), &thread.to_string());
+                }
+                client.flush().wait().unwrap();
+            });
+        }
+    });
+    for number in 0..TOPICS {
+        let name = format!("state.{number}");
+        wait_until("no node follows it", || {
+            (engine.followers(&topic(&name)) == 0).then_some(())
+        });
+        let mut reader = Reader::subscribe(&servers[number % 2], &name, None);
+        let mut texts: Vec<String> = reader.take(THREADS).into_iter().map(|it| it.1).collect();
+        texts.sort();
+        assert_eq!(texts, ["0", "1", "2", "3"]);
+    }
+    stop(servers);
+}
