@@ -11,14 +11,14 @@
 //! A node follows the stream of a room while it has members, and that of a topic while it has subscribers. One that only publishes
 //! follows the stream until that has given its messages back, from its end on, and keeps nothing of it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use tidewire_proto::backplane::{Place, StreamKind, encode_stream};
 
+use super::kept_stream::{Pending, Reading};
 use super::{Node, Wire};
 use crate::broker::{KeptName, Position};
-use crate::room::{Feed, History};
+use crate::room::Feed;
 use crate::session::SessionId;
 
 /// A stream at one moment, as the engine tells it. Streams are those of [`NodeSettings`](super::NodeSettings).
@@ -39,68 +39,6 @@ pub struct KeptMessage<'a> {
     pub sequence: u64,
     /// The packet as it was appended.
     pub packet: &'a [u8],
-}
-
-/// The streams that this node follows.
-#[derive(Debug, Default)]
-pub(super) struct KeptStreams {
-    streams: HashMap<KeptName, KeptStream>,
-    /// The number of messages that this node has appended or will append.
-    appended: u64,
-    pending_bytes: usize,
-    /// Streams whose pending messages must be appended, or which must be read or left.
-    due: HashSet<KeptName>,
-    /// Whether lanes must look whether their joins and subscriptions can go on.
-    has_answers: bool,
-}
-
-#[derive(Debug)]
-struct KeptStream {
-    limits: History,
-    /// Whether lanes want the history. Else the node only appends.
-    is_wanted: bool,
-    /// The history, once the stream was read. That of a node that only appends is empty, and lanes do not have it.
-    feed: Option<Feed>,
-    /// Lanes were told of the history since the last heartbeat, and may not have come to use it.
-    is_offered: bool,
-    /// Messages of this node that the stream has not given back.
-    pending: VecDeque<Pending>,
-    /// When the first of them was appended, or one was given back.
-    waits_since: Option<Instant>,
-    /// Packets that came before those that are read now.
-    early: VecDeque<(u64, Box<[u8]>)>,
-    early_bytes: usize,
-    reading: Reading,
-    /// All pending messages are appended again after the stream was read.
-    appends_again: bool,
-    /// Whether the log says already that the engine does not give the stream.
-    has_warned: bool,
-}
-
-#[derive(Debug)]
-struct Pending {
-    number: u64,
-    packet: Box<[u8]>,
-    is_appended: bool,
-    was_counted: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
-    No,
-    /// The engine must be asked in the next turn.
-    Due,
-    /// The engine failed, and is asked again at the next heartbeat.
-    Failed,
-    /// The engine reads.
-    Asked,
-}
-
-impl KeptStreams {
-    /// Lets the lanes look in the next turn whether joins can go on.
-    pub(super) fn wakes_lanes(&mut self) {
-        self.has_answers = true;
-    }
 }
 
 impl Node {
@@ -452,79 +390,8 @@ impl Node {
     }
 }
 
-impl KeptStreams {
-    /// Whether lanes want the history of a stream.
-    pub(super) fn is_wanted(&self, name: &KeptName) -> bool {
-        self.streams.get(name).is_some_and(|kept| kept.is_wanted)
-    }
-
-    /// Returns a stream, which is read if it was not known.
-    fn stream(&mut self, name: &KeptName, limits: History) -> &mut KeptStream {
-        self.due.insert(name.clone());
-        let new = || KeptStream::new(limits);
-        self.streams.entry(name.clone()).or_insert_with(new)
-    }
-}
-
-impl KeptStream {
-    fn new(limits: History) -> Self {
-        Self {
-            limits,
-            is_wanted: false,
-            feed: None,
-            is_offered: false,
-            pending: VecDeque::new(),
-            waits_since: None,
-            early: VecDeque::new(),
-            early_bytes: 0,
-            reading: Reading::Due,
-            appends_again: false,
-            has_warned: false,
-        }
-    }
-
-    /// The limits of the history on this node. One that nobody wants keeps nothing.
-    fn kept_limits(&self) -> History {
-        let messages_max = if self.is_wanted {
-            self.limits.messages_max
-        } else {
-            0
-        };
-        History {
-            messages_max,
-            ..self.limits
-        }
-    }
-
-    /// The sequence from which the stream must be read. One that is only appended to is not read before its end.
-    fn next(&self) -> u64 {
-        let unread = if self.is_wanted { 0 } else { u64::MAX };
-        let feed = self.feed.as_ref();
-        feed.map_or(unread, |feed| feed.last().offset + 1)
-    }
-
-    /// Keeps a packet until those before it were read. If too many wait, they are read later, too.
-    fn keep_early(&mut self, sequence: u64, packet: &[u8]) {
-        let is_full = self.early_bytes + packet.len() > EARLY_BYTES_MAX;
-        let follows = |(last, _): &(u64, Box<[u8]>)| last.checked_add(1) == Some(sequence);
-        if is_full || !self.early.back().is_none_or(follows) {
-            self.forget_early();
-        }
-        self.early_bytes += packet.len();
-        self.early.push_back((sequence, packet.into()));
-    }
-
-    fn forget_early(&mut self) {
-        self.early.clear();
-        self.early_bytes = 0;
-    }
-}
-
 /// Bytes of messages that wait for their streams, beyond which publishers are refused.
 const PENDING_BYTES_MAX: usize = 4 << 20;
-
-/// Bytes of packets of a stream that wait until those before them were read.
-const EARLY_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes that the id of a message adds to its packet.
 const ID_BYTES_MAX: usize = 128;

@@ -46,6 +46,7 @@
 mod directed;
 mod incoming;
 mod kept;
+mod kept_stream;
 mod node;
 mod opening;
 mod outgoing;

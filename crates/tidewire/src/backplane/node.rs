@@ -21,7 +21,7 @@ use tidewire_proto::backplane::{
 use tidewire_proto::message::MemberId;
 
 use super::directed::Requests;
-use super::kept::KeptStreams;
+use super::kept_stream::KeptStreams;
 use super::opening::Openings;
 use super::peers::Peers;
 use super::presence::LocalRoom;

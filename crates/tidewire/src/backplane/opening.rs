@@ -65,7 +65,7 @@ impl Node {
         let is_known = self.openings.all.remove(&followed).is_some();
         if is_known {
             self.directory.forget_opening(&followed);
-            self.kept.wakes_lanes();
+            self.kept.has_answers = true;
         }
         is_known
     }
@@ -130,7 +130,7 @@ impl Node {
 
     fn end_opening(&mut self, followed: &KeptName) {
         self.directory.end_opening(followed);
-        self.kept.wakes_lanes();
+        self.kept.has_answers = true;
     }
 
     fn is_subscribed(&self, followed: &KeptName) -> bool {
