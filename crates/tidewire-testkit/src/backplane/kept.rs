@@ -39,7 +39,7 @@ fn kept_settings(id: &str) -> NodeSettings {
     settings
 }
 
-/// What keeps a history in a test.
+/// The kind of a history in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// The room "lobby".

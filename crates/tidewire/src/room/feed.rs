@@ -173,7 +173,7 @@ impl Directory {
         let mut rooms = self.histories_of(name).rooms();
         let shared = self.shared(name);
         let is_used = shared.is_some_and(|shared| shared.is_fed());
-        // Nobody begins to hold it while the table is locked.
+        // While the table is locked, no lane begins to hold it.
         let is_idle = !is_used && feed.0.holds.load(Ordering::Acquire) == 0;
         if is_idle {
             rooms.remove(name.text());
@@ -204,7 +204,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // What the session did before, such as to join, is seen by the thread that sees the number.
+        // The thread that sees the number sees the join of the session, too.
         self.0.holds.fetch_sub(1, Ordering::Release);
     }
 }

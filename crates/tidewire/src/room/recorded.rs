@@ -140,7 +140,7 @@ impl LaneRooms<'_> {
             return history.note_arrival(records, lane, to);
         };
         if records.is_in_former_epoch(lane) {
-            // Nobody knows how many messages of the former epoch are missing.
+            // The number of missing messages of the former epoch is unknown.
             let position = Position {
                 offset: has,
                 ..records.last

@@ -170,7 +170,7 @@ impl LaneRooms<'_> {
             sessions.append_to(id, |_, codec, out| {
                 let (start, mut scratch) = (out.len(), Vec::new());
                 if next <= records.epoch_start {
-                    // Nobody knows how many messages of the former epoch are missing.
+                    // The number of missing messages of the former epoch is unknown.
                     next = records.epoch_start + 1;
                     if codec.has_positions() {
                         encode_position(codec, alias, at(next - 1), out)?;
