@@ -80,30 +80,17 @@ macro_rules! backplane_suite {
         );
     };
     (@kept $make:expr; $($name:ident)*) => {
-        mod rooms {
-            use super::*;
-            $(
-                #[test]
-                fn $name() {
+        $(
+            #[test]
+            fn $name() {
+                use $crate::backplane::kept::Kept;
+                for kept in [Kept::Room, Kept::Topic] {
                     if let Some(mut engine) = $make {
-                        let kept = $crate::backplane::kept::Kept::Room;
                         $crate::backplane::kept::$name(&mut engine, kept);
                     }
                 }
-            )*
-        }
-        mod topics {
-            use super::*;
-            $(
-                #[test]
-                fn $name() {
-                    if let Some(mut engine) = $make {
-                        let kept = $crate::backplane::kept::Kept::Topic;
-                        $crate::backplane::kept::$name(&mut engine, kept);
-                    }
-                }
-            )*
-        }
+            }
+        )*
     };
     (@each $of:ident $make:expr; $($name:ident)*) => {
         $(
