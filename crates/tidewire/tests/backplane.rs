@@ -1,11 +1,13 @@
 //! Servers of one process as nodes of a cluster: the conformance suite of backplanes, and losses that only this engine makes on
 //! demand.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tidewire::backplane::Subject;
-use tidewire::{Chat, Client, History, Limits, Server};
+use tidewire::{Chat, Client, ErrorCode, HandlerError, History, Limits, Server};
 use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
@@ -358,6 +360,35 @@ fn messages_at_the_limit_of_packets_cross_and_longer_ones_are_refused() {
     drop((ann, bob));
     assert_eq!(one.stop().backplane_unsent, 0);
     assert_eq!(two.stop().backplane_lost, 0);
+}
+
+/// Regression: the hook was asked when the node had subscribed to the room already, so anybody could make a node subscribe to any
+/// number of rooms.
+#[test]
+fn a_join_that_the_hook_refuses_subscribes_to_nothing_and_one_that_waits_is_asked_once() {
+    let engine = InprocEngine::default();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let chat = Chat::new().on_join({
+        let asked = Arc::clone(&asked);
+        move |_, room, _| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            match room {
+                "secret" => Err(HandlerError::new(ErrorCode::Forbidden, "not for you")),
+                _ => Ok(()),
+            }
+        }
+    });
+    let builder = Server::builder().backplane(engine.backplane(), settings("one"));
+    let server = TestServer::over_tcp(builder, &tw1(), move |_| chat.clone());
+    let mut ann = server.peer();
+    let refusal = ann.join("secret", "ann").unwrap_err();
+    assert!(refusal.contains("not for you"), "{refusal}");
+    assert_eq!(engine.subscribers(Subject::Room("secret")), 0);
+    ann.join("open", "ann").unwrap();
+    assert_eq!(engine.subscribers(Subject::Room("open")), 1);
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    drop(ann);
+    server.stop();
 }
 
 /// Nodes with other codecs tell gaps in their own way.

@@ -138,6 +138,17 @@ impl InprocEngine {
         }
     }
 
+    /// The number of nodes that have subscribed to a subject.
+    #[must_use]
+    pub fn subscribers(&self, subject: Subject<'_>) -> usize {
+        let key = key(subject);
+        let hub = self.lock();
+        let ports = hub.ports.iter();
+        ports
+            .filter(|port| port.subscriptions.contains(&key))
+            .count()
+    }
+
     /// Sends a packet as anybody may who reaches the engine.
     pub fn inject(&self, to: Subject<'_>, packet: &[u8]) {
         self.lock().send(to, packet);

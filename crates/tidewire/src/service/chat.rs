@@ -80,16 +80,19 @@ impl Chat {
         if history.is_some() {
             cx.check_positions()?;
         }
+        // A join that waited was accepted before. One that is refused shall cost the node nothing.
+        if let Some(hook) = &self.hooks.join
+            && !cx.core.rooms().is_repeating()
+        {
+            // A session that has a name already need not send it again.
+            let name = cx.member_name().filter(|_| body.name.is_empty());
+            hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
+        }
         // A history stays open until the session is in the room.
         let Some(_open) = cx.await_entrance((StreamKind::Room, body.room), history, message)?
         else {
             return Ok(());
         };
-        if let Some(hook) = &self.hooks.join {
-            // A session that has a name already need not send it again.
-            let name = cx.member_name().filter(|_| body.name.is_empty());
-            hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
-        }
         let joined = cx.join(body.room, body.name, Some(self.policy))?;
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         let member = joined.member;
@@ -186,6 +189,13 @@ impl Chat {
             prompt_again(cx, refusal.text())?;
             return Ok(());
         }
+        if let Some(hook) = &self.hooks.join
+            && !cx.core.rooms().is_repeating()
+            && let Err(refusal) = hook(cx, &self.lobby, &name)
+        {
+            prompt_again(cx, refusal.text())?;
+            return Ok(());
+        }
         let history = self.limits_of(&self.lobby);
         let line = Message::new(Kind::OneWay, 0, text.as_bytes());
         let _open = match cx.await_entrance((StreamKind::Room, &self.lobby), history, &line) {
@@ -193,12 +203,6 @@ impl Chat {
             Ok(None) => return Ok(()),
             Err(refusal) => return prompt_again(cx, refusal.text()),
         };
-        if let Some(hook) = &self.hooks.join
-            && let Err(refusal) = hook(cx, &self.lobby, &name)
-        {
-            prompt_again(cx, refusal.text())?;
-            return Ok(());
-        }
         match cx.join(&self.lobby, &name, Some(self.policy)) {
             Ok(joined) => {
                 cx.await_login(false);
