@@ -120,7 +120,11 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
         return;
     }
     let Some(name) = wire.followed_name(&message.subject) else {
-        return node.handle_packet(packet, Instant::now());
+        // Packets of a stream that the node has left may still come.
+        if !wire.is_of_stream(&message.subject) {
+            node.handle_packet(packet, Instant::now());
+        }
+        return;
     };
     // One without a sequence is not of JetStream.
     if let Some(sequence) = sequence_of(message) {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_nats::header::HeaderMap;
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::{
+    CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamErrorKind,
+};
 use async_nats::jetstream::stream::{Config, Info, Republish, StorageType};
 use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Client, Message};
@@ -160,8 +162,18 @@ impl Reader {
         let own = all.iter().filter(|it| it.config.name.starts_with(&prefix));
         if own.clone().count() >= self.limits.rooms_max {
             let silent = own.min_by_key(|it| it.state.last_timestamp.max(it.created));
-            if let Some(silent) = silent {
-                self.context.delete_stream(&silent.config.name).await?;
+            if let Some(silent) = silent
+                && let Err(error) = self.context.delete_stream(&silent.config.name).await
+            {
+                // Another reader may have removed it at the same time.
+                let is_gone = matches!(
+                    error.kind(),
+                    DeleteStreamErrorKind::JetStream(cause)
+                        if cause.error_code() == ErrorCode::STREAM_NOT_FOUND
+                );
+                if !is_gone {
+                    return Err(error.into());
+                }
             }
         }
         Ok(())

@@ -108,6 +108,12 @@ impl Prefix {
         self.of_stream("stored", name)
     }
 
+    /// Whether a subject is one of [`Self::followed`].
+    pub(crate) fn is_followed(&self, subject: &str) -> bool {
+        let rest = subject.strip_prefix(&self.0);
+        rest.is_some_and(|rest| rest.starts_with(".followed."))
+    }
+
     /// The subject that a stream publishes its messages to.
     pub(crate) fn followed(&self, name: &KeptName) -> String {
         self.of_stream("followed", name)
@@ -238,6 +244,9 @@ mod tests {
         }
         assert_eq!(prefix.stored(&room), "prod.chat.stored.room.a=2Eb");
         assert_eq!(prefix.followed(&topic), "prod.chat.followed.topic.a=2Eb");
+        assert!(prefix.is_followed(&prefix.followed(&topic)));
+        assert!(!prefix.is_followed(&prefix.stored(&room)));
+        assert!(!prefix.is_followed("prod.followed.topic.a"));
     }
 
     #[test]

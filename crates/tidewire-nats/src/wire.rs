@@ -168,6 +168,11 @@ impl NatsWire {
         self.client.server_info().max_payload
     }
 
+    /// Whether a subject is one that a stream publishes to.
+    pub(crate) fn is_of_stream(&self, subject: &str) -> bool {
+        self.prefix.is_followed(subject)
+    }
+
     /// The room or topic whose stream has published a packet to this subject.
     pub(crate) fn followed_name(&self, subject: &str) -> Option<&KeptName> {
         self.followed.get(subject)

@@ -3,10 +3,14 @@
 use std::thread;
 
 use tidewire::backplane::KeptName;
-use tidewire::{Client, History, Position, TopicEvent, WhenEventsFull};
+use tidewire::{
+    Client, History, Kind, Message, Position, PubSub, Router, Server, TopicEvent, WhenEventsFull,
+};
 use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
 use tidewire_testkit::backplane::kept::{Kept, Reader, kept_topics, publish};
+use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
+use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 fn topic(name: &str) -> KeptName {
@@ -197,6 +201,39 @@ fn a_topic_without_space_keeps_its_messages_and_harms_no_other() {
     assert_eq!(texts, expected);
     drop((client, other, far));
     stop(servers);
+}
+
+/// Regression: a subscriber without positions, whom a handler subscribed, got each message of its own node twice: at once, and when
+/// the stream gave it back.
+#[test]
+fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
+    const MESSAGES: usize = 50;
+    let engine = InprocEngine::default();
+    let mut settings = settings("one");
+    settings.keeps_histories = true;
+    let builder = Server::builder().backplane(engine.backplane(), settings);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| {
+        let topics = PubSub::new().history("state.>", History::last(10));
+        Router::new().with(topics).on("follow", |cx, _| {
+            cx.subscribe("state.door", None)?;
+            cx.reply(b"")
+        })
+    });
+    let mut peer = server.peer();
+    peer.send(&Message::with_id(Kind::Request, 0, 1, b"").with_name("follow"));
+    assert_eq!(peer.answer().kind, Kind::Reply);
+    let client = Client::connect(&server.url()).wait().unwrap();
+    for number in 0..MESSAGES {
+        let text = number.to_string();
+        publish(&client, "state.door", &text);
+        let message = std::iter::from_fn(|| peer.receive()).find(|it| it.kind == Kind::Deliver);
+        assert_eq!(message.expect("a message").payload, text.as_bytes());
+        // The stream gives it back in the meantime.
+        client.flush().wait().unwrap();
+    }
+    drop((peer, client));
+    let metrics = server.stop();
+    assert_eq!(metrics.room_delivered, MESSAGES as u64);
 }
 
 /// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and nothing of what was taken is lost.

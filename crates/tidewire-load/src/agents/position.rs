@@ -52,12 +52,17 @@ impl Agents {
 /// Returns whether it is one.
 #[cold]
 pub(super) fn take_kept(absences: &mut [Absence], sequence: u64) -> bool {
-    let Some(absence) = absences.last_mut() else {
+    let kept = absences.iter().map(|absence| absence.own_kept).max();
+    let sent = absences.last().map(|absence| absence.own_sent);
+    let (Some(kept), Some(sent)) = (kept, sent) else {
         return false;
     };
-    let is_kept = absence.own_kept < sequence && sequence <= absence.own_sent;
-    if is_kept {
-        absence.own_kept = sequence;
+    let is_kept = kept < sequence && sequence <= sent;
+    for absence in absences {
+        // The history kept it before the earlier absences, too, if it was sent before them.
+        if is_kept && sequence <= absence.own_sent {
+            absence.own_kept = sequence;
+        }
     }
     is_kept
 }

@@ -12,11 +12,13 @@ pub(super) fn ends_of(agents: &[AgentResult], members: usize, ending: Ending) ->
         let sender = agent.index as usize;
         let end = |absence: &Absence| {
             let last = absence.own_sent;
-            let others = agents.iter().filter(|other| other.index != agent.index);
-            let got = others.filter_map(|other| other.ledger.as_ref());
-            let got = got.map(|ledger| ledger.run_before(sender, last)).max();
+            let got = || {
+                let others = agents.iter().filter(|other| other.index != agent.index);
+                let ledgers = others.filter_map(|other| other.ledger.as_ref());
+                ledgers.map(|ledger| ledger.run_before(sender, last)).max()
+            };
             let through = match ending.keeps_history {
-                true => got.unwrap_or(0).max(absence.own_kept),
+                true => got().unwrap_or(0).max(absence.own_kept),
                 false => 0,
             };
             End { last, through }

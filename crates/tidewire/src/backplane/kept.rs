@@ -197,6 +197,7 @@ impl Node {
     /// Reads streams that have not given back a message for long, and closes histories that nobody uses.
     pub(super) fn tend_streams(&mut self, now: Instant, wire: &mut dyn Wire) {
         let directory = &self.directory;
+        directory.forget_failures();
         let due = &mut self.kept.due;
         self.kept.streams.retain(|name, kept| {
             let waits = kept.waits_since;
@@ -357,7 +358,7 @@ impl Node {
 
     /// Lets the lanes look into the history, up to an offset. They tell their members what is missing there.
     pub(super) fn send_hole(&mut self, name: &KeptName, offset: u64) {
-        if let Some(shared) = self.directory.shared(name) {
+        if let Some(shared) = self.directory.fed(name) {
             let at = (offset, SessionId::NONE);
             let (lanes, alias) = (shared.lanes(), shared.alias);
             self.to_lanes.send_recorded(lanes, alias, at, &[]);

@@ -177,8 +177,6 @@ impl Node {
         if self.life.cut_off.is_none() {
             tracing::warn!(node = &*self.id, "the node is cut off from its backplane");
             self.life.cut_off = Some((now, false));
-            self.link.set_cut_off(true);
-            self.end_all_openings();
             self.config
                 .refuse_shared(self.settings.when_cut_off == WhenCutOff::Fail);
         }
@@ -347,6 +345,9 @@ impl Node {
             && now.saturating_duration_since(*since) >= heartbeat
         {
             *was_told = true;
+            // From now on joins wait for nothing: their members are told.
+            self.link.set_cut_off(true);
+            self.end_all_openings();
             self.announce_everywhere(PARTITIONED);
         }
     }
@@ -444,6 +445,8 @@ impl Drop for Node {
     /// Keeps no lane waiting for a node that has ended.
     fn drop(&mut self) {
         self.link.close();
+        self.directory.note_answer();
+        self.to_lanes.wake();
         self.count_unappended();
         self.fail(BackplaneError::Thread);
     }

@@ -1,7 +1,7 @@
 //! Subscriptions that are made before a room or pattern has members; [`room`](crate::room) says why joins wait for them.
 //!
 //! An engine tells that it has a subscription by its answer to a question that comes behind it: the node asks a service that no
-//! node has, and the engine says so. An engine that does not know keeps a join waiting for two heartbeats.
+//! node has, and the engine says so. An engine that does not know keeps a join waiting for two to three heartbeats.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,8 +31,10 @@ impl Node {
     pub(super) fn begin_openings(&mut self, wanted: HashSet<KeptName>, wire: &mut dyn Wire) {
         let mut asks = false;
         for followed in wanted {
-            if self.is_cut_off() || self.is_subscribed(&followed) {
-                self.end_opening(&followed);
+            if self.link.is_cut_off() || self.is_subscribed(&followed) {
+                // The join looks again, and finds members, or that it need not wait.
+                self.directory.forget_opening(&followed);
+                self.kept.has_answers = true;
                 continue;
             }
             let question = Some(self.openings.asked + 1);
@@ -100,7 +102,7 @@ impl Node {
             opening.beats += 1;
             match opening.question {
                 Some(_) if opening.beats > BEATS_MAX => {
-                    opening.question = None;
+                    (opening.question, opening.beats) = (None, 0);
                     silent.push(followed.clone());
                 }
                 Some(_) => asks = true,
@@ -173,5 +175,5 @@ const QUESTION: u64 = 1 << 63;
 /// The name of a service that no node has.
 const NO_SERVICE: &str = "\0";
 
-/// Heartbeats that a subscription waits for the answer of the engine, and then for a member.
+/// Whole heartbeats that a subscription waits for the answer of the engine, and then for a member.
 const BEATS_MAX: u32 = 2;

@@ -25,7 +25,7 @@ impl Node {
             let checked = self.config.check_shared_frame(payload.len(), 0);
             !matches!(checked, Err(SharedFrameError::TooLarge(_)))
         };
-        let shared = self.directory.shared(name);
+        let shared = self.directory.fed(name);
         let lanes = shared.as_ref().map_or(0, |shared| shared.lanes());
         let alias = shared.as_ref().map_or(0, |shared| shared.alias);
         let Some((author, session, payload)) = said.filter(|(.., payload)| fits(payload)) else {

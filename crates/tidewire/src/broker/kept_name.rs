@@ -1,4 +1,4 @@
-//! Names of rooms and topics that keep a history in a stream of the engine.
+//! Names of rooms and topics, as a node and its engine have them.
 
 use std::fmt;
 use std::sync::Arc;

@@ -85,14 +85,19 @@ impl BackplaneLink {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
 
-    /// Sets whether the node is cut off from the others.
+    /// Sets whether the members were told that the node is cut off from the others.
     pub(crate) fn set_cut_off(&self, is_cut_off: bool) {
         self.is_cut_off.store(is_cut_off, Ordering::Relaxed);
     }
 
-    /// Whether the node is cut off from the others, or has ended.
+    /// Whether the members were told that the node is cut off from the others, or the node has ended.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.is_cut_off.load(Ordering::Relaxed) || self.is_closed.load(Ordering::Relaxed)
+        self.is_cut_off.load(Ordering::Relaxed) || self.is_closed()
+    }
+
+    /// Whether the node has ended, so that nobody answers any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Whether messages of rooms and topics with a history are refused.
@@ -194,7 +199,7 @@ impl BackplaneLink {
 
     /// Drops all work from now on, because the node has ended.
     pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::SeqCst);
         drop(self.take());
     }
 

@@ -1,4 +1,4 @@
-//! Joins and subscriptions that waited for the history of their room or topic.
+//! Joins and subscriptions that waited for the node.
 
 use super::Lane;
 use crate::service::{Current, Service};

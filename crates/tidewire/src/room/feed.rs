@@ -27,8 +27,8 @@ use crate::broker::{BackplaneLink, KeptName, Position};
 #[derive(Debug)]
 pub(super) struct Wanted {
     limits: History,
-    /// Why the node cannot open it.
-    failure: Option<Arc<str>>,
+    /// Why the node cannot open it, and whether that is older than a heartbeat.
+    failure: Option<(Arc<str>, bool)>,
 }
 
 /// Whether a session can join a room, or subscribe to a topic.
@@ -71,6 +71,14 @@ impl Directory {
         }
     }
 
+    /// Returns a room with members here, or a topic with subscribers that its history feeds.
+    pub(crate) fn fed(&self, name: &KeptName) -> Option<Arc<SharedRoom>> {
+        let is_room = name.kind() == StreamKind::Room;
+        // The subscribers of a topic that the history does not feed get its messages on another way.
+        self.shared(name)
+            .filter(|shared| is_room || shared.is_fed())
+    }
+
     /// Keeps the history of a room or topic open, if the node has it.
     fn hold(&self, name: &KeptName) -> Option<Held> {
         let rooms = self.histories_of(name).rooms();
@@ -87,7 +95,14 @@ impl Directory {
 
     /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it if it keeps
     /// none.
-    pub(crate) fn readiness(&self, name: &KeptName, limits: Option<History>) -> Readiness {
+    ///
+    /// A failure is told to all that waited for it. Whoever comes later makes the node try again.
+    pub(crate) fn readiness(
+        &self,
+        name: &KeptName,
+        limits: Option<History>,
+        is_repeating: bool,
+    ) -> Readiness {
         let link = self.link().filter(|link| link.keeps_histories());
         let (Some(link), Some(limits)) = (link, limits) else {
             return match self.stands(name) {
@@ -100,19 +115,26 @@ impl Directory {
         }
         let room = name.text();
         let mut wanted = self.histories_of(name).wanted();
-        if let Some(known) = wanted.get_mut(room) {
-            return match known.failure.take() {
-                Some(text) => {
-                    wanted.remove(room);
-                    Readiness::Failed(text)
-                }
-                None => Readiness::Waits,
-            };
+        match wanted.get(room).map(|known| known.failure.as_ref()) {
+            Some(None) => return Readiness::Waits,
+            Some(Some((text, _))) if is_repeating => return Readiness::Failed(Arc::clone(text)),
+            _ if link.is_closed() => return Readiness::Failed(ENDED.into()),
+            _ => {}
         }
         let failure = None;
         wanted.insert(room.into(), Wanted { limits, failure });
         link.note_history(name);
         Readiness::Waits
+    }
+
+    /// Forgets failures that all who waited have been told of: those that are older than a heartbeat.
+    pub(crate) fn forget_failures(&self) {
+        for histories in [&self.histories, &self.kept_topics.histories] {
+            histories.wanted().retain(|_, wanted| {
+                let failure = wanted.failure.as_mut();
+                failure.is_none_or(|(_, is_old)| !std::mem::replace(is_old, true))
+            });
+        }
     }
 
     /// The limits of a history that lanes wait for.
@@ -141,20 +163,23 @@ impl Directory {
     pub(crate) fn fail_feed(&self, name: &KeptName, text: &str) {
         let histories = self.histories_of(name);
         if let Some(wanted) = histories.wanted().get_mut(name.text()) {
-            wanted.failure = Some(text.into());
+            wanted.failure = Some((text.into(), false));
         }
         self.note_answer();
     }
 
     /// Whether the node still opens a history, or still makes a subscription.
     pub(super) fn awaits(&self, name: &KeptName) -> bool {
+        if self.link().is_none_or(BackplaneLink::is_closed) {
+            return false;
+        }
         let wanted = self.histories_of(name).wanted();
         let wanted = wanted.get(name.text());
         wanted.is_some_and(|it| it.failure.is_none()) || self.awaits_opening(name)
     }
 
     /// Lets the lanes look again whether joins can go on.
-    pub(super) fn note_answer(&self) {
+    pub(crate) fn note_answer(&self) {
         self.histories.answers.fetch_add(1, Ordering::Release);
     }
 
@@ -171,10 +196,10 @@ impl Directory {
     /// Removes a history that nobody uses. Returns whether it was removed.
     pub(crate) fn close_feed(&self, name: &KeptName, feed: &Feed) -> bool {
         let mut rooms = self.histories_of(name).rooms();
+        // While the table is locked, no lane begins to hold it. One that has let go of it before is seen below.
+        let is_held = feed.0.holds.load(Ordering::Acquire) > 0;
         let shared = self.shared(name);
-        let is_used = shared.is_some_and(|shared| shared.is_fed());
-        // While the table is locked, no lane begins to hold it.
-        let is_idle = !is_used && feed.0.holds.load(Ordering::Acquire) == 0;
+        let is_idle = !is_held && !shared.is_some_and(|shared| shared.is_fed());
         if is_idle {
             rooms.remove(name.text());
             // The copies of routes may still have the topic.
@@ -183,6 +208,10 @@ impl Directory {
         is_idle
     }
 }
+
+/// The reason why a node opens no history any more.
+const ENDED: &str =
+    "this server has left its cluster, because the thread of its backplane has ended";
 
 impl Histories {
     fn rooms(&self) -> MutexGuard<'_, std::collections::HashMap<Box<str>, Arc<RoomHistory>>> {
@@ -246,5 +275,45 @@ impl Feed {
             name,
             payload,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    /// Regression: only one of those that waited was told of a failure, and the next one made the node try again. If it had gone
+    /// meanwhile, somebody else was told later, and names that nobody asked for again stayed for ever.
+    #[test]
+    fn a_failure_is_told_to_all_that_waited_and_to_nobody_later() {
+        let link = Arc::new(BackplaneLink::new("one", 1, 1_000, true));
+        let directory = Directory::new(&Limits::default(), None, Some(Arc::clone(&link)));
+        let room = KeptName::Room("lobby".into());
+        let limits = Some(History::default());
+        let fails = |is_repeating| {
+            let readiness = directory.readiness(&room, limits, is_repeating);
+            matches!(readiness, Readiness::Failed(_))
+        };
+        assert!(!fails(false) && !fails(false), "both wait");
+        assert!(directory.awaits(&room));
+        directory.fail_feed(&room, "no space");
+        assert!(!directory.awaits(&room));
+        assert!(fails(true) && fails(true), "both are told");
+        assert!(!fails(false), "the node tries again");
+        assert_eq!(link.take().histories.len(), 1);
+        directory.fail_feed(&room, "no space");
+        directory.forget_failures();
+        assert!(fails(true), "a heartbeat may be due at once");
+        directory.forget_failures();
+        assert!(directory.histories.wanted().is_empty());
+        assert!(!fails(false));
+        // A node that has ended answers nothing.
+        link.close();
+        assert!(!directory.awaits(&room));
+        assert!(matches!(
+            directory.readiness(&KeptName::Room("new".into()), limits, false),
+            Readiness::Failed(_)
+        ));
     }
 }

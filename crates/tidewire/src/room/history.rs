@@ -90,7 +90,7 @@ pub(super) struct Histories {
     clock: Arc<AtomicU64>,
     /// Histories that lanes wait for until the node has them; see [`feed`](super::feed).
     pub(super) wanted: Mutex<HashMap<Box<str>, Wanted>>,
-    /// Counts the answers of the node about them.
+    /// Counts the answers of the node that joins wait for. Those of the rooms count the answers about topics, too.
     pub(super) answers: AtomicU64,
 }
 

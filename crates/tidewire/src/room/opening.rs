@@ -2,7 +2,8 @@
 //!
 //! Whoever is told that it has joined must get what other nodes send from then on, or be told what is missing. So the first join
 //! of a room on a node waits, some milliseconds, until the engine has the node's subscription. Later joins find members and do
-//! not wait. Nor does a join on a node that is cut off: its members are told that.
+//! not wait. Nor does a join on a node whose members were told that it is cut off, nor one that a handler makes by
+//! [`Context::join`](crate::Context::join).
 //!
 //! Rejected: a gap notice behind the join, because neither node knows how many messages were sent in between.
 
@@ -82,4 +83,4 @@ impl Directory {
 }
 
 /// Subscriptions without members. Joins beyond them do not wait.
-const OPENINGS_MAX: usize = 65_536;
+const OPENINGS_MAX: usize = 4_096;

@@ -218,7 +218,7 @@ impl LaneRooms<'_> {
     }
 
     /// Checks whether a session may join a room. Returns its slot.
-    fn check_join(
+    pub(crate) fn check_join(
         &self,
         id: SessionId,
         room: &str,

@@ -62,7 +62,10 @@ impl LaneRooms<'_> {
     ) -> Readiness {
         // Those before the node is asked, so that no answer is missed.
         let answers = self.table.directory.node_answers();
-        let readiness = self.table.directory.readiness(of, limits);
+        let readiness = self
+            .table
+            .directory
+            .readiness(of, limits, self.is_repeating());
         if matches!(readiness, Readiness::Waits)
             && let Some(slot) = self.sessions.slot_of(id)
         {

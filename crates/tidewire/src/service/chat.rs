@@ -80,7 +80,7 @@ impl Chat {
         if history.is_some() {
             cx.check_positions()?;
         }
-        // A join that waited was accepted before. One that is refused shall cost the node nothing.
+        // A join that waited was accepted before. One that is refused makes no work for the node.
         if let Some(hook) = &self.hooks.join
             && !cx.core.rooms().is_repeating()
         {
@@ -88,6 +88,9 @@ impl Chat {
             let name = cx.member_name().filter(|_| body.name.is_empty());
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
+        cx.core
+            .rooms()
+            .check_join(cx.id, body.room, Some(self.policy))?;
         // A history stays open until the session is in the room.
         let Some(_open) = cx.await_entrance((StreamKind::Room, body.room), history, message)?
         else {
