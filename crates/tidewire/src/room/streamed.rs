@@ -62,29 +62,24 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
-    /// Gives the node a message for the stream of the recent topic. Subscribers of the topic get it when the stream gives it back;
-    /// those of wildcards, who have no positions, get it now.
+    /// Checks whether a message can go to the stream of its topic.
     #[cold]
-    pub(super) fn publish_to_stream(
-        &mut self,
-        topic: &str,
-        payload: &[u8],
-    ) -> Result<Option<usize>, PublishError> {
+    pub(super) fn check_stream(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), RECORDED_OVERHEAD_BYTES + topic.len())?;
-        if self.table.directory.is_stream_full() {
-            return Err(PublishError::CutOff);
+        match self.table.directory.is_stream_full() {
+            true => Err(PublishError::CutOff),
+            false => Ok(()),
         }
-        let congested = self.append_to_each_match(|rooms, index| {
-            match rooms.table.recent.matches[index].shared.is_fed() {
-                true => Ok(()),
-                false => rooms.append_published(index, topic, payload),
-            }
-        })?;
+    }
+
+    /// Gives the node a message for the stream of its topic. Subscribers of the topic get it when the stream gives it back; those
+    /// of wildcards, who have no positions, got it before.
+    #[cold]
+    pub(super) fn publish_to_stream(&mut self, topic: &str, payload: &[u8]) {
         let to = Addressee::Stream(StreamKind::Topic);
         let published = Entry::Published { payload };
         self.exchange.send_to_nodes(to, topic, &published);
-        Ok(congested)
     }
 
     /// Appends the frame of a message whose author is a session of this lane, which does not get it.
