@@ -81,7 +81,7 @@ async fn drive(
         };
         tokio::select! {
             Some(packet) = packets.next() => receive(&mut node, &wire, &packet),
-            Some(news) = told.recv() => handle_news(&mut node, &news),
+            Some(news) = told.recv() => handle_news(&mut node, &wire, &news),
             Some(event) = events.recv() => handle(&mut node, &wire, &event),
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
@@ -93,7 +93,7 @@ async fn drive(
             receive(&mut node, &wire, &packet);
         }
         while let Ok(news) = told.try_recv() {
-            handle_news(&mut node, &news);
+            handle_news(&mut node, &wire, &news);
         }
         while let Ok(event) = events.try_recv() {
             handle(&mut node, &wire, &event);
@@ -132,7 +132,7 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
     }
 }
 
-fn handle_news(node: &mut Node, news: &News) {
+fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
     match &news.what {
         What::Read(state, packets) => {
             let messages: Vec<KeptMessage<'_>> = packets
@@ -144,7 +144,11 @@ fn handle_news(node: &mut Node, news: &News) {
                 .collect();
             node.handle_history(&news.name, *state, &messages, Instant::now());
         }
-        What::Failed(text) => node.handle_history_failure(&news.name, text),
+        What::Failed(text) if wire.is_newest(news) => {
+            node.handle_history_failure(&news.name, text);
+        }
+        // NATS ended meanwhile, and the stream is read again.
+        What::Failed(_) => {}
     }
 }
 

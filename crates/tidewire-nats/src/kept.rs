@@ -1,18 +1,19 @@
 //! Streams of JetStream for rooms and topics that keep a history: one stream for each, so that its sequences have no holes.
 //!
 //! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a stream has a
-//! subscription, and NATS keeps no state for it. What a node missed it reads by direct requests, many packets for one.
+//! subscription, and NATS keeps no state for it. What a node missed it reads by a consumer, which is removed at the end.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use async_nats::Message;
 use async_nats::header::HeaderMap;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{
     CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamErrorKind,
 };
 use async_nats::jetstream::stream::{Config, Info, Republish, StorageType};
 use async_nats::jetstream::{Context, ErrorCode};
-use async_nats::{Client, Message};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use tidewire::History;
@@ -26,6 +27,8 @@ use crate::subject::Prefix;
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) name: KeptName,
+    /// The number of its [`Reader`].
+    pub(crate) reader: u64,
     pub(crate) what: What,
 }
 
@@ -40,8 +43,8 @@ pub(crate) enum What {
 /// Reads a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
+    pub(crate) number: u64,
     pub(crate) context: Context,
-    pub(crate) client: Client,
     pub(crate) prefix: Prefix,
     pub(crate) name: KeptName,
     pub(crate) limits: History,
@@ -53,20 +56,18 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 impl Reader {
     /// Makes the stream unless there is one, reads it, and tells the packets.
     pub(crate) async fn run(self, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
-        let mut turn = None;
-        let read = timeout(READ_MAX, async {
-            turn = Some(readers.acquire().await?);
-            self.read().await
-        });
-        let read = read.await;
-        let what = match read {
-            Ok(Ok((state, packets))) => What::Read(state, packets),
-            Ok(Err(error)) => What::Failed(format!("the history cannot be opened: {error}")),
-            Err(_) => What::Failed("the history cannot be opened: NATS does not answer".into()),
+        let turn = timeout(ANSWER_MAX, readers.acquire()).await;
+        let read = match &turn {
+            Ok(_) => self.read().await,
+            Err(_) => Err(TOO_MANY.into()),
         };
-        let name = self.name;
+        let what = match read {
+            Ok((state, packets)) => What::Read(state, packets),
+            Err(error) => What::Failed(format!("the history cannot be opened: {error}")),
+        };
+        let (name, reader) = (self.name, self.number);
         // The node may have ended.
-        let _ = news.send(News { name, what }).await;
+        let _ = news.send(News { name, reader, what }).await;
         drop(turn);
     }
 
@@ -75,39 +76,56 @@ impl Reader {
         let last = info.state.last_sequence;
         let epoch = info.created.unix_timestamp_nanos() as u64;
         let newest = (last + 1).saturating_sub(self.limits.messages_max as u64);
-        let mut from = self.from.max(newest).max(info.state.first_sequence);
-        let mut packets = Vec::new();
-        while from <= last && info.state.messages > 0 {
-            let before = packets.len();
-            self.read_batch(from, &mut packets).await?;
-            match packets.last() {
-                Some((sequence, _)) if packets.len() > before => from = sequence + 1,
-                // The rest was removed meanwhile.
-                _ => break,
-            }
-        }
+        let from = self.from.max(newest).max(info.state.first_sequence);
+        let packets = match from <= last && info.state.messages > 0 {
+            true => self.read_packets(from, last).await?,
+            false => Vec::new(),
+        };
         let last = packets.last().map_or(last, |(newest, _)| last.max(*newest));
         let from = self.from;
         Ok((KeptState { epoch, from, last }, packets))
     }
 
-    /// Reads packets from this sequence on, as many as one request gives.
-    async fn read_batch(&self, from: u64, packets: &mut Vec<(u64, Bytes)>) -> Result<(), Failure> {
-        let inbox = self.client.new_inbox();
-        let mut answers = self.client.subscribe(inbox.clone()).await?;
-        let api = format!("$JS.API.DIRECT.GET.{}", self.prefix.stream(&self.name));
-        let request = format!(r#"{{"seq":{from},"batch":{BATCH_MAX}}}"#);
-        self.client
-            .publish_with_reply(api, inbox, request.into())
-            .await?;
-        while let Some(answer) = answers.next().await {
-            let Some(sequence) = sequence_of(&answer) else {
-                // The end of the batch, or there is no such packet.
+    /// Reads packets from one sequence to another, and what is there behind it.
+    ///
+    /// A read may take long, but NATS must give each packet in time. A consumer gives 50,000 packets in a quarter of the processor
+    /// time that direct requests take, 0.24 for 0.9 s on both sides.
+    async fn read_packets(&self, from: u64, to: u64) -> Result<Vec<(u64, Bytes)>, Failure> {
+        let stream = self.prefix.stream(&self.name);
+        let config = pull::Config {
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: from,
+            },
+            ack_policy: AckPolicy::None,
+            inactive_threshold: 2 * ANSWER_MAX,
+            memory_storage: true,
+            num_replicas: 1,
+            ..pull::Config::default()
+        };
+        let context = &self.context;
+        let consumer = context.create_consumer_on_stream(config, &stream).await?;
+        let mut packets: Vec<(u64, Bytes)> = Vec::new();
+        while packets.last().is_none_or(|(sequence, _)| *sequence < to) {
+            let before = packets.len();
+            let mut batch = consumer.fetch().max_messages(BATCH_MAX).messages().await?;
+            while let Some(packet) = timeout(ANSWER_MAX, batch.next())
+                .await
+                .map_err(|_| SILENT)?
+            {
+                let packet = packet?;
+                let sequence = packet.info()?.stream_sequence;
+                packets.push((sequence, packet.message.payload));
+            }
+            if packets.len() == before {
+                // The rest was removed meanwhile.
                 break;
-            };
-            packets.push((sequence, answer.payload));
+            }
         }
-        Ok(())
+        let name = &consumer.cached_info().name;
+        if let Err(error) = context.delete_consumer_from_stream(name, &stream).await {
+            tracing::debug!(%error, "NATS removes a consumer when its time is over");
+        }
+        Ok(packets)
     }
 
     /// Returns the stream, which it makes if there is none.
@@ -204,7 +222,6 @@ impl Reader {
             max_age,
             duplicate_window,
             storage: StorageType::File,
-            allow_direct: true,
             republish: Some(Republish {
                 source: self.prefix.stored(&self.name),
                 destination: self.prefix.followed(&self.name),
@@ -225,7 +242,7 @@ fn first_sequence() -> u64 {
     (since as u64) << 10
 }
 
-/// The sequence of a packet that JetStream gives, by direct request or as it publishes it again.
+/// The sequence of a packet that JetStream publishes again.
 pub(crate) fn sequence_of(message: &Message) -> Option<u64> {
     let headers = message.headers.as_ref()?;
     headers.get("Nats-Sequence")?.as_str().parse().ok()
@@ -239,10 +256,14 @@ pub(crate) fn headers_of(id: &str) -> HeaderMap {
 }
 
 /// Packets of one request.
-const BATCH_MAX: usize = 256;
+const BATCH_MAX: usize = 4_096;
 
-/// The longest time to make and read a stream.
-const READ_MAX: Duration = Duration::from_secs(5);
+/// The longest time for NATS to answer or to give the next packet, and for a reader to get its turn.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+const SILENT: &str = "NATS does not answer";
+
+const TOO_MANY: &str = "the node reads too many histories now";
 
 /// The time for which JetStream knows the ids of packets.
 const DUPLICATES: Duration = Duration::from_secs(120);

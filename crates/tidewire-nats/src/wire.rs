@@ -32,6 +32,9 @@ pub(crate) struct NatsWire {
     followed: HashMap<String, KeptName>,
     /// Streams that are read when their subscriptions are made: their limits, and the first sequence.
     reads: BTreeMap<KeptName, (History, u64)>,
+    /// The number of the newest reader, and that of each followed stream.
+    reader: u64,
+    newest_readers: HashMap<KeptName, u64>,
     /// Bounds the streams that are read at once.
     readers: Arc<Semaphore>,
     news: mpsc::Sender<News>,
@@ -155,6 +158,8 @@ impl NatsWire {
             subscriptions: HashMap::new(),
             followed: HashMap::new(),
             reads: BTreeMap::new(),
+            reader: 0,
+            newest_readers: HashMap::new(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             news,
             context: None,
@@ -176,6 +181,11 @@ impl NatsWire {
     /// The room or topic whose stream has published a packet to this subject.
     pub(crate) fn followed_name(&self, subject: &str) -> Option<&KeptName> {
         self.followed.get(subject)
+    }
+
+    /// Whether no newer reader was started for the stream.
+    pub(crate) fn is_newest(&self, news: &News) -> bool {
+        self.newest_readers.get(&news.name) == Some(&news.reader)
     }
 
     /// Gives the client what it takes at once. Returns whether something waits.
@@ -253,9 +263,11 @@ impl NatsWire {
         let make = || jetstream::new(client.clone());
         let context = self.context.get_or_insert_with(make);
         for (name, (limits, from)) in std::mem::take(&mut self.reads) {
+            self.reader += 1;
+            self.newest_readers.insert(name.clone(), self.reader);
             let reader = Reader {
+                number: self.reader,
                 context: context.clone(),
-                client: self.client.clone(),
                 prefix: self.prefix.clone(),
                 name,
                 limits,
@@ -347,6 +359,7 @@ impl Wire for NatsWire {
     fn unfollow(&mut self, name: &KeptName) {
         let subject = self.prefix.followed(name);
         self.reads.remove(name);
+        self.newest_readers.remove(name);
         if self.followed.remove(&subject).is_some() {
             note_change(&mut self.changes, Followed::alone(subject), false);
         }
