@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A message is pending until the stream gives it back. So nothing is lost when the engine is gone for a while: the node reads
-//! what it missed, and appends again what is still pending.
+//! what it missed, and appends again what is still pending. Messages are appended when those before them came back. Else a
+//! client of the engine that connects again could send a later message first.
 //!
 //! A node follows the stream of a room while it has members, and that of a topic while it has subscribers. One that only publishes
 //! follows the stream until that has given its messages back, from its end on, and keeps nothing of it.
@@ -152,10 +153,17 @@ impl Node {
             kept.forget_early();
             wire.follow(name, &kept.limits, kept.next());
         }
-        if kept.appends_again || kept.feed.is_none() {
+        let is_outstanding = kept.pending.front().is_some_and(|it| it.is_appended);
+        if kept.appends_again || kept.feed.is_none() || is_outstanding {
             return true;
         }
-        for pending in kept.pending.iter_mut().filter(|it| !it.is_appended) {
+        let mut room = APPENDED_BYTES_MAX;
+        for pending in &mut kept.pending {
+            let bytes = pending.packet.len() + ID_BYTES_MAX;
+            if room < bytes && room < APPENDED_BYTES_MAX {
+                break;
+            }
+            room = room.saturating_sub(bytes);
             let id = format!("{}-{:x}-{}", self.id, self.epoch, pending.number);
             if !wire.append(name, &id, &pending.packet) {
                 return false;
@@ -379,6 +387,9 @@ impl Node {
         if let Some(confirmed) = index.and_then(|index| kept.pending.remove(index)) {
             self.kept.pending_bytes -= confirmed.packet.len();
             kept.waits_since = (!kept.pending.is_empty()).then_some(now);
+            if kept.pending.front().is_some_and(|next| !next.is_appended) {
+                self.kept.due.insert(name.clone());
+            }
         }
     }
 
@@ -393,6 +404,10 @@ impl Node {
 
 /// Bytes of messages that wait for their streams, beyond which publishers are refused.
 const PENDING_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of messages that are appended to one stream before it gives them back. They leave for the engine as one piece: if its
+/// connection breaks, all of them are sent before all others that wait, or none.
+const APPENDED_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes that the id of a message adds to its packet.
 const ID_BYTES_MAX: usize = 128;
