@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::process::{DEADLINE, Process};
 
@@ -149,6 +149,8 @@ struct Reader {
     running: Vec<Running>,
     /// Commands that ended, to be typed again for subscribers that were not ready yet.
     typed: Vec<String>,
+    /// The longest time of a command.
+    patience: Duration,
 }
 
 /// A command that goes on, and the lines that it has still to print.
@@ -166,6 +168,9 @@ impl Reader {
 
     fn read_page(&mut self, page: &str, pace: Pace) {
         let text = std::fs::read_to_string(repository().join(page)).unwrap();
+        if pace == Pace::Slow {
+            self.patience = BUILD_MAX;
+        }
         let mut count = 0;
         for block in Block::all(&text) {
             if block.has("console") && (pace == Pace::Slow || !block.has("slow")) {
@@ -197,6 +202,7 @@ impl Reader {
             addresses: Vec::new(),
             running: Vec::new(),
             typed: Vec::new(),
+            patience: DEADLINE,
         }
     }
 
@@ -229,7 +235,7 @@ impl Reader {
         for (written, real) in &self.addresses {
             text = text.replace(written, real);
         }
-        let ended = Process::spawn(&mut self.shell(&text)).wait();
+        let ended = Process::spawn(&mut self.shell(&text)).wait_for(self.patience);
         assert!(ended.status.success(), "`{command}`: {}", ended.text());
         ended
             .transcript
@@ -393,6 +399,9 @@ fn matches(line: &str, expected: &str) -> bool {
     }
     is_open || rest.is_empty()
 }
+
+/// The longest time of a command that builds a program for release, on two cores.
+const BUILD_MAX: Duration = Duration::from_secs(20 * 60);
 
 #[test]
 fn dots_stand_for_anything() {

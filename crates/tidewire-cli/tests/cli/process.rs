@@ -128,9 +128,14 @@ impl Process {
     }
 
     /// Waits until it ends by itself.
-    pub(crate) fn wait(mut self) -> Ended {
+    pub(crate) fn wait(self) -> Ended {
+        self.wait_for(DEADLINE)
+    }
+
+    /// Waits so long until it ends by itself.
+    pub(crate) fn wait_for(mut self, patience: Duration) -> Ended {
         // Its output ends when it does, or shortly before.
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + patience;
         loop {
             match self.lines.recv_timeout(deadline - Instant::now()) {
                 Ok(line) => self.transcript.push(line),
