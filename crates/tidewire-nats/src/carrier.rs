@@ -133,6 +133,9 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
 }
 
 fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
+    if !wire.is_newest(news) {
+        return;
+    }
     match &news.what {
         What::Read(state, packets) => {
             let messages: Vec<KeptMessage<'_>> = packets
@@ -144,11 +147,7 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
                 .collect();
             node.handle_history(&news.name, *state, &messages, Instant::now());
         }
-        What::Failed(text) if wire.is_newest(news) => {
-            node.handle_history_failure(&news.name, text);
-        }
-        // NATS ended meanwhile, and the stream is read again.
-        What::Failed(_) => {}
+        What::Failed(text) => node.handle_history_failure(&news.name, text),
     }
 }
 

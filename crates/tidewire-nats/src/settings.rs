@@ -173,7 +173,7 @@ impl Backplane for Nats {
 }
 
 /// Packets that wait in one subscription. The client of NATS drops more and says so.
-const SUBSCRIPTION_PACKETS_MAX: usize = 4_096;
+pub(crate) const SUBSCRIPTION_PACKETS_MAX: usize = 4_096;
 
 /// Events of the client that wait. They are rare.
 const EVENTS_MAX: usize = 256;

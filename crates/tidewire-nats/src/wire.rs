@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_nats::jetstream::context::ContextBuilder;
 use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
@@ -13,7 +14,7 @@ use tidewire::backplane::{KeptName, Subject, Wire};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, unconstrained};
 
-use crate::kept::{News, Reader, headers_of};
+use crate::kept::{News, REQUEST_MAX, Reader, headers_of};
 use crate::subject::Prefix;
 
 /// The way of a node to NATS. See the module.
@@ -183,7 +184,7 @@ impl NatsWire {
         self.followed.get(subject)
     }
 
-    /// Whether no newer reader was started for the stream.
+    /// Whether the news are of the newest reader of a stream that the node follows.
     pub(crate) fn is_newest(&self, news: &News) -> bool {
         self.newest_readers.get(&news.name) == Some(&news.reader)
     }
@@ -260,7 +261,10 @@ impl NatsWire {
             return;
         }
         let client = &self.client;
-        let make = || jetstream::new(client.clone());
+        let make = || {
+            let context = ContextBuilder::new().timeout(REQUEST_MAX);
+            context.build(client.clone())
+        };
         let context = self.context.get_or_insert_with(make);
         for (name, (limits, from)) in std::mem::take(&mut self.reads) {
             self.reader += 1;
@@ -354,6 +358,7 @@ impl Wire for NatsWire {
             note_change(&mut self.changes, Followed::alone(subject), true);
         }
         self.reads.insert(name.clone(), (*limits, from));
+        self.newest_readers.remove(name);
     }
 
     fn unfollow(&mut self, name: &KeptName) {

@@ -110,6 +110,56 @@ fn appends_that_are_lost_are_tried_again_and_come_once_in_order() {
     }
 }
 
+/// Regression: own messages that a stream removed before the node saw them held up all that was published behind them.
+#[test]
+fn own_messages_that_were_removed_unseen_hold_up_no_others() {
+    let engine = InprocEngine::default();
+    let server = kept_topics(&engine, "one", History::last(1));
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let name = topic("lobby");
+    // Each message also goes directly to nodes with a wildcard. Both are appended together.
+    engine.lose(4);
+    publish(&client, "lobby", "a");
+    publish(&client, "lobby", "b");
+    wait_until("both are stored, and lost", || {
+        engine.has_lost_all().then_some(())
+    });
+    let mut reader = Kept::Topic.reader(&server, "lobby", None);
+    assert_eq!(reader.hear(), "b");
+    publish(&client, "lobby", "c");
+    assert_eq!(reader.hear(), "c");
+    drop((reader, client));
+    wait_until("the node leaves the stream", || {
+        (engine.followers(&name) == 0).then_some(())
+    });
+    server.stop();
+}
+
+/// Regression: a node that ended kept back what was behind the messages that the stream had not given back yet.
+#[test]
+fn a_node_that_ends_appends_all_that_waits() {
+    const MESSAGES: usize = 400;
+    let engine = InprocEngine::default();
+    let [first, second] = servers(&engine, Kept::Topic, History::last(2 * MESSAGES));
+    let client = Client::connect(&first.url()).wait().unwrap();
+    let mut far = Kept::Topic.reader(&second, "lobby", None);
+    // The stream does not give back what it has stored. Each message also goes directly to nodes with a wildcard.
+    engine.lose(2 * MESSAGES);
+    for number in 0..MESSAGES {
+        publish(&client, "lobby", &numbered(number, 200));
+    }
+    client.flush().wait().unwrap();
+    client.close().wait();
+    assert_eq!(first.stop().backplane_unsent, 0);
+    engine.lose(0);
+    far.say("end");
+    let taken = far.take(MESSAGES + 1).into_iter().map(|(_, text)| text);
+    let expected = (0..MESSAGES).map(|number| numbered(number, 200));
+    assert!(taken.eq(expected.chain(["end".to_owned()])));
+    drop(far);
+    assert_eq!(second.stop().backplane_lost, 0);
+}
+
 /// A forged sequence makes a node read the stream again, and changes nothing of what its clients get.
 #[test]
 fn forged_sequences_neither_skip_nor_repeat_messages() {

@@ -6,15 +6,15 @@
 //! ```
 //!
 //! A message is pending until the stream gives it back. So nothing is lost when the engine is gone for a while: the node reads
-//! what it missed, and appends again what is still pending. Messages are appended when those before them came back. Else a
-//! client of the engine that connects again could send a later message first.
+//! what it missed, and appends again what is still pending. A node appends some messages of a stream, and the next ones when
+//! these came back. Else a client of the engine that connects again could send a later message first.
 //!
 //! A node follows the stream of a room while it has members, and that of a topic while it has subscribers. One that only publishes
 //! follows the stream until that has given its messages back, from its end on, and keeps nothing of it.
 
 use std::time::{Duration, Instant};
 
-use tidewire_proto::backplane::{Place, StreamKind, encode_stream};
+use tidewire_proto::backplane::{Content, Packet, Place, StreamKind, encode_stream};
 
 use super::kept_stream::{Pending, Reading};
 use super::{Node, Wire};
@@ -81,7 +81,7 @@ impl Node {
             open.into_iter().for_each(|(_, open)| *open += 1);
             // One that was only appended to is read from its beginning.
             stream.is_wanted = true;
-            stream.feed = None;
+            stream.known = stream.feed.take().map(|feed| feed.last());
             stream.reading = Reading::Due;
         }
     }
@@ -99,6 +99,7 @@ impl Node {
             };
             self.kept.stream(name, limits);
         }
+        let me = (&*self.id, self.epoch);
         self.kept.appended += 1;
         let number = self.kept.appended;
         let place = Place {
@@ -106,9 +107,12 @@ impl Node {
             ..Place::default()
         };
         let mut packet = Vec::new();
-        let me = (&*self.id, self.epoch);
         encode_stream(me, (name.kind(), name.text()), place, &mut packet);
         packet.extend_from_slice(entry);
+        if packet.len() + ID_BYTES_MAX > self.packet_bytes_max {
+            // The engine carries shorter packets since the message was accepted.
+            return self.counters.backplane_unsent.add_shared(1);
+        }
         let Some(stream) = self.kept.streams.get_mut(name) else {
             return;
         };
@@ -117,17 +121,28 @@ impl Node {
             number,
             packet: packet.into(),
             is_appended: false,
+            may_be_stored: false,
             was_counted: false,
         });
         self.kept.due.insert(name.clone());
     }
 
-    /// Gives the engine what is due. Returns whether it did not take all.
-    pub(super) fn serve_streams(&mut self, now: Instant, wire: &mut dyn Wire) -> bool {
+    /// Gives the engine what is due; in the last turn of the node, all that waits. Returns whether it did not take all.
+    pub(super) fn serve_streams(
+        &mut self,
+        now: Instant,
+        wire: &mut dyn Wire,
+        is_last: bool,
+    ) -> bool {
         let mut is_waiting = false;
+        if is_last {
+            let waiting = self.kept.streams.iter();
+            let waiting = waiting.filter(|(_, kept)| !kept.pending.is_empty());
+            self.kept.due.extend(waiting.map(|(name, _)| name.clone()));
+        }
         if !self.is_cut_off() {
             for name in std::mem::take(&mut self.kept.due) {
-                if !self.serve_stream(&name, now, wire) {
+                if !self.serve_stream(&name, now, wire, is_last) {
                     is_waiting = true;
                     self.kept.due.insert(name);
                 }
@@ -141,7 +156,13 @@ impl Node {
         is_waiting
     }
 
-    fn serve_stream(&mut self, name: &KeptName, now: Instant, wire: &mut dyn Wire) -> bool {
+    fn serve_stream(
+        &mut self,
+        name: &KeptName,
+        now: Instant,
+        wire: &mut dyn Wire,
+        is_last: bool,
+    ) -> bool {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             // It could not be opened.
             wire.unfollow(name);
@@ -154,16 +175,16 @@ impl Node {
             wire.follow(name, &kept.limits, kept.next());
         }
         let is_outstanding = kept.pending.front().is_some_and(|it| it.is_appended);
-        if kept.appends_again || kept.feed.is_none() || is_outstanding {
+        if kept.appends_again || kept.feed.is_none() || is_outstanding && !is_last {
             return true;
         }
-        let mut room = APPENDED_BYTES_MAX;
-        for pending in &mut kept.pending {
-            let bytes = pending.packet.len() + ID_BYTES_MAX;
-            if room < bytes && room < APPENDED_BYTES_MAX {
+        let mut bytes = 0;
+        for pending in kept.pending.iter_mut().filter(|it| !it.is_appended) {
+            let is_first = bytes == 0;
+            bytes += pending.packet.len() + ID_BYTES_MAX;
+            if bytes > APPENDED_BYTES_MAX && !is_first && !is_last {
                 break;
             }
-            room = room.saturating_sub(bytes);
             let id = format!("{}-{:x}-{}", self.id, self.epoch, pending.number);
             if !wire.append(name, &id, &pending.packet) {
                 return false;
@@ -193,11 +214,15 @@ impl Node {
         }
     }
 
-    /// Reads all streams again, because packets may be missing. Pending messages may be among them.
-    pub(super) fn read_streams(&mut self, appends_again: bool) {
+    /// Reads all streams again, because packets may be missing. Pending messages may be among them if the engine was gone.
+    pub(super) fn read_streams(&mut self, was_gone: bool) {
         for (name, kept) in &mut self.kept.streams {
-            kept.reading = Reading::Due;
-            kept.appends_again |= appends_again;
+            kept.reading = match kept.reading {
+                // A stream that is read again and again from its beginning would never be read to its end.
+                Reading::Asked | Reading::AskedAgain if !was_gone => Reading::AskedAgain,
+                _ => Reading::Due,
+            };
+            kept.appends_again |= was_gone;
             self.kept.due.insert(name.clone());
         }
     }
@@ -237,14 +262,14 @@ impl Node {
         if kept.reading == Reading::No && next == Some(sequence) {
             return self.record(name, packet, now);
         }
-        if next.is_some_and(|next| sequence < next) {
-            return;
+        if next.is_none_or(|next| sequence >= next) {
+            kept.keep_early(sequence, packet);
+            if kept.reading == Reading::No {
+                kept.reading = Reading::Due;
+                self.kept.due.insert(name.clone());
+            }
         }
-        kept.keep_early(sequence, packet);
-        if kept.reading == Reading::No {
-            kept.reading = Reading::Due;
-            self.kept.due.insert(name.clone());
-        }
+        self.confirm_own(name, packet, now);
     }
 
     /// Handles what the engine has read of a stream.
@@ -262,12 +287,17 @@ impl Node {
             // The stream was only appended to when this was asked for. It is read again, from its beginning.
             return;
         }
-        kept.reading = Reading::No;
+        kept.reading = match kept.reading {
+            Reading::AskedAgain => Reading::Due,
+            _ => Reading::No,
+        };
         kept.has_warned = false;
         let epoch = state.epoch & (u64::MAX >> 1);
         let first = messages.first();
         let offset = first.map_or(state.last, |first| first.sequence.saturating_sub(1));
         let last = Position { epoch, offset };
+        let known = kept.feed.as_ref().map(Feed::last).or(kept.known.take());
+        let has_hole = known.is_some_and(|it| it.epoch == epoch && it.offset < offset);
         let (feed, is_new) = match &kept.feed {
             Some(feed) => (feed.clone(), false),
             None => {
@@ -291,13 +321,32 @@ impl Node {
             self.kept.has_answers = true;
         }
         self.take_early(name, &feed, now);
-        if let Some(kept) = self.kept.streams.get_mut(name) {
-            if std::mem::take(&mut kept.appends_again) {
-                for pending in &mut kept.pending {
-                    pending.is_appended = false;
-                }
-            }
-            self.kept.due.insert(name.clone());
+        self.judge_pending(name, has_hole);
+    }
+
+    /// Decides about pending messages after the stream was read.
+    fn judge_pending(&mut self, name: &KeptName, has_hole: bool) {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
+            return;
+        };
+        self.kept.due.insert(name.clone());
+        let appends_again = std::mem::take(&mut kept.appends_again);
+        let all = &mut self.kept.pending_bytes;
+        kept.pending.retain_mut(|pending| {
+            // Packets that were removed may be those of appended messages. The engine knows their ids, and does not give them
+            // back. They are appended again only if they may not have arrived, and only once.
+            let is_stored = match (has_hole, appends_again) {
+                (true, false) => pending.is_appended,
+                (false, true) => pending.may_be_stored,
+                _ => false,
+            };
+            *all -= pending.packet.len() * usize::from(is_stored);
+            pending.may_be_stored |= has_hole && pending.is_appended;
+            pending.is_appended &= !appends_again;
+            !is_stored
+        });
+        if kept.pending.is_empty() {
+            kept.waits_since = None;
         }
     }
 
@@ -345,7 +394,7 @@ impl Node {
     /// Records a packet that was read. Those between the last one and this one are lost.
     fn record_at(&mut self, name: &KeptName, feed: &Feed, message: KeptMessage<'_>, now: Instant) {
         if message.sequence <= feed.last().offset {
-            return;
+            return self.confirm_own(name, message.packet, now);
         }
         self.skip_to(name, feed, message.sequence - 1);
         self.record(name, message.packet, now);
@@ -378,6 +427,17 @@ impl Node {
         self.kept.streams.get(name)?.feed.clone()
     }
 
+    /// Forgets a pending message if this is its packet, which the node records later or has recorded already.
+    fn confirm_own(&mut self, name: &KeptName, packet: &[u8], now: Instant) {
+        if let Ok(packet) = Packet::decode(packet)
+            && let Content::Stream(stream) = packet.content
+            && packet.node == &*self.id
+            && packet.epoch == self.epoch
+        {
+            self.confirm(name, stream.place.message, now);
+        }
+    }
+
     /// Forgets a pending message that the stream has given back.
     pub(super) fn confirm(&mut self, name: &KeptName, number: u64, now: Instant) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
@@ -405,8 +465,8 @@ impl Node {
 /// Bytes of messages that wait for their streams, beyond which publishers are refused.
 const PENDING_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of messages that are appended to one stream before it gives them back. They leave for the engine as one piece: if its
-/// connection breaks, all of them are sent before all others that wait, or none.
+/// Bytes that a node appends to one stream before the stream gives them back. They usually leave together, so a broken
+/// connection seldom loses only the first of them.
 const APPENDED_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes that the id of a message adds to its packet.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
-use crate::broker::KeptName;
+use crate::broker::{KeptName, Position};
 use crate::room::{Feed, History};
 
 /// The streams that this node follows.
@@ -26,6 +26,8 @@ pub(super) struct KeptStream {
     pub(super) is_wanted: bool,
     /// The history, once the stream was read. That of a node that only appends is empty, and lanes do not have it.
     pub(super) feed: Option<Feed>,
+    /// Up to where the node had followed the stream before lanes wanted the history, until it was read.
+    pub(super) known: Option<Position>,
     /// Lanes were told of the history since the last heartbeat, and may not have come to use it.
     pub(super) is_offered: bool,
     /// Messages of this node that the stream has not given back.
@@ -47,6 +49,8 @@ pub(super) struct Pending {
     pub(super) number: u64,
     pub(super) packet: Box<[u8]>,
     pub(super) is_appended: bool,
+    /// The stream has removed packets that the node did not see, and this message may be one of them.
+    pub(super) may_be_stored: bool,
     pub(super) was_counted: bool,
 }
 
@@ -59,6 +63,8 @@ pub(super) enum Reading {
     Failed,
     /// The engine reads.
     Asked,
+    /// The engine reads, and is asked again behind that.
+    AskedAgain,
 }
 
 impl KeptStreams {
@@ -81,6 +87,7 @@ impl KeptStream {
             limits,
             is_wanted: false,
             feed: None,
+            known: None,
             is_offered: false,
             pending: VecDeque::new(),
             waits_since: None,

@@ -249,7 +249,7 @@ impl Node {
         self.beat(now, wire);
         let has_more = self.tell(wire);
         self.send_due(wire);
-        let is_full = self.serve_streams(now, wire);
+        let is_full = self.serve_streams(now, wire, work.stop);
         let is_waiting = self.to_lanes.post(&self.config.codec) || is_full;
         if work.stop && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
