@@ -100,7 +100,7 @@ fn a_server_serves_on_for_the_time_before_its_drain() {
     server.expect("stopped before the drain was finished");
     assert_eq!(server.wait().status.code(), Some(143));
 
-    let (mut server, _) = Process::server(&["--drain-delay-ms", "1"]);
+    let (server, _) = Process::server(&["--drain-delay-ms", "1"]);
     server.signal(Signal::TERM);
     let ended = server.wait();
     assert_eq!(ended.status.code(), Some(0));
