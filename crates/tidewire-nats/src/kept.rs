@@ -144,7 +144,7 @@ impl Reader {
             }
         }
         let (context, name) = (context.clone(), consumer.cached_info().name.clone());
-        // Nobody has to wait for it. NATS removes a consumer by itself when nobody uses it.
+        // A join does not wait for it. NATS removes a consumer by itself when nobody uses it.
         tokio::spawn(async move { context.delete_consumer_from_stream(&name, &stream).await });
         Ok(packets)
     }
