@@ -21,7 +21,6 @@ use tidewire::backplane::{KeptName, KeptState};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::settings::SUBSCRIPTION_PACKETS_MAX;
 use crate::subject::Prefix;
 
 /// News of a stream.
@@ -279,8 +278,11 @@ pub(crate) fn headers_of(id: &str) -> HeaderMap {
 /// Bytes of one request, for packets of the mean size. NATS cuts off a client that has 64 MiB to take.
 const BATCH_BYTES: u64 = 512 << 10;
 
-/// Packets of one request. The client of NATS drops what a subscription has no room for.
+/// Packets of one request. A subscription has room for all of them.
 const BATCH_MAX: usize = SUBSCRIPTION_PACKETS_MAX;
+
+/// Packets that wait in one subscription. The client of NATS drops more and says so.
+pub(crate) const SUBSCRIPTION_PACKETS_MAX: usize = 4_096;
 
 /// The longest time for a reader to get its turn, and for NATS to give the next packet.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::carrier::{NatsCarrier, pass_on};
 use crate::error::NatsError;
+use crate::kept::SUBSCRIPTION_PACKETS_MAX;
 use crate::subject::Prefix;
 
 /// A backplane on NATS. The crate's [first page](crate) has an example.
@@ -171,9 +172,6 @@ impl Backplane for Nats {
         }
     }
 }
-
-/// Packets that wait in one subscription. The client of NATS drops more and says so.
-pub(crate) const SUBSCRIPTION_PACKETS_MAX: usize = 4_096;
 
 /// Events of the client that wait. They are rare.
 const EVENTS_MAX: usize = 256;
