@@ -13,7 +13,6 @@ mod rows;
 mod window;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -27,6 +26,7 @@ use tidewire_bench::report::RowResult;
 use tidewire_bench::stage::Stage;
 use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts, run};
 use tidewire_load::environment::Environment;
+use tidewire_testkit::write_script;
 
 static SUITE: Suite = Suite {
     name: "fake",
@@ -70,19 +70,16 @@ const GOOD: Script<'static> = Script {
 
 impl Script<'_> {
     fn write(&self, directory: &Path, name: &str) -> PathBuf {
-        let path = directory.join(name);
         let Script {
             describe,
             serve,
             drive,
         } = self;
         let text = format!(
-            "#!/bin/sh\nif [ \"$1\" = bench-program ]; then shift 2; fi\ncase \"$1\" in\n\
+            "if [ \"$1\" = bench-program ]; then shift 2; fi\ncase \"$1\" in\n\
              describe) {describe};;\nserve) {serve};;\ndrive) {drive};;\nesac\n"
         );
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
+        write_script(directory.join(name), &text)
     }
 }
 

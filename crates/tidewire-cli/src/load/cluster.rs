@@ -294,7 +294,8 @@ const NATS_DIRECTORIES: [&str; 2] = ["peers/tools", "peers/bin"];
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+
+    use tidewire_testkit::write_script;
 
     use super::*;
 
@@ -302,12 +303,10 @@ mod tests {
     fn stand_in(directory: &std::path::Path, listening: &str) -> PathBuf {
         let file = directory.join(NATS_SERVER);
         let script = format!(
-            "#!/bin/sh\necho \"$@\" >> {}\n{listening}\nexec sleep 1000\n",
+            "echo \"$@\" >> {}\n{listening}\nexec sleep 1000\n",
             directory.join("arguments").display()
         );
-        fs::write(&file, script).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        file
+        write_script(file, &script)
     }
 
     fn nats(directory: &tempfile::TempDir, listening: &str) -> NatsOptions {

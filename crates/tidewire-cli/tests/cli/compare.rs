@@ -1,11 +1,10 @@
 //! `compare`, `ab` and `doctor`: their output, their files, and their exit codes.
 
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 
 use serde_json::{Value, json};
+use tidewire_testkit::write_script;
 
 use crate::process::{Ended, Process, command};
 
@@ -127,8 +126,7 @@ fn files_of_the_benchmark_are_compared_row_by_row_and_not_with_other_reports() {
     );
 }
 
-/// Writes a program that acts like `load`: it records its letter and leaves a report. Another process writes it,
-/// because a file that is open for writing in any process cannot be run.
+/// Writes a program that acts like `load`: it records its letter and leaves a report.
 fn program(directory: &Path, letter: &str, factor: f64) -> String {
     let kept = directory.join(format!("{letter}.json"));
     fs::write(&kept, report(factor)).unwrap();
@@ -145,18 +143,8 @@ fn program(directory: &Path, letter: &str, factor: f64) -> String {
     )
 }
 
-fn script(path: &PathBuf, body: &str) -> String {
-    let mut shell = std::process::Command::new("sh")
-        .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = shell.stdin.take().unwrap();
-    write!(input, "#!/bin/sh\n{body}").unwrap();
-    drop(input);
-    assert!(shell.wait().unwrap().success());
-    path.display().to_string()
+fn script(path: &Path, body: &str) -> String {
+    write_script(path, body).display().to_string()
 }
 
 #[test]
