@@ -136,7 +136,7 @@ impl Core {
             connection.limit_frames(DATAGRAM_FRAME_BYTES_MAX);
         }
         let mut session = Session::new(stream, id, connection);
-        session.profile.peer = peer.map(Box::new);
+        session.profile.peer = peer.map(Arc::new);
         if session.stream.preserves_boundaries() {
             let bytes_max = self.config.limits.datagram_bytes_max;
             let packing = Packing::new(&self.config.codec, bytes_max);

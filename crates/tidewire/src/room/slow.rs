@@ -285,7 +285,7 @@ mod tests {
         let id = lane.core.sessions[ada].id;
         let session = &mut lane.core.sessions[ada];
         let peer = Endpoint::Udp("192.0.2.7:4711".parse().unwrap());
-        session.profile.peer = Some(Box::new(peer));
+        session.profile.peer = Some(Arc::new(peer));
         lane.core.rooms().join(id, "lobby", "ada", None).unwrap();
         let text = logged(|| warn_of_slow(&lane.core.sessions[ada], Some(3), "slow"));
         for part in [" WARN ", "192.0.2.7:4711", "name=\"ada\"", "behind=3"] {

@@ -180,7 +180,7 @@ impl SessionHandle {
     /// Returns the peer's address. Clients of a Unix socket and of the same process have none.
     #[must_use]
     pub fn peer(&self) -> Option<&Endpoint> {
-        self.session.peer.as_ref()
+        self.session.peer.as_deref()
     }
 
     /// Returns the process, user and group of a peer that connected through a Unix socket, as they were at that

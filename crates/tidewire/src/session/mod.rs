@@ -163,7 +163,7 @@ pub(crate) struct Session {
 /// The identity of a session's peer, and the data by which other parts find the session.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
-    pub(crate) peer: Option<Box<Endpoint>>,
+    pub(crate) peer: Option<Arc<Endpoint>>,
     /// The terms of the listener that accepted it, if it has one.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
     /// Data that few sessions have. `None` until the session has some.

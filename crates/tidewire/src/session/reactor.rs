@@ -68,8 +68,7 @@ mod tests {
     use super::*;
     use crate::session::Session;
 
-    /// Every idle session has a timer, so larger keys would cost memory for each session. A session whose size is a power of
-    /// two is found in the slab by a shift.
+    /// Every idle session has a place in the slab and a timer, so a larger type would cost memory for each session.
     #[test]
     fn what_services_keep_makes_no_session_and_no_timer_larger() {
         assert_eq!(size_of::<TimerKey>(), 16);

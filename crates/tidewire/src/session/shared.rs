@@ -29,7 +29,7 @@ type Slots = Vec<Option<Arc<SessionShared>>>;
 #[derive(Debug)]
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
-    pub(crate) peer: Option<Endpoint>,
+    pub(crate) peer: Option<Arc<Endpoint>>,
     pub(crate) credentials: Option<PeerCredentials>,
     pub(crate) transport: TransportKind,
     pub(crate) outgoing: bool,
@@ -97,7 +97,7 @@ impl SessionShared {
     pub(crate) fn new(session: &Session, now_ns: u64) -> Self {
         Self {
             id: session.id,
-            peer: session.profile.peer.as_deref().cloned(),
+            peer: session.profile.peer.clone(),
             credentials: session.stream.peer_credentials(),
             transport: session.stream.kind(),
             outgoing: session.connection.is_outgoing(),
