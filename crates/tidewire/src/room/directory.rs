@@ -281,6 +281,14 @@ impl Directory {
         self.lock().rooms.get(room).map(|entry| entry.shared.alias)
     }
 
+    /// Returns the alias of the pattern with this text.
+    pub(super) fn alias_of_pattern(&self, pattern: &str) -> Option<u16> {
+        self.lock()
+            .topics
+            .shared(pattern)
+            .map(|shared| shared.alias)
+    }
+
     /// Returns the room with this alias, and its name.
     pub(super) fn by_alias(&self, alias: u16) -> Option<(Arc<SharedRoom>, Box<str>)> {
         let state = self.lock();

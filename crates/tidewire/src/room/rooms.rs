@@ -234,13 +234,12 @@ impl LaneRooms<'_> {
         if session.stream.is_unproven() {
             return Err(JoinError::Unproven);
         }
-        let rooms = session.memberships.iter();
         let admitted = session.profile.admitted.as_ref();
         let rooms_max = admitted.and_then(|it| it.identity.own_limits().rooms_max);
         let rooms_max = rooms_max.map_or(config.limits.rooms_per_session_max, |own| {
             own.min(config.limits.rooms_per_session_max)
         });
-        if rooms.filter(|room| !room.is_topic).count() >= rooms_max {
+        if session.has_memberships(false, rooms_max) {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
         if self.sessions.relief.memory.pressure() == Pressure::Full {
@@ -304,8 +303,8 @@ impl LaneRooms<'_> {
 
     /// Removes a closing session from all its rooms and subscriptions, and releases its name.
     pub(crate) fn leave_all(&mut self, slot: usize) {
-        while !self.sessions[slot].memberships.is_empty() {
-            self.detach(slot, 0, DropReason::Closed);
+        while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
+            self.detach(slot, last, DropReason::Closed);
         }
         let session = &mut self.sessions[slot];
         let in_output = std::mem::take(&mut session.output.room_messages);
@@ -422,14 +421,17 @@ impl LaneRooms<'_> {
         let index = room.members.len();
         room.members.push(slot);
         self.sessions.relief.memory.resize(0, MEMBERSHIP_BYTES);
-        self.sessions[slot].memberships.push(Membership {
+        let membership = Membership {
             room: alias,
             held_bytes: MEMBERSHIP_BYTES,
             is_topic: shared.pattern.is_some(),
             number: 0,
             index,
             subscriber,
-        });
+        };
+        let memberships = &mut self.sessions[slot].memberships;
+        let at = memberships.partition_point(|it| it.room < alias);
+        memberships.insert(at, membership);
     }
 
     pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
@@ -450,7 +452,7 @@ impl LaneRooms<'_> {
             index,
             subscriber,
             ..
-        } = session.memberships.swap_remove(membership);
+        } = session.memberships.remove(membership);
         let member = session.profile.member.clone();
         let Some(log) = outbox.logs.get_mut(alias) else {
             return;
@@ -519,8 +521,15 @@ impl Session {
     #[inline]
     pub(crate) fn membership(&self, alias: u16) -> Option<usize> {
         self.memberships
-            .iter()
-            .position(|membership| membership.room == alias)
+            .binary_search_by_key(&alias, |membership| membership.room)
+            .ok()
+    }
+
+    /// Whether it has at least this many subscriptions, or memberships in rooms.
+    pub(super) fn has_memberships(&self, of_topics: bool, count: usize) -> bool {
+        let memberships = self.memberships.iter();
+        self.memberships.len() >= count
+            && memberships.filter(|it| it.is_topic == of_topics).count() >= count
     }
 }
 

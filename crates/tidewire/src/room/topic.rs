@@ -100,22 +100,16 @@ impl LaneRooms<'_> {
             // As in rooms, a message is framed once for all subscribers.
             return Err(SubscribeError::FrameLimit);
         }
-        let memberships = &self.sessions[slot].memberships;
-        let mut count = 0;
-        for membership in memberships.iter().filter(|membership| membership.is_topic) {
-            count += 1;
-            let room = self.table.rooms.get(usize::from(membership.room));
-            let text = room
-                .and_then(Option::as_ref)
-                .and_then(|room| room.shared.pattern.as_deref());
-            if text == Some(pattern.text()) {
-                return Err(SubscribeError::AlreadySubscribed);
-            }
+        let session = &self.sessions[slot];
+        if let Some(alias) = self.table.directory.alias_of_pattern(pattern.text())
+            && session.subscription(alias).is_some()
+        {
+            return Err(SubscribeError::AlreadySubscribed);
         }
-        let identity = self.sessions[slot].profile.admitted.as_ref();
+        let identity = session.profile.admitted.as_ref();
         let own_max = identity.and_then(|it| it.identity.own_limits().subscriptions_max);
         let count_max = self.sessions.config.limits.subscriptions_per_session_max;
-        if count >= own_max.unwrap_or(count_max).min(count_max) {
+        if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }
         if self.sessions.relief.memory.pressure() == Pressure::Full {
@@ -406,5 +400,42 @@ mod tests {
             );
         }
         assert_eq!(core.counters.registrations_refused.read(), 2 * FLOOD);
+    }
+
+    /// A session finds its place in a room or pattern by a binary search, whatever came and went before.
+    #[test]
+    fn memberships_stay_in_order_when_subscriptions_end_and_others_take_their_aliases() {
+        const COUNT: usize = 200;
+        let mut lane = lane(&Server::builder());
+        let (slot, _end) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let name = |number: usize| format!("topic.{number}");
+        let mut aliases = Vec::new();
+        for number in 0..COUNT {
+            let subscribed = lane.core.rooms().subscribe(id, &name(number), None);
+            aliases.push(subscribed.unwrap());
+        }
+        let subscribed_again = lane.core.rooms().subscribe(id, &name(7), None);
+        assert!(matches!(
+            subscribed_again,
+            Err(SubscribeError::AlreadySubscribed)
+        ));
+        for alias in aliases.iter().step_by(3) {
+            lane.core.rooms().unsubscribe(id, *alias).unwrap();
+        }
+        for number in (0..COUNT).step_by(3) {
+            let subscribed = lane.core.rooms().subscribe(id, &name(number), None);
+            aliases[number] = subscribed.unwrap();
+        }
+        let session = &lane.core.sessions[slot];
+        assert!(session.memberships.is_sorted_by_key(|it| it.room));
+        for alias in &aliases {
+            let index = session.subscription(*alias).unwrap();
+            assert_eq!(session.memberships[index].room, *alias);
+        }
+        for alias in aliases {
+            lane.core.rooms().unsubscribe(id, alias).unwrap();
+        }
+        assert!(lane.core.sessions[slot].memberships.is_empty());
     }
 }

@@ -151,6 +151,7 @@ pub(crate) struct Session {
     pub(crate) announced: bool,
     /// The output. While a message of the session is handled, it is in the lane's [`Outbox`](outbox::Outbox).
     pub(crate) output: Output,
+    /// In the order of their `room`.
     pub(crate) memberships: Vec<Membership>,
     pub(crate) timer: Option<WheelTimer>,
     pub(crate) interest: Interest,
