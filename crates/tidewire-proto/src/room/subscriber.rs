@@ -109,6 +109,13 @@ impl Subscriber {
         log.bytes_behind(&self.cursor) - self.own_bytes
     }
 
+    /// Whether it has yet to skip messages of its own.
+    #[inline]
+    #[must_use]
+    pub fn has_own_behind(&self) -> bool {
+        !self.own.is_empty()
+    }
+
     /// The number of messages of others that this subscriber was not given yet.
     #[inline]
     #[must_use]

@@ -16,33 +16,47 @@ pub(super) enum Wrote {
     Failed(ErrorKind),
 }
 
+/// The bytes of a session that one write offered to the socket.
+pub(super) struct Offer {
+    pub(super) bytes: usize,
+    /// Whether the rooms have more bytes than one write takes.
+    pub(super) has_more: bool,
+}
+
+impl Offer {
+    fn all(bytes: usize) -> Self {
+        let has_more = false;
+        Self { bytes, has_more }
+    }
+}
+
 impl LaneSessions {
-    /// Writes once. Returns the number of offered bytes and the result.
-    pub(super) fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
+    /// Writes once.
+    pub(super) fn write_once(&mut self, slot: usize) -> (Offer, Wrote) {
         let session = &mut self.slab[slot];
         if !session.memberships.is_empty() {
             return self.write_gathered(slot);
         }
         let offered = session.output.len();
         if offered == 0 {
-            return (0, Wrote::Bytes(0));
+            return (Offer::all(0), Wrote::Bytes(0));
         }
         let Session { stream, output, .. } = session;
         let wrote = attempt(stream, &self.counters, |stream| {
             stream.write(output.unsent())
         });
-        (offered, wrote)
+        (Offer::all(offered), wrote)
     }
 
     /// Writes the output and the room logs of a session in one call. It is a separate function, because most sessions
     /// are in no room, and creating many empty slices is a sixth of the cost of a small write.
     #[inline(never)]
-    fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
+    fn write_gathered(&mut self, slot: usize) -> (Offer, Wrote) {
         let session = &mut self.slab[slot];
         let (logs, counters) = (&self.outbox.logs, &self.counters);
         write_slices::<SLICES_USUAL>(session, logs, counters)
             .or_else(|| write_slices::<SLICES_MAX>(session, logs, counters))
-            .unwrap_or((0, Wrote::Bytes(0)))
+            .unwrap_or((Offer::all(0), Wrote::Bytes(0)))
     }
 
     /// Accounts for `written` bytes: first of the session's own output, then of its rooms in their order.
@@ -112,7 +126,7 @@ fn write_slices<const COUNT: usize>(
     session: &mut Session,
     logs: &Logs,
     counters: &LaneCounters,
-) -> Option<(usize, Wrote)> {
+) -> Option<(Offer, Wrote)> {
     let Session {
         stream,
         output,
@@ -120,10 +134,10 @@ fn write_slices<const COUNT: usize>(
         ..
     } = session;
     let mut slices = [IoSlice::new(&[]); COUNT];
-    let (mut count, mut offered, mut has_more) = (0, 0, false);
+    let (mut count, mut bytes, mut has_more) = (0, 0, false);
     if !output.is_empty() {
         slices[0] = IoSlice::new(output.unsent());
-        (count, offered) = (1, output.len());
+        (count, bytes) = (1, output.len());
     }
     for membership in memberships {
         let Some(log) = logs.get(membership.room) else {
@@ -134,7 +148,7 @@ fn write_slices<const COUNT: usize>(
             if count < COUNT {
                 slices[count] = IoSlice::new(slice);
                 count += 1;
-                offered += slice.len();
+                bytes += slice.len();
             }
             !has_more
         });
@@ -148,7 +162,7 @@ fn write_slices<const COUNT: usize>(
         [whole] => attempt(stream, counters, |stream| stream.write(&whole)),
         ref pieces => attempt(stream, counters, |stream| stream.write_vectored(pieces)),
     };
-    Some((offered, wrote))
+    Some((Offer { bytes, has_more }, wrote))
 }
 
 /// Writes once, and retries on EINTR.

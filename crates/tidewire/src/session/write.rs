@@ -108,19 +108,18 @@ impl LaneSessions {
     #[inline]
     fn write_all(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         loop {
-            self.announce_gaps(slot);
-            let (offered, wrote) = self.write_once(slot);
-            if offered == 0 {
+            let is_off_log = self.announce_gaps(slot);
+            let (offer, wrote) = self.write_once(slot);
+            if offer.bytes == 0 {
                 return self.flush_layers(slot);
             }
             match wrote {
                 Wrote::Bytes(count) | Wrote::Held(count) => {
                     self.account(slot, count);
-                    if count < offered || matches!(wrote, Wrote::Held(_)) {
+                    if count < offer.bytes || matches!(wrote, Wrote::Held(_)) {
                         return Ok(false);
                     }
-                    if self.slab[slot].memberships.is_empty() {
-                        // Only rooms can hold more bytes than one write takes.
+                    if !offer.has_more && !is_off_log {
                         return Ok(true);
                     }
                 }
@@ -180,8 +179,8 @@ impl LaneSessions {
     }
 
     /// Appends notices of lost messages before the messages that follow, and the messages of subscribers that
-    /// do not get them from the log.
-    pub(super) fn announce_gaps(&mut self, slot: usize) {
+    /// do not get them from the log. Returns whether there are such subscribers, who may get more once the output is empty.
+    pub(super) fn announce_gaps(&mut self, slot: usize) -> bool {
         let Self {
             slab,
             outbox,
@@ -191,8 +190,10 @@ impl LaneSessions {
             ..
         } = self;
         let session = &mut slab[slot];
+        let mut has_off_log = false;
         for membership in &mut session.memberships {
             if membership.subscriber.is_off_log() {
+                has_off_log = true;
                 let output = &mut session.output;
                 if tell_off_log(membership, output, outbox, config, counters) {
                     resumed.push(slot);
@@ -219,6 +220,7 @@ impl LaneSessions {
                 }
             }
         }
+        has_off_log
     }
 
     /// Waits until the full socket is writable.
@@ -272,12 +274,12 @@ impl LaneSessions {
         let Self { slab, outbox, .. } = self;
         let session = &mut slab[slot];
         for membership in &mut session.memberships {
-            let Some(log) = outbox.logs.get_mut(membership.room) else {
-                continue;
-            };
-            membership
-                .subscriber
-                .advance(log, 0, &mut session.output.bytes);
+            let subscriber = &mut membership.subscriber;
+            if subscriber.has_own_behind()
+                && let Some(log) = outbox.logs.get_mut(membership.room)
+            {
+                subscriber.advance(log, 0, &mut session.output.bytes);
+            }
         }
     }
 
