@@ -397,8 +397,14 @@ impl Directory {
     #[inline]
     pub(crate) fn refresh(&self, routes: &mut Routes) {
         if self.topics_version.load(Ordering::Acquire) != routes.version() {
-            self.lock().topics.refresh(routes);
+            self.refresh_stale(routes);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refresh_stale(&self, routes: &mut Routes) {
+        self.lock().topics.refresh(routes);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,5 +1,7 @@
 //! Messages of rooms and topics whose history is fed by a stream that all nodes share; see [`feed`](super::feed).
 
+use std::sync::Arc;
+
 use tidewire_proto::backplane::{Entry, StreamKind};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
@@ -62,24 +64,31 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
-    /// Checks whether a message can go to the stream of its topic.
+    /// Gives the node a message for the stream of the recent topic. Subscribers of the topic get it when the stream gives it back;
+    /// those of wildcards, who have no positions, get it now.
     #[cold]
-    pub(super) fn check_stream(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
+    #[inline(never)]
+    pub(super) fn publish_streamed(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<Option<usize>, PublishError> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), RECORDED_OVERHEAD_BYTES + topic.len())?;
-        match self.table.directory.is_stream_full() {
-            true => Err(PublishError::CutOff),
-            false => Ok(()),
+        if self.table.directory.is_stream_full() {
+            return Err(PublishError::CutOff);
         }
-    }
-
-    /// Gives the node a message for the stream of its topic. Subscribers of the topic get it when the stream gives it back; those
-    /// of wildcards, who have no positions, got it before.
-    #[cold]
-    pub(super) fn publish_to_stream(&mut self, topic: &str, payload: &[u8]) {
+        let congested = self.append_to_each_match(|rooms, index| {
+            let shared = Arc::clone(&rooms.table.recent.matches[index].shared);
+            match shared.is_fed() {
+                true => Ok(()),
+                false => rooms.append_without_offset(&shared, topic, payload),
+            }
+        })?;
         let to = Addressee::Stream(StreamKind::Topic);
         let published = Entry::Published { payload };
         self.exchange.send_to_nodes(to, topic, &published);
+        Ok(congested)
     }
 
     /// Appends the frame of a message whose author is a session of this lane, which does not get it.

@@ -27,7 +27,7 @@ use super::replay::UNKNOWN;
 use super::ring::Kept;
 use super::rooms::LaneRooms;
 use super::routes::Match;
-use super::shared_room::BACKPLANE;
+use super::shared_room::{BACKPLANE, SharedRoom};
 use super::spanning::Origin;
 use crate::broker::{Addressee, KeptName};
 use crate::memory::Pressure;
@@ -174,10 +174,7 @@ impl LaneRooms<'_> {
     ) -> Result<bool, PublishError> {
         self.table.directory.refresh(&mut self.table.routes);
         if !self.table.recent.is(topic, &self.table.routes) {
-            validate_topic(topic)?;
-            let table = &mut *self.table;
-            table.recent.look_up(topic, &table.routes);
-            table.recent.history = table.directory.topic_history(topic);
+            self.look_up(topic)?;
         }
         let overhead = FRAME_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
@@ -186,27 +183,14 @@ impl LaneRooms<'_> {
             return Err(PublishError::OutOfMemory);
         }
         let congested = match &self.table.recent.history {
+            None => self.append_to_each_match(|rooms, index| {
+                rooms.append_published(index, topic, payload)
+            })?,
             Some(TopicHistory::Here(history)) => {
                 let history = Arc::clone(history);
                 self.publish_recorded(topic, payload, &history)?
             }
-            // Both in one place: the code of `append_published` here twice cost each message without a history 36 instructions.
-            history => {
-                let is_streamed = history.is_some();
-                if is_streamed {
-                    self.check_stream(topic, payload)?;
-                }
-                let congested = self.append_to_each_match(|rooms, index| {
-                    if is_streamed && rooms.table.recent.matches[index].shared.is_fed() {
-                        return Ok(());
-                    }
-                    rooms.append_published(index, topic, payload)
-                })?;
-                if is_streamed {
-                    self.publish_to_stream(topic, payload);
-                }
-                congested
-            }
+            Some(TopicHistory::Stream) => self.publish_streamed(topic, payload)?,
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
@@ -214,9 +198,19 @@ impl LaneRooms<'_> {
         Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
     }
 
+    /// Makes a topic the recent one.
+    #[inline(never)]
+    fn look_up(&mut self, topic: &str) -> Result<(), PublishError> {
+        validate_topic(topic)?;
+        let table = &mut *self.table;
+        table.recent.look_up(topic, &table.routes);
+        table.recent.history = table.directory.topic_history(topic);
+        Ok(())
+    }
+
     /// Calls `append` for each pattern that matches the recent topic. Returns the index of a match that is congested.
     #[inline(always)]
-    fn append_to_each_match(
+    pub(super) fn append_to_each_match(
         &mut self,
         mut append: impl FnMut(&mut Self, usize) -> Result<(), EncodeError>,
     ) -> Result<Option<usize>, EncodeError> {
@@ -257,8 +251,8 @@ impl LaneRooms<'_> {
         let sent = self.recorded(history, alias, &message, |rooms, offset| {
             rooms.append_to_each_match(|rooms, index| {
                 let shared = Arc::clone(&rooms.table.recent.matches[index].shared);
-                let expected = overhead + topic.len() + payload.len();
                 if !shared.is_wildcard {
+                    let expected = overhead + payload.len();
                     let origin = Origin::Local;
                     return rooms.append_shared(&shared, expected, &origin, |codec, out| {
                         encode_kept(codec, shared.alias, true, offset, &message, out)
@@ -266,16 +260,28 @@ impl LaneRooms<'_> {
                 }
                 // Its frames have no offsets, so no lane must look for it in the history.
                 let recording = rooms.table.recording.take();
-                let origin = Origin::Published { topic, payload };
-                let named = Message::new(Kind::Deliver, shared.alias, payload).with_name(topic);
-                let appended = rooms.append_shared(&shared, expected, &origin, |codec, out| {
-                    codec.encode(&named, out)
-                });
+                let appended = rooms.append_without_offset(&shared, topic, payload);
                 rooms.table.recording = recording;
                 appended
             })
         });
         Ok(sent?)
+    }
+
+    /// As [`Self::append_published`], in a place that is rarely used: this one there once more cost each message 36 instructions.
+    pub(super) fn append_without_offset(
+        &mut self,
+        shared: &SharedRoom,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<(), EncodeError> {
+        let name = if shared.is_wildcard { topic } else { "" };
+        let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+        let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
+        let origin = Origin::Published { topic, payload };
+        self.append_shared(shared, expected, &origin, |codec, out| {
+            codec.encode(&message, out)
+        })
     }
 
     /// Plans what a new subscriber gets of the history of its topic. `None` if the topic keeps none.
@@ -344,6 +350,22 @@ impl LaneRooms<'_> {
             return Ok(());
         }
         let others = shared.other_lanes(self.exchange.lane);
+        match others {
+            0 => Ok(()),
+            _ => self.append_elsewhere(others, &message, topic),
+        }
+    }
+
+    /// Sends a published message to the lanes and nodes whose bits are set. This lane has no subscriber. A function of its own, so that
+    /// the loop over the matches keeps its values in registers.
+    #[inline(never)]
+    fn append_elsewhere(
+        &mut self,
+        others: u64,
+        message: &Message<'_>,
+        topic: &str,
+    ) -> Result<(), EncodeError> {
+        let payload = message.payload;
         if others & (1 << BACKPLANE) != 0 {
             self.exchange
                 .send_to_nodes(Addressee::Topic, topic, &Entry::Published { payload });
@@ -352,10 +374,11 @@ impl LaneRooms<'_> {
         if others == 0 {
             return Ok(());
         }
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         let mut frame = outbox.buffers.take();
-        let result = config.codec.encode(&message, &mut frame);
+        let result = config.codec.encode(message, &mut frame);
         if result.is_ok() {
-            self.send_to_lanes(others, alias, &frame);
+            self.send_to_lanes(others, message.channel, &frame);
         }
         self.sessions.outbox.buffers.put(frame);
         result
