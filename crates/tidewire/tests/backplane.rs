@@ -438,11 +438,14 @@ fn open_rooms(rooms: usize) -> usize {
         rooms_max: rooms,
         rooms_per_address_max: rooms,
         rooms_per_session_max: EACH,
+        // The peers answer no pings, and on a busy machine many rooms take longer than a session may be silent.
+        idle_timeout: Duration::from_secs(3_600),
         ..Limits::default()
     };
-    let builder = Server::builder().limits(limits);
-    let one = chat_of(builder, &engine, settings("one"));
-    let two = chat(&engine, "two");
+    let [one, two] = ["one", "two"].map(|id| {
+        let builder = Server::builder().limits(limits.clone());
+        chat_of(builder, &engine, settings(id))
+    });
     let mut refused = 0;
     let mut peers = Vec::new();
     for start in (0..rooms).step_by(EACH) {
