@@ -58,6 +58,8 @@ fn the_service_and_its_socket_fit_together() {
     };
     assert_eq!(values(&service, "Type="), ["notify"]);
     assert_eq!(values(&service, "ExecReload="), ["/bin/kill -HUP $MAINPID"]);
+    // The bug: without /proc/meminfo the server took 1 GiB as the default of its memory limit, on every machine.
+    assert!(values(&service, "ProcSubset=").is_empty());
     let address = &values(&socket, "ListenStream=")[0];
     assert!(
         socket.contains(&format!("bind = \"tls://{address}\"")),
