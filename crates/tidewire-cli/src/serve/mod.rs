@@ -8,6 +8,7 @@ mod apps;
 #[cfg(feature = "nats")]
 mod backplane;
 mod drain;
+mod ending;
 mod exposure;
 mod kept;
 mod limits;
@@ -22,30 +23,26 @@ mod web;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Command};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tidewire::auth::Replaceable;
-use tidewire::{
-    Address, AddressError, AnyCodec, MetricsReader, Policy, Server, ServerBuilder, Stopped,
-};
+use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, ServerBuilder};
 use tidewire_admin::{Admin, BoundAdmin};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_proto::codec::{Codec, StreamFraming};
 
 use crate::connection::{is_udp, parse_codec};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::logging::{self, LogArguments};
 use crate::otlp::OtlpArguments;
 use crate::output;
 use crate::ready::Ready;
-use crate::signals;
 use crate::systemd::{self, Notifier};
 use crate::tell::{Stream, tell};
 use crate::threads;
@@ -53,6 +50,7 @@ use crate::tls::ServerTlsArguments;
 use admin::AdminArguments;
 use apps::App;
 use drain::DrainArguments;
+use ending::{Ending, judge, watch_signals};
 use exposure::Protection;
 use kept::Kept;
 use limits::LimitArguments;
@@ -282,77 +280,6 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
-}
-
-/// The state for the summary if a second signal ends the server at once.
-#[derive(Debug, Default)]
-struct Ending {
-    metrics: OnceLock<MetricsReader>,
-    /// Whether the summary has been printed.
-    is_told: AtomicBool,
-}
-
-/// Handles signals: the first one drains; the second, or a drain that does not end, stops at once.
-fn watch_signals(
-    arguments: &ServeArguments,
-    sender: Sender<Wake>,
-    ending: &Arc<Ending>,
-) -> io::Result<()> {
-    let requests = sender.clone();
-    let begin = move || {
-        // The main thread is gone only if the server has stopped already.
-        let _ = sender.send(Wake::Signal);
-    };
-    let (ending, json) = (Arc::clone(ending), arguments.json);
-    let last = move || {
-        if ending.is_told.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        if let Some(metrics) = ending.metrics.get() {
-            summary::print(&metrics.read(), json);
-        }
-        let remedy = "wait for the drain, or shorten it with --drain-ms";
-        failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
-    };
-    signals::watch(arguments.ending_time(), begin, last)?;
-    signals::at(&[SIGHUP, SIGUSR1], move |signal| {
-        if signal == SIGHUP && operate::RELOAD_WAITS.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let request = match signal {
-            SIGHUP => Wake::Reload,
-            _ => Wake::Summary,
-        };
-        // The main thread is gone only if the server has stopped already.
-        let _ = requests.send(request);
-    })
-}
-
-/// Returns success if no lane failed and no session was cut off.
-fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
-    if let Some(failure) = stopped.failures.first() {
-        let what = format!("a lane failed: {failure}");
-        let remedy = "start it again; if it failed by a panic, please report it as a bug";
-        return Err(Failure::other(what, remedy).into());
-    }
-    let metrics = &stopped.metrics;
-    if metrics.sessions_cut_off > 0 {
-        let what = format!(
-            "the drain reached its deadline with output still on its way, sessions cut off: {}",
-            metrics.sessions_cut_off
-        );
-        let remedy = "give it longer with --drain-ms, or look why these peers do not read";
-        return Err(Failure::other(what, remedy).into());
-    }
-    if metrics.mail_undelivered > 0 {
-        let what = format!(
-            "a lane did not end in time, messages of others for it that were lost: {}",
-            metrics.mail_undelivered
-        );
-        let remedy = "look which handler takes this long";
-        return Err(Failure::other(what, remedy).into());
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Starts the server with the service of its app.
