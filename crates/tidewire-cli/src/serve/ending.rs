@@ -1,7 +1,7 @@
 //! The end of a server: its signals, and whether it ended in order.
 
 use std::io;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
@@ -13,23 +13,34 @@ use super::operate::{self, Wake};
 use super::{ServeArguments, summary};
 use crate::failure::{self, Failure};
 use crate::signals;
+use crate::tell::{Stream, tell};
 
 /// The state for the summary if a second signal ends the server at once.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
+    /// Set when the server is started.
     pub(super) metrics: OnceLock<MetricsReader>,
     /// Whether the summary has been printed.
     pub(super) is_told: AtomicBool,
 }
 
-/// Handles signals: the first one drains; the second, or a drain that does not end, stops at once.
+/// Handles signals: the first one drains, or ends a server at once that is not started yet; the second, or a drain that does
+/// not end, stops at once.
 pub(super) fn watch_signals(
     arguments: &ServeArguments,
     sender: Sender<Wake>,
     ending: &Arc<Ending>,
 ) -> io::Result<()> {
     let requests = sender.clone();
+    let state = Arc::clone(ending);
     let begin = move || {
+        if state.metrics.get().is_none() {
+            // The main thread may wait in the start for as long as NATS is gone. There is nothing to drain yet.
+            let told = "stopped before the server was started\n";
+            // If stderr is closed or blocked, nothing can be reported.
+            let _ = tell(Stream::Error, told.into());
+            process::exit(0);
+        }
         // The main thread is gone only if the server has stopped already.
         let _ = sender.send(Wake::Signal);
     };

@@ -240,9 +240,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let drain = arguments.drain.clone();
     let follow_stdin = arguments.exit_with_stdin;
     // The admin server answers until this function returns.
-    let (server, _admin) = start(arguments, users.authenticator().cloned(), admin)?;
-    // Only this line sets it.
-    let _ = ending.metrics.set(server.metrics_reader());
+    let (server, _admin) = start(arguments, users.authenticator().cloned(), admin, &ending)?;
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
@@ -297,6 +295,7 @@ fn start(
     arguments: &ServeArguments,
     authenticator: Option<Replaceable>,
     admin: Option<BoundAdmin>,
+    ending: &Ending,
 ) -> anyhow::Result<(Server, Option<Admin>)> {
     let protection = Protection {
         authenticates: authenticator.is_some(),
@@ -359,6 +358,8 @@ fn start(
     arguments.app.check_history(&arguments.history)?;
     arguments.app.check_methods(&arguments.methods)?;
     let server = start_app(arguments, builder)?;
+    // From here on a signal drains. Only this line sets it.
+    let _ = ending.metrics.set(server.metrics_reader());
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);

@@ -156,3 +156,19 @@ fn a_backplane_that_is_not_there_is_an_error_with_a_remedy() {
     let text = ended.transcript.join("\n");
     assert!(text.contains("add --backplane"), "{text}");
 }
+
+/// The bug: the signal waited for the end of the start, and the server ended 17 s later with the code of a failed drain.
+#[test]
+fn a_signal_ends_a_server_that_waits_for_the_backplane() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let absent = ["--backplane", "nats://127.0.0.1:1", "--backplane-wait"];
+        let bind = ["serve", "--bind", "tcp://127.0.0.1:0"];
+        let mut server = Process::start(&[&bind[..], &absent].concat());
+        server.expect("waiting for NATS");
+        server.signal(signal);
+        let ended = server.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+        let told = "stopped before the server was started";
+        assert!(ended.text().contains(told), "{}", ended.text());
+    }
+}
