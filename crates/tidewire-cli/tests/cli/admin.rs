@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::process::Process;
 
 /// A server with an admin server, and the address of the latter.
-fn start(arguments: &[&str]) -> (Process, String, String) {
+pub(crate) fn start(arguments: &[&str]) -> (Process, String, String) {
     let mut all = vec![
         "serve",
         "--bind",
@@ -26,7 +26,7 @@ fn start(arguments: &[&str]) -> (Process, String, String) {
     (server, address, admin.trim_end_matches('/').to_owned())
 }
 
-fn ask(admin: &str, request: &str, headers: &str) -> String {
+pub(crate) fn ask(admin: &str, request: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(admin).unwrap();
     let request =
         format!("{request} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n{headers}\r\n");
@@ -153,4 +153,22 @@ fn an_admin_address_that_others_reach_is_refused_in_plain_text() {
         assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
         assert!(ended.text().contains(told), "{told}: {}", ended.text());
     }
+}
+
+#[test]
+fn a_name_for_the_admin_server_is_answered_and_others_are_not() {
+    let (_server, _, admin) = start(&["--admin-host", "ops.example"]);
+    for (host, status) in [("ops.example", "200"), ("evil.example", "421")] {
+        let mut stream = TcpStream::connect(&admin).unwrap();
+        let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = std::io::read_to_string(stream).unwrap();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
+    }
+    let ended = Process::start(&["serve", "--admin-host", "ops.example"]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains("there is none"), "{}", ended.text());
 }

@@ -1,14 +1,17 @@
 //! The work of operators with a running server: reload, rotate, look, and take it out of service.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use rustix::process::Signal;
 use tidewire::{Backoff, Client};
-use tidewire_testkit::wait_until;
+use tidewire_testkit::{hello_frame, wait_until};
 
-use crate::process::Process;
+use crate::admin;
+use crate::process::{DEADLINE, Process};
 
 fn address_of(line: &str) -> String {
     line.trim_start_matches("listening on ").to_owned()
@@ -90,9 +93,13 @@ fn the_first_user_signal_logs_the_counters() {
 
 #[test]
 fn a_server_serves_on_for_the_time_before_its_drain() {
-    let (mut server, address) = Process::server(&["--drain-delay-ms", "3600000"]);
+    let (mut server, address, admin) = admin::start(&["--drain-delay-ms", "3600000"]);
+    let status = |path: &str| admin::ask(&admin, &format!("GET {path}"), "")[9..12].to_owned();
+    assert_eq!(status("/readyz"), "200");
     server.signal(Signal::TERM);
     server.expect("not ready any more");
+    assert_eq!(status("/readyz"), "503", "a load balancer sees it");
+    assert_eq!(status("/healthz"), "200", "nobody shall kill it");
     let client = Client::connect(&address).wait().unwrap();
     client.join("lobby", "ann").wait().unwrap();
     // A second signal does not wait.
@@ -198,4 +205,45 @@ fn an_address_that_no_client_can_go_to_is_refused_at_the_start() {
     let elsewhere = [&bind[..], &["--drain-to", "tls://b.example:8443"]].concat();
     let mut server = Process::start(&elsewhere);
     server.expect("no client will go where --drain-to sends it");
+}
+
+#[test]
+fn the_header_of_a_listed_proxy_names_the_client() {
+    let flags = ["--app", "echo", "--codec", "raw", "--proxy-protocol-from"];
+    let networks = ["192.0.2.7,127.0.0.0/8"];
+    let (_server, address, admin) = admin::start(&[&flags[..], &networks].concat());
+    let signature = b"\r\n\r\n\0\r\nQUIT\n";
+    // Version 2 and the command PROXY, TCP over IPv4, and 12 bytes: from 203.0.113.7:4000 to 192.0.2.1:443.
+    let about = [0x21, 0x11, 0, 12];
+    let addresses = [203, 0, 113, 7, 192, 0, 2, 1, 15, 160, 1, 187];
+    let sent = [&signature[..], &about, &addresses, b"x"].concat();
+    let mut peer = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    peer.write_all(&sent).unwrap();
+    let mut echoed = [0];
+    peer.read_exact(&mut echoed).unwrap();
+    assert_eq!(&echoed, b"x", "the header is not echoed");
+    let sessions = admin::ask(&admin, "GET /api/sessions", "");
+    assert!(sessions.contains("203.0.113.7:4000"), "{sessions}");
+
+    let ended = Process::start(&["serve", "--proxy-protocol-from", "10.0.0.0/33"]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    let text = ended.text();
+    assert!(text.contains("correct --proxy-protocol-from"), "{text}");
+}
+
+#[test]
+fn a_connection_ends_at_its_maximum_age_and_after_the_grace_period_at_the_latest() {
+    let flags = ["--app", "echo", "--connection-age-max", "1"];
+    let grace = ["--connection-age-grace", "1"];
+    let (_server, address, admin) = admin::start(&[&flags[..], &grace].concat());
+    // This peer says nothing after its hello, and does not heed the go-away.
+    let mut peer = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    peer.set_read_timeout(Some(DEADLINE)).unwrap();
+    peer.write_all(&hello_frame()).unwrap();
+    let mut heard = Vec::new();
+    peer.read_to_end(&mut heard).unwrap();
+    let heard = String::from_utf8_lossy(&heard);
+    assert!(heard.contains("its maximum age"), "{heard}");
+    let overview = admin::ask(&admin, "GET /api/overview", "");
+    assert!(overview.contains("\"connections_retired\":1"), "{overview}");
 }

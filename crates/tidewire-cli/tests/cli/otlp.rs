@@ -21,7 +21,7 @@ mod exported {
     use super::Process;
     use crate::process::command;
 
-    fn server(url: &str) -> (Process, String) {
+    fn server(url: &str, flags: &[&str]) -> (Process, String) {
         let mut command = command(&[
             "serve",
             "--app",
@@ -33,6 +33,7 @@ mod exported {
             "--otlp",
             url,
         ]);
+        command.args(flags);
         command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=seven");
         command.env("OTEL_SERVICE_NAME", "ferry");
         let mut server = Process::spawn(&mut command);
@@ -52,14 +53,10 @@ mod exported {
     fn spans_of_a_server_are_exported_when_it_ends() {
         let collector = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", collector.local_addr().unwrap());
-        let (server, address) = server(&url);
+        let (server, address) = server(&url, &[]);
         visit(&address);
         server.signal(Signal::TERM);
-        let mut seen = Vec::new();
-        while !contains(&seen, b"reason") {
-            let (mut stream, _) = collector.accept().unwrap();
-            take(&mut stream, &mut seen);
-        }
+        let seen = collect(&collector);
         for expected in [
             "POST /v1/traces HTTP/1.1",
             "x-tenant: seven",
@@ -69,9 +66,22 @@ mod exported {
         ] {
             assert!(contains(&seen, expected.as_bytes()), "no {expected}");
         }
+        assert!(!contains(&seen, b"handle"), "a span of the level trace");
         let ended = server.wait();
         assert_eq!(ended.status.code(), Some(0));
         assert!(!ended.text().contains("spans: "), "{}", ended.text());
+    }
+
+    #[test]
+    fn the_level_trace_exports_a_span_of_each_message() {
+        let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", collector.local_addr().unwrap());
+        let (server, address) = server(&url, &["--otlp-level", "trace"]);
+        visit(&address);
+        server.signal(Signal::TERM);
+        let seen = collect(&collector);
+        assert!(contains(&seen, b"handle"), "the message of the visit");
+        assert_eq!(server.wait().status.code(), Some(0));
     }
 
     #[test]
@@ -79,7 +89,7 @@ mod exported {
         let gone = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", gone.local_addr().unwrap());
         drop(gone);
-        let (server, address) = server(&url);
+        let (server, address) = server(&url, &[]);
         visit(&address);
         server.signal(Signal::TERM);
         let ended = server.wait();
@@ -104,6 +114,16 @@ mod exported {
             assert!(ended.text().contains(why), "{}", ended.text());
             assert!(!ended.text().contains("secret"));
         }
+    }
+
+    /// Takes requests until one has the span of a session that was closed.
+    fn collect(collector: &TcpListener) -> Vec<u8> {
+        let mut seen = Vec::new();
+        while !contains(&seen, b"reason") {
+            let (mut stream, _) = collector.accept().unwrap();
+            take(&mut stream, &mut seen);
+        }
+        seen
     }
 
     /// Takes the requests of a connection, and answers each with success.
