@@ -1,4 +1,4 @@
-//! The chat client on a terminal: a pseudo-terminal whose other end types keys and reads the screen.
+//! The chat client and other views on a terminal: a pseudo-terminal whose other end types keys and reads the screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,6 +12,7 @@ use rustix::termios::{LocalModes, tcgetattr};
 use tidewire_testkit::fault_server::{FaultPlan, FaultServer};
 use tidewire_testkit::open_terminal;
 
+use crate::admin;
 use crate::process::{DEADLINE, Process, command};
 
 /// A user at a terminal with `tidewire chat` on it.
@@ -220,6 +221,22 @@ fn a_second_interrupt_ends_a_load_test_that_still_waits_and_gives_the_screen_bac
     let ledger = server.finish();
     assert!(ledger.is_conserved(), "{ledger:?}");
     assert_eq!((ledger.messages, ledger.delivered), (2, 0));
+}
+
+#[test]
+fn the_view_of_a_server_outlives_the_server_and_gives_the_screen_back() {
+    let (server, _, admin) = admin::start(&[]);
+    let mut top = Person::start(&mut command(&["top", &admin]));
+    top.expect(TAKEN);
+    top.expect("ready");
+    top.expect("sessions");
+    server.kill();
+    top.expect("lost");
+    top.expect("cannot");
+    assert!(!top.seen.contains(GIVEN_BACK), "{:?}", top.seen);
+    top.interrupt();
+    top.expect(GIVEN_BACK);
+    assert_eq!(top.end(), (Some(0), true));
 }
 
 /// The sequences that switch to the alternate screen and back.
