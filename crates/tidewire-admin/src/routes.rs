@@ -155,7 +155,7 @@ impl Routes {
         if path == "/api/login" {
             let login: Login = read(body).await?;
             let cookie = self.access.log_in(&login.token, parts)?;
-            return Ok(with_cookie(&cookie));
+            return Ok(with_cookie("login", &cookie));
         }
         self.access.check_token(parts)?;
         let close = path.strip_prefix("/api/sessions/");
@@ -165,7 +165,7 @@ impl Routes {
             return self.close(id, &wanted);
         }
         match path {
-            "/api/logout" => Ok(with_cookie(&self.access.log_out(&parts.headers))),
+            "/api/logout" => Ok(with_cookie("logout", &self.access.log_out(&parts.headers))),
             "/api/drain" => act(self.actions.drain.as_ref(), "drain"),
             "/api/reload" => act(self.actions.reload.as_ref(), "reload"),
             _ => Err((
@@ -285,8 +285,8 @@ fn done(action: &str) -> Answer {
     json(StatusCode::ACCEPTED, &json!({ "accepted": action }))
 }
 
-fn with_cookie(cookie: &str) -> Answer {
-    let mut answer = done("login");
+fn with_cookie(action: &str, cookie: &str) -> Answer {
+    let mut answer = done(action);
     // The cookie has only digits and fixed text, so it is always a value.
     if let Ok(value) = HeaderValue::from_str(cookie) {
         answer.headers_mut().insert(header::SET_COOKIE, value);

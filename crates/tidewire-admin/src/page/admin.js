@@ -449,7 +449,7 @@ $("reason").addEventListener("keydown", (event) => {
 });
 $("drain").addEventListener("click", () => confirmThen("Drain the server?", "Every client is told to go away, and the server stops.", "Drain", false,
   () => perform("/api/drain", {}, "The server drains.")));
-$("reload").addEventListener("click", () => perform("/api/reload", {}, "Users, tokens and certificates are read again. The log says how it ended."));
+$("reload").addEventListener("click", () => perform("/api/reload", {}, "Log level, limits, users, tokens and certificates are read again. The log says how it ended."));
 $("logout").addEventListener("click", async () => {
   await perform("/api/logout", {}, "Logged out.");
   showLogin();

@@ -14,7 +14,7 @@ use tidewire_testkit::wait_until;
 use crate::Site;
 
 /// Fails unless the value is what the schema says of this definition.
-fn check(site: &Site, definition: &str, value: &Value) {
+pub(crate) fn check(site: &Site, definition: &str, value: &Value) {
     let mut schema = site.json("/api/schema");
     assert!(schema["$defs"][definition].is_object(), "{definition}");
     schema["anyOf"] = json!([{ "$ref": format!("#/$defs/{definition}") }]);

@@ -87,7 +87,12 @@ fn a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use() {
         200
     );
     let logout = site.request("POST", "/api/logout", &[&pair, "X-Tidewire-Admin: 1"], "");
-    assert_eq!(logout.status, 202);
+    assert_eq!(
+        (logout.status, logout.body.as_str()),
+        (202, r#"{"accepted":"logout"}"#)
+    );
+    let body = serde_json::from_str(&logout.body).unwrap();
+    crate::api::check(&site, "accepted", &body);
     assert_eq!(
         site.request("GET", "/api/overview", &[&pair], "").status,
         401
