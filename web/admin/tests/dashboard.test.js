@@ -136,6 +136,24 @@ test("a cluster is shown with its nodes, and no cluster without a backplane", as
   assert.deepEqual(errors, []);
 });
 
+test("refusals of WebSocket are shown, and what a reload reads", async (t) => {
+  const { page, errors } = await site(t, "chat");
+  await page.getByText("Ready").waitFor();
+  assert.ok(!(await page.locator("#identity").innerText()).includes("NaN"), "the server has all figures");
+  const shown = await page.evaluate(async () => {
+    const overview = await ask("/api/overview");
+    Object.assign(overview.counters, { websocket_origins_refused: 71, websocket_handshakes_refused: 72, websocket_frames_refused: 73 });
+    showIdentity(overview);
+    return document.getElementById("identity").innerText;
+  });
+  for (const part of ["WebSocket origins refused\n71", "WebSocket handshakes refused\n72", "WebSocket sessions with bad frames\n73"]) {
+    assert.ok(shown.includes(part), `${part} in ${shown}`);
+  }
+  await page.getByRole("button", { name: "Reload" }).click();
+  await page.getByText("Log level, limits, users").waitFor();
+  assert.deepEqual(errors, []);
+});
+
 test("pages are turned by the keyboard", async (t) => {
   const { page, errors } = await site(t, "chat");
   // Two pages of sessions that are none.

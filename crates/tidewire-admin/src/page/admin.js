@@ -258,7 +258,7 @@ function showLosses(it) {
 }
 
 function showIdentity(it) {
-  const { identity, certificate } = it;
+  const { identity, certificate, counters } = it;
   const bad = (value) => (value > 0 ? "warn" : "");
   const pairs = [
     ["Let in", count(identity.authenticated)],
@@ -267,6 +267,9 @@ function showIdentity(it) {
     ["Users read again", count(identity.auth_reloads)],
     ["Users that could not be used", count(identity.auth_reloads_refused), bad(identity.auth_reloads_refused)],
     ["Handshakes refused", count(identity.handshakes_refused), bad(identity.handshakes_refused)],
+    ["WebSocket origins refused", count(counters.websocket_origins_refused), bad(counters.websocket_origins_refused)],
+    ["WebSocket handshakes refused", count(counters.websocket_handshakes_refused), bad(counters.websocket_handshakes_refused)],
+    ["WebSocket sessions with bad frames", count(counters.websocket_frames_refused), bad(counters.websocket_frames_refused)],
   ];
   if (certificate === null) {
     pairs.push(["Certificate", "none"]);
