@@ -162,6 +162,17 @@ mod tests {
             let (stream, has_place) = listen(&admin);
             has_place.then_some(stream)
         });
+        let broken = || {
+            let mut stream = TcpStream::connect(admin.address()).unwrap();
+            let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).unwrap();
+            let answer = io::read_to_string(stream).unwrap();
+            let series = "tidewire_admin_requests_total{end=\"broken\"} ";
+            let count = answer.lines().find_map(|line| line.strip_prefix(series));
+            let is_counted = count.unwrap().parse::<f64>().unwrap() >= 1.0;
+            is_counted.then_some(())
+        };
+        wait_until("it is counted", broken);
         drop((asleep, newest));
     }
 }
