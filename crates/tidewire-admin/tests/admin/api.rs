@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidewire::backplane::NodeSettings;
 use tidewire::{Chat, Client, Event, Policy, Server};
 use tidewire_admin::Settings;
-use tidewire_testkit::backplane::{Engine, InprocEngine};
-use tidewire_testkit::wait_until;
+use tidewire_testkit::backplane::InprocEngine;
+use tidewire_testkit::certificates::usual;
+use tidewire_testkit::fixtures::tw1;
+use tidewire_testkit::{DEADLINE, Peer, Wire, assert_conserved, wait_until};
 
-use crate::Site;
+use crate::{Site, node};
 
 /// Fails unless the value is what the schema says of this definition.
 pub(crate) fn check(site: &Site, definition: &str, value: &Value) {
@@ -29,13 +29,7 @@ pub(crate) fn check(site: &Site, definition: &str, value: &Value) {
 #[test]
 fn a_node_shows_its_cluster() {
     let engine = InprocEngine::default();
-    let node = |id: &str| {
-        let mut settings = NodeSettings::new(id).unwrap();
-        settings.heartbeat = Duration::from_millis(50);
-        let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
-        let builder = builder.backplane(engine.backplane(), settings);
-        builder.start(|_| Chat::new()).unwrap()
-    };
+    let node = |id: &str| node(&engine, id).start(|_| Chat::new()).unwrap();
     let other = node("two");
     let site = Site::beside(node("one"), Settings::default());
     let seen = wait_until("the other node answers", || {
@@ -266,6 +260,90 @@ fn pages_are_whole_while_sessions_close() {
 }
 
 #[test]
+fn the_slowest_subscriber_is_named_with_its_lag_and_policy() {
+    let server = Server::builder()
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new().policy(Policy::DropOldest))
+        .unwrap();
+    let site = Site::beside(server, Settings::default());
+    let wire = Wire::connect_narrow(&site.server.addresses()[0], &tw1(), 4096).unwrap();
+    let mut deaf = Peer::greet(wire, &tw1());
+    deaf.join("lobby", "deaf").unwrap();
+    let author = Client::connect(&site.server.to_string()).wait().unwrap();
+    let room = author.join("lobby", "ann").wait().unwrap().room;
+    let payload = vec![b'x'; 1 << 16];
+    // The system's buffers take the first megabytes.
+    let tops = wait_until("the peer is behind", || {
+        for _ in 0..16 {
+            author.say(room, &payload).unwrap();
+        }
+        author.list(room).wait().unwrap();
+        let overview = site.json("/api/overview");
+        check(&site, "overview", &overview);
+        let tops = overview["tops"].clone();
+        (tops["slowest"][0]["name"] == "deaf").then_some(tops)
+    });
+    let slowest = &tops["slowest"][0];
+    assert!(slowest["lag_bytes"].as_u64().unwrap() > 0, "{slowest}");
+    assert!(slowest["lag_messages"].as_u64().unwrap() > 0, "{slowest}");
+    assert_eq!(slowest["policy"], "drop_oldest");
+    let page = wait_until("the author has everything", || {
+        let page = site.json("/api/sessions?sort=lag&order=asc");
+        (page["entries"][0]["lag_bytes"] == 0).then_some(page)
+    });
+    check(&site, "sessions", &page);
+    let names = [0, 1].map(|index| page["entries"][index]["name"].clone());
+    assert_eq!(names, ["ann", "deaf"]);
+    drop((deaf, author));
+    let Site { admin, server } = site;
+    drop(admin);
+    assert_conserved(&server.shutdown(DEADLINE));
+}
+
+#[test]
+fn a_certificate_is_shown_with_the_days_that_are_left() {
+    let server = Server::builder()
+        .listen("tls://127.0.0.1:0")
+        .unwrap()
+        .tls(usual().1.server())
+        .start(|_| Chat::new())
+        .unwrap();
+    let site = Site::beside(server, Settings::default());
+    let overview = site.json("/api/overview");
+    check(&site, "overview", &overview);
+    let certificate = &overview["certificate"];
+    assert!(certificate["days_left"].as_f64().unwrap() > 0.0);
+    let expires = certificate["expires_ms"].as_u64().unwrap();
+    assert!(expires > overview["at_ms"].as_u64().unwrap());
+    let without = Site::start(Settings::default());
+    assert_eq!(without.json("/api/overview")["certificate"], json!(null));
+}
+
+/// The orders that the API has. An unknown one is refused with their names.
+fn session_sorts(site: &Site) -> Vec<String> {
+    let refused = site.get("/api/sessions?sort=x");
+    let error: Value = serde_json::from_str(&refused.body).unwrap();
+    let names = error["error"].as_str().unwrap().split("use ").nth(1);
+    names.unwrap().split(", ").map(str::to_owned).collect()
+}
+
+/// The figure that an order of sessions goes by, as text whose order is that of the figure.
+fn sort_key(sort: &str, session: &Value) -> String {
+    let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
+    let number = |name: &str| session[name].as_u64().unwrap();
+    let number = match sort {
+        "name" | "peer" | "identity" => return text(sort),
+        "lag" => number("lag_bytes") + number("queued_bytes"),
+        // The entries of a page are described one after the other, so their ages are of several moments. Names are not.
+        "age" => 1_000 - text("name")[5..].parse::<u64>().unwrap(),
+        "queued" | "memory" => number(&format!("{sort}_bytes")),
+        _ => number(sort),
+    };
+    format!("{number:020}")
+}
+
+#[test]
 fn pages_of_many_sessions_are_searched_and_sorted() {
     let server = Server::builder()
         .listen("inproc://paged")
@@ -284,6 +362,21 @@ fn pages_of_many_sessions_are_searched_and_sorted() {
             client
         })
         .collect();
+    clients[7].join("annex", &names[7]).wait().unwrap();
+    for sort in session_sorts(&site) {
+        for order in ["asc", "desc"] {
+            let page = site.json(&format!(
+                "/api/sessions?sort={sort}&order={order}&limit=1000"
+            ));
+            let entries = page["entries"].as_array().unwrap().iter();
+            let mut keys: Vec<_> = entries.map(|it| sort_key(&sort, it)).collect();
+            if order == "desc" {
+                keys.reverse();
+            }
+            assert_eq!(keys.len(), names.len(), "{sort}");
+            assert!(keys.is_sorted(), "{sort} {order}: {keys:?}");
+        }
+    }
     let page = site.json("/api/sessions?sort=name&order=asc&offset=298&limit=10");
     assert_eq!((&page["total"], &page["found"]), (&json!(300), &json!(300)));
     let found: Vec<_> = page["entries"]

@@ -11,8 +11,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
-use tidewire::{PubSub, Server};
+use tidewire::backplane::NodeSettings;
+use tidewire::{PubSub, Server, ServerBuilder};
 use tidewire_admin::{Admin, Settings};
+use tidewire_testkit::backplane::{Engine, InprocEngine};
 
 /// An admin server beside a server of topics.
 pub(crate) struct Site {
@@ -95,6 +97,14 @@ impl Site {
             .unwrap();
         stream
     }
+}
+
+/// The builder of a node with this id, which tells the others often that it lives.
+pub(crate) fn node(engine: &InprocEngine, id: &str) -> ServerBuilder {
+    let mut settings = NodeSettings::new(id).unwrap();
+    settings.heartbeat = Duration::from_millis(50);
+    let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+    builder.backplane(engine.backplane(), settings)
 }
 
 impl Answer {
