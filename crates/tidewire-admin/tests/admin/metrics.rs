@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewire::{Client, Metrics};
+use tidewire::{Client, Metrics, PubSub, Server};
 use tidewire_admin::{CONTENT_TYPE, Settings};
+use tidewire_testkit::backplane::InprocEngine;
+use tidewire_testkit::certificates::usual;
+use tidewire_testkit::{DEADLINE, assert_conserved, wait_until};
 
-use crate::Site;
+use crate::{Site, node};
 
 /// The metrics of a scrape: the type of each family, and the value of each series.
 #[derive(Debug, Default)]
@@ -74,6 +77,72 @@ fn scrape(site: &Site) -> Scrape {
         answer.head
     );
     read(&answer.body)
+}
+
+/// A node with a certificate, which exports all that there is, and another node. The first one knows the lag of the other.
+fn complete() -> (Site, Server) {
+    let engine = InprocEngine::default();
+    let other = node(&engine, "two").start(|_| PubSub::new()).unwrap();
+    let own = node(&engine, "one").listen("tls://127.0.0.1:0").unwrap();
+    let own = own.tls(usual().1.server());
+    let site = Site::beside(own.start(|_| PubSub::new()).unwrap(), Settings::default());
+    wait_until("the other node answers", || {
+        let lag = "tidewire_node_lag_seconds{node=\"two\"}";
+        scrape(&site).series.contains_key(lag).then_some(())
+    });
+    (site, other)
+}
+
+#[test]
+fn a_node_exports_what_it_knows_of_the_others() {
+    let (site, other) = complete();
+    let connect = |server: &Server| {
+        let address = server.addresses()[0].to_string();
+        Client::connect(&address).wait().unwrap()
+    };
+    let (subscriber, publisher) = (connect(&site.server), connect(&other));
+    let topic = subscriber.subscribe("news").wait().unwrap();
+    // The other node learns of the subscription a moment later.
+    let scrape = wait_until("a message crosses", || {
+        publisher.publish("news", b"x").unwrap();
+        publisher.flush().wait().unwrap();
+        let scrape = scrape(&site);
+        let received = scrape.series["tidewire_node_received_total{node=\"two\"}"];
+        (received >= 1.0).then_some(scrape)
+    });
+    assert_eq!(scrape.series["tidewire_node_peers"], 1.0);
+    assert_eq!(scrape.series["tidewire_node_cut_off"], 0.0);
+    let lost = scrape.series["tidewire_node_lost_total{node=\"two\"}"];
+    assert_eq!(lost, 0.0);
+    drop((topic, subscriber, publisher));
+    let Site { admin, server } = site;
+    drop(admin);
+    for server in [server, other] {
+        assert_conserved(&server.shutdown(DEADLINE));
+    }
+}
+
+#[test]
+fn every_exported_metric_is_in_the_list_of_counters() {
+    let (site, _other) = complete();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/counters.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let fields: BTreeSet<_> = Metrics::default().counters().map(|it| it.0).collect();
+    for (family, kind) in scrape(&site).types {
+        // A test of the documents compares the fields with their tables.
+        if family
+            .strip_prefix("tidewire_")
+            .is_some_and(|it| fields.contains(it))
+        {
+            continue;
+        }
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        let name = format!("`{family}{suffix}`");
+        assert!(
+            page.contains(&name),
+            "docs/counters.md does not explain {name}"
+        );
+    }
 }
 
 #[test]
@@ -162,15 +231,13 @@ fn counters_never_fall() {
 /// The dashboard and the alarms of `packaging/` are worth nothing if a metric has another name.
 #[test]
 fn the_packaged_dashboard_and_alerts_name_metrics_that_exist() {
-    let site = Site::start(Settings::default());
+    let (site, _other) = complete();
     let scrape = scrape(&site);
-    let mut known: BTreeSet<String> = scrape
+    let known: BTreeSet<String> = scrape
         .series
         .keys()
         .map(|it| it.split('{').next().unwrap().to_owned())
         .collect();
-    // It exists only with a certificate.
-    known.insert("tidewire_certificate_expiry_timestamp_seconds".to_owned());
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
     for file in ["grafana/tidewire.json", "prometheus/alerts.yml"] {
         let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
