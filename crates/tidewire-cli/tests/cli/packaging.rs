@@ -48,6 +48,49 @@ fn every_flag_in_the_units_and_the_container_exists() {
     assert!(checked > 5, "only {checked} flags were found");
 }
 
+/// The bug: the command of the image listened on the loopback of its container, where nobody could reach it.
+#[test]
+fn the_command_of_the_container_starts_a_server_that_others_may_reach() {
+    let file = fs::read_to_string(packaging().join("container/Dockerfile")).unwrap();
+    let (_, list) = file.split_once("\nCMD ").unwrap();
+    let list = list.replace("\\\n", "");
+    let words: Vec<String> = serde_json::from_str(list.trim()).unwrap();
+    let at = words.iter().position(|word| word == "--bind").unwrap();
+    let bind = &words[at + 1];
+    let port = bind.strip_prefix("tls://0.0.0.0:").unwrap();
+    assert!(file.contains(&format!("\nEXPOSE {port}\n")), "{bind}");
+    let folder = tempfile::tempdir().unwrap();
+    let secrets = folder.path().display().to_string();
+    let settings = packaging().join("../examples/tidewire.toml");
+    let here: Vec<String> = words
+        .iter()
+        .map(|word| match word.as_str() {
+            "/etc/tidewire/tidewire.toml" => settings.display().to_string(),
+            word if word == bind => "tls://127.0.0.1:0".to_owned(),
+            word => word.replace("/run/secrets", &secrets),
+        })
+        .collect();
+    let here: Vec<&str> = here.iter().map(String::as_str).collect();
+    // Without its secrets it ends.
+    let ended = Process::start(&here).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    let tokens = format!("{secrets}/tokens");
+    for make in [
+        ["cert", "dev", "--out", &secrets],
+        ["token", "new", "ann", &format!("--file={tokens}")],
+    ] {
+        let made = Process::start(&make).wait();
+        assert_eq!(made.status.code(), Some(0), "{}", made.text());
+    }
+    fs::rename(
+        folder.path().join("server.pem"),
+        folder.path().join("certificate"),
+    )
+    .unwrap();
+    fs::rename(folder.path().join("server.key"), folder.path().join("key")).unwrap();
+    Process::start(&here).expect("listening on tls://127.0.0.1:");
+}
+
 #[test]
 fn the_service_and_its_socket_fit_together() {
     let read = |name: &str| fs::read_to_string(packaging().join("systemd").join(name)).unwrap();
