@@ -1,6 +1,6 @@
 //! Close codes: which code a side sends for which end, and what a client shows of them.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -13,19 +13,24 @@ use tidewire::{
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::codec;
-use tungstenite::Message as WebMessage;
 use tungstenite::protocol::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
+use tungstenite::{Message as WebMessage, WebSocket};
 
 use super::foreign::connect;
 use super::serve_as;
 
-/// Reads until the close frame. Returns its code, and the bytes before it.
+/// Sends bytes, and returns what [`close_of`] does.
 fn end_of(server: &TestServer, protocol: &'static str, sent: &[u8]) -> (CloseCode, Vec<u8>) {
     let mut socket = connect(server, protocol);
     if !sent.is_empty() {
         socket.send(WebMessage::binary(sent.to_vec())).unwrap();
     }
+    close_of(&mut socket)
+}
+
+/// Reads until the close frame. Returns its code, and the bytes before it.
+fn close_of(socket: &mut WebSocket<TcpStream>) -> (CloseCode, Vec<u8>) {
     let mut before = Vec::new();
     loop {
         match socket.read().unwrap() {
@@ -71,6 +76,38 @@ fn a_server_tells_by_the_close_code_why_it_ends() {
     let server = serve_as(Server::builder().limits(limits), name);
     assert_eq!(end_of(&server, name, b"").0, CloseCode::Policy);
     server.stop();
+}
+
+#[test]
+fn a_server_that_fails_is_overloaded_or_retires_a_connection_says_so_by_the_close_code() {
+    let name = "length-field";
+    let panics = |_: &mut Context<'_>, _: Message<'_>| -> HandlerResult { panic!("told to") };
+    let server = TestServer::over_websocket(Server::builder(), &codec(name), |_| panics);
+    assert_eq!(end_of(&server, name, b"\x01\0a").0, CloseCode::Error);
+    let stopped = server.stop_unchecked();
+    assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
+
+    let server = serve_as(Server::builder(), "length-field:size=4");
+    let mut socket = connect(&server, name);
+    let half_a_frame = [&1_000_000_u32.to_le_bytes()[..], &[7; 900_000]].concat();
+    socket.send(WebMessage::binary(half_a_frame)).unwrap();
+    server.wait_for("it is read", |metrics| metrics.bytes_in > 900_000);
+    server.server().change_limits(&Limits {
+        memory_bytes_max: 1 << 20,
+        ..Limits::default()
+    });
+    assert_eq!(close_of(&mut socket).0, CloseCode::Again);
+    drop(socket);
+    server.wait_for("it is counted", |metrics| {
+        metrics.closed_by("memory_limit") == 1
+    });
+    server.stop();
+
+    let short = Duration::from_millis(20);
+    let builder = Server::builder().connection_age_max(short, short);
+    let server = serve_as(builder, name);
+    assert_eq!(end_of(&server, name, b"").0, CloseCode::Away);
+    assert_eq!(server.stop().connections_retired, 1);
 }
 
 /// A server of `tungstenite` that sends a frame and a close frame together. Returns the reason that a client sees.
