@@ -4,7 +4,7 @@
 //! the same port. The kernel then distributes by a hash, so a few long-lived sessions may all be on one lane.
 
 use crate::observe::QuietLog;
-use crate::session::TimerKey;
+use crate::session::{Profile, TimerKey};
 use crate::transport::Arrival;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -215,19 +215,31 @@ impl Core {
         refusal
     }
 
-    /// Counts and logs why TLS or WebSocket with a peer failed. It logs at a limited rate.
+    /// Counts and logs why a layer of an accepted session failed. It logs at a limited rate.
     #[cold]
-    pub(super) fn note_layer_error(&mut self, error: LayerError, peer: Option<&Endpoint>) {
+    pub(super) fn note_layer_error(&mut self, error: LayerError, profile: &Profile) {
+        let is_websocket = || {
+            profile
+                .listener
+                .as_ref()
+                .is_some_and(|it| it.is_websocket())
+        };
         let layer = match error {
             LayerError::Tls(_) => "TLS",
             LayerError::WebSocket(fault) => {
                 self.count_websocket_fault(fault);
                 "WebSocket"
             }
+            // The peer pings and does not read the pongs.
+            LayerError::Flood if is_websocket() => {
+                self.counters.websocket_frames_refused.add(1);
+                "WebSocket"
+            }
+            LayerError::Flood => "a layer",
             _ => return,
         };
         if let Some(unlogged) = self.acceptor.layer_log.may_log(self.sessions.now_ns()) {
-            let peer = peer.map(tracing::field::display);
+            let peer = profile.peer.as_deref().map(tracing::field::display);
             tracing::warn!(
                 peer,
                 unlogged,

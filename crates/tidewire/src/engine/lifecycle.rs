@@ -229,7 +229,7 @@ impl Core {
         if let CloseReason::Layer(error) = reason
             && !session.connection.is_outgoing()
         {
-            self.note_layer_error(error, session.profile.peer.as_deref());
+            self.note_layer_error(error, &session.profile);
         }
     }
 

@@ -270,7 +270,7 @@ counters! {
     websocket_handshakes_refused,
     /// Handshakes of WebSocket that were refused because a page of an unknown origin asked.
     websocket_origins_refused,
-    /// WebSocket sessions that ended because a frame broke the rules.
+    /// WebSocket sessions that ended because a frame broke the rules, or because the peer sends pings and does not read the pongs.
     websocket_frames_refused,
     /// Messages for rooms and topics that were refused at the memory limit, and messages of other lanes that were dropped there.
     memory_refused_messages,

@@ -72,6 +72,12 @@ impl ListenerTerms {
         &self.codec
     }
 
+    /// Whether its peers connect by `ws://` or `wss://`.
+    pub(crate) fn is_websocket(&self) -> bool {
+        let mut layers = self.layers.iter();
+        layers.any(|layers| layers.address().websocket_path().is_some())
+    }
+
     /// Wraps an accepted connection for its session.
     pub(crate) fn connection(&self, stream: Stream) -> Carrier {
         match &self.layers {

@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use tidewire::websocket::WebSocketFault;
-use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Server};
+use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Server, SocketOptions};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::fixtures::codec;
-use tidewire_testkit::{DEADLINE, TestServer};
+use tidewire_testkit::logs::Logs;
+use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use super::{ask, serve, serve_as};
 
@@ -236,6 +237,30 @@ fn a_ping_flood_ends_the_session() {
     server.wait_for("it is counted", |metrics| {
         metrics.websocket_frames_refused == 1
     });
+    drop(stream);
+    assert_serves(&server);
+    server.stop();
+}
+
+/// The bug: a session that ended for its unread pongs was neither logged nor counted as refused.
+#[test]
+fn pings_whose_pongs_are_not_read_end_the_session_with_a_counter_and_a_log_line() {
+    let logs = Logs::capture();
+    // The small buffer keeps each read below the number of pings that is a flood by itself.
+    let sockets = SocketOptions {
+        send_buffer_bytes: Some(8 * 1024),
+        receive_buffer_bytes: Some(8 * 1024),
+        ..SocketOptions::default()
+    };
+    let server = serve_as(Server::builder().socket_options(sockets), "lines");
+    let mut stream = open(&server);
+    let ping = [&[0x89, 0xFD, 0, 0, 0, 0][..], &[7; 125]].concat();
+    while stream.write_all(&ping).is_ok() {}
+    server.wait_for("it is counted", |metrics| {
+        metrics.closed_by("layer") == 1 && metrics.websocket_frames_refused == 1
+    });
+    let line = "WebSocket failed: the peer requests answers and does not read them";
+    wait_until("it is logged", || logs.text().contains(line).then_some(()));
     drop(stream);
     assert_serves(&server);
     server.stop();

@@ -53,6 +53,11 @@ impl LayerFactory {
 }
 
 impl Layers {
+    /// The address whose connections have these layers.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// Puts the layers over a socket, which may still be connecting.
     pub(crate) fn over(&self, stream: Stream) -> Carrier {
         Carrier::layered(stream, self.stack())
