@@ -5,11 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use tidewire::websocket::WebSocketFault;
-use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Server, SocketOptions};
+use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Event, Server, SocketOptions};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::fixtures::codec;
 use tidewire_testkit::logs::Logs;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
+use tungstenite::Message as WebMessage;
+use tungstenite::protocol::frame::Frame;
+use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 
 use super::{ask, serve, serve_as};
 
@@ -312,4 +315,36 @@ fn clients_refuse_servers_that_are_none() {
     let forged = b"HTTP/1.1 101 OK\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
     assert_eq!(answer_of(forged), WebSocketFault::BadAnswer);
+}
+
+#[test]
+fn a_client_refuses_masked_frames_of_a_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let mut socket = tungstenite::accept(listener.accept().unwrap().0).unwrap();
+        // The client's request.
+        socket.read().unwrap();
+        let payload = b"\x04\0last".to_vec();
+        let mut frame = Frame::message(payload, OpCode::Data(Data::Binary), true);
+        frame.header_mut().mask = Some([1, 2, 3, 4]);
+        socket.send(WebMessage::Frame(frame)).unwrap();
+        socket.read().unwrap()
+    });
+    let client = Client::builder().codec(codec("length-field"));
+    let client = client.connect(&format!("ws://{address}/")).wait().unwrap();
+    let reply = client.request(b"anything").wait();
+    assert!(reply.is_err(), "{reply:?}");
+    let reason = loop {
+        if let Event::Closed { reason, .. } = client.next_event().wait() {
+            break reason;
+        }
+    };
+    let masked = LayerError::WebSocket(WebSocketFault::Masked);
+    assert_eq!(reason, CloseReason::Layer(masked));
+    let WebMessage::Close(Some(close)) = server.join().unwrap() else {
+        panic!("the server is not told why");
+    };
+    assert_eq!(close.code, CloseCode::Protocol);
+    client.close().wait();
 }
