@@ -123,40 +123,76 @@ test("rooms: say, whisper, list, presence, leave, and names that are refused", a
   await server.stop()
 })
 
-/** Publishes numbers, and takes the events of a slow reader until all are accounted for. */
-test("100,000 messages one by one: offered = delivered + told as lost", async () => {
-  const server = await serve("--app", "pubsub", "--slow-subscriber", "drop_oldest", "--bind", "ws://127.0.0.1:0/")
-  const offered = 100_000
-  const [publisher, reader] = [await connect(server.url), await connect(server.url)]
-  const fast = { delivered: 0, lost: 0, last: -1 }
-  const count = (seen) => (event) => {
-    if (event.type === "gap") seen.lost += event.lost
-    if (event.type === "lost") seen.lost += event.count
+/** Checks the numbers of a subscription. A loss is told in front of the next message, with its size. */
+const counted = () => {
+  const seen = { delivered: 0, lost: 0, last: -1 }
+  let lostSinceLast = 0
+  const take = (event) => {
+    if (event.type === "gap") lostSinceLast += event.lost
+    if (event.type === "lost") lostSinceLast += event.count
     if (event.type !== "message") return
-    const number = +text(event.payload)
-    assert.ok(number > seen.last, "in order, and none twice")
+    const number = parseInt(text(event.payload))
+    assert.equal(number, seen.last + 1 + lostSinceLast, "in order, none twice, and each loss told in its place")
     seen.last = number
     seen.delivered++
+    seen.lost += lostSinceLast
+    lostSinceLast = 0
   }
-  await reader.subscribe("n", { onEvent: count(fast) })
-  const other = await connect(server.url)
+  return { seen, take }
+}
+
+test("100,000 messages one by one: all are delivered, and a reader that does not read is told what it lost", async () => {
+  // The server waits for slow readers, so it loses nothing.
+  const server = await serve("--app", "pubsub", "--slow-subscriber", "block", "--bind", "ws://127.0.0.1:0/")
+  const offered = 100_000
+  const [publisher, reader, other] = await Promise.all([1, 2, 3].map(() => connect(server.url)))
+  const [all, unread] = [counted(), counted()]
+  await reader.subscribe("n", { onEvent: all.take })
   const slow = await other.subscribe("n", { eventsMax: 1_000 })
   for (let number = 0; number < offered; number++) {
     if (number % 1_000 === 0) await publisher.drained()
     publisher.publish("n", String(number))
   }
-  // A loss is told in front of the next message, so all is known when the last one is there.
-  while (fast.last < offered - 1) await new Promise((resolve) => setTimeout(resolve, 5))
+  while (all.seen.last < offered - 1) await new Promise((resolve) => setTimeout(resolve, 5))
   while (other.metrics.messagesReceived + other.metrics.messagesLost < offered) await new Promise((resolve) => setTimeout(resolve, 5))
-  assert.equal(fast.delivered + fast.lost, offered)
-  const seen = { delivered: 0, lost: 0, last: -1 }
-  const take = count(seen)
-  while (seen.last < offered - 1) take(await slow.nextEvent())
-  assert.equal(seen.delivered + seen.lost, offered)
-  assert.ok(seen.delivered <= 1_000 && seen.lost >= offered - 1_000, "nobody read, so the queue stayed bounded")
-  const { messagesReceived, messagesLost } = other.metrics
-  assert.equal(messagesReceived + messagesLost, offered)
+  assert.deepEqual(all.seen, { delivered: offered, lost: 0, last: offered - 1 })
+  while (unread.seen.last < offered - 1) unread.take(await slow.nextEvent())
+  const { delivered, lost } = unread.seen
+  assert.equal(delivered + lost, offered)
+  assert.ok(delivered > 0 && delivered <= 1_000, `nobody read, so the queue stayed bounded: ${delivered}`)
+  assert.deepEqual([other.metrics.messagesReceived, other.metrics.messagesLost], [offered, 0], "the server lost nothing")
   await Promise.all([publisher, reader, other].map((it) => it.close()))
+  await server.stop()
+})
+
+test("a reader that the server passes over is told of each gap in its place, with its size", async () => {
+  const server = await serve("--app", "pubsub", "--slow-subscriber", "drop_oldest", "--lag-messages-max", "100", "--bind", "ws://127.0.0.1:0/")
+  let socket
+  class Pausable extends WebSocket {
+    constructor(...given) {
+      super(...given)
+      socket = this
+    }
+  }
+  const [publisher, reader] = [await connect(server.url), await connect(server.url, { WebSocket: Pausable })]
+  const { seen, take } = counted()
+  const subscription = await reader.subscribe("n")
+  const filler = "x".repeat(1_000)
+  let offered = 0
+  // The buffers of the network take an unknown number of messages before the server drops any.
+  for (let count = 5_000; seen.lost === 0; count *= 2) {
+    socket.pause()
+    for (const end = offered + count; offered < end; offered++) {
+      if (offered % 500 === 0) await publisher.drained()
+      publisher.publish("n", `${offered} ${filler}`)
+    }
+    await publisher.flush()
+    socket.resume()
+    while (seen.last < offered - 1) take(await subscription.nextEvent())
+  }
+  assert.equal(seen.delivered + seen.lost, offered)
+  assert.deepEqual([reader.metrics.messagesReceived, reader.metrics.messagesLost], [seen.delivered, seen.lost])
+  await Promise.all([publisher.close(), reader.close()])
   await server.stop()
 })
 
