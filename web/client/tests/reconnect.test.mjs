@@ -339,3 +339,19 @@ test("a queue keeps its order while it is read, and gives each event to one read
   assert.ok(seen.some((it) => it.type === "lost"))
   assert.deepEqual(await events.nextEvent(), { type: "ended" })
 })
+
+test("each pause before a reconnect is twice the one before, less a random part of up to a half", async () => {
+  const server = await peer(() => {})
+  const backoff = { first: 1, max: 64 }
+  const client = await connect(server.url, { reconnect: backoff })
+  server.stop()
+  const shares = new Set()
+  for (let attempt = 0; attempt < 20; attempt++) {
+    const { delay } = await until(client, "reconnecting")
+    const share = delay / Math.min(backoff.first * 2 ** attempt, backoff.max)
+    assert.ok(share >= 0.5 && share <= 1, `attempt ${attempt}: ${delay} ms`)
+    shares.add(share)
+  }
+  assert.ok(shares.size > 10, `clients come back spread over time: ${[...shares]}`)
+  await client.close()
+})
