@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
+import { assertNamed, assertReadable } from "../../client/tests/browser/looks.mjs";
 
 const ROOT = new URL("../../../", import.meta.url).pathname;
 const BINARY = process.env.TIDEWIRE_BIN ?? `${process.env.CARGO_TARGET_DIR ?? `${ROOT}target`}/debug/tidewire`;
@@ -25,6 +26,12 @@ after(async () => {
   await browser.close();
   await rm(directory, { recursive: true });
 });
+
+// A node of a cluster as the overview has it, with everything that may be wrong.
+const NODE = {
+  id: "eu-1", cut_off: true, reconnects: 2, sent: 9, unsent: 1, received: 7, lost: 3, requests: 5, requests_failed: 1, served: 4,
+  peers: [{ id: "eu-2", lag_ms: 0.4, received: 7, lost: 3 }, { id: "<b>n</b>", lag_ms: null, received: 0, lost: 0 }],
+};
 
 // Starts a program, and reads its lines until one matches.
 function start(...flags) {
@@ -121,13 +128,11 @@ test("a cluster is shown with its nodes, and no cluster without a backplane", as
   assert.equal(await page.getByText("Cluster").count(), 1);
   assert.ok(await page.getByText("Cluster").isHidden());
   // The next overview of this server, which has no backplane, hides it again: so one step shows it and reads it.
-  const shown = await page.evaluate(() => {
-    const peers = [{ id: "eu-2", lag_ms: 0.4, received: 7, lost: 3 }, { id: "<b>n</b>", lag_ms: null, received: 0, lost: 0 }];
-    const node = { id: "eu-1", cut_off: true, reconnects: 2, sent: 9, unsent: 1, received: 7, lost: 3, requests: 5, requests_failed: 1, served: 4, peers };
+  const shown = await page.evaluate((node) => {
     showCluster(node);
     const section = document.getElementById("cluster");
     return { hidden: section.hidden, text: section.innerText, html: section.querySelectorAll("b").length };
-  });
+  }, NODE);
   assert.equal(shown.hidden, false);
   for (const part of ["Node eu-1 is cut off from the others", "Connected again", "eu-2", "400 µs", "<b>n</b>"]) {
     assert.ok(shown.text.includes(part), `${part} in ${shown.text}`);
@@ -218,4 +223,57 @@ test("tabs and sorting work by the keyboard, and nothing is wider than a telepho
   await page.locator("th[aria-sort]").filter({ hasText: "Name" }).waitFor();
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
   assert.deepEqual(errors, []);
+});
+
+test("figures change by themselves, a search filters, and a reload says so", async (t) => {
+  const { page, address, errors } = await site(t, "chat");
+  const tiles = page.locator("#tiles");
+  await tiles.getByText("0 opened, 0 refused").waitFor();
+  await join_chat(t, address, "ann");
+  // The server sends the next overview without a request.
+  await tiles.getByText("1 opened, 0 refused").waitFor();
+  await join_chat(t, address, "bob");
+  await tiles.getByText("2 opened, 0 refused").waitFor();
+  await page.getByRole("searchbox", { name: "Search by name, identity or address" }).fill("ann");
+  await page.getByRole("button", { name: "Search" }).click();
+  await page.getByText("1 of 2 sessions").waitFor();
+  assert.equal(await page.locator("#entries").getByText("ann", { exact: true }).count(), 1);
+  assert.equal(await page.locator("#entries").getByText("bob", { exact: true }).count(), 0);
+  await page.getByRole("button", { name: "Reload" }).click();
+  await page.locator("#toast").getByText("are read again").waitFor();
+  assert.deepEqual(errors, []);
+});
+
+test("a screen reader finds the parts of the page by their names", async (t) => {
+  const { page, address } = await site(t, "chat");
+  await join_chat(t, address, "ann");
+  await page.getByText("Ready").waitFor();
+  const regions = ["Now", "Last five minutes", "Memory", "Dropped and closed", "Identity and certificate", "Lists", "Entries"];
+  const parts = [["banner"], ["main"], ["search"], ["navigation", "Pages"], ["tablist", "Lists"], ["tabpanel", "Sessions"], ...regions.map((name) => ["region", name])];
+  for (const [role, name] of parts) await page.getByRole(role, { name, exact: true }).waitFor();
+  await assertNamed(page);
+});
+
+test("on telephones and large screens, light and dark, nothing is cut off and all texts can be read", async (t) => {
+  const { page, admin, address } = await site(t, "chat");
+  await join_chat(t, address, "ann");
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    for (const [width, height] of [[360, 740], [1280, 800], [3840, 2160]]) {
+      await page.setViewportSize({ width, height });
+      await page.goto(admin);
+      await page.locator("#entries").getByRole("button", { name: "Close the session of ann" }).waitFor();
+      // Warnings and errors have colours of their own. Later overviews would hide these again.
+      await page.evaluate((node) => {
+        source.close();
+        showCluster(node);
+        toast("That failed");
+      }, NODE);
+      await assertReadable(page, colorScheme);
+      await page.evaluate(() => showLogin());
+      await page.getByLabel("Token of").fill("wrong");
+      await page.evaluate(() => { document.getElementById("login-error").textContent = "the token is wrong"; });
+      await assertReadable(page, colorScheme);
+    }
+  }
 });
