@@ -1,4 +1,4 @@
-/** The messages of a room, and the part of them that is in the document: a list that is as fast with 10,000 messages as with ten. */
+/** The messages of a room. Only those near the visible part are in the document, so 10,000 messages are as fast as ten. */
 
 /** A line of the list. All of it becomes text, never HTML. */
 export interface Line {
@@ -9,7 +9,7 @@ export interface Line {
   look: "" | "mine" | "private" | "note" | "gap"
 }
 
-/** A position in a history: so many pixels below the top of a chunk. It holds when heights above it turn out different. */
+/** A position in a history, in pixels below the top of a chunk. It stays right when the heights of chunks above it change. */
 interface Spot {
   chunk: number
   into: number
@@ -20,7 +20,7 @@ export class History {
   lines: Line[] = []
   /** The number of the first line that is kept. */
   first = 0
-  /** The heights of chunks as they were measured, by their numbers. */
+  /** The measured heights of chunks, by their numbers. */
   heights = new Map<number, number>()
   /** The position of the first visible line. Undefined at the newest line. */
   spot: Spot | undefined
@@ -44,12 +44,12 @@ export class View {
   #drawn = new Map<number, HTMLLIElement[]>()
   #lastLength = 0
   #width = 0
-  /** The number of the first chunk as it was drawn last, and the tops of all chunks. The last is the end. */
+  /** The number of the first chunk at the last drawing, and the tops of all chunks. The last entry is the end of the list. */
   #from = 0
   #tops = [0]
-  /** Where the view was when it was drawn last. Undefined if it shows another history. */
+  /** The scroll position after the last drawing. Undefined if that drew another history. */
   #top: number | undefined
-  /** Until then a browser may still be scrolling where it was told to before the user wanted the beginning or the end. */
+  /** Until this time scroll positions are ignored: the browser may not have finished an earlier scroll. */
   #goingUntil = 0
 
   constructor(
@@ -65,7 +65,7 @@ export class View {
     }, { passive: true })
     newest.addEventListener("click", () => {
       this.#go(undefined)
-      // The button hides, and must not take the focus with it.
+      // The button hides, so the view takes its focus.
       view.focus()
     })
     for (const input of ["keydown", "pointerdown", "wheel"]) {
@@ -93,7 +93,7 @@ export class View {
     this.plan()
   }
 
-  /** Has it drawn before the next frame, once for all that changed. */
+  /** Plans one drawing before the next frame, for all changes until then. */
   plan(): void {
     if (this.#isPlanned) return
     this.#isPlanned = true
@@ -110,8 +110,8 @@ export class View {
   }
 
   /**
-   * Goes to the beginning or the end at once. A browser takes its time for a long way, and stops where it is when heights on the way
-   * turn out different.
+   * Goes to the beginning or the end at once. A scroll by the browser takes long, and stops where it is when heights on its way
+   * change.
    */
   #go(spot: Spot | undefined): void {
     this.#goingUntil = performance.now() + GOING_MS
@@ -120,13 +120,13 @@ export class View {
   }
 
   /**
-   * Notes where the user has scrolled to. Each drawing looks, too: an event of scrolling may come after it, and the drawing would undo
-   * what the user did.
+   * Notes where the user has scrolled to. Each drawing calls it, too, because the scroll event may come later. The drawing would
+   * otherwise undo the scroll.
    */
   #look(): void {
     const { scrollTop, clientHeight, scrollHeight } = this.view
     if (this.#top === undefined || scrollTop === this.#top || performance.now() < this.#goingUntil) return
-    // Upwards every step counts. Downwards the end need not be met exactly.
+    // Upwards, one pixel leaves the end. Downwards, a position near the end counts as the end.
     const isAtEnd = scrollHeight - clientHeight - scrollTop <= (scrollTop > this.#top ? 24 : 1)
     this.#top = scrollTop
     const index = Math.max(0, this.#tops.findLastIndex((top, index) => top <= scrollTop && index < this.#tops.length - 1))
@@ -228,7 +228,7 @@ export class View {
     }
   }
 
-  /** The height of a line that was never drawn: the mean of those that were. */
+  /** The guessed height of a line that was never drawn: the mean of the drawn lines. */
   #guess(): number {
     let [height, count] = [0, 0]
     for (const [chunk, rows] of this.#drawn) {

@@ -10,9 +10,9 @@ interface Place {
   room: Room | undefined
   history: History
   unread: number
-  /** What this tab said last, and shows already. After a reconnect the server sends it again. */
+  /** The last messages of this tab. They are shown already, and after a reconnect the server sends them again. */
   said: string[]
-  /** The members that left, and when. */
+  /** The members that left, with the time. */
   away: Map<string, Date>
 }
 
@@ -21,13 +21,13 @@ const input = (id: string) => find<HTMLInputElement>(id)
 const view = new View(find("view"), find("above"), find("list"), find("below"), find("newest"))
 const places = new Map<string, Place>()
 let client: Client | undefined
-/** The number of times that the page was entered or left. Events of an earlier client count no more. */
+/** The number of times that the user entered or left. Events of an earlier client are ignored. */
 let entries = 0
 let present: Place | undefined
 let me = ""
 let isSidePlanned = false
 
-/** The server of this page is at its own address. */
+/** The server has the same address as this page. */
 const address = location.href.replace(/^http/, "ws").replace(/[?#].*/, "")
 
 async function enter(): Promise<void> {
@@ -51,7 +51,7 @@ async function enter(): Promise<void> {
   }
 }
 
-/** Shows the form of the beginning, and why. */
+/** Shows the first form again, with the reason. */
 function leaveAll(why: string, isToken: boolean): void {
   entries++
   void client?.close()
@@ -167,7 +167,7 @@ function add(place: Place, line: Line): void {
 
 let unspoken: Line[] = []
 
-/** Has a screen reader say what is new, at most once a second, and only the number of what comes faster. */
+/** Announces new lines to a screen reader, at most once a second. Of more than four lines it announces only the number. */
 function speak(line: Line): void {
   unspoken.push(line)
   if (unspoken.length > 1) return
@@ -186,7 +186,7 @@ function state(words: string, isBad = false): void {
   line.classList.toggle("bad", isBad)
 }
 
-/** Draws rooms and members soon, once for all that changed. Many members are sorted less often. */
+/** Plans one drawing of rooms and members, for all changes until then. Rooms with many members are drawn less often. */
 function planSide(): void {
   if (isSidePlanned) return
   isSidePlanned = true
@@ -333,8 +333,8 @@ const text = (payload: Uint8Array) => {
   return payload.length > TEXT_BYTES_MAX ? `${shown}… (cut: ${payload.length} bytes)` : shown
 }
 
-/** Members that the list shows, and members that left. */
+/** Limits of the lists: members, and members that left. */
 const MEMBERS_SHOWN_MAX = 500
 const AWAY_MAX = 50
-/** Own messages that are remembered: more than fit one history of most servers. */
+/** Own messages that a room remembers. The histories of most servers have fewer. */
 const SAID_MAX = 100

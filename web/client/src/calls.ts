@@ -10,7 +10,7 @@ export interface Link {
   isWaiting(): boolean
   /** Throws a `RequestError` if it cannot. */
   emit(kind: Kind, channel: number, body?: Body, id?: number): void
-  /** Takes a request back that was sent. */
+  /** Cancels a request that was sent. */
   cancel(channel: number, id: number): void
 }
 
@@ -122,15 +122,15 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
   }
 }
 
-/** The error that a frame says. */
+/** The error of an error frame. */
 export function refusal(frame: Frame): RequestError {
   const code = frame.uint(2)
   return new RequestError("refused", frame.lastText() || `refused with code ${code}`, code)
 }
 
-/** Calls of global functions are long. */
+/** Short names for global functions. Minified code cannot shorten their names itself. */
 export const later = (then: () => void, ms: number) => setTimeout(then, ms)
 export const cancelTimer = (timer: ReturnType<typeof setTimeout> | undefined) => clearTimeout(timer)
 
-/** Timers of browsers hold no longer time. */
+/** The longest time of a timer in browsers. */
 export const TIMER_MS_MAX = 2 ** 31 - 1

@@ -32,7 +32,7 @@ export interface CallOptions {
 export interface BeginOptions extends CallOptions {
   /** Begins behind this position, that of the last message that the page has. `recovered` says whether messages are missing. */
   since?: string
-  /** Begins with so many of the newest messages. Default: all that the server keeps. */
+  /** Begins with this number of the newest messages. Default: all that the server keeps. */
   last?: number
 }
 
@@ -45,7 +45,7 @@ export type ChannelEvent =
   /** It goes on, on a new connection. */
   | { type: "resumed" }
   /**
-   * There is a history. What was missed follows, except so many messages; null if the server does not know how many. A pattern with a
+   * There is a history. The missed messages follow, except this number; it is null if the server does not know it. A pattern with a
    * wildcard has no positions, so that nothing follows and the number is never known.
    */
   | { type: "recovered"; missing: number | null }
@@ -102,7 +102,7 @@ export interface Channel {
   handle(frame: Frame): void
   /** The server dropped messages. */
   skip(lost: number): void
-  /** Asks the server for it. */
+  /** Asks the server for the channel. */
   open(options?: BeginOptions): Promise<void>
   /** Goes on, on a new connection. */
   resume(): void
@@ -114,7 +114,7 @@ export interface Channel {
   quit(): Promise<void>
 }
 
-/** A channel that `kind` asks the server for. The kind that gives it back is the next one. */
+/** Makes a channel. A frame of `kind` asks the server for it, and one of the next kind gives it back. */
 function channel(
   host: Host,
   push: Push<any>,
@@ -125,7 +125,7 @@ function channel(
 ): Channel {
   let isOver = false
   let attempts = 0
-  /** The position of the last message. Without a history it is 0:0, of which no server knows what is missing. */
+  /** The position of the last message. Without a history it is 0:0, and no server can tell what is missing since then. */
   let epoch = 0n
   let offset = 0
   const moveTo = (frame: Frame) => {
@@ -133,7 +133,7 @@ function channel(
     offset = frame.uint(8)
   }
   const recovered = (missing: number) => push({ type: "recovered", missing: missing < 2 ** 53 ? missing : null })
-  /** Writes where to begin: where it was, unless it is new. */
+  /** Writes the position to begin at: the last one, unless the channel is new. */
   const begin = (out: Writer, options?: BeginOptions) => {
     if (!options) return out.behind(epoch, offset)
     const { since, last } = options

@@ -28,7 +28,7 @@ export interface Client {
   nextEvent(): Promise<Event>
   /** The events until the end. */
   events(): AsyncGenerator<Event, void, undefined>
-  /** Sends what waits, and ends the client. With a code and a text the server hears why. */
+  /** Sends everything that waits, and ends the client. A code and a text tell the server why. */
   close(code?: number, text?: string): Promise<void>
   /** The bytes that wait for the network. */
   readonly bufferedAmount: number
@@ -55,7 +55,7 @@ function checkCredentials({ protocol, hostname }: URL, options: ClientOptions): 
   }
 }
 
-/** Makes a client, whose fields are the variables of this function. Says once whether it is connected. */
+/** Makes a client. Its fields are the variables of this function. It reports once whether the first attempt succeeded. */
 function start(url: string, options: ClientOptions, connected: (client: Client) => void, failed: (error: ConnectError) => void): void {
   const { credentials = "", bufferedBytesMax = 1 << 20, onEvent, ...bounds } = options
   const { report: push, reading: events } = eventQueue<Event>(options)
@@ -123,7 +123,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
 
   const welcomed = (agent: string, expiresInMs: number) => {
     planRenewal(expiresInMs)
-    // A renewal, perhaps behind a go-away, is no new connection.
+    // A renewal is no new connection. It may come after a go-away.
     if (openedAt) return
     isOpen = true
     willRetry = options.reconnect !== false
@@ -183,10 +183,10 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
   /** A connection, or an attempt, has ended. */
   const closed = (reason: CloseReason) => {
     if (isOver) return
-    // A server that accepts and closes at once is not asked faster and faster.
+    // The pauses start again only after a connection that lasted. A server that closes at once still gets longer pauses.
     if (openedAt && Date.now() - openedAt > backoff.max) attempts = 0
     const wasOpen = openedAt
-    // The other server does not answer.
+    // The server that the last one named does not answer, so the next attempt goes to the own URL.
     if (!wasOpen) target = url
     openedAt = 0
     isOpen = false
@@ -205,7 +205,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       push(ENDED)
       return finish()
     }
-    // Few clients behind one address must not use up the failures that a server allows it.
+    // A server allows an address a number of failures. A few clients behind one address must not use them up.
     const isRefused = reason.name === "go_away" && reason.code === Away.Unauthenticated
     const pause = delay(isRefused ? BACKOFF_OF_REFUSALS : backoff, attempts++)
     push({ type: "reconnecting", delay: pause, cause: describe(reason) })
@@ -268,8 +268,8 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
 }
 
 /**
- * Returns a function that has `renew` called when a third of the time of the credentials is left, and again if it fails. With 0 it is
- * not called any more.
+ * Returns a function that takes the time until the credentials expire. It calls `renew` when a third of this time is left, and again
+ * if that fails. A time of 0 stops it.
  */
 function renewal(renew: (left: number) => Promise<void>): (left: number) => void {
   let timer: ReturnType<typeof setTimeout> | undefined

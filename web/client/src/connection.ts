@@ -37,7 +37,7 @@ export interface Connection {
   /** Adds a frame to the message that is sent when the present task is done. */
   emit(kind: Kind, channel?: number, id?: number, body?: Body): void
   goAway(code: number, text: string): void
-  /** Ends in order: what was sent is delivered first. */
+  /** Ends in order: everything that was sent is delivered first. */
   finish(): void
 }
 
@@ -54,7 +54,7 @@ export function openConnection(
   let socket: WebSocketLike | undefined
   let isOpen = false
   let isOver = false
-  /** Why it will end, once that is known. */
+  /** The reason of the end, once it is known. */
   let reason: CloseReason | undefined
   let timer: ReturnType<typeof setTimeout>
   /** The number of intervals of the heartbeat without a message of the server. */
@@ -147,7 +147,7 @@ export function openConnection(
     const text = reason || (wasClean || isOpen ? `close code ${code}` : "no server at this address, or this page may not connect")
     end({ name: wasClean ? "peer_closed" : "cut", code, text })
   }
-  // The close event follows, and says as much.
+  // The close event follows, and has the same information.
   made.onerror = () => {}
 
   return {

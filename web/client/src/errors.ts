@@ -68,10 +68,10 @@ export function isFinal({ name, code = 0 }: CloseReason): boolean {
   return name === "go_away" && (code === Away.Removed || (code >= 4500 && code <= 4999))
 }
 
-/** The reason for people. */
+/** The reason as a text for people. */
 export function describe({ name, code = 0, text }: CloseReason): string {
   const meaning = name === "go_away" ? `went away: ${GO_AWAYS[code] ?? code}` : MEANINGS[name]
-  // The other two, which begin with a c, are not of the server.
+  // `cut` and `closed` are not acts of the server.
   return (name[0] === "c" ? "" : "the server ") + meaning + (text && `: ${visible(text)}`)
 }
 
@@ -106,7 +106,7 @@ export class RequestError extends Error {
   }
 }
 
-/** Throws it: a message was not sent. @internal */
+/** Throws the error for a message that was not sent. @internal */
 export function refuse(kind: RequestError["kind"], text: string): never {
   throw new RequestError(kind, text)
 }

@@ -17,7 +17,7 @@ export type Credentials = string | (() => string | Promise<string>)
 
 export interface ClientOptions extends Partial<QueueBounds> {
   credentials?: Credentials
-  /** Sends credentials also to another machine over `ws://`, where others may read them. For a closed network. */
+  /** Sends credentials over `ws://` to other machines, too. Anybody on the way can read them, so use it only in a closed network. */
   allowPlaintextCredentials?: boolean
   /** Default: on, with the defaults of `Backoff`. The first attempt is never repeated. */
   reconnect?: Partial<Backoff> | false
@@ -53,7 +53,7 @@ export type Event =
   | { type: "closed"; reason: CloseReason }
   /** The next attempt follows after a pause, in milliseconds. */
   | { type: "reconnecting"; delay: number; cause: string }
-  /** The credentials expire in so many milliseconds. A function for `credentials` is asked for newer ones now. */
+  /** The credentials expire in `left` milliseconds. If `credentials` is a function, it is asked for newer ones now. */
   | { type: "credentials_expire"; left: number }
   /** The server refused a message that has no reply, such as a `publish`. */
   | { type: "error"; error: RequestError }

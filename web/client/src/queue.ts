@@ -3,7 +3,7 @@
 /** A queue drops its oldest event when it is full, and says here how many. */
 export interface Lost {
   type: "lost"
-  /** The number of events that were dropped here, and of the messages that dropped gaps counted. */
+  /** The number of events that were dropped here. A dropped gap counts as the messages that it stood for. */
   count: number
 }
 
@@ -49,7 +49,7 @@ export interface EventQueue<E> {
 export function eventQueue<E extends AnyEvent>(
   { eventsMax = 65_536, eventBytesMax = 8 << 20, onEvent }: Partial<QueueBounds> & { onEvent?: (event: E) => void },
 ): EventQueue<E> {
-  /** Events go into `newer`. Reversed it becomes `older`, from whose end they are taken. */
+  /** New events go into `newer`. When `older` is empty, `newer` is reversed and becomes `older`, whose last event is taken. */
   let newer: E[] = []
   let older: E[] = []
   let bytes = 0
@@ -108,7 +108,7 @@ export function eventQueue<E extends AnyEvent>(
   }
 }
 
-/** The messages that are missing without this event. */
+/** The number of messages that a reader misses when this event is dropped. */
 const missingOf = ({ lost, missing }: AnyEvent) => lost ?? missing ?? 1
 
 const sizeOf = (event: AnyEvent) => (event.payload?.length ?? 0) + 2 * (event.error?.message.length ?? 0) + 128

@@ -2,7 +2,7 @@
  * TW1 on the wire: reads and writes frames, without I/O. `docs/protocol.md` of the repository is the specification, and its
  * examples are the tests of this file.
  *
- * Everything that a peer sends is bounded: a frame by the limit of the handshake, before it is waited for.
+ * Everything that a peer sends is bounded: a frame above the limit of the handshake is refused as soon as its length is known.
  */
 
 import { refuse } from "./errors.js"
@@ -47,9 +47,9 @@ export const enum Kinds {
   WithId = (1 << Kind.Request) | (1 << Kind.Reply) | (1 << Kind.Error) | (1 << Kind.Cancel) | (1 << Kind.Subscribe) |
     (1 << Kind.Unsubscribe) | (1 << Kind.Deliver) | (1 << Kind.Join) | (1 << Kind.Leave),
   MayBeNamed = (1 << Kind.Request) | (1 << Kind.OneWay) | (1 << Kind.Publish) | (1 << Kind.Deliver),
-  /** Those that may answer the hello. */
+  /** The kinds that may answer the hello. */
   BeforeWelcome = (1 << Kind.Welcome) | (1 << Kind.Error) | (1 << Kind.GoAway),
-  /** Those that a server may send later. */
+  /** The kinds that a server may send later. */
   AfterWelcome = BeforeWelcome | (1 << Kind.Request) | (1 << Kind.Reply) | (1 << Kind.Cancel) | (1 << Kind.OneWay) |
     (1 << Kind.Deliver) | (1 << Kind.Presence) | (1 << Kind.Gap) | (1 << Kind.Ping) | (1 << Kind.Pong) |
     (1 << Kind.Position),
@@ -79,7 +79,7 @@ export interface Frame {
   rest(): Bytes
 }
 
-/** The bytes that came are no frames. @internal */
+/** Throws an error: the received bytes are no valid frames. @internal */
 export function broken(why: string): never {
   throw Error(why)
 }
@@ -91,7 +91,7 @@ const bytesFor = (size: number) => new Uint8Array(size)
  * are no frames. All frames are the same object, and their bytes stay as they are.
  */
 export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (chunk: Bytes) => void {
-  /** The bytes that are read: those of a message, behind those of a frame that was cut. */
+  /** The bytes to read: the held part of a cut frame, then the new message. */
   let bytes: Bytes
   /** The beginning of the present frame, the next byte to read, and its end. */
   let start = 0
@@ -128,7 +128,7 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
     const size = u32(start) + 4
     end = start + size
     if (size > frameBytesMax) broken("too large")
-    // Behind the bytes that are there is nothing, which compares as false, and has no id.
+    // Beyond the received bytes this is undefined: both comparisons are false, and there is no id.
     const kind = bytes[start + 4]!
     if (kind < Kind.Hello || kind > Kind.Position) broken("unknown kind")
     const hasId = (Kinds.WithId >> kind) & 1
@@ -154,7 +154,7 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
     if (held) {
       const needed = held + chunk.length
       if (needed > partial.length) {
-        // Room for the whole frame, so that its bytes are copied once.
+        // The buffer has room for the whole frame, so that its bytes are copied once.
         const grown = bytesFor(Math.max(needed, end))
         grown.set(partial.subarray(0, held))
         partial = grown
@@ -163,14 +163,14 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
       bytes = partial.subarray(0, needed)
     }
     for (start = 0; read(); start = end) take(frame)
-    // A rest is copied when more of it comes, so that nothing is written over frames that were taken.
+    // The rest is copied only when more of it comes, into a new buffer: frames that were taken keep their bytes.
     if (start || !held) partial = bytes.subarray(start)
     held = bytes.length - start
     end -= start
   }
 }
 
-/** Names that came before, by their last bytes, so that the topic of each message is not decoded again. */
+/** A cache of decoded names, by their last bytes, so that the topic of each message is not decoded again. */
 const names: [bytes: Bytes, name: string][] = []
 
 function nameOf(bytes: Bytes): string {
@@ -178,7 +178,7 @@ function nameOf(bytes: Bytes): string {
   const slot = (at + bytes[at - 1]! + 16 * bytes[at - 2]!) & 255
   const known = names[slot]?.[0]
   if (known?.length === at) while (at && bytes[at - 1] === known[at - 1]) at--
-  // A byte differs.
+  // The cached name differs.
   if (at) names[slot] = [bytes.slice(), decoded(bytes)]
   return names[slot]![1]
 }
@@ -215,7 +215,7 @@ export function outbox() {
   const out: Writer = {
     uint(value, size) {
       reserve(size)
-      // An element takes the lowest byte of a number, without its fraction.
+      // An element of the array keeps only the lowest byte of an integer, without a fraction.
       for (; size--; value /= 256) bytes[at++] = value
       return out
     },
@@ -253,7 +253,7 @@ export function outbox() {
   const self = {
     /** The limit of the first frame, until the handshake agrees on another one. */
     limit: Tw1.HelloBytesMax as number,
-    /** What both sides have. */
+    /** The features that both sides have. */
     features: 0,
 
     get filled() {
@@ -297,7 +297,7 @@ export function writeHello(out: Writer, features: number, credentials: string, a
   out.uint(Tw1.Magic, 4).uint(Tw1.Version, 2).uint(features, 4).uint(frameBytesMax, 4).uint(token.length, 2).put(token).word(agent)
 }
 
-/** Reads the answer of a server to a hello. Without renewal nothing is said about the expiry, which is 0 then. */
+/** Reads the answer of a server to a hello. Without the feature `Renewal` it has no expiry, and 0 is returned. */
 export function readWelcome(
   frame: Frame,
 ): [features: number, frameBytesMax: number, heartbeatMs: number, agent: string, expiresInMs: number] {
@@ -311,7 +311,7 @@ export function readWelcome(
   return [features, frameBytesMax, heartbeatMs, frame.word(), features & Feature.Renewal && frame.uint(8)]
 }
 
-/** What both sides of a connection must have, so that it is in use. */
+/** Features of the protocol. A feature is in use if both sides have it. */
 export const enum Feature {
   /** Credentials are renewed. */
   Renewal = 1,

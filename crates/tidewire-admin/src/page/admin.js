@@ -74,7 +74,7 @@ function listen() {
   source.addEventListener("overview", (event) => showOverview(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     setState("", "Not connected");
-    // A browser does not connect again after an answer that is no stream: ask why.
+    // After an answer that is no stream, the browser does not connect again by itself. The next request shows why.
     if (source.readyState === EventSource.CLOSED) {
       setTimeout(() => begin(), 2000);
     }
@@ -96,7 +96,7 @@ async function begin() {
 }
 
 function showLogin() {
-  // Only that there is a token, for the button to log out. The token itself is kept by nothing here.
+  // This only notes that there is a token, for the button to log out. Nothing here keeps the token itself.
   sessionStorage.setItem("token", "needed");
   source?.close();
   $("figures").hidden = true;
@@ -126,7 +126,7 @@ function showOverview(it) {
   else if (it.ready) setState("ready", "Ready");
   else setState("draining", "Draining");
   $("about").textContent = `version ${it.version}, up ${duration(it.uptime_seconds)}`;
-  // The first look has no interval, and so no rates.
+  // The first overview has no interval, and so no rates.
   if (it.interval_seconds > 0) {
     history.push(it);
     if (history.length > KEPT) history.shift();
@@ -169,7 +169,7 @@ function fill(parent, items, render) {
   if (!same) parent.replaceChildren(...next);
 }
 
-// Title, form of a figure, the least end of the scale, and the curves.
+// Title, format of a figure, the smallest maximum of the scale, and the curves.
 const CHARTS = [
   ["Messages a second", rate, 1, [["in", (it) => it.rates.frames_in], ["delivered", (it) => it.rates.delivered], ["dropped", (it) => it.rates.dropped]]],
   ["Bytes a second", bytes, 1, [["in", (it) => it.rates.bytes_in], ["out", (it) => it.rates.bytes_out]]],
@@ -374,7 +374,7 @@ async function loadList() {
     $("found").textContent = error.message;
     return;
   }
-  // A later question has been asked meanwhile.
+  // A later request is on its way, and its answer counts.
   if (asked !== list.asked) return;
   const columns = list.kind === "sessions" ? SESSIONS : ROOMS;
   table($("entries"), columns, page.entries, "Nothing was found.", { by: list.by, order: list.order });
@@ -384,7 +384,7 @@ async function loadList() {
   const pager = document.activeElement;
   $("previous").disabled = page.offset === 0;
   $("next").disabled = last >= page.found;
-  // A button that cannot be used any more loses the focus, which goes to the entries that it brought.
+  // A button that becomes disabled loses the focus. The focus goes to the entries.
   if (pager.disabled) $("entries").closest(".scroll").focus();
 }
 
@@ -446,7 +446,7 @@ document.addEventListener("click", (event) => {
 $("confirm").addEventListener("close", () => {
   if ($("confirm").returnValue === "confirm") onConfirm?.();
 });
-// Enter in a field means the action and not the first button.
+// Enter in the field confirms. Without this, it would press the first button, which cancels.
 $("reason").addEventListener("keydown", (event) => {
   if (event.key === "Enter") { event.preventDefault(); $("confirm-go").click(); }
 });
