@@ -32,12 +32,7 @@ struct Level {
 
 impl From<Box<dyn Layer>> for Stack {
     fn from(layer: Box<dyn Layer>) -> Self {
-        Self {
-            levels: vec![Level::new(layer)],
-            plain: Buffer::default(),
-            has_backlog: false,
-            is_closed: false,
-        }
+        Self::of(vec![Level::new(layer)])
     }
 }
 
@@ -52,13 +47,21 @@ impl Level {
 }
 
 impl Stack {
+    fn of(levels: Vec<Level>) -> Self {
+        Self {
+            levels,
+            plain: Buffer::default(),
+            has_backlog: false,
+            is_closed: false,
+        }
+    }
+
     /// Chains these layers; the first is next to the network. Returns `None` if there are none.
     #[must_use]
     pub fn new(layers: Vec<Box<dyn Layer>>) -> Option<Self> {
-        let mut layers = layers.into_iter();
-        let mut stack = Self::from(layers.next()?);
-        stack.levels.extend(layers.map(Level::new));
-        Some(stack)
+        // Collected at once, they have no room for more levels, which never come.
+        let levels: Vec<_> = layers.into_iter().map(Level::new).collect();
+        (!levels.is_empty()).then(|| Self::of(levels))
     }
 
     /// Puts a layer above the others.
@@ -474,3 +477,20 @@ const WRITE_BYTES_MAX: usize = 40 << 10;
 
 /// Maximum number of slices that become records at once.
 const SLICES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::FailedLayer;
+
+    /// The bug: a connection of `wss://` kept memory for two more levels.
+    #[test]
+    fn a_stack_has_no_memory_for_levels_that_never_come() {
+        let layer = || Box::new(FailedLayer(LayerError::Refused)) as Box<dyn Layer>;
+        for count in 1..4 {
+            let layers = (0..count).map(|_| layer()).collect();
+            let stack = Stack::new(layers).expect("layers");
+            assert_eq!(stack.levels.capacity(), count);
+        }
+    }
+}
