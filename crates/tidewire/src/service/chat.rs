@@ -30,7 +30,7 @@ use crate::session::{CloseReason, SendError};
 /// [`Router::with`](crate::Router::with) it shares a server with methods and topics.
 #[derive(Clone)]
 pub struct Chat {
-    policy: Policy,
+    policy: Option<Policy>,
     lobby: String,
     /// The rooms that keep a history, by patterns of their names. The first that matches counts.
     pub(super) kept_rooms: Vec<KeptPattern>,
@@ -42,7 +42,7 @@ pub struct Chat {
 impl Default for Chat {
     fn default() -> Self {
         Self {
-            policy: Policy::default(),
+            policy: None,
             lobby: DEFAULT_ROOM.to_owned(),
             kept_rooms: Vec::new(),
             past: Past::default(),
@@ -53,16 +53,16 @@ impl Default for Chat {
 }
 
 impl Chat {
-    /// Makes a chat that disconnects slow members.
+    /// Makes a chat whose lobby is `lobby`.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the policy for slow members. Default: disconnect.
+    /// Sets the policy for slow members. Default: that of [the server](crate::ServerBuilder::slow_subscribers).
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
+        self.policy = Some(policy);
         self
     }
 
@@ -88,15 +88,13 @@ impl Chat {
             let name = cx.member_name().filter(|_| body.name.is_empty());
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
-        cx.core
-            .rooms()
-            .check_join(cx.id, body.room, Some(self.policy))?;
+        cx.core.rooms().check_join(cx.id, body.room, self.policy)?;
         // A history stays open until the session is in the room.
         let Some(_open) = cx.await_entrance((StreamKind::Room, body.room), history, message)?
         else {
             return Ok(());
         };
-        let joined = cx.join(body.room, body.name, Some(self.policy))?;
+        let joined = cx.join(body.room, body.name, self.policy)?;
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         let member = joined.member;
         let recovery = self.open_history(cx, &joined, history, since);
@@ -206,7 +204,7 @@ impl Chat {
             Ok(None) => return Ok(()),
             Err(refusal) => return prompt_again(cx, refusal.text()),
         };
-        match cx.join(&self.lobby, &name, Some(self.policy)) {
+        match cx.join(&self.lobby, &name, self.policy) {
             Ok(joined) => {
                 cx.await_login(false);
                 let welcome = match joined.members {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Chat, DropReason, Limits, Metrics, Server};
+use tidewire::{AnyCodec, Chat, DropReason, Limits, Metrics, Server, ServerBuilder};
 use tidewire_proto::room::Policy;
 use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 
@@ -88,8 +88,13 @@ fn number_of(payload: &[u8]) -> usize {
 
 impl Scene {
     fn set(stage: &Stage, policy: Policy, limits: Limits) -> Self {
-        let builder = Server::builder().limits(limits).lanes(stage.lanes);
-        let make = |_| Chat::new().policy(policy);
+        let builder = Server::builder().limits(limits);
+        Self::of(stage, builder, &Chat::new().policy(policy))
+    }
+
+    fn of(stage: &Stage, builder: ServerBuilder, chat: &Chat) -> Self {
+        let (builder, chat) = (builder.lanes(stage.lanes), chat.clone());
+        let make = move |_| chat.clone();
         let server = if stage.over_tcp {
             TestServer::over_tcp(builder, &stage.codec, make)
         } else {
@@ -183,7 +188,10 @@ fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
 
 /// The common part of the dropping policies: the stalled subscriber gets the exact number of lost messages.
 fn drops_and_tells(stage: &Stage, policy: Policy) -> (usize, usize, usize) {
-    let mut scene = Scene::set(stage, policy, limits());
+    drops_and_tells_in(Scene::set(stage, policy, limits()))
+}
+
+fn drops_and_tells_in(mut scene: Scene) -> (usize, usize, usize) {
     scene.publish(0..MESSAGES);
     let (heard, lost, last) = catch_up(&mut scene.stalled, MESSAGES);
     assert!(lost > 0, "the policy fired");
@@ -196,6 +204,14 @@ fn drops_and_tells(stage: &Stage, policy: Policy) -> (usize, usize, usize) {
     assert_eq!(metrics.closed_by("slow_subscriber"), 0);
     assert!(metrics.gaps_announced > 0);
     (heard, lost, last)
+}
+
+/// The bug: a chat without a policy disconnected slow members, whatever its server was told.
+#[test]
+fn a_chat_without_a_policy_has_that_of_its_server() {
+    let builder = Server::builder().limits(limits());
+    let builder = builder.slow_subscribers(Policy::DropOldest);
+    drops_and_tells_in(Scene::of(&unix(), builder, &Chat::new()));
 }
 
 #[test]
