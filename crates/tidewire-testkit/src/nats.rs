@@ -42,6 +42,15 @@ impl NatsServer {
         Some(server)
     }
 
+    /// Finds the program; `None` if there is none.
+    ///
+    /// # Panics
+    /// A missing one is a failure.
+    #[must_use]
+    pub fn program() -> Option<PathBuf> {
+        find()
+    }
+
     /// Its port, which stays the same.
     #[must_use]
     pub fn port(&self) -> u16 {

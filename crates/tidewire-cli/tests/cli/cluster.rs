@@ -1,13 +1,13 @@
 //! Load tests of several servers: processes that start, die, come back, and end with the run, however that ends.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tidewire_testkit::NatsServer;
 
 use crate::process::{Process, command};
 
@@ -185,60 +185,77 @@ fn a_running_cluster_is_named_by_a_target_for_each_node() {
 
 /// The `PATH` of this process, with nats-server in it; nothing if there is none.
 fn path_with_nats() -> Option<OsString> {
+    let program = NatsServer::program()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers/tools");
-    let directories: Vec<PathBuf> = std::env::split_paths(&path).chain([tools]).collect();
-    if directories
-        .iter()
-        .any(|it| it.join("nats-server").is_file())
-    {
-        return std::env::join_paths(directories).ok();
-    }
-    let reason = "skipped: there is no nats-server; `peers/setup nats` makes one";
-    // A test that cannot say so is skipped all the same.
-    let _ = writeln!(std::io::stderr(), "{reason}");
-    None
+    let directories = std::env::split_paths(&path).chain(program.parent().map(Path::to_owned));
+    std::env::join_paths(directories).ok()
 }
 
-#[test]
-fn a_cluster_loses_nothing_and_with_faults_nothing_without_a_cause() {
-    let Some(path) = path_with_nats() else {
-        return;
-    };
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("report");
-    let run = |lines: &str| {
-        let file = scenario(directory.path(), lines);
-        let mut command = command(&["load", &file, "--plain", "--backplane", "nats", "--out"]);
-        let output = command.arg(&out).env("PATH", &path).output().unwrap();
-        let report = std::fs::read(out.join("report.json"));
-        let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        let report: Value = serde_json::from_slice(&report).unwrap();
-        (output, report["steps"][0].clone())
-    };
-    let (output, step) = run("duration_secs = 1\n");
+/// Runs a load test with these flags. Returns its output and its first step.
+fn load(directory: &Path, path: &OsString, file: &str, flags: &[&str]) -> (Output, Value) {
+    let out = directory.join("report");
+    let mut command = command(&["load", file, "--plain", "--out"]);
+    let command = command.arg(&out).args(flags).env("PATH", path);
+    let output = command.output().unwrap();
+    let report = std::fs::read(out.join("report.json"));
+    let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    (output, report["steps"][0].clone())
+}
+
+/// Checks that nothing was lost between two nodes, and that these processes made the run.
+fn assert_whole(output: &Output, step: &Value, processes: &[&str]) {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(step["total_received"], step["expected_received"]);
     let times = &step["detail"]["times"];
     let count = |name: &str| times[name]["histogram"]["count"].as_u64().unwrap();
     assert_eq!(count("across") * 3, count("scheduled") * 2);
-    let names: Vec<&Value> = step["detail"]["processes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|process| &process["name"])
-        .collect();
-    assert_eq!(names, ["node 1", "node 2", "nats"]);
+    let rows = step["detail"]["processes"].as_array().unwrap().iter();
+    let names: Vec<&Value> = rows.map(|process| &process["name"]).collect();
+    assert_eq!(names, processes);
+}
 
-    let (output, step) = run(
-        "duration_secs = 5\ndrain_ms = 3000\nfaults = [{ at_secs = 0.5, kill = \"node 2\" }, \
-         { at_secs = 1, restart = \"node 2\" }, { at_secs = 2, kill = \"nats\" }, { at_secs = 2.5, restart = \"nats\" }]\n",
+#[test]
+fn a_cluster_of_the_flags_alone_loses_nothing_with_a_nats_of_its_own_or_another() {
+    let (Some(path), Some(nats)) = (path_with_nats(), NatsServer::start("")) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), "duration_secs = 1\n");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("nodes = 2\n", "")).unwrap();
+    let run = |backplane: &str| {
+        let flags = ["--serve", "--nodes", "2", "--backplane", backplane];
+        load(directory.path(), &path, &file, &flags)
+    };
+    let (output, step) = run("nats");
+    assert_whole(&output, &step, &["node 1", "node 2", "nats"]);
+    // Nothing is known of the process of another machine.
+    let (output, step) = run(&nats.address());
+    assert_whole(&output, &step, &["node 1", "node 2"]);
+}
+
+#[test]
+fn a_cluster_with_faults_loses_nothing_without_a_cause() {
+    let Some(path) = path_with_nats() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    // NATS and node 2 are stopped for longer than the silence after which a node is dead.
+    let file = scenario(
+        directory.path(),
+        "duration_secs = 22\ndrain_ms = 3000\nfaults = [{ at_secs = 0.5, kill = \"node 2\" }, \
+         { at_secs = 1, restart = \"node 2\" }, { at_secs = 2, kill = \"nats\" }, { at_secs = 2.5, restart = \"nats\" }, \
+         { at_secs = 3.5, stop = \"nats\" }, { at_secs = 9, continue = \"nats\" }, \
+         { at_secs = 10.5, stop = \"node 2\" }, { at_secs = 20.5, continue = \"node 2\" }]\n",
     );
+    let (output, step) = load(directory.path(), &path, &file, &["--backplane", "nats"]);
     let losses = &step["detail"]["losses"];
     let causes = losses.as_object().unwrap().values();
     let sum: u64 = causes.map(|count| count.as_u64().unwrap()).sum();
     assert_eq!(Some(sum), step["lost"].as_u64(), "{step}");
     assert_eq!(losses["unexplained"], 0, "{step}");
+    assert!(losses["told"].as_u64() > Some(0), "{step}");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
