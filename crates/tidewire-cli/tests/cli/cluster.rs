@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tidewire_testkit::NatsServer;
 
+use crate::admin;
 use crate::process::{Process, command};
 
 /// Writes a scenario of one step, and returns its path.
@@ -327,15 +328,27 @@ fn example(path: &OsString, ports: [u16; 3]) -> Command {
     command
 }
 
+/// The example while it runs. Its servers end with it, also when the test fails.
+struct Example(Option<Process>);
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let Some(run) = &self.0 else { return };
+        run.signal(Signal::TERM);
+        wait_until(|| state_of(run.pid()) == Some('Z'));
+    }
+}
+
 #[test]
-fn the_example_starts_two_nodes_and_ends_them() {
+fn the_example_serves_a_chat_on_two_nodes_and_ends_them() {
     let Some(path) = path_with_nats() else {
         return;
     };
     let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let listeners = [listen(), listen(), listen()];
     let ports = listeners.map(|listener| listener.local_addr().unwrap().port());
-    let mut run = Process::spawn(&mut example(&path, ports));
+    let mut example = Example(Some(Process::spawn(&mut example(&path, ports))));
+    let run = example.0.as_mut().unwrap();
     run.expect("open both pages");
     let nodes = [("left", ports[1]), ("right", ports[2])];
     let expected = nodes.map(|(name, port)| format!("node {name}: http://127.0.0.1:{port}"));
@@ -348,9 +361,21 @@ fn the_example_starts_two_nodes_and_ends_them() {
     assert_eq!(told, expected.iter().collect::<Vec<_>>());
     let is_up = |port: &u16| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
     assert!(ports.iter().all(is_up), "{ports:?}");
+    for (_, port) in nodes {
+        let page = admin::ask(&format!("127.0.0.1:{port}"), "GET /", "");
+        assert!(page.contains("<title>Tidewire chat</title>"), "{page}");
+    }
+    let chat =
+        |(_, port): (&str, u16), name| Process::chat(&format!("ws://127.0.0.1:{port}"), name);
+    let [mut ann, mut bob] = [chat(nodes[0], "ann"), chat(nodes[1], "bob")];
+    ann.expect("* bob joined");
+    ann.type_line("hello over there");
+    bob.expect("[ann]: hello over there");
+    bob.type_line("and back");
+    ann.expect("[bob]: and back");
     // Not the interrupt: a shell cannot handle it where it was ignored at the start, as it is for background jobs of scripts.
     run.signal(Signal::TERM);
-    let ended = run.wait();
+    let ended = example.0.take().unwrap().wait();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.text());
     assert!(!ports.iter().any(is_up), "{ports:?}");
 }
