@@ -54,6 +54,39 @@ fn a_stopped_process_comes_back_with_its_members() {
 }
 
 #[test]
+fn who_comes_back_to_a_node_reads_what_was_said_at_the_other_one() {
+    let Some(nats) = NatsServer::start_with_streams("") else {
+        return;
+    };
+    let address = nats.address();
+    let node = |bind: &str, id: &str| {
+        let of = ["--history", ">,messages=10"];
+        let cluster = ["--backplane", &address, "--node", id];
+        Process::server_at(bind, &[&of[..], &cluster].concat())
+    };
+    let (one, first) = node("tcp://127.0.0.1:0", "one");
+    let (_two, second) = node("tcp://127.0.0.1:0", "two");
+    let mut ann = Process::chat(&first, "ann");
+    let mut bob = Process::chat(&second, "bob");
+    bob.type_line("before");
+    ann.expect("[bob]: before");
+    one.kill();
+    ann.expect("! connection lost: ");
+    bob.type_line("while ann was away");
+    // The answer means that the node has it.
+    bob.type_line("/who");
+    bob.expect(" in lobby: ");
+    let _one = node(&first, "one");
+    ann.expect("* this was said meanwhile:");
+    ann.expect("[bob]: while ann was away");
+    bob.type_line("after");
+    ann.expect("[bob]: after");
+    let heard = ann.transcript().iter();
+    let twice = heard.filter(|line| line.contains("[bob]: ")).count();
+    assert_eq!(twice, 3, "{:#?}", ann.transcript());
+}
+
+#[test]
 fn topics_cross_processes_and_a_restart_of_nats() {
     let Some(mut nats) = NatsServer::start("") else {
         return;

@@ -245,6 +245,27 @@ fn a_client_comes_back_when_its_server_does() {
 }
 
 #[test]
+fn a_history_shows_what_was_said_before_and_a_restart_that_it_is_gone() {
+    let history = ["--history", ">,messages=10"];
+    let (server, address) = Process::server(&history);
+    let mut ann = Process::chat(&address, "ann");
+    ann.type_line("before bob came");
+    // The answer means that it was said.
+    ann.type_line("/who");
+    ann.expect("* 1 in lobby: ann");
+    let mut bob = Process::chat(&address, "bob");
+    bob.expect("[ann]: before bob came");
+    server.kill();
+    bob.expect("! connection lost: ");
+    let _server = Process::server_at(&address, &history);
+    for client in [&mut ann, &mut bob] {
+        client.expect("* what was said meanwhile is missing, or a part of it");
+    }
+    ann.type_line("a new beginning");
+    bob.expect("[ann]: a new beginning");
+}
+
+#[test]
 fn a_script_learns_that_a_line_was_refused() {
     let (_server, address) = Process::server(&[]);
     for (line, what) in [

@@ -285,7 +285,7 @@ fn a_message_too_large_for_a_frame_is_not_lost_silently() {
 fn what_is_wrong_has_a_code_and_a_remedy() {
     let (_chat, chat) = Process::server(&[]);
     let (_server, pubsub) = server();
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (
             &["pub", &pubsub, "a", "x", "--codec", "srmp"],
             2,
@@ -305,6 +305,16 @@ fn what_is_wrong_has_a_code_and_a_remedy() {
         (&["pub", &pubsub, "a..b", "x"], 2, "empty segment"),
         (&["sub", &pubsub, "a.*.b"], 2, "whole last segment"),
         (&["sub", &pubsub], 2, "PATTERN"),
+        (
+            &["sub", &pubsub, "a.*", "--since", "2"],
+            2,
+            "leave --since out",
+        ),
+        (
+            &["sub", &pubsub, "a", "--since", "noon"],
+            2,
+            "neither a position",
+        ),
         (
             &["sub", &pubsub, "a", "--policy", "block"],
             4,
@@ -346,4 +356,43 @@ fn the_servers_policy_is_the_default() {
                 .is_ok()
         );
     }
+}
+
+#[test]
+fn a_subscriber_begins_with_the_newest_messages_or_behind_a_position() {
+    let (_server, address) =
+        Process::server(&["--app", "pubsub", "--history", "news.*,messages=4"]);
+    let publish_lines = |lines: &[u8]| {
+        let ended = publish(&["pub", &address, "news.today", "-"], lines);
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    };
+    // What was heard, and the notices about it.
+    let sub = |count: &str, more: &[&str]| {
+        let all = ["news.today", "--count", count];
+        let ended = subscriber(&address, &[&all[..], more].concat()).wait();
+        let is_notice = |line: &String| line.starts_with("2: ");
+        let (notices, heard): (Vec<String>, Vec<String>) =
+            ended.transcript.into_iter().partition(is_notice);
+        (heard, notices.join("\n"))
+    };
+    publish_lines(b"one\ntwo\nthree\n");
+    assert_eq!(sub("2", &["--since", "2"]).0, ["two", "three"]);
+    let (heard, _) = sub("1", &["--json"]);
+    let object: serde_json::Value = serde_json::from_str(&heard[0]).unwrap();
+    assert_eq!(object["payload"], "one");
+    let position = object["position"].as_str().unwrap();
+    let (heard, notice) = sub("2", &["--since", position]);
+    assert_eq!(heard, ["two", "three"]);
+    assert!(
+        notice.contains("nothing of news.today is missing"),
+        "{notice}"
+    );
+    publish_lines(b"four\nfive\nsix\n");
+    // The history has four messages, and five were published behind the position.
+    let (heard, notice) = sub("4", &["--since", position]);
+    assert_eq!(heard, ["three", "four", "five", "six"]);
+    assert!(
+        notice.contains("1 messages of news.today are missing"),
+        "{notice}"
+    );
 }
