@@ -68,6 +68,8 @@ fn commands_that_are_not_run_have_flags_that_exist() {
         "measuring",
         "distributed",
         "history",
+        "cluster",
+        "scale",
         "security",
     ] {
         let reader = Reader::begin();
