@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use nkeys::KeyPair;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use tidewire::Client;
 use tidewire_testkit::{NatsServer, wait_until};
 
-use crate::process::Process;
+use crate::process::{Ended, Process};
 
 /// Starts a node of this application, and returns its address.
 fn node(nats: &NatsServer, id: &str, app: &str) -> (Process, String) {
@@ -204,4 +208,111 @@ fn a_signal_ends_a_server_that_waits_for_the_backplane() {
         let told = "stopped before the server was started";
         assert!(ended.text().contains(told), "{}", ended.text());
     }
+}
+
+/// Starts a node that must not start.
+fn refused(address: &str, more: &[&str]) -> Ended {
+    let of = ["serve", "--bind", "tcp://127.0.0.1:0"];
+    let node = ["--backplane", address, "--node", "one"];
+    Process::start(&[&of[..], &node, more].concat()).wait()
+}
+
+/// Starts a node with these flags. It has reached NATS when this returns.
+fn accepted(address: &str, more: &[&str]) -> (Process, String) {
+    Process::server(&[&["--backplane", address, "--node", "one"], more].concat())
+}
+
+#[test]
+fn a_wrong_password_has_the_exit_code_of_a_refusal_and_is_not_shown() {
+    let users = r#"authorization { user: "node", password: "right" }"#;
+    let Some(nats) = NatsServer::start(users) else {
+        return;
+    };
+    let with = |password: &str| format!("nats://node:{password}@127.0.0.1:{}", nats.port());
+    let ended = refused(&with("stolen"), &[]);
+    let text = ended.text();
+    assert_eq!(ended.status.code(), Some(4), "{text}");
+    assert!(text.contains("refuses the credentials"), "{text}");
+    assert!(!text.contains("stolen"), "{text}");
+    accepted(&with("right"), &[]);
+}
+
+/// A token as NATS signs its own.
+fn token(issuer: &KeyPair, subject: &KeyPair, nats: &Value) -> String {
+    let header = json!({"typ": "JWT", "alg": "ed25519-nkey"});
+    let (issuer_id, subject) = (issuer.public_key(), subject.public_key());
+    let claims = json!({"iss": issuer_id, "sub": subject, "jti": "1", "iat": 1, "nats": nats});
+    let encode = |value: Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
+    let signed = format!("{}.{}", encode(header), encode(claims));
+    let signature = issuer.sign(signed.as_bytes()).unwrap();
+    format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[test]
+fn the_file_of_credentials_lets_a_node_in() {
+    let operator = KeyPair::new_operator();
+    let (account, user) = (KeyPair::new_account(), KeyPair::new_user());
+    let limits = json!({"subs": -1, "data": -1, "payload": -1, "conn": -1, "wildcards": true});
+    let of_operator = token(
+        &operator,
+        &operator,
+        &json!({"type": "operator", "version": 2}),
+    );
+    let of_account = json!({"type": "account", "version": 2, "limits": limits});
+    let of_account = token(&operator, &account, &of_account);
+    let of_user = json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1});
+    let of_user = token(&account, &user, &of_user);
+    let id = account.public_key();
+    let accounts = format!("resolver: MEMORY\nresolver_preload: {{ {id}: {of_account} }}");
+    let Some(nats) = NatsServer::start(&format!("operator: {of_operator}\n{accounts}")) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.creds");
+    let seed = user.seed().unwrap();
+    let text = format!(
+        "-----BEGIN NATS USER JWT-----\n{of_user}\n------END NATS USER JWT------\n\n\
+         -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    accepted(&nats.address(), &["--backplane-credentials", &file]);
+    assert_eq!(refused(&nats.address(), &[]).status.code(), Some(4));
+    let missing = format!("{file}.old");
+    let ended = refused(&nats.address(), &["--backplane-credentials", &missing]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains(&missing), "{}", ended.text());
+}
+
+#[test]
+fn a_node_that_waits_starts_when_nats_does() {
+    let Some(mut nats) = NatsServer::start("") else {
+        return;
+    };
+    nats.kill();
+    let address = nats.address();
+    let of = ["serve", "--bind", "tcp://127.0.0.1:0"];
+    let mut node =
+        Process::start(&[&of[..], &["--backplane", &address, "--backplane-wait"]].concat());
+    node.expect("waiting for NATS");
+    nats.start_again();
+    node.expect("ready codec=");
+}
+
+#[test]
+fn a_node_that_is_cut_off_refuses_messages_if_it_is_told_to() {
+    let Some(mut nats) = NatsServer::start("") else {
+        return;
+    };
+    let (mut node, address) = accepted(&nats.address(), &["--backplane-cut-off", "fail"]);
+    let [mut ann, mut bob] = ["ann", "bob"].map(|name| Process::chat(&address, name));
+    nats.kill();
+    node.expect("the node is cut off");
+    ann.type_line("is anyone there?");
+    ann.expect("! the server refused your message: the server is cut off");
+    nats.start_again();
+    node.expect("the node reaches its backplane again");
+    ann.type_line("hello again");
+    bob.expect("[ann]: hello again");
+    assert!(!bob.has_line("is anyone there?"));
 }
