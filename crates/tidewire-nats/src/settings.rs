@@ -1,5 +1,7 @@
 //! The settings of a backplane on NATS, and how it connects.
 
+use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -139,6 +141,7 @@ impl Nats {
                 NatsError::Denied { address, source }
             }
             ConnectErrorKind::Tls => NatsError::Tls { address, source },
+            ConnectErrorKind::Io if is_of_tls(&source) => NatsError::Tls { address, source },
             _ => NatsError::Unreachable { address, source },
         }
     }
@@ -171,6 +174,13 @@ impl Backplane for Nats {
             Err(error) => Err(BackplaneError::Engine(error.into())),
         }
     }
+}
+
+/// Whether a handshake of TLS failed, as with a certificate that is not trusted. The client of NATS takes it for any error of the
+/// connection, but nothing else before a connection stands is invalid data.
+fn is_of_tls(error: &ConnectError) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    cause.is_some_and(|cause: &io::Error| cause.kind() == io::ErrorKind::InvalidData)
 }
 
 /// Events of the client that wait. They are rare.

@@ -8,6 +8,7 @@ use nkeys::KeyPair;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tidewire::Client;
+use tidewire_testkit::certificates::Authority;
 use tidewire_testkit::{NatsServer, wait_until};
 
 use crate::process::{Ended, Process};
@@ -235,6 +236,32 @@ fn a_wrong_password_has_the_exit_code_of_a_refusal_and_is_not_shown() {
     assert!(text.contains("refuses the credentials"), "{text}");
     assert!(!text.contains("stolen"), "{text}");
     accepted(&with("right"), &[]);
+}
+
+#[test]
+fn a_nats_with_tls_is_trusted_by_the_authority_of_the_flag() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("of nats");
+    let server = authority.sign_server();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let ca = file("ca.pem", authority.text());
+    let [chain, key] = [("nats.pem", &server.chain), ("nats.key", &server.key)]
+        .map(|(name, text)| file(name, text));
+    let tls = format!("tls {{ cert_file: \"{chain}\", key_file: \"{key}\" }}");
+    let Some(nats) = NatsServer::start(&tls) else {
+        return;
+    };
+    let address = format!("tls://127.0.0.1:{}", nats.port());
+    accepted(&address, &["--backplane-ca", &ca]);
+    // The bug: it was taken for a NATS that is not there, which is waited for.
+    let ended = refused(&address, &["--backplane-wait"]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    let told = "cannot encrypt the connection to NATS";
+    assert!(ended.text().contains(told), "{}", ended.text());
 }
 
 /// A token as NATS signs its own.
