@@ -6,6 +6,7 @@ mod chat;
 mod history;
 mod parts;
 mod recovery;
+mod stalled;
 
 use tidewire::{Client, Event, Kind, OwnedMessage};
 use tidewire_testkit::DEADLINE;

@@ -1,0 +1,96 @@
+//! Many clients come back at the same moment, and do not read what they asked for.
+
+use tidewire::{Client, History, Kind, Message, PubSub, TopicEvent};
+use tidewire_proto::body::SubscribeBody;
+use tidewire_proto::handshake::{FEATURE_POSITIONS, Hello, PROTOCOL_VERSION};
+use tidewire_testkit::fixtures::{limited, tw1};
+use tidewire_testkit::{DEADLINE, Peer, TestServer};
+
+fn number_of(payload: &[u8]) -> u64 {
+    u64::from_le_bytes(payload[..8].try_into().unwrap())
+}
+
+/// A client that asks for the history of a topic, and reads nothing behind the reply.
+fn who_stalls(server: &TestServer) -> Peer {
+    let mut peer = Peer::silent(server.wire(), &tw1());
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        features: FEATURE_POSITIONS,
+        frame_bytes_max: 1 << 20,
+        credentials: &[],
+        agent: "stalls",
+    };
+    let mut body = Vec::new();
+    hello.encode(&mut body).unwrap();
+    peer.send(&Message::new(Kind::Hello, 0, &body));
+    assert_eq!(peer.receive().unwrap().kind, Kind::Welcome);
+    let (policy, pattern) = (None, "news.today");
+    body.clear();
+    SubscribeBody { policy, pattern }.encode(&mut body);
+    peer.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
+    assert_eq!(peer.receive().unwrap().kind, Kind::Reply);
+    peer
+}
+
+/// A copy of the history for each of them would be 1.2 GB.
+#[test]
+fn many_who_come_back_at_once_and_do_not_read_cost_little_and_hold_up_nobody() {
+    const KEPT: u64 = 4_000;
+    const LIVE: u64 = 500;
+    const STALLED: u64 = 300;
+    const MEMORY_MAX: u64 = 128 << 20;
+    for lanes in 1..=2 {
+        let history = History {
+            messages_max: 100_000,
+            bytes_max: 64 << 20,
+            ..History::default()
+        };
+        let builder = limited(|limits| limits.memory_bytes_max = MEMORY_MAX as usize).lanes(lanes);
+        // Over TCP the kernel would keep most of each copy.
+        let server = TestServer::over_ipc(builder, &tw1(), move |_| {
+            PubSub::new().history("news.today", history)
+        });
+        let [publisher, reader] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
+        let publish = |topic: &str, number: u64| {
+            let mut payload = number.to_le_bytes().to_vec();
+            payload.resize(1_000, b'x');
+            publisher.publish(topic, &payload).unwrap();
+            if number.is_multiple_of(16) {
+                publisher.flush().wait().unwrap();
+            }
+        };
+        (0..KEPT).for_each(|number| publish("news.today", number));
+        publisher.flush().wait().unwrap();
+        let live = reader.subscribe("live").wait().unwrap();
+        let mut stalled: Vec<Peer> = (0..STALLED).map(|_| who_stalls(&server)).collect();
+        for number in 0..LIVE {
+            publish("news.today", KEPT + number);
+            publish("live", number);
+            match live.next_event().wait_for(DEADLINE) {
+                Some(TopicEvent::Message(message)) => {
+                    assert_eq!(number_of(&message.payload), number);
+                }
+                other => panic!("{other:?} in place of message {number}"),
+            }
+            let metrics = server.metrics();
+            assert!(metrics.memory_bytes < MEMORY_MAX, "{metrics:?}");
+        }
+        // One of them reads on after all, and gets everything.
+        for expected in 0..KEPT + LIVE {
+            let mut told = std::iter::from_fn(|| stalled[0].receive());
+            let told = told.find(|told| told.kind != Kind::Ping);
+            let told = told.expect("it was not closed");
+            // The payload follows the offset.
+            assert_eq!(
+                (told.kind, number_of(&told.payload[8..])),
+                (Kind::Deliver, expected)
+            );
+        }
+        drop((live, stalled));
+        for client in [publisher, reader] {
+            client.close().wait();
+        }
+        let metrics = server.stop();
+        assert_eq!(metrics.closed_by("memory_limit"), 0);
+    }
+}
