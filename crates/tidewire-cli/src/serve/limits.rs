@@ -48,6 +48,11 @@ pub(super) struct LimitArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_messages_max)]
     lag_messages_max: u64,
 
+    /// Members of the largest room that announces who comes and goes, and lists its members to a new one. The same on all nodes
+    /// of a cluster: where a node has more members in a room, the other nodes know only their number
+    #[arg(long, value_name = "N", default_value_t = Limits::default().presence_members_max)]
+    presence_members_max: usize,
+
     /// Maximum age of a connection, in seconds: before it, clients are asked to connect again, so that a load balancer spreads
     /// them anew [default: any age]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
@@ -69,6 +74,7 @@ impl LimitArguments {
             sessions_per_address_max: self.sessions_per_address_max,
             lag_bytes_max: self.lag_bytes_max,
             lag_messages_max: self.lag_messages_max,
+            presence_members_max: self.presence_members_max,
             handshakes_per_address_per_second_max: self.handshakes_per_address_per_second_max,
             handshake_bytes_per_address_max: self.handshake_bytes_per_address_max,
             handshake_timeout,
@@ -119,15 +125,17 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_sessions_and_of_slow_subscribers_are_flags() {
+    fn limits_of_sessions_subscribers_and_rooms_are_flags() {
         let limits = limits(&[
             "--sessions-max=100000",
             "--lag-bytes-max=262144",
             "--lag-messages-max=10000",
+            "--presence-members-max=500",
         ]);
         assert_eq!(limits.sessions_max, 100_000);
         assert_eq!(limits.lag_bytes_max, 262_144);
         assert_eq!(limits.lag_messages_max, 10_000);
+        assert_eq!(limits.presence_members_max, 500);
     }
 
     #[test]
