@@ -366,7 +366,7 @@ fn a_subscriber_begins_with_the_newest_messages_or_behind_a_position() {
         let ended = publish(&["pub", &address, "news.today", "-"], lines);
         assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     };
-    // What was heard, and the notices about it.
+    // Returns the messages, and the notices about them.
     let sub = |count: &str, more: &[&str]| {
         let all = ["news.today", "--count", count];
         let ended = subscriber(&address, &[&all[..], more].concat()).wait();
