@@ -1,15 +1,14 @@
 //! Servers of one process as nodes of a cluster on a real `nats-server`.
 
-use std::error::Error;
-use std::time::Duration;
+mod histories;
+mod start;
 
 use tidewire::backplane::{BackplaneError, NodeSettings};
-use tidewire::{Chat, Client, History, ServeError, Server, TopicEvent};
-use tidewire_nats::{Nats, NatsError};
+use tidewire::{Chat, ServeError, Server};
+use tidewire_nats::Nats;
 use tidewire_testkit::backplane::Engine;
-use tidewire_testkit::backplane::kept::{Reader, kept_topics, publish};
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
-use tidewire_testkit::{DEADLINE, Heard, NatsServer, Peer, wait_until};
+use tidewire_testkit::{Heard, NatsServer, Peer};
 
 tidewire_testkit::backplane_suite!(NatsEngine::start_with_streams());
 
@@ -75,86 +74,6 @@ impl Engine for NatsEngine {
     fn lose_streams(&mut self) {
         self.server.lose_streams();
         self.server.start_again();
-    }
-}
-
-/// The error of NATS behind an error of the backplane.
-fn cause(error: &BackplaneError) -> &NatsError {
-    let BackplaneError::Engine(cause) = error else {
-        panic!("{error}");
-    };
-    let cause: &(dyn Error + 'static) = &**cause;
-    cause.downcast_ref().expect("an error of NATS")
-}
-
-#[test]
-fn an_unreachable_nats_is_a_clear_error_or_waited_for() {
-    let Some(mut engine) = NatsEngine::start("") else {
-        return;
-    };
-    engine.cut();
-    let error = NatsEngine::refusal(engine.nats(), settings("one"));
-    assert!(
-        matches!(cause(&error), NatsError::Unreachable { .. }),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .contains(&engine.server.port().to_string()),
-        "{error}"
-    );
-    let nats = engine.nats().wait_at_start(true);
-    let waiting = std::thread::spawn(move || {
-        let builder = Server::builder().backplane(nats, settings("one"));
-        builder.start(|_| Chat::new()).map(drop)
-    });
-    engine.mend();
-    waiting
-        .join()
-        .unwrap()
-        .expect("the server starts with NATS");
-}
-
-#[test]
-fn wrong_credentials_are_refused_at_the_start_and_not_shown() {
-    let users = r#"authorization { user: "node", password: "right" }"#;
-    let Some(mut engine) = NatsEngine::start(users) else {
-        return;
-    };
-    engine.user = "node:wrong@";
-    let waits = engine.nats().wait_at_start(true);
-    for nats in [engine.nats(), waits] {
-        let error = NatsEngine::refusal(nats, settings("one"));
-        assert!(matches!(cause(&error), NatsError::Denied { .. }), "{error}");
-        assert!(!error.to_string().contains("wrong"), "{error}");
-    }
-    engine.user = "node:right@";
-    chat(&engine, "one").stop();
-    let missing = engine.nats().credentials_file("/nowhere/node.creds");
-    let error = NatsEngine::refusal(missing, settings("one"));
-    assert!(
-        matches!(cause(&error), NatsError::Credentials { .. }),
-        "{error}"
-    );
-}
-
-#[test]
-fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
-    let users = r#"authorization { users: [
-        { user: "deaf", password: "p", permissions: { subscribe: "other.>" } }
-        { user: "mute", password: "p", permissions: { publish: "other.>" } }
-    ] }"#;
-    let Some(mut engine) = NatsEngine::start(users) else {
-        return;
-    };
-    for user in ["deaf:p@", "mute:p@"] {
-        engine.user = user;
-        let mut settings = settings("one");
-        // NATS answers at once, but the machine may be busy.
-        settings.claim = Duration::from_secs(60);
-        let error = NatsEngine::refusal(engine.nats(), settings);
-        assert!(matches!(error, BackplaneError::Refused { .. }), "{error}");
     }
 }
 
@@ -371,89 +290,4 @@ fn a_nats_that_comes_back_with_a_smaller_limit_refuses_long_messages() {
     drop((ann, bob));
     one.stop();
     two.stop();
-}
-
-/// The nodes of a second cluster that was given the prefix and the ids of the first one by mistake do not start, and the
-/// first cluster does not notice.
-#[test]
-fn a_second_cluster_with_the_same_prefix_and_ids_does_not_start() {
-    let Some(engine) = NatsEngine::start("") else {
-        return;
-    };
-    let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
-    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
-    ann.hear_of("bob");
-    for id in ["one", "two"] {
-        let mut settings = settings(id);
-        settings.claim = Duration::from_secs(60);
-        let error = NatsEngine::refusal(engine.nats(), settings);
-        assert!(
-            matches!(&error, BackplaneError::DuplicateNode { id: taken } if taken == id),
-            "{error}"
-        );
-    }
-    ann.say(b"unharmed");
-    assert_eq!(bob.next_message().1, b"unharmed");
-    drop((ann, bob));
-    one.stop();
-    assert_eq!(two.stop().backplane_lost, 0);
-}
-
-/// A topic that JetStream has no space for refuses its subscribers. What is published waits, and arrives when there is space.
-#[test]
-fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
-    const MESSAGES: usize = 5;
-    let streams = |bytes| format!("jetstream {{ store_dir: streams, max_file_store: {bytes} }}");
-    let Some(server) = NatsServer::start(&streams("300KB")) else {
-        return;
-    };
-    let mut engine = NatsEngine { server, user: "" };
-    // The stream of a topic takes some 170 KB.
-    let one = kept_topics(&engine, "one", History::last(100));
-    let two = kept_topics(&engine, "two", History::last(100));
-    let first = Reader::subscribe(&one, "state.first", None);
-    let client = Client::connect(&two.url()).wait().unwrap();
-    let error = client.subscribe("state.second").wait().unwrap_err();
-    assert!(error.to_string().contains("storage"), "{error}");
-    for number in 0..MESSAGES {
-        publish(&client, "state.second", &number.to_string());
-    }
-    publish(&client, "state.first", "unharmed");
-    let mut first = first;
-    assert_eq!(first.hear(), "unharmed");
-    assert!(client.subscribe("state.second").wait().is_err());
-    engine.cut();
-    engine.server.configure(&streams("10MB"));
-    engine.mend();
-    let subscription = wait_until("there is space", || {
-        client.subscribe("state.second").wait().ok()
-    });
-    for number in 0..MESSAGES {
-        match subscription.next_event().wait_for(DEADLINE) {
-            Some(TopicEvent::Message(message)) => {
-                assert_eq!(message.payload, number.to_string().as_bytes());
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    drop((first, client, subscription));
-    let metrics = two.stop();
-    assert_eq!((metrics.backplane_unsent, metrics.backplane_lost), (0, 0));
-    one.stop();
-}
-
-/// NATS without JetStream is known at the start, if histories are wanted.
-#[test]
-fn histories_without_jetstream_are_a_clear_error_at_the_start() {
-    let Some(engine) = NatsEngine::start("") else {
-        return;
-    };
-    let mut settings = settings("one");
-    settings.keeps_histories = true;
-    let error = NatsEngine::refusal(engine.nats(), settings);
-    assert!(
-        matches!(cause(&error), NatsError::NoStreams { .. }),
-        "{error}"
-    );
-    assert!(error.to_string().contains("--jetstream"), "{error}");
 }

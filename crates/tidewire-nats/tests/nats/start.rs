@@ -1,0 +1,134 @@
+//! What is wrong with NATS, or with the settings for it, is told at the start.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tidewire::backplane::BackplaneError;
+use tidewire::{Chat, Server};
+use tidewire_nats::NatsError;
+use tidewire_testkit::backplane::Engine;
+use tidewire_testkit::backplane::suite::{chat, member, settings};
+
+use crate::NatsEngine;
+
+/// The error of NATS behind an error of the backplane.
+fn cause(error: &BackplaneError) -> &NatsError {
+    let BackplaneError::Engine(cause) = error else {
+        panic!("{error}");
+    };
+    let cause: &(dyn Error + 'static) = &**cause;
+    cause.downcast_ref().expect("an error of NATS")
+}
+
+#[test]
+fn an_unreachable_nats_is_a_clear_error_or_waited_for() {
+    let Some(mut engine) = NatsEngine::start("") else {
+        return;
+    };
+    engine.cut();
+    let error = NatsEngine::refusal(engine.nats(), settings("one"));
+    assert!(
+        matches!(cause(&error), NatsError::Unreachable { .. }),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains(&engine.server.port().to_string()),
+        "{error}"
+    );
+    let nats = engine.nats().wait_at_start(true);
+    let waiting = std::thread::spawn(move || {
+        let builder = Server::builder().backplane(nats, settings("one"));
+        builder.start(|_| Chat::new()).map(drop)
+    });
+    engine.mend();
+    waiting
+        .join()
+        .unwrap()
+        .expect("the server starts with NATS");
+}
+
+#[test]
+fn wrong_credentials_are_refused_at_the_start_and_not_shown() {
+    let users = r#"authorization { user: "node", password: "right" }"#;
+    let Some(mut engine) = NatsEngine::start(users) else {
+        return;
+    };
+    engine.user = "node:wrong@";
+    let waits = engine.nats().wait_at_start(true);
+    for nats in [engine.nats(), waits] {
+        let error = NatsEngine::refusal(nats, settings("one"));
+        assert!(matches!(cause(&error), NatsError::Denied { .. }), "{error}");
+        assert!(!error.to_string().contains("wrong"), "{error}");
+    }
+    engine.user = "node:right@";
+    chat(&engine, "one").stop();
+    let missing = engine.nats().credentials_file("/nowhere/node.creds");
+    let error = NatsEngine::refusal(missing, settings("one"));
+    assert!(
+        matches!(cause(&error), NatsError::Credentials { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
+    let users = r#"authorization { users: [
+        { user: "deaf", password: "p", permissions: { subscribe: "other.>" } }
+        { user: "mute", password: "p", permissions: { publish: "other.>" } }
+    ] }"#;
+    let Some(mut engine) = NatsEngine::start(users) else {
+        return;
+    };
+    for user in ["deaf:p@", "mute:p@"] {
+        engine.user = user;
+        let mut settings = settings("one");
+        // NATS answers at once, but the machine may be busy.
+        settings.claim = Duration::from_secs(60);
+        let error = NatsEngine::refusal(engine.nats(), settings);
+        assert!(matches!(error, BackplaneError::Refused { .. }), "{error}");
+    }
+}
+
+/// The nodes of a second cluster that was given the prefix and the ids of the first one by mistake do not start, and the
+/// first cluster does not notice.
+#[test]
+fn a_second_cluster_with_the_same_prefix_and_ids_does_not_start() {
+    let Some(engine) = NatsEngine::start("") else {
+        return;
+    };
+    let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    for id in ["one", "two"] {
+        let mut settings = settings(id);
+        settings.claim = Duration::from_secs(60);
+        let error = NatsEngine::refusal(engine.nats(), settings);
+        assert!(
+            matches!(&error, BackplaneError::DuplicateNode { id: taken } if taken == id),
+            "{error}"
+        );
+    }
+    ann.say(b"unharmed");
+    assert_eq!(bob.next_message().1, b"unharmed");
+    drop((ann, bob));
+    one.stop();
+    assert_eq!(two.stop().backplane_lost, 0);
+}
+
+/// NATS without JetStream is known at the start, if histories are wanted.
+#[test]
+fn histories_without_jetstream_are_a_clear_error_at_the_start() {
+    let Some(engine) = NatsEngine::start("") else {
+        return;
+    };
+    let mut settings = settings("one");
+    settings.keeps_histories = true;
+    let error = NatsEngine::refusal(engine.nats(), settings);
+    assert!(
+        matches!(cause(&error), NatsError::NoStreams { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("--jetstream"), "{error}");
+}
