@@ -22,6 +22,7 @@ pub(crate) struct NatsCarrier {
     pub(crate) events: mpsc::Receiver<Event>,
     pub(crate) prefix: Prefix,
     pub(crate) packet_bytes_max: usize,
+    pub(crate) keeps_histories: bool,
     /// The address without credentials.
     pub(crate) address: String,
 }
@@ -37,6 +38,7 @@ impl Carrier for NatsCarrier {
         let asked = self
             .runtime
             .block_on(async move { jetstream::new(client).query_account().await });
+        self.keeps_histories = true;
         asked.map(drop).map_err(|source| {
             let address = self.address.clone();
             BackplaneError::Engine(NatsError::NoStreams { address, source }.into())
@@ -49,11 +51,13 @@ impl Carrier for NatsCarrier {
             client,
             events,
             prefix,
+            keeps_histories,
             ..
         } = *self;
         let (inbox, packets) = Inbox::new();
         let (news, told) = mpsc::channel(NEWS_MAX);
-        let wire = NatsWire::new(client, prefix, node.id(), (inbox, news));
+        let mut wire = NatsWire::new(client, prefix, node.id(), (inbox, news));
+        wire.probe(keeps_histories);
         runtime.block_on(drive(node, wire, (packets, told), events));
     }
 }
@@ -117,6 +121,10 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
         if let Some(request) = unserved_request(&message.subject) {
             node.handle_unserved(request);
         }
+        return;
+    }
+    if packet.is_empty() {
+        // Another node asks NATS whether it may publish.
         return;
     }
     let Some(name) = wire.followed_name(&message.subject) else {

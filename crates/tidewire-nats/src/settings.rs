@@ -162,6 +162,7 @@ impl Nats {
             events,
             prefix: self.prefix.clone(),
             packet_bytes_max,
+            keeps_histories: false,
             address: self.shown(),
         })
     }

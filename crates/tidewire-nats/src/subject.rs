@@ -79,6 +79,20 @@ impl Prefix {
         text
     }
 
+    /// Returns subjects of all kinds that nobody uses: those that a node publishes to, and those that it subscribes to.
+    pub(crate) fn probes(&self, keeps_histories: bool) -> [Vec<String>; 2] {
+        let kept = |kinds: &'static [&str]| if keeps_histories { kinds } else { &[] };
+        let of = |kinds: &[&str], kept: &[&str]| {
+            let kinds = kinds.iter().chain(kept);
+            // An escape always has its digits, so no name has this token.
+            kinds.map(|kind| format!("{}.{kind}.=", self.0)).collect()
+        };
+        [
+            of(&PROBED, kept(&["stored.room", "stored.topic"])),
+            of(&PROBED, kept(&["followed.room", "followed.topic"])),
+        ]
+    }
+
     /// Returns the subject on which NATS tells a node of a request that nobody takes.
     pub(crate) fn unserved(&self, node: &str, request: u64) -> String {
         format!("{}.{request:x}", self.unserved_of(node))
@@ -183,6 +197,9 @@ const KINDS: [&str; 8] = [
     "nodes", "node", "unserved", "service", "room", "stored", "followed", "topic",
 ];
 
+/// The kinds of which a node needs subjects that it does not use at its start.
+const PROBED: [&str; 3] = ["room", "topic", "service"];
+
 /// Most bytes of a prefix.
 const PREFIX_BYTES_MAX: usize = 64;
 
@@ -216,6 +233,26 @@ mod tests {
         for (of, text) in cases {
             assert_eq!(subject(of), text);
         }
+    }
+
+    #[test]
+    fn subjects_that_nobody_uses_are_those_of_no_name() {
+        let prefix = Prefix::default();
+        let [published, subscribed] = prefix.probes(false);
+        assert_eq!(
+            published,
+            ["tidewire.room.=", "tidewire.topic.=", "tidewire.service.="]
+        );
+        assert_eq!(published, subscribed);
+        let [published, subscribed] = prefix.probes(true);
+        assert_eq!(
+            published[3..],
+            ["tidewire.stored.room.=", "tidewire.stored.topic.="]
+        );
+        assert_eq!(
+            subscribed[3..],
+            ["tidewire.followed.room.=", "tidewire.followed.topic.="]
+        );
     }
 
     #[test]

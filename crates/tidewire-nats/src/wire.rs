@@ -174,6 +174,19 @@ impl NatsWire {
         self.client.server_info().max_payload
     }
 
+    /// Publishes and subscribes to subjects of all kinds that the node uses later. NATS refuses at once what the user may not do.
+    /// A packet of these is empty. The subscriptions stay: a user that may do less when NATS is back is seen then.
+    pub(crate) fn probe(&mut self, keeps_histories: bool) {
+        let [published, subscribed] = self.prefix.probes(keeps_histories);
+        for subject in subscribed {
+            note_change(&mut self.changes, Followed::alone(subject), true);
+        }
+        for subject in published {
+            // The queue is empty at the start.
+            let _ = self.push(subject, Label::None, &[]);
+        }
+    }
+
     /// Whether a subject is one that a stream publishes to.
     pub(crate) fn is_of_stream(&self, subject: &str) -> bool {
         self.prefix.is_followed(subject)

@@ -4,10 +4,13 @@ use std::error::Error;
 use std::time::Duration;
 
 use tidewire::backplane::BackplaneError;
-use tidewire::{Chat, Server};
-use tidewire_nats::NatsError;
+use tidewire::{Chat, History, Server};
+use tidewire_nats::{Nats, NatsError};
 use tidewire_testkit::backplane::Engine;
+use tidewire_testkit::backplane::kept::Reader;
 use tidewire_testkit::backplane::suite::{chat, member, settings};
+use tidewire_testkit::fixtures::tw1;
+use tidewire_testkit::{NatsServer, TestServer};
 
 use crate::NatsEngine;
 
@@ -72,22 +75,69 @@ fn wrong_credentials_are_refused_at_the_start_and_not_shown() {
     );
 }
 
+/// Starts a `nats-server` whose users have these permissions, and are named u0, u1 and so on.
+fn with_users(permissions: &[String]) -> Option<NatsServer> {
+    let users = permissions.iter().enumerate().map(|(number, may)| {
+        format!("{{ user: u{number}, password: p, permissions: {{ {may} }} }}\n")
+    });
+    let users: String = users.collect();
+    NatsServer::start_with_streams(&format!("authorization {{ users: [ {users} ] }}"))
+}
+
+/// Regression: a user that may speak to nodes and not to rooms started, and its messages were lost without a word.
 #[test]
 fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
-    let users = r#"authorization { users: [
-        { user: "deaf", password: "p", permissions: { subscribe: "other.>" } }
-        { user: "mute", password: "p", permissions: { publish: "other.>" } }
-    ] }"#;
-    let Some(mut engine) = NatsEngine::start(users) else {
+    let mut users: Vec<String> = ["subscribe: \"other.>\"", "publish: \"other.>\""]
+        .map(Into::into)
+        .into();
+    let plain = users.len();
+    for kind in ["room", "topic", "service", "stored", "followed"] {
+        let ways = match kind {
+            "stored" => &["publish"][..],
+            "followed" => &["subscribe"],
+            _ => &["publish", "subscribe"],
+        };
+        let denied = |way| format!("{way}: {{ allow: \">\", deny: \"tidewire.{kind}.>\" }}");
+        users.extend(ways.iter().map(denied));
+    }
+    let without_jetstream = users.len();
+    users.push("publish: \"tidewire.>\"".into());
+    users.push(
+        "publish: [\"tidewire.>\", \"$JS.API.>\"], subscribe: [\"tidewire.>\", \"_INBOX.>\"]"
+            .into(),
+    );
+    let Some(server) = with_users(&users) else {
         return;
     };
-    for user in ["deaf:p@", "mute:p@"] {
-        engine.user = user;
+    for (number, permissions) in users.iter().enumerate() {
+        let address = format!("nats://u{number}:p@127.0.0.1:{}", server.port());
+        let nats = Nats::new(&address).expect("a valid address");
         let mut settings = settings("one");
+        settings.keeps_histories = number >= plain;
+        if number > without_jetstream {
+            // It may do all that a node does.
+            let builder = Server::builder().backplane(nats, settings);
+            let chat = Chat::new().history(History::last(10));
+            let server = TestServer::over_tcp(builder, &tw1(), move |_| chat.clone());
+            let (ann, mut bob) = ["ann", "bob"]
+                .map(|name| Reader::join(&server, name, None))
+                .into();
+            ann.say("stored");
+            assert_eq!(bob.hear(), "stored");
+            drop((ann, bob));
+            assert_eq!(server.stop().backplane_sent, 1);
+            continue;
+        }
         // NATS answers at once, but the machine may be busy.
         settings.claim = Duration::from_secs(60);
-        let error = NatsEngine::refusal(engine.nats(), settings);
-        assert!(matches!(error, BackplaneError::Refused { .. }), "{error}");
+        let error = NatsEngine::refusal(nats, settings);
+        if number == without_jetstream {
+            let cause = cause(&error);
+            assert!(matches!(cause, NatsError::NoStreams { .. }), "{cause}");
+        } else {
+            let is_refused = matches!(error, BackplaneError::Refused { .. });
+            assert!(is_refused, "{permissions}: {error}");
+        }
     }
 }
 
