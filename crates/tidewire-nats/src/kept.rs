@@ -76,7 +76,10 @@ impl Reader {
         let last = info.state.last_sequence;
         let epoch = info.created.unix_timestamp_nanos() as u64;
         let newest = (last + 1).saturating_sub(self.limits.messages_max as u64);
-        let from = self.from.max(newest).max(info.state.first_sequence);
+        // One that ends before this sequence is another stream than the node knows.
+        let is_other = self.from > last + 1 && self.from < u64::MAX;
+        let from = if is_other { 0 } else { self.from };
+        let from = from.max(newest).max(info.state.first_sequence);
         let packets = match from <= last && info.state.messages > 0 {
             true => {
                 let bytes = info.state.bytes / info.state.messages;
@@ -162,22 +165,18 @@ impl Reader {
                 _ => return Err(error.into()),
             },
         };
-        let config = self.config(&name);
+        let config = self.config(&name, found.config.first_sequence);
         let limits_of = |it: &Config| (it.max_messages, it.max_bytes, it.max_age);
         if limits_of(&found.config) == limits_of(&config) {
             return Ok(found);
         }
-        let first_sequence = found.config.first_sequence;
-        let config = Config {
-            first_sequence,
-            ..config
-        };
         Ok(self.context.update_stream(&config).await?)
     }
 
     async fn make(&self, name: &str) -> Result<Info, Failure> {
-        self.make_room().await?;
-        match self.context.create_stream(self.config(name)).await {
+        let used = self.make_room().await?;
+        let config = self.config(name, Some(first_sequence(used)));
+        match self.context.create_stream(config).await {
             Ok(stream) => Ok(stream.cached_info().clone()),
             Err(error) => match error.kind() {
                 // Another node has made it at the same time, with another first sequence.
@@ -192,12 +191,16 @@ impl Reader {
         }
     }
 
-    /// Removes the stream that was silent for the longest time, if there are too many.
-    async fn make_room(&self) -> Result<(), Failure> {
+    /// Removes the stream that was silent for the longest time, if there are too many. Returns the highest sequence that is known to
+    /// be in use.
+    async fn make_room(&self) -> Result<u64, Failure> {
         let prefix = self.prefix.streams(&self.name);
         let streams = self.context.streams();
         let all: Vec<Info> = streams.try_collect().await?;
         let own = all.iter().filter(|it| it.config.name.starts_with(&prefix));
+        // A stream that was removed made room for one that begins higher. So the newest one is above all that were.
+        let used = own.clone().map(|it| it.state.last_sequence).max();
+        let read = if self.from == u64::MAX { 0 } else { self.from };
         if own.clone().count() >= self.limits.rooms_max {
             let silent = own.min_by_key(|it| it.state.last_timestamp.max(it.created));
             if let Some(silent) = silent
@@ -214,10 +217,10 @@ impl Reader {
                 }
             }
         }
-        Ok(())
+        Ok(used.unwrap_or(0).max(read))
     }
 
-    fn config(&self, name: &str) -> Config {
+    fn config(&self, name: &str, first_sequence: Option<u64>) -> Config {
         let History {
             messages_max,
             bytes_max,
@@ -247,19 +250,20 @@ impl Reader {
                 destination: self.prefix.followed(&self.name),
                 headers_only: false,
             }),
-            first_sequence: Some(first_sequence()),
+            first_sequence,
             ..Config::default()
         }
     }
 }
 
-/// The first sequence of a stream that is made now. It is above all sequences of a stream that was lost, unless that one had
-/// more than a million messages each second. A number of a browser has room for it.
-fn first_sequence() -> u64 {
+/// The first sequence of a stream that is made now. It is above those that are known to be in use, so the clocks of nodes need not
+/// agree. If nothing is known, it is above all sequences of a stream that this clock has made and that was lost, unless that one
+/// had more than a million messages each second. A number of a browser has room for it.
+fn first_sequence(used: u64) -> u64 {
     #[expect(clippy::disallowed_methods, reason = "no interval is measured")]
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = since.unwrap_or_default().as_millis();
-    (since as u64) << 10
+    ((since as u64) << 10).max(used.saturating_add(UNSEEN))
 }
 
 /// The sequence of a packet that JetStream publishes again.
@@ -293,6 +297,9 @@ pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(4);
 const SILENT: &str = "NATS does not answer";
 
 const TOO_MANY: &str = "the node reads too many histories now";
+
+/// Messages that a stream may get between a look at it and its end.
+const UNSEEN: u64 = 1 << 20;
 
 /// The time for which JetStream knows the ids of packets.
 const DUPLICATES: Duration = Duration::from_secs(120);

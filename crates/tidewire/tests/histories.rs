@@ -37,6 +37,12 @@ fn numbered(number: usize, bytes: usize) -> String {
 /// number is missing, and goes on with the new stream.
 #[test]
 fn an_epoch_that_ends_during_a_replay_is_told_and_the_new_one_follows() {
+    end_epoch_during_a_replay(InprocEngine::lose_streams);
+    // Regression: an epoch with lower sequences was not told.
+    end_epoch_during_a_replay(|engine| engine.begin_streams_lower());
+}
+
+fn end_epoch_during_a_replay(end: impl FnOnce(&mut InprocEngine)) {
     const MESSAGES: usize = 1_000;
     const BYTES: usize = 16 * 1024;
     let mut engine = InprocEngine::default();
@@ -50,15 +56,15 @@ fn an_epoch_that_ends_during_a_replay_is_told_and_the_new_one_follows() {
         near.say(&numbered(number, BYTES));
         assert_eq!(near.hear(), numbered(number, BYTES));
     }
-    let client = Client::connect(&server.url()).wait().unwrap();
+    let client = Client::connect(&server.url()).wait().expect("a server");
     let slow = client
         .subscribe("lobby")
         .events_max(4)
         .when_events_full(WhenEventsFull::PauseReading)
         .wait()
-        .unwrap();
+        .expect("a subscription");
     // The rest does not fit the sockets, so it is still in the history.
-    engine.lose_streams();
+    end(&mut engine);
     near.say("after");
     assert_eq!(near.hear(), "after");
     assert_eq!((near.recovered, near.lost), (Some(None), 0));
@@ -158,6 +164,33 @@ fn a_node_that_ends_appends_all_that_waits() {
     assert!(taken.eq(expected.chain(["end".to_owned()])));
     drop(far);
     assert_eq!(second.stop().backplane_lost, 0);
+}
+
+/// Regression: a stream that a node with a slow clock made again began below the messages that were known. Other nodes took its
+/// messages for late ones, and nobody was told that they were missing.
+#[test]
+fn a_stream_that_begins_again_with_lower_sequences_is_followed() {
+    const MESSAGES: usize = 20;
+    for kept in [Kept::Room, Kept::Topic] {
+        let engine = InprocEngine::default();
+        let servers = servers(&engine, kept, History::last(100));
+        let author = kept.reader(&servers[0], "ann", None);
+        let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+        for round in 0..3 {
+            let expected: Vec<String> = (0..MESSAGES).map(|it| format!("{round} {it}")).collect();
+            expected.iter().for_each(|text| author.say(text));
+            let taken = readers.each_mut().map(|reader| reader.take(MESSAGES));
+            assert_eq!(taken[0], taken[1]);
+            assert!(taken[0].iter().map(|(_, text)| text).eq(&expected));
+            for reader in &readers {
+                let told = (round > 0).then_some(None);
+                assert_eq!((reader.recovered, reader.lost), (told, 0));
+            }
+            engine.begin_streams_lower();
+        }
+        drop((author, readers));
+        stop(servers);
+    }
 }
 
 /// A forged sequence makes a node read the stream again, and changes nothing of what its clients get.

@@ -1,5 +1,9 @@
 //! Histories in streams of JetStream: their limits, and what happens without space.
 
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::{self, Context};
 use tidewire::{Client, History, TopicEvent};
 use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::kept::{Reader, kept_topics, publish};
@@ -48,4 +52,45 @@ fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
     let metrics = two.stop();
     assert_eq!((metrics.backplane_unsent, metrics.backplane_lost), (0, 0));
     one.stop();
+}
+
+/// Asks NATS without a node.
+fn with_jetstream<T>(engine: &NatsEngine, work: impl AsyncFnOnce(Context) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let client = async_nats::connect(engine.server.address()).await;
+        work(jetstream::new(client.expect("NATS"))).await
+    })
+}
+
+/// Regression: the clock of the node alone decided where a stream begins, so that one that was made again by a node with a slow
+/// clock began below the one before.
+#[test]
+fn a_new_stream_begins_above_those_of_a_node_whose_clock_is_ahead() {
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    #[expect(clippy::disallowed_methods, reason = "no interval is measured")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let in_an_hour = now.expect("a clock") + Duration::from_secs(3_600);
+    let ahead = (in_an_hour.as_millis() as u64) << 10;
+    with_jetstream(&engine, async |context| {
+        let config = Config {
+            name: "tidewire=topic=state=2Eahead".into(),
+            subjects: vec!["tidewire.stored.topic.state=2Eahead".into()],
+            first_sequence: Some(ahead),
+            ..Config::default()
+        };
+        context.create_stream(config).await.expect("a stream");
+    });
+    let server = kept_topics(&engine, "one", History::last(100));
+    let mut reader = Reader::subscribe(&server, "lobby", None);
+    reader.say("first");
+    assert_eq!(reader.hear(), "first");
+    let offset = reader.position.map_or(0, |it| it.offset);
+    assert!(offset > ahead, "{offset} and {ahead}");
+    drop(reader);
+    assert_eq!(server.stop().backplane_lost, 0);
 }

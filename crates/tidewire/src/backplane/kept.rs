@@ -262,7 +262,9 @@ impl Node {
         if kept.reading == Reading::No && next == Some(sequence) {
             return self.record(name, packet, now);
         }
-        if next.is_none_or(|next| sequence >= next) {
+        // Of a stream that was made again with lower sequences; a late packet is not so far behind.
+        let is_of_other = next.is_some_and(|next| sequence.saturating_add(LATE_MAX) < next);
+        if is_of_other || next.is_none_or(|next| sequence >= next) {
             kept.keep_early(sequence, packet);
             if kept.reading == Reading::No {
                 kept.reading = Reading::Due;
@@ -471,6 +473,9 @@ const APPENDED_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes that the id of a message adds to its packet.
 const ID_BYTES_MAX: usize = 128;
+
+/// How far a packet may be behind the newest one because it waited between the engine and the node. Engines keep less for a node.
+const LATE_MAX: u64 = 1 << 18;
 
 /// The time for the stream to give a message back, before the node reads it and appends the message again.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -40,8 +40,8 @@
 //!    earlier one is not appended.
 //! 8. New packets reach all nodes that follow the stream, by [`Node::handle_appended`], also the one that appended them. They may
 //!    be lost; the node finds that by their sequences, and reads the stream.
-//! 9. The oldest packets beyond the limits are removed. A stream that is lost and made again has another epoch, and its sequences
-//!    begin above those before.
+//! 9. The oldest packets beyond the limits are removed. A stream that is lost and made again has another epoch. Its sequences begin
+//!    above those before, as far as the engine knows them; lower ones are followed, too.
 
 mod directed;
 mod incoming;
@@ -135,7 +135,8 @@ pub trait Wire {
 
     /// Makes the stream of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
     /// its packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
-    /// reads again. From `u64::MAX` on there are none, and only the state is told.
+    /// reads again. From `u64::MAX` on there are none, and only the state is told. A stream that ends below `from - 1` is not the one
+    /// that the node knows, and is read from its beginning.
     fn follow(&mut self, name: &KeptName, limits: &History, from: u64);
 
     /// Ends to receive the packets of a stream. The stream stays.

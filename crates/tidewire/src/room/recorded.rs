@@ -212,11 +212,13 @@ impl LaneRooms<'_> {
         if records.has(lane).is_some_and(|has| offset <= has) && !is_former {
             return;
         }
-        // A frame of a former epoch has no position any more.
-        let frame = match offset <= records.epoch_start {
+        // A frame of a former epoch has no position any more. Its offset may be above those of this epoch.
+        let last = records.last.offset;
+        let frame = match offset <= records.epoch_start || offset > last {
             true => &[],
             false => frame,
         };
+        let offset = offset.min(last);
         if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
             // The history keeps the message meanwhile.
             if !self.table.behind.contains(&alias) {

@@ -169,7 +169,8 @@ impl LaneRooms<'_> {
         let append = |sessions: &mut LaneSessions| {
             sessions.append_to(id, |_, codec, out| {
                 let (start, mut scratch) = (out.len(), Vec::new());
-                if next <= records.epoch_start {
+                // An epoch that begins lower ends before the next message of the former one.
+                if next <= records.epoch_start || next > end + 1 {
                     // The number of missing messages of the former epoch is unknown.
                     next = records.epoch_start + 1;
                     if codec.has_positions() {
