@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::stream::{Config, Info};
 use async_nats::jetstream::{self, Context};
+use futures_util::TryStreamExt;
 use tidewire::{Client, History, TopicEvent};
 use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::kept::{Reader, kept_topics, publish};
@@ -63,6 +64,133 @@ fn with_jetstream<T>(engine: &NatsEngine, work: impl AsyncFnOnce(Context) -> T) 
         let client = async_nats::connect(engine.server.address()).await;
         work(jetstream::new(client.expect("NATS"))).await
     })
+}
+
+/// The streams of NATS, with the numbers of their messages.
+fn streams(engine: &NatsEngine) -> Vec<(String, u64)> {
+    let all = with_jetstream(engine, async |context| {
+        context.streams().try_collect::<Vec<Info>>().await
+    });
+    let all = all.expect("streams").into_iter();
+    let mut all: Vec<_> = all.map(|it| (it.config.name, it.state.messages)).collect();
+    all.sort();
+    all
+}
+
+/// JetStream removes messages by their age. A client that comes back is told how many.
+#[test]
+fn messages_beyond_their_age_are_removed_and_told_as_missing() {
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    let history = History {
+        age_max: Some(Duration::from_secs(1)),
+        ..History::last(100)
+    };
+    let one = kept_topics(&engine, "one", history);
+    let mut near = Reader::subscribe(&one, "lobby", None);
+    near.say("first");
+    assert_eq!(near.hear(), "first");
+    let first = near.position;
+    for text in ["second", "third"] {
+        near.say(text);
+        assert_eq!(near.hear(), text);
+    }
+    wait_until("NATS removes them", || {
+        let is_empty = streams(&engine) == [("tidewire=topic=lobby".to_owned(), 0)];
+        is_empty.then_some(())
+    });
+    let two = kept_topics(&engine, "two", history);
+    let mut late = Reader::subscribe(&two, "lobby", first);
+    near.say("live");
+    assert_eq!((near.hear(), late.hear()), ("live".into(), "live".into()));
+    assert_eq!(
+        (late.recovered, late.position),
+        (Some(Some(2)), near.position)
+    );
+    drop((near, late));
+    for server in [one, two] {
+        assert_eq!(server.stop().backplane_unsent, 0);
+    }
+}
+
+/// A stream has room for more bytes than a history. Every node keeps to the exact limit.
+#[test]
+fn a_node_that_reads_a_stream_keeps_the_exact_limit_of_bytes() {
+    const MESSAGES: usize = 10;
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    // Each takes 13 bytes more.
+    let history = History {
+        bytes_max: 3 * (300 + 13),
+        ..History::last(100)
+    };
+    let one = kept_topics(&engine, "one", history);
+    let mut near = Reader::subscribe(&one, "lobby", None);
+    let texts: Vec<String> = (0..MESSAGES).map(|it| format!("{it:0300}")).collect();
+    near.say(&texts[0]);
+    assert_eq!(near.hear(), texts[0]);
+    let first = near.position;
+    texts[1..].iter().for_each(|text| near.say(text));
+    let taken = near.take(MESSAGES - 1);
+    assert!(taken.iter().map(|(_, text)| text).eq(&texts[1..]));
+    assert_eq!(streams(&engine)[0].1, MESSAGES as u64);
+    let two = kept_topics(&engine, "two", history);
+    for (server, since, recovered) in [
+        (&two, None, None),
+        (&one, first, Some(Some(6))),
+        (&two, first, Some(Some(6))),
+    ] {
+        let mut late = Reader::subscribe(server, "lobby", since);
+        assert_eq!(late.take(3), taken[MESSAGES - 4..]);
+        assert_eq!((late.recovered, late.position), (recovered, near.position));
+    }
+    drop(near);
+    for server in [one, two] {
+        assert_eq!(server.stop().backplane_unsent, 0);
+    }
+}
+
+/// Beyond the names of a history NATS loses the stream that was silent for the longest time. Who comes back to it is told, and its
+/// new stream begins above the one before.
+#[test]
+fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    let history = History {
+        rooms_max: 2,
+        ..History::last(100)
+    };
+    let servers = ["one", "two", "three"].map(|id| kept_topics(&engine, id, history));
+    // A node may follow two of them.
+    let client = Client::connect(&servers[2].url()).wait().unwrap();
+    let mut positions = Vec::new();
+    for (server, topic) in [(0, "state.a"), (0, "state.b"), (1, "state.c")] {
+        let mut reader = Reader::subscribe(&servers[server], topic, None);
+        publish(&client, topic, topic);
+        assert_eq!(reader.hear(), topic);
+        positions.push(reader.leave());
+    }
+    let named = |last: char| (format!("tidewire=topic=state=2E{last}"), 1);
+    assert_eq!(streams(&engine), [named('b'), named('c')]);
+    let mut late = Reader::subscribe(&servers[2], "state.a", Some(positions[0]));
+    publish(&client, "state.a", "again");
+    assert_eq!(late.hear(), "again");
+    assert_eq!((late.recovered, late.lost), (Some(None), 0));
+    let again = late.position.expect("a position");
+    assert_ne!(again.epoch, positions[0].epoch);
+    assert!(
+        again.offset > positions[2].offset,
+        "{again:?} {positions:?}"
+    );
+    assert_eq!(streams(&engine), [named('a'), named('c')]);
+    drop((late, client));
+    for server in servers {
+        let metrics = server.stop();
+        assert_eq!((metrics.backplane_unsent, metrics.backplane_lost), (0, 0));
+    }
 }
 
 /// Regression: the clock of the node alone decided where a stream begins, so that one that was made again by a node with a slow
