@@ -45,6 +45,14 @@ pub enum NatsError {
         /// The cause.
         source: ConnectError,
     },
+    /// The file of authorities cannot be used.
+    #[error("cannot use the authorities of NATS in {}: {source} (check the file; it has certificates in PEM)", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// TLS to NATS failed.
     #[error(
         "cannot encrypt the connection to NATS at {address}: {source} (check tls://, and the file of its authority)"

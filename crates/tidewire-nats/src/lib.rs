@@ -28,6 +28,7 @@ mod error;
 mod kept;
 mod settings;
 mod subject;
+mod tls;
 mod wire;
 
 pub use error::NatsError;

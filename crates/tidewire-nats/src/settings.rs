@@ -14,6 +14,7 @@ use crate::carrier::{NatsCarrier, pass_on};
 use crate::error::NatsError;
 use crate::kept::SUBSCRIPTION_PACKETS_MAX;
 use crate::subject::Prefix;
+use crate::tls;
 
 /// A backplane on NATS. The crate's [first page](crate) has an example.
 #[derive(Clone, Debug)]
@@ -107,9 +108,7 @@ impl Nats {
                 source,
             })?;
         }
-        if let Some(path) = &self.authority {
-            options = options.add_root_certificates(path.clone());
-        }
+        options = options.tls_client_config(tls::config(self.authority.as_deref())?);
         if self.address.tls_required() {
             options = options.require_tls(true);
         }
@@ -141,7 +140,7 @@ impl Nats {
                 NatsError::Denied { address, source }
             }
             ConnectErrorKind::Tls => NatsError::Tls { address, source },
-            ConnectErrorKind::Io if is_of_tls(&source) => NatsError::Tls { address, source },
+            _ if tls::is_cause(&source) => NatsError::Tls { address, source },
             _ => NatsError::Unreachable { address, source },
         }
     }
@@ -175,13 +174,6 @@ impl Backplane for Nats {
             Err(error) => Err(BackplaneError::Engine(error.into())),
         }
     }
-}
-
-/// Whether a handshake of TLS failed, as with a certificate that is not trusted. The client of NATS takes it for any error of the
-/// connection, but nothing else before a connection stands is invalid data.
-fn is_of_tls(error: &ConnectError) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref());
-    cause.is_some_and(|cause: &io::Error| cause.kind() == io::ErrorKind::InvalidData)
 }
 
 /// Events of the client that wait. They are rare.

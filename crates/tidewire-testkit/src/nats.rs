@@ -113,8 +113,17 @@ impl NatsServer {
     /// # Panics
     /// The file cannot be written.
     pub fn configure(&self, configuration: &str) {
-        let path = self.directory.path().join("nats.conf");
-        fs::write(path, configuration).expect("a written file");
+        self.file("nats.conf", configuration);
+    }
+
+    /// Writes a file into its directory, where a relative path of the configuration finds it. Returns the path.
+    ///
+    /// # Panics
+    /// The file cannot be written.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::write(&path, text).expect("a written file");
+        path
     }
 
     /// Starts it again after [`kill`](Self::kill).

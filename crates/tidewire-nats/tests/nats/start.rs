@@ -3,12 +3,14 @@
 use std::error::Error;
 use std::time::Duration;
 
+use async_nats::rustls::crypto::CryptoProvider;
 use tidewire::backplane::BackplaneError;
 use tidewire::{Chat, History, Server};
 use tidewire_nats::{Nats, NatsError};
 use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::kept::Reader;
 use tidewire_testkit::backplane::suite::{chat, member, settings};
+use tidewire_testkit::certificates::{self, Authority};
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{NatsServer, TestServer};
 
@@ -50,6 +52,52 @@ fn an_unreachable_nats_is_a_clear_error_or_waited_for() {
         .join()
         .unwrap()
         .expect("the server starts with NATS");
+}
+
+/// Regression: a certificate that is not trusted was called a NATS that cannot be reached, and waited for. With two providers of
+/// cryptography in the program, TLS ended the thread.
+#[test]
+fn tls_needs_the_right_authority_and_a_wrong_one_is_not_waited_for() {
+    let (authority, identity) = certificates::usual();
+    let Some(mut engine) = NatsEngine::start("") else {
+        return;
+    };
+    let server = &mut engine.server;
+    server.file("cert.pem", &identity.chain);
+    server.file("key.pem", &identity.key);
+    let right = server.file("right.pem", authority.text());
+    let wrong = server.file("wrong.pem", Authority::new("another").text());
+    let empty = server.file("empty.pem", "no certificate");
+    server.configure("tls { cert_file: cert.pem, key_file: key.pem }");
+    server.kill();
+    server.start_again();
+    let address = format!("tls://127.0.0.1:{}", server.port());
+    let nats = || Nats::new(&address).expect("a valid address");
+    let untrusted = nats().authority_file(wrong).wait_at_start(true);
+    for nats in [nats(), untrusted] {
+        let error = NatsEngine::refusal(nats, settings("one"));
+        assert!(matches!(cause(&error), NatsError::Tls { .. }), "{error}");
+    }
+    for path in [empty, "/nowhere/ca.pem".into()] {
+        let error = NatsEngine::refusal(nats().authority_file(&path), settings("one"));
+        let is_of_file =
+            matches!(cause(&error), NatsError::Authority { path: of, .. } if *of == path);
+        assert!(is_of_file, "{error}");
+    }
+    let [one, two] = ["one", "two"].map(|id| {
+        let nats = nats().authority_file(&right);
+        let builder = Server::builder().backplane(nats, settings(id));
+        TestServer::over_tcp(builder, &tw1(), |_| Chat::new())
+    });
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    ann.say(b"encrypted");
+    assert_eq!(bob.next_message().1, b"encrypted");
+    // The client of NATS would have taken the choice of the whole process.
+    assert!(CryptoProvider::get_default().is_none());
+    drop((ann, bob));
+    one.stop();
+    assert_eq!(two.stop().backplane_received, 1);
 }
 
 #[test]
