@@ -1,9 +1,11 @@
-//! Members get what other nodes send from the reply to their join on.
+//! Members get what other nodes send from the reply to their join on, and learn who came and left.
 
 use tidewire_proto::body::RoomCall;
+use tidewire_proto::message::PresenceEvent;
 
 use super::Engine;
 use super::suite::{announcement, chat, member};
+use crate::peer::{Heard, Peer};
 
 /// Regression: the reply to the first join of a room on a node came before the engine had the node's subscription, so that
 /// messages of other nodes were missing, and nobody was told.
@@ -55,4 +57,66 @@ pub fn whoever_joins_a_node_that_is_cut_off_is_told<E: Engine>(engine: &mut E) {
     drop((ann, dora));
     let metrics = server.stop();
     assert!(metrics.backplane_reconnects >= 1);
+}
+
+/// Returns the events about presence up to the message with this text.
+fn presence_until(peer: &mut Peer, text: &str) -> Vec<(PresenceEvent, String)> {
+    let mut told = Vec::new();
+    loop {
+        match peer.hear().expect("an event, not the end") {
+            Heard::Presence(event, name) => told.push((event, name)),
+            Heard::Message { payload, .. } if payload == text.as_bytes() => return told,
+            Heard::Message { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A member that comes to one node while the engine is gone, and one that leaves the other node, are told once when it is back.
+/// Then the lists agree.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn joins_and_leaves_during_a_cut_are_told_once_behind_it<E: Engine>(engine: &mut E) {
+    let [one, two] = ["one", "two"].map(|id| chat(engine, id));
+    let mut ann = member(&one, "ann");
+    let mut eva = member(&one, "eva");
+    let mut bob = member(&two, "bob");
+    ann.hear_of("bob");
+    // He may hear of both in any order.
+    ann.say(b"hello");
+    presence_until(&mut bob, "hello");
+    engine.cut();
+    for peer in [&mut ann, &mut bob] {
+        assert!(announcement(peer).contains("cut off"));
+    }
+    eva.leave().expect("a member");
+    let mut cleo = member(&two, "cleo");
+    engine.mend();
+    let (joined, left) = (PresenceEvent::Joined, PresenceEvent::Left);
+    for (peer, event, name) in [(&mut ann, joined, "cleo"), (&mut bob, left, "eva")] {
+        // The other event is of a member of the own node, and was told at once.
+        let mut told = Vec::new();
+        while told.last() != Some(&(event, name.to_owned())) {
+            if let Heard::Presence(event, name) = peer.hear().expect("an event, not the end") {
+                told.push((event, name));
+            }
+        }
+        assert_eq!(told.len(), 2, "{told:?}");
+    }
+    ann.say(b"from one");
+    bob.say(b"from two");
+    assert_eq!(presence_until(&mut bob, "from one"), []);
+    assert_eq!(presence_until(&mut ann, "from two"), []);
+    for peer in [&mut ann, &mut bob, &mut cleo] {
+        let listed = peer.call(&RoomCall::List).expect("a list").payload;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        let is_listed = ["ann", "bob", "cleo", "eva"].map(|name| listed.contains(name));
+        assert_eq!(is_listed, [true, true, true, false], "{listed}");
+    }
+    drop((ann, bob, cleo, eva));
+    for server in [one, two] {
+        let metrics = server.stop();
+        assert_eq!((metrics.backplane_lost, metrics.backplane_unsent), (0, 0));
+    }
 }

@@ -62,11 +62,13 @@ macro_rules! backplane_suite {
             a_node_id_in_use_is_refused
             a_node_that_is_cut_off_serves_its_members_and_tells_gaps
             publishers_of_a_node_that_is_cut_off_are_refused_on_request
+            publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off
             large_rooms_have_counts
         );
         $crate::backplane_suite!(@each entering $make;
             whoever_has_joined_gets_the_next_message_of_another_node
             whoever_joins_a_node_that_is_cut_off_is_told
+            joins_and_leaves_during_a_cut_are_told_once_behind_it
         );
         $crate::backplane_suite!(@each services $make;
             messages_for_a_session_cross_nodes

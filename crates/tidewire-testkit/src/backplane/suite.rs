@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tidewire::backplane::{BackplaneError, NodeSettings, WhenCutOff};
 use tidewire::{
-    AnyCodec, Chat, Client, Limits, PubSub, ServeError, Server, ServerBuilder, Subscription,
-    TopicEvent,
+    AnyCodec, Chat, Client, Event, Kind, Limits, PubSub, ServeError, Server, ServerBuilder,
+    Subscription, TopicEvent,
 };
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::codec::Tw1;
@@ -403,6 +403,58 @@ pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(en
     ann.say(b"accepted");
     assert_eq!(bob.next_message().1, b"accepted");
     drop((ann, bob));
+    server.stop();
+}
+
+/// With [`WhenCutOff::Fail`] nobody gets what is published to a topic while the engine is gone, and the publisher is told.
+///
+/// # Panics
+/// The behaviour differs.
+pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: Engine>(
+    engine: &mut E,
+) {
+    let mut strict = settings("one");
+    strict.when_cut_off = WhenCutOff::Fail;
+    let builder = Server::builder().backplane(engine.backplane(), strict);
+    let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| PubSub::new());
+    let [publisher, subscriber] = [&server, &server].map(client);
+    let subscription = subscriber.subscribe("price").wait().expect("a topic");
+    let next = || loop {
+        let event = subscription.next_event().wait_for(PATIENCE);
+        let Some(TopicEvent::Message(message)) = event else {
+            panic!("{event:?}");
+        };
+        if message.payload != b"probe" {
+            return message.payload;
+        }
+    };
+    let refusal = |text: &str| {
+        publisher
+            .publish("price", text.as_bytes())
+            .expect("a topic");
+        // A refusal comes in front of the confirmation.
+        publisher.flush().wait().expect("a confirmation");
+        loop {
+            let event = publisher.next_event().wait_for(Duration::ZERO)?;
+            if let Event::Message(message) = event
+                && message.kind == Kind::Error
+            {
+                return Some(String::from_utf8_lossy(&message.payload).into_owned());
+            }
+        }
+    };
+    assert_eq!(refusal("before"), None);
+    assert_eq!(next(), b"before");
+    engine.cut();
+    wait_until("it is refused", || refusal("probe"));
+    assert!(refusal("refused").is_some_and(|text| text.contains("cut off")));
+    engine.mend();
+    wait_until("it is accepted", || {
+        refusal("probe").is_none().then_some(())
+    });
+    assert_eq!(refusal("after"), None);
+    assert_eq!(next(), b"after");
+    drop((publisher, subscriber));
     server.stop();
 }
 
