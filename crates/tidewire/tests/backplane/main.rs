@@ -1,6 +1,8 @@
 //! Servers of one process as nodes of a cluster: the conformance suite of backplanes, and losses that only this engine makes on
 //! demand.
 
+mod duplicates;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
