@@ -7,21 +7,55 @@ use async_nats::jetstream::{self, Context};
 use futures_util::TryStreamExt;
 use tidewire::{Client, History, TopicEvent};
 use tidewire_testkit::backplane::Engine;
-use tidewire_testkit::backplane::kept::{Reader, kept_topics, publish};
-use tidewire_testkit::{DEADLINE, NatsServer, wait_until};
+use tidewire_testkit::backplane::kept::{Reader, kept_chat, kept_topics, publish};
+use tidewire_testkit::{DEADLINE, wait_until};
 
 use crate::NatsEngine;
+
+/// JetStream with this space. The stream of a room or topic with 100 messages takes some 170 KB.
+fn space(bytes: &str) -> String {
+    format!("jetstream {{ store_dir: streams, max_file_store: {bytes} }}")
+}
+
+/// A room that JetStream has no space for refuses joins with the reason, harms no other, and can be joined when there is space.
+#[test]
+fn a_room_without_space_refuses_joins_until_there_is_space() {
+    let Some(mut engine) = NatsEngine::start(&space("300KB")) else {
+        return;
+    };
+    let server = kept_chat(&engine, "one", History::last(100));
+    let (ann, mut near) = ["ann", "near"]
+        .map(|name| Reader::join(&server, name, None))
+        .into();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    for _ in 0..2 {
+        let error = client.join("other", "bob").wait().unwrap_err();
+        assert!(error.to_string().contains("storage"), "{error}");
+    }
+    ann.say("unharmed");
+    assert_eq!(near.hear(), "unharmed");
+    engine.cut();
+    engine.server.configure(&space("10MB"));
+    engine.mend();
+    let joined = wait_until("there is space", || client.join("other", "bob").wait().ok());
+    client.say(joined.room, b"stored").unwrap();
+    wait_until("it is stored", || {
+        let stored = ("tidewire=room=other".to_owned(), 1);
+        streams(&engine).contains(&stored).then_some(())
+    });
+    drop((ann, near, client));
+    let metrics = server.stop();
+    assert_eq!((metrics.backplane_sent, metrics.backplane_lost), (2, 0));
+    assert_eq!(metrics.backplane_unsent, 0);
+}
 
 /// A topic that JetStream has no space for refuses its subscribers. What is published waits, and arrives when there is space.
 #[test]
 fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
     const MESSAGES: usize = 5;
-    let streams = |bytes| format!("jetstream {{ store_dir: streams, max_file_store: {bytes} }}");
-    let Some(server) = NatsServer::start(&streams("300KB")) else {
+    let Some(mut engine) = NatsEngine::start(&space("300KB")) else {
         return;
     };
-    let mut engine = NatsEngine { server, user: "" };
-    // The stream of a topic takes some 170 KB.
     let one = kept_topics(&engine, "one", History::last(100));
     let two = kept_topics(&engine, "two", History::last(100));
     let first = Reader::subscribe(&one, "state.first", None);
@@ -36,7 +70,7 @@ fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
     assert_eq!(first.hear(), "unharmed");
     assert!(client.subscribe("state.second").wait().is_err());
     engine.cut();
-    engine.server.configure(&streams("10MB"));
+    engine.server.configure(&space("10MB"));
     engine.mend();
     let subscription = wait_until("there is space", || {
         client.subscribe("state.second").wait().ok()
