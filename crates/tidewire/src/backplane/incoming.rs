@@ -235,7 +235,9 @@ impl Node {
             let codec = &self.config.codec;
             // A codec without gap notices cannot tell; the loss is counted.
             if codec.encode_gap(shared.alias, lost, &mut frame).is_ok() {
-                self.send(shared, &frame);
+                // A lane that drops it tells the number later. The loss is counted already.
+                let to = (shared.alias, lost);
+                let _ = self.to_lanes.send(codec, shared.lanes(), to, &frame);
             }
         }
     }
@@ -279,7 +281,7 @@ impl Node {
         let codec = &self.config.codec;
         let dropped = self
             .to_lanes
-            .send(codec, shared.lanes(), shared.alias, frame);
+            .send(codec, shared.lanes(), (shared.alias, 1), frame);
         self.counters.backplane_dropped.add_shared(dropped);
     }
 

@@ -39,15 +39,22 @@ impl ToLanes {
         self.lanes.all()
     }
 
-    /// Adds a message of a room or topic for the lanes whose bits are set. Returns for how many lanes it was dropped.
-    pub(super) fn send(&mut self, codec: &AnyCodec, lanes: u64, alias: u16, frame: &[u8]) -> u64 {
+    /// Adds a frame of a room or topic for the lanes whose bits are set. It stands for this many messages: one, or those that a gap
+    /// tells of. Returns for how many lanes it was dropped.
+    pub(super) fn send(
+        &mut self,
+        codec: &AnyCodec,
+        lanes: u64,
+        (alias, messages): (u16, u64),
+        frame: &[u8],
+    ) -> u64 {
         let mut dropped = 0;
         for (lane, waiting) in self.batches.iter_mut().enumerate() {
             if lanes & (1 << lane) == 0 {
                 continue;
             }
             if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
-                *waiting.dropped.entry(alias).or_default() += 1;
+                *waiting.dropped.entry(alias).or_default() += messages;
                 dropped += 1;
                 continue;
             }
@@ -205,7 +212,7 @@ mod tests {
         codec.encode(&message, &mut frame).unwrap();
         let (mut dropped, mut quick) = (0, 0);
         for _ in 0..OFFERED {
-            dropped += to_lanes.send(&codec, 0b11, 9, &frame);
+            dropped += to_lanes.send(&codec, 0b11, (9, 1), &frame);
             to_lanes.post(&codec);
             quick += taken(&mailboxes[1]).len() as u64;
         }
@@ -222,5 +229,21 @@ mod tests {
         let delivered = kinds.iter().filter(|kind| **kind == Kind::Deliver).count();
         assert_eq!(delivered as u64 + dropped, OFFERED);
         assert_eq!(kinds.last(), Some(&Kind::Gap), "the losses are told");
+    }
+
+    /// Regression: a gap that a lane had no room for was told as one message.
+    #[test]
+    fn a_gap_that_is_dropped_is_told_with_its_number() {
+        let lanes = Arc::new(Lanes::default());
+        lanes.set(vec![Mailbox::new(Arc::default()).unwrap()]);
+        let codec = AnyCodec::Tw1(Tw1);
+        let mut to_lanes = ToLanes::new(lanes);
+        let frame = vec![0; 64 * 1024];
+        while to_lanes.send(&codec, 1, (9, 1), &frame) == 0 {}
+        let mut gap = Vec::new();
+        codec.encode_gap(9, 100, &mut gap).unwrap();
+        gap.resize(frame.len(), 0);
+        assert_eq!(to_lanes.send(&codec, 1, (9, 100), &gap), 1);
+        assert_eq!(to_lanes.batches[0].dropped.get(&9), Some(&101));
     }
 }
