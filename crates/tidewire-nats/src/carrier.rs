@@ -90,10 +90,13 @@ async fn drive(
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
         }
+        let mut bytes = 0;
         for _ in 0..PACKETS_PER_TURN {
-            let Some(packet) = packets.take() else {
+            let next = (bytes < BYTES_PER_TURN).then(|| packets.take());
+            let Some(packet) = next.flatten() else {
                 break;
             };
+            bytes += packet.payload.len();
             receive(&mut node, &wire, &packet);
         }
         while let Ok(news) = told.try_recv() {
@@ -191,6 +194,10 @@ fn is_about_permission(text: &str) -> bool {
 
 /// Packets that a node handles before its turn.
 const PACKETS_PER_TURN: usize = 1_024;
+
+/// Bytes of packets that a node handles before its turn, about. Its turn gives the lanes their messages, and for each lane 4 MiB may
+/// wait.
+const BYTES_PER_TURN: usize = 1 << 20;
 
 /// Streams that were read and wait for the node.
 const NEWS_MAX: usize = 16;

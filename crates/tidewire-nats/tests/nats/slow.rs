@@ -135,7 +135,6 @@ fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
     slow.wait_for("it is back", |metrics| metrics.backplane_reconnects > 0);
     say(MESSAGES);
     let (got, lost) = count_to(&mut bob, MESSAGES);
-    assert!(got + lost == MESSAGES && lost > 0, "{got} and {lost}");
     drop((ann, bob, carl));
     assert_eq!(one.stop().backplane_sent, MESSAGES + 1);
     let metrics = slow.stop();
@@ -143,7 +142,11 @@ fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
         metrics.backplane_received + metrics.backplane_lost,
         MESSAGES + 1
     );
-    assert_eq!(metrics.backplane_lost, lost);
+    assert!(metrics.backplane_lost > 0);
+    // A lane that is behind drops announcements, too.
+    let dropped = metrics.backplane_dropped;
+    assert_eq!(metrics.backplane_lost + dropped, lost);
+    assert!((0..=dropped.min(2)).contains(&(got + lost - MESSAGES)));
     let metrics = three.stop();
     assert_eq!(
         (metrics.backplane_received, metrics.backplane_lost),
