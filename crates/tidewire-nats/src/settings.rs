@@ -1,7 +1,5 @@
 //! The settings of a backplane on NATS, and how it connects.
 
-use std::error::Error;
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
