@@ -19,7 +19,7 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
         let [client_pct, server_pct] = [cost.client_cpu_pct, cost.server_cpu_pct];
         let figures = [client, server, client_pct, server_pct, cost.steal_pct];
         let mut cells = vec![Cell::from(name.to_owned())];
-        cells.extend(figures.map(Cell::from));
+        cells.extend(figures.map(|figure| figure.map_or_else(|| figure.into(), some_or_none)));
         table.row(cells);
     }
     let reason = "the report has no processor time of either side by the message";
@@ -53,11 +53,7 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
         let figures = [calls, allocations, bytes].concat();
         let told = figures.into_iter().map(|figure| {
             // Reports of older builds do not have the figure.
-            match figure {
-                None => Cell::from("not known".to_owned()),
-                Some(figure) if figure < NONE_BELOW => each(figure).into(),
-                Some(figure) => figure.into(),
-            }
+            figure.map_or_else(|| "not known".to_owned().into(), some_or_none)
         });
         cells.extend(told);
         table.row(cells);
@@ -72,6 +68,15 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
         picture,
         table,
     })
+}
+
+/// A number, or "none" in place of zeros down to the last decimal.
+fn some_or_none(figure: f64) -> Cell {
+    if figure < NONE_BELOW {
+        each(figure).into()
+    } else {
+        figure.into()
+    }
 }
 
 fn costs(report: &Report) -> impl Iterator<Item = (&str, &Cost)> {

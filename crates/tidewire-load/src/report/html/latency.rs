@@ -241,9 +241,10 @@ fn about_percentiles(detail: &StepDetail) -> String {
 
 fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
     let mut table = Table::new("percentile, scheduled ms, service ms".split(", "));
+    let decimals = percentile_decimals(scheduled.points.last().map_or(1.0, |(x, _)| *x));
     for (x, ms) in &scheduled.points {
-        let service = service.and_then(|curve| curve.points.iter().find(|(place, _)| place == x));
-        let percentile = format!("p{}", compact(100.0 * (1.0 - 1.0 / x)));
+        let service = service.and_then(|curve| curve.points.iter().find(|(other, _)| other == x));
+        let percentile = format!("p{:.decimals$}", 100.0 * (1.0 - 1.0 / x));
         table.row(vec![
             Cell::from(percentile),
             (*ms).into(),
@@ -251,6 +252,14 @@ fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
         ]);
     }
     table
+}
+
+/// Returns the decimals with which every percentile up to this 1 / (1 − q) is shown: two significant digits of the distance
+/// to 100 % distinguish neighbours. A quantile is a number of parts per million, so four decimals show all of it.
+fn percentile_decimals(most: f64) -> usize {
+    // A power of ten that is calculated may lie just above it.
+    let digits = ((most / 100.0).log10() - 1e-9).ceil().max(0.0);
+    (digits as usize + 1).min(4)
 }
 
 /// Writes the percentiles of every latency of a step, with an explanation of each name.

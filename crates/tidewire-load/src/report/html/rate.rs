@@ -31,7 +31,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     add("offered", "s0 dashed", course.sending(|span| span.offered));
     add("sent", "s1", course.sending(|span| Some(span.sent)));
     if comes_back {
-        let share = course.pieces(|span| Some(span.received / receivers));
+        let share = course.sending(|span| Some(span.received / receivers));
         add(&received, "s2 dotted", share);
     }
     let mut table =
@@ -56,7 +56,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
 
 fn about(course: &Course, receivers: f64) -> String {
     let mut about =
-        "Rates do not count the shaded phases. Offered and sent end when the sending ends."
+        "Rates do not count the shaded phases. The lines end when the sending ends; the drain is in the table only."
             .to_owned();
     about.push_str(course.about_rest());
     if receivers > 1.0 {
