@@ -104,7 +104,7 @@ pub(crate) const NOT_KNOWN: &str = "n/a";
 pub use tidewire::describe;
 
 /// How many of something there are for each of something else, which may be far below one.
-pub(crate) fn few(value: f64) -> String {
+pub fn few(value: f64) -> String {
     match value {
         value if value >= 1_000.0 => thousands(value.round() as u64),
         value if value >= 100.0 => format!("{value:.0}"),
@@ -116,7 +116,7 @@ pub(crate) fn few(value: f64) -> String {
 }
 
 /// How many of something there are for each message. Fewer than one in a thousand messages is the noise of a run, and is none.
-pub(crate) fn each(value: f64) -> String {
+pub fn each(value: f64) -> String {
     if value < NONE_BELOW {
         "none".to_owned()
     } else {

@@ -1,6 +1,6 @@
 //! The results as tables in Markdown, which is what a terminal shows, too.
 
-use tidewire_load::format::thousands;
+use tidewire_load::format::{each, few, thousands};
 
 use super::{BenchReport, Figures, PeerFigures, RowResult, SuiteResult, climb};
 use crate::contract::Times;
@@ -166,11 +166,11 @@ fn unless_held(figures: &Figures) -> &'static str {
 }
 
 /// The figures of the server and of the client.
-pub(super) fn pair(server: Option<f64>, client: Option<f64>) -> String {
+pub(super) fn pair(server: Option<f64>, client: Option<f64>, shown: fn(f64) -> String) -> String {
     if server.or(client).is_none() {
         return none();
     }
-    format!("{}, {}", or_none(server, figure), or_none(client, figure))
+    format!("{}, {}", or_none(server, shown), or_none(client, shown))
 }
 
 pub(super) fn percent(ratio: f64) -> String {
@@ -215,9 +215,7 @@ const COLUMNS: [Column; 14] = [
     ("limit", limit),
     ("Tidewire", |row| median(&row.tidewire)),
     (BYTES, |row| {
-        or_none(row.tidewire.bytes_per_sec, |bytes| {
-            format!("{:.2}", bytes / 1e9)
-        })
+        or_none(row.tidewire.bytes_per_sec, |bytes| few(bytes / 1e9))
     }),
     ("of the limit", |row| or_none(row.limit_ratio, percent)),
     ("server CPU of the limit", |row| {
@@ -231,7 +229,7 @@ const COLUMNS: [Column; 14] = [
     ("busy % server, client", |row| row.tidewire.busy()),
     ("bytes/msg server, client", |row| {
         let bytes = row.tidewire.allocated_bytes_per_msg;
-        pair(bytes.server, bytes.client)
+        pair(bytes.server, bytes.client, each)
     }),
     ("RSS MiB", |row| {
         let mebibytes = |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
@@ -242,10 +240,14 @@ const COLUMNS: [Column; 14] = [
 
 impl Figures {
     pub(super) fn cpu(&self) -> String {
-        pair(self.server_cpu_ns_per_msg, self.client_cpu_ns_per_msg)
+        pair(
+            self.server_cpu_ns_per_msg,
+            self.client_cpu_ns_per_msg,
+            figure,
+        )
     }
 
     pub(super) fn busy(&self) -> String {
-        pair(self.server_busy_pct, self.client_busy_pct)
+        pair(self.server_busy_pct, self.client_busy_pct, figure)
     }
 }

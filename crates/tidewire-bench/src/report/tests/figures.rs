@@ -151,9 +151,17 @@ fn bytes_a_second_stand_where_messages_have_a_size() {
     ours.weigh(&plan(Metric::MESSAGES), 32);
     let report = report(vec![row(ours, None, failed(), false)]);
     let markdown = report.to_markdown();
-    assert!(markdown.contains("| GB/s |") && markdown.contains("| 128.00 |"));
-    assert!(report.to_html().contains("128.00"));
+    assert!(markdown.contains("| GB/s |") && markdown.contains("| 128 |"));
+    assert!(report.to_html().contains(">128<"));
     let mut without = report;
+    let tiny = &mut without.suites[0].rows[0].tidewire;
+    tiny.bytes_per_sec = Some(4e6);
+    (
+        tiny.allocated_bytes_per_msg.server,
+        tiny.allocated_bytes_per_msg.client,
+    ) = (Some(0.0), Some(0.000_2));
+    let markdown = without.to_markdown();
+    assert!(markdown.contains("| 0.0040 |") && markdown.contains("| none, none |"));
     without.suites[0].rows[0].tidewire.bytes_per_sec = None;
     assert!(!without.to_markdown().contains("GB/s"));
 }
