@@ -168,7 +168,7 @@ impl State {
         let mut lines = vec![
             Line::styled(self.title.as_str(), bold),
             Line::raw(format!(
-                "{phase:<8} {:.0} of {:.0} s, {} of {} agents",
+                "{phase:<9} {:.0} of {:.0} s, {} of {} agents",
                 secs.as_secs_f64(),
                 progress.duration.as_secs_f64(),
                 progress.logins,
@@ -176,10 +176,10 @@ impl State {
             )),
         ];
         if let Some(nodes) = nodes(progress) {
-            lines.push(Line::raw(format!("nodes    {nodes} agents")));
+            lines.push(Line::raw(format!("nodes     {nodes} agents")));
         }
         if progress.errors > 0 {
-            let text = format!("ERRORS   {}", progress.errors);
+            let text = format!("ERRORS    {}", progress.errors);
             lines.push(Line::styled(text, bold.fg(Color::Red)));
         }
         lines.extend(light(progress, width));
@@ -188,15 +188,15 @@ impl State {
         let [p50, p99, p999] =
             times.map(|ms| known_milliseconds(ms).trim_end_matches(" ms").to_owned());
         lines.push(Line::raw(format!(
-            "latency  p50 {p50}, p99 {p99}, p99.9 {p999} ms"
+            "scheduled p50 {p50}, p99 {p99}, p99.9 {p999} ms"
         )));
         lines.push(missing(progress));
         lines.push(Line::raw(format!(
-            "send lag p99 {}",
+            "send lag  p99 {}",
             known_milliseconds(second.send_lag_p99_ms)
         )));
         lines.push(Line::raw(format!(
-            "cores    instrument {}, server {}",
+            "cores     instrument {}, server {}",
             percent(second.client_cpu_pct),
             percent(second.server_cpu_pct)
         )));
@@ -230,9 +230,9 @@ fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for (index, piece) in pieces.into_iter().enumerate() {
         let (name, dot) = if index == 0 {
-            ("verdict  ", "● ")
+            ("verdict   ", "● ")
         } else {
-            ("         ", "  ")
+            ("          ", "  ")
         };
         lines.push(Line::from(vec![
             Span::raw(name),
@@ -248,8 +248,8 @@ fn missing(progress: &Progress) -> Line<'static> {
     let missing = progress.expected.saturating_sub(progress.received);
     let share = missing as f64 / progress.expected.max(1) as f64 * 100.0;
     let word = match progress.phase {
-        Phase::Drain => "loss    ",
-        _ => "to come ",
+        Phase::Drain => "loss     ",
+        _ => "to come  ",
     };
     Line::raw(format!(
         "{word} {missing} of {} ({share:.3} %)",
@@ -271,7 +271,7 @@ const WIDE_FROM: u16 = 100;
 const CHART_HEIGHT_MIN: u16 = 6;
 
 /// Columns before the text of the verdict.
-const VERDICT_INDENT: usize = 11;
+const VERDICT_INDENT: usize = 12;
 
 #[cfg(test)]
 mod tests {
@@ -305,12 +305,12 @@ mod tests {
         let text = shown(&state(40, |_| {}), 90, 24);
         for part in [
             "[1/2] open 20k",
-            "steady   3 of 20 s, 49 of 50 agents",
+            "steady    3 of 20 s, 49 of 50 agents",
             "● valid so far",
-            "latency  p50 0.4000, p99 1.20, p99.9 2.50 ms",
-            "to come  800 of 9800",
-            "send lag p99 0.1000 ms",
-            "cores    instrument 40 %, server not known",
+            "scheduled p50 0.4000, p99 1.20, p99.9 2.50 ms",
+            "to come   800 of 9800",
+            "send lag  p99 0.1000 ms",
+            "cores     instrument 40 %, server not known",
             "offered 70  sent 67  messages/s",
             "received 3266  messages/s",
             "█",
@@ -330,9 +330,9 @@ mod tests {
         });
         let text = shown(&bad, 90, 24);
         for part in [
-            "nodes    250 + 0 agents",
-            "ERRORS   3",
-            "loss     800 of 9800",
+            "nodes     250 + 0 agents",
+            "ERRORS    3",
+            "loss      800 of 9800",
             "● the instrument sent late",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
