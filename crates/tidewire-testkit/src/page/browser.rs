@@ -196,9 +196,12 @@ pub fn check_everywhere(pages: &[(&str, String)]) {
         fs::write(&page, content).expect("a page is written");
         for (width, scheme, media) in [
             (360, "light", ""),
+            (390, "light", ""),
             (390, "dark", ""),
             (768, "light", ""),
             (1_280, "light", ""),
+            (1_280, "dark", ""),
+            (1_920, "light", ""),
             (1_920, "dark", ""),
             (794, "light", "print"),
         ] {
