@@ -72,7 +72,13 @@ pub(crate) fn make_files(directory: &Path, hosts: &[String]) -> Result<(), Failu
             "cannot write the certificates to {}: {error}",
             directory.display()
         );
-        Failure::configuration(what, "name a directory without such files with --out")
+        let remedy = match error.kind() {
+            io::ErrorKind::AlreadyExists => "name a directory without such files with --out",
+            _ => {
+                "name a directory that exists or can be made, and that this user may write, with --out"
+            }
+        };
+        Failure::configuration(what, remedy)
     })
 }
 

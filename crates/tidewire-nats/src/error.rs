@@ -7,6 +7,8 @@ use async_nats::ConnectError;
 use async_nats::jetstream::context::AccountError;
 use thiserror::Error;
 
+use crate::subject::PREFIX_BYTES_MAX;
+
 /// NATS cannot be used. An error of [`Nats`](crate::Nats), and the cause of `BackplaneError::Engine` when a server starts.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -16,9 +18,9 @@ pub enum NatsError {
     Address(io::Error),
     /// The prefix cannot begin a subject.
     #[error(
-        "the prefix of subjects has 1 to 64 letters, digits, hyphens and underscores of ASCII, in parts between dots, and no part behind the first is node, nodes, room or topic; choose another"
+        "not a prefix of subjects: {0:?} (use 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, - and _ in parts between dots; no part behind the first may be node, nodes, room or topic)"
     )]
-    Prefix,
+    Prefix(String),
     /// The file of credentials cannot be used.
     #[error("cannot use the credentials of NATS in {}: {source} (check the file)", path.display())]
     Credentials {
@@ -28,7 +30,9 @@ pub enum NatsError {
         source: io::Error,
     },
     /// Nothing answers there.
-    #[error("cannot reach NATS at {address}: {source} (start it, or let the server wait for it)")]
+    #[error(
+        "cannot reach NATS at {address}: {source} (check host and port; start nats-server there, or use --backplane-wait)"
+    )]
     Unreachable {
         /// The address, without credentials.
         address: String,

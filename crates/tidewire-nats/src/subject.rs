@@ -33,7 +33,7 @@ impl Prefix {
         let is_within = text.split('.').skip(1).any(|part| KINDS.contains(&part));
         match is_valid && !is_within {
             true => Ok(Self(text.to_owned())),
-            false => Err(NatsError::Prefix),
+            false => Err(NatsError::Prefix(text.to_owned())),
         }
     }
 
@@ -201,7 +201,7 @@ const KINDS: [&str; 8] = [
 const PROBED: [&str; 3] = ["room", "topic", "service"];
 
 /// Most bytes of a prefix.
-const PREFIX_BYTES_MAX: usize = 64;
+pub(crate) const PREFIX_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -304,6 +304,11 @@ mod tests {
             assert_eq!(Prefix::new(text).is_ok(), is_valid, "{text}");
         }
         assert!(Prefix::new(&"p".repeat(65)).is_err());
+        let refused = Prefix::new("a b").unwrap_err().to_string();
+        assert!(
+            refused.starts_with("not a prefix of subjects: \"a b\" (use 1 to 64 "),
+            "{refused}"
+        );
     }
 
     proptest! {

@@ -4,8 +4,8 @@ use std::error::Error;
 
 use tidewire_proto::text::escaped;
 
-/// Formats an error with all its causes on one line, escaped for a terminal and a log. Some errors only repeat the text of their
-/// cause; that text appears once.
+/// Formats an error with all its causes on one line, escaped for a terminal and a log. Some errors contain the text of their
+/// cause, such as in front of the remedy; that text appears once.
 ///
 /// The errors of this crate say what failed, why, and what to do, so `{error}` is enough for them. Use this function for the
 /// errors of a program that wraps them in errors of its own.
@@ -26,7 +26,7 @@ pub fn describe(error: &dyn Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let said = error.to_string();
-        if !text.ends_with(&said) {
+        if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
         cause = error.source();
@@ -46,13 +46,16 @@ mod tests {
             Top(#[source] Box<Level>),
             #[error(transparent)]
             PassedOn(Box<Level>),
-            #[error("no room")]
+            #[error("no room: {0}; make some")]
             Middle(#[source] std::io::Error),
         }
         let bottom = std::io::Error::other("disk full");
         let middle = Level::PassedOn(Box::new(Level::Middle(bottom)));
         let error = Level::Top(Box::new(middle));
-        assert_eq!(describe(&error), "cannot start: no room: disk full");
+        assert_eq!(
+            describe(&error),
+            "cannot start: no room: disk full; make some"
+        );
     }
 
     #[test]

@@ -24,10 +24,10 @@ pub struct WrittenBench {
 #[non_exhaustive]
 pub enum ReadBenchError {
     /// The file cannot be read. Check the path.
-    #[error("cannot read {}; check that it is a readable file", .0.display())]
+    #[error("cannot read {}: {}; check that it is a readable file", .0.display(), .1)]
     File(PathBuf, #[source] std::io::Error),
     /// The file holds no results. Name a `bench.json`.
-    #[error("{} is no bench.json", .0.display())]
+    #[error("{} is no bench.json: {}; name a bench.json that `tidewire bench` wrote", .0.display(), .1)]
     Format(PathBuf, #[source] serde_json::Error),
     /// Another version wrote it, which is named.
     #[error("{} has version {} of its form, and this program reads {}; use the program that wrote it", .0.display(), .1, BenchReport::SCHEMA_VERSION)]

@@ -494,5 +494,5 @@ sends, too, opens the --log-file again, reads the log level and the limits of th
 stops nothing. SIGUSR1 logs the counters. Under systemd it says when it is ready, and takes the sockets that a socket unit \
 passes for the --bind addresses that they have.
 
-Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
-second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";
+Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 3 the \
+backplane cannot be reached, 4 it refuses this server, 130 a second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";

@@ -31,7 +31,7 @@ use jwt::JwtFile;
 #[derive(Debug, Error)]
 pub(crate) enum UsersError {
     /// A file or that of a key cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}; check the path, and that this user may read it", path.display())]
     Read {
         path: PathBuf,
         source: std::io::Error,

@@ -116,6 +116,17 @@ fn each_mistake_is_told_with_its_remedy() {
     let stderr = String::from_utf8(odd.unwrap().stderr).unwrap();
     assert!(stderr.contains("without tls:// and port"), "{stderr}");
 
+    let twice = path(&directory, "");
+    let outs = [
+        (format!("{ca}/x"), "that this user may write"),
+        (twice, "without such files"),
+    ];
+    for (out, remedy) in outs {
+        let refused = command(&["cert", "dev", "--out", &out]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert!(stderr.contains(remedy), "{out}: {stderr}");
+    }
+
     let [cert, key] = ["server.pem", "server.key"].map(|name| path(&directory, name));
     let mut plain = Process::start(&[
         "serve",

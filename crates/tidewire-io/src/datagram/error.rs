@@ -44,8 +44,12 @@ pub enum DatagramBindError {
         source: io::Error,
     },
     /// The process has no descriptor left.
-    #[error("no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`")]
+    #[error(
+        "cannot receive on udp://{address}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+    )]
     DescriptorsExhausted {
+        /// The address asked for.
+        address: SocketAddr,
         /// The limit in force.
         soft: u64,
         /// The limit up to which it may be raised.
@@ -69,7 +73,11 @@ impl DatagramBindError {
             Some(Errno::ADDRNOTAVAIL) => Self::AddressNotAvailable { address, source },
             Some(Errno::MFILE | Errno::NFILE) => {
                 let DescriptorLimit { soft, hard } = descriptor_limit();
-                Self::DescriptorsExhausted { soft, hard }
+                Self::DescriptorsExhausted {
+                    address,
+                    soft,
+                    hard,
+                }
             }
             _ => Self::Io { address, source },
         }
@@ -99,8 +107,12 @@ pub enum DatagramConnectError {
         source: io::Error,
     },
     /// The process has no descriptor left.
-    #[error("no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`")]
+    #[error(
+        "cannot connect to udp://{peer}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+    )]
     DescriptorsExhausted {
+        /// The peer asked for.
+        peer: SocketAddr,
         /// The limit in force.
         soft: u64,
         /// The limit up to which it may be raised.
@@ -125,7 +137,7 @@ impl DatagramConnectError {
             Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => Self::Unreachable { peer, source },
             Some(Errno::MFILE | Errno::NFILE) => {
                 let DescriptorLimit { soft, hard } = descriptor_limit();
-                Self::DescriptorsExhausted { soft, hard }
+                Self::DescriptorsExhausted { peer, soft, hard }
             }
             _ => Self::Io { peer, source },
         }
@@ -173,7 +185,17 @@ mod tests {
                 .to_string()
                 .contains("ip address")
         );
-        assert!(shown(Errno::MFILE).to_string().contains("ulimit -n"));
+        let exhausted = [
+            shown(Errno::MFILE).to_string(),
+            DatagramConnectError::new(address, Errno::MFILE.into()).to_string(),
+        ];
+        for (said, verb) in exhausted.iter().zip(["receive on", "connect to"]) {
+            let begin = format!("cannot {verb} udp://127.0.0.1:53: no descriptor is left");
+            assert!(
+                said.starts_with(&begin) && said.contains("ulimit -n"),
+                "{said}"
+            );
+        }
         assert!(matches!(shown(Errno::NOBUFS), DatagramBindError::Io { .. }));
     }
 }

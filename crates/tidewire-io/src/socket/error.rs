@@ -135,7 +135,7 @@ pub enum AcceptError {
     #[error("the peer was gone before its connection was accepted")]
     Aborted,
     /// Any other error: the listener can no longer be used.
-    #[error("cannot accept connections")]
+    #[error("cannot accept connections: {0}; listen again")]
     Io(#[source] io::Error),
 }
 

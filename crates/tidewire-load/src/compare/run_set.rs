@@ -112,13 +112,13 @@ impl RunSet {
 #[non_exhaustive]
 pub enum RunSetError {
     /// The file or directory cannot be read. Check the path and its permissions.
-    #[error("cannot read {}", .0.display())]
+    #[error("cannot read {}: {}; check the path and its permissions", .0.display(), .1)]
     Read(PathBuf, #[source] io::Error),
     /// There is no report. Name a report.json, or a directory that holds some.
     #[error("{} holds no report; name a report.json, a bench.json, or a directory with some", .0.display())]
     Empty(PathBuf),
     /// The file is neither a report of a load test nor a file of the benchmark. Name another one.
-    #[error("{} is no report of `tidewire load` and no bench.json of `tidewire bench`", .0.display())]
+    #[error("{} is no report of `tidewire load` and no bench.json of `tidewire bench`: {}; name one of these", .0.display(), .1)]
     NotAReport(PathBuf, #[source] serde_json::Error),
     /// The file is of another kind than those read before. Put them into directories of their own.
     #[error("{} is one of {kind}, and others here are of {others}; put them into directories of their own", path.display())]

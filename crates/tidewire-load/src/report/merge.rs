@@ -41,19 +41,21 @@ impl MergeKind {
 #[non_exhaustive]
 pub enum MergeError {
     /// There is nothing to merge. Name at least one report.
-    #[error("there is no report to merge")]
+    #[error("there is no report to merge; name at least one report")]
     Nothing,
     /// Reports of different scenarios. Merge only reports of the same file.
-    #[error("report {0} is of another scenario: {1} differs")]
+    #[error("report {0} is of another scenario: {1} differs; merge only reports of one scenario")]
     Different(u32, &'static str),
     /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
-    #[error("the reports are not the parts of one run: {0}")]
+    #[error("the reports are not the parts of one run: {0}; name each part once")]
     Parts(String),
     /// A report of an older build, or of a step that could not be measured, has no histograms. Run it again.
-    #[error("step {1:?} of report {0} has no histograms to add")]
+    #[error("step {1:?} of report {0} has no histograms to add; measure the step again")]
     NoDetail(u32, String),
     /// A histogram in a report cannot be read. Take the file from where it was made once more.
-    #[error("a histogram of step {step:?} of report {number} cannot be read")]
+    #[error(
+        "a histogram of step {step:?} of report {number} cannot be read: {source}; copy the file again from where it was made"
+    )]
     Histogram {
         /// Which report, from 1.
         number: u32,

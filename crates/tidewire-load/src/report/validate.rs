@@ -28,7 +28,7 @@ impl Report {
 
 /// A rule between the figures of a report that does not hold: the report was altered, or the instrument has a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{place}{rule}: this does not hold")]
+#[error("{place}it is not true that {rule}")]
 pub struct ValidateError {
     /// Empty for the whole, or such as `steps[0]: `.
     place: String,

@@ -84,13 +84,13 @@ pub enum WriteError {
 #[non_exhaustive]
 pub enum ReadError {
     /// The file cannot be read. Check the path.
-    #[error("cannot read {}; check that it is a readable file", .0.display())]
+    #[error("cannot read {}: {}; check that it is a readable file", .0.display(), .1)]
     File(PathBuf, #[source] io::Error),
     /// The file is no report of a load test. Name a `report.json`.
-    #[error("{} is no report.json of a load test", .0.display())]
+    #[error("{} is no report.json: {}; name a report.json that `tidewire load` wrote", .0.display(), .1)]
     Format(PathBuf, #[source] serde_json::Error),
     /// The figures contradict each other. It was altered: take it from where it was made once more.
-    #[error("{} cannot be believed", .0.display())]
+    #[error("{} contradicts itself: {}; copy the file again from where it was made", .0.display(), .1)]
     Invalid(PathBuf, #[source] ValidateError),
 }
 

@@ -190,7 +190,7 @@ pub enum RunError {
     #[error("cannot log in at {0}")]
     Target(String, #[source] ConnectError),
     /// The server has no rooms, so that there is nothing to measure. Start one with `tidewire serve --app chat`.
-    #[error("the server at {0} has no rooms")]
+    #[error("the server at {0} has no rooms; start one with `tidewire serve --app chat`")]
     NoRooms(String, #[source] RequestError),
     /// The client lanes could not start.
     #[error("cannot start the client lanes")]
@@ -251,7 +251,7 @@ pub enum RunError {
     )]
     Untracked(String),
     /// The options name no server. Name at least one.
-    #[error("there is no server to test")]
+    #[error("there is no server to test; name one with --target, or use --serve")]
     NoTarget,
     /// The nodes are reached in ways that frame messages differently. Name addresses of one kind.
     #[error("some targets are udp:// addresses and others are not; name targets of one kind")]

@@ -177,7 +177,7 @@ pub enum WarningKind {
 #[non_exhaustive]
 pub enum ScenarioError {
     /// The file cannot be read. Check the path, and that this user may read it.
-    #[error("cannot read the scenario {}: {}", .0.display(), read_remedy(.1))]
+    #[error("cannot read the scenario {}: {}; {}", .0.display(), .1, read_remedy(.1))]
     Read(PathBuf, #[source] io::Error),
     /// The text is not TOML; a key given twice is such a case. Correct the line.
     #[error("{file}:{line}: not valid TOML: {message}")]
@@ -232,10 +232,10 @@ fn did_you_mean(nearest: Option<&'static str>) -> String {
 
 fn read_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file; check the path",
-        io::ErrorKind::PermissionDenied => "this user may not read it; change its permissions",
-        io::ErrorKind::IsADirectory => "it is a directory; name a file",
-        io::ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8",
+        io::ErrorKind::NotFound => "check the path",
+        io::ErrorKind::PermissionDenied => "change its permissions",
+        io::ErrorKind::IsADirectory => "name a file",
+        io::ErrorKind::InvalidData => "save it as UTF-8",
         _ => "check that it is a readable file",
     }
 }

@@ -167,7 +167,7 @@ pub enum PacketError {
 
 /// A text is no id of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a node's id has 1 to {NODE_BYTES_MAX} letters, digits, hyphens and underscores of ASCII")]
+#[error("not a node's id; use 1 to {NODE_BYTES_MAX} ASCII letters, digits, - and _")]
 pub struct NodeIdError;
 
 /// Checks the id of a node. It is part of subjects, so few characters are allowed.

@@ -232,7 +232,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
-            Self::SlowSubscriber => formatter.write_str("the peer fell too far behind in a room"),
+            Self::SlowSubscriber => {
+                formatter.write_str("the peer fell too far behind in a room or topic")
+            }
             Self::MemoryLimit => formatter.write_str(
                 "the server was near its memory limit, and this session was slow or new",
             ),
