@@ -10,7 +10,7 @@ interface Place {
   room: Room | undefined
   history: History
   unread: number
-  /** The last messages of this tab. They are shown already, and after a reconnect the server sends them again. */
+  /** The newest messages of this tab, which it shows already. After a reconnect the server sends them again. */
   said: string[]
   /** The members that left, with the time. */
   away: Map<string, Date>

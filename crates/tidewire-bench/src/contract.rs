@@ -58,8 +58,8 @@ pub struct Work {
     pub subscribers: usize,
     /// Messages a second that all publishers together offer; 0: as many as they can.
     pub rate_per_sec: f64,
-    /// Number of threads that do the work. In the suite `rpc` each of our driver's has [`Work::connections`] clients; a rival
-    /// is given all of them as its connections, and one thread, whatever it makes of that.
+    /// Number of threads that do the work. In the suite `rpc`, each thread of our driver has [`Work::connections`] clients. A rival
+    /// gets the sum of these clients as its `connections`, and 1 here.
     pub threads: usize,
     /// Number of tasks, lines, rooms or whatever else the suite counts.
     pub count: u64,
@@ -131,8 +131,8 @@ pub enum Said {
     Ready(String),
     /// The driver is warm and starts to count.
     Started(bool),
-    /// The driver counts no more, and waits for what is under way. What both programs cost is read now, so that it is that of
-    /// the messages that were counted; of a driver that leaves this out it is read when it says what it counted.
+    /// The driver counts no more, and waits for messages that are under way. The cost of both programs is read now, so that it
+    /// covers the counted messages only. A driver may leave this out; its cost is read at [`Said::Measured`].
     Stopped(bool),
     /// The counts of the driver.
     Measured(Measured),

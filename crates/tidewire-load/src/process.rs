@@ -71,7 +71,7 @@ impl ProcessSample {
 pub struct MachineSample {
     /// Ticks of all processors since the machine started.
     pub ticks: u64,
-    /// Those of them that its host took for others.
+    /// Ticks of `ticks` in which the host of a virtual machine ran others.
     pub stolen_ticks: u64,
 }
 

@@ -41,7 +41,7 @@ impl SearchPlan {
     /// Searches. `trial` runs a rate in messages a second and says whether it held.
     ///
     /// # Errors
-    /// That of a trial that could not be run at all, which says nothing about its rate.
+    /// The error of a trial that could not be run at all. Nothing is known about its rate then.
     pub fn search<E>(self, trial: impl FnMut(f64) -> Result<bool, E>) -> Result<SearchEnd, E> {
         let mut search = Search {
             plan: self,
@@ -85,12 +85,12 @@ pub enum SearchEnd {
     },
     /// Even the highest rate of interest holds: the limit lies above it.
     HoldsAtMax {
-        /// That rate, in messages a second.
+        /// The highest rate, in messages a second.
         holds: f64,
     },
     /// Even the lowest rate of interest does not hold.
     FailsAtMin {
-        /// That rate, in messages a second.
+        /// The lowest rate, in messages a second.
         fails: f64,
     },
     /// The trials were used up before the bracket was narrow, or before the rate was confirmed.

@@ -179,12 +179,12 @@ fn handle(node: &mut Node, wire: &NatsWire, event: &Event) {
     }
 }
 
-/// Passes an event to the node. Packets that were dropped are many events, and never take the room of others.
+/// Passes an event to the node. Dropped packets lead to many events, which may fill at most half of the queue.
 pub(crate) fn pass_on(events: &mpsc::Sender<Event>, event: Event) {
     if matches!(event, Event::SlowConsumer(_)) && events.capacity() < events.max_capacity() / 2 {
         return;
     }
-    // A full queue has events that say the same.
+    // A full queue already holds events of this kind, so the loss of one more changes nothing.
     let _ = events.try_send(event);
 }
 

@@ -146,7 +146,7 @@ impl Reader {
             }
         }
         let (context, name) = (context.clone(), consumer.cached_info().name.clone());
-        // A join does not wait for it. NATS removes a consumer by itself when nobody uses it.
+        // The join does not wait until the consumer is removed. If this fails, NATS removes a consumer that nobody uses.
         tokio::spawn(async move { context.delete_consumer_from_stream(&name, &stream).await });
         Ok(packets)
     }

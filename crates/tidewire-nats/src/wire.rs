@@ -214,7 +214,7 @@ impl NatsWire {
         while let Some(next) = self.waiting.front() {
             let (client, subject, packet) =
                 (&self.client, next.subject.clone(), next.packet.clone());
-            // The budget of the task would look like a client that takes nothing.
+            // A task whose budget of tokio is used up gets "not ready", which would look like a client that takes nothing.
             let published = match &next.label {
                 Label::None => unconstrained(client.publish(subject, packet)).now_or_never(),
                 Label::Unserved(unserved) => {

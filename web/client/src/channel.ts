@@ -102,7 +102,7 @@ export interface Channel {
   handle(frame: Frame): void
   /** The server dropped messages. */
   skip(lost: number): void
-  /** Asks the server for the channel. */
+  /** Sends the subscription or join to the server. */
   open(options?: BeginOptions): Promise<void>
   /** Goes on, on a new connection. */
   resume(): void
@@ -110,11 +110,11 @@ export interface Channel {
   interrupt(reason: CloseReason): void
   /** No event follows. */
   end(): void
-  /** Ends it here and at the server. */
+  /** Ends the channel here and at the server. */
   quit(): Promise<void>
 }
 
-/** Makes a channel. A frame of `kind` asks the server for it, and one of the next kind gives it back. */
+/** A channel that the server opens for a frame of `kind`. The kind that closes it has the next number. */
 function channel(
   host: Host,
   push: Push<any>,

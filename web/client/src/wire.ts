@@ -47,9 +47,9 @@ export const enum Kinds {
   WithId = (1 << Kind.Request) | (1 << Kind.Reply) | (1 << Kind.Error) | (1 << Kind.Cancel) | (1 << Kind.Subscribe) |
     (1 << Kind.Unsubscribe) | (1 << Kind.Deliver) | (1 << Kind.Join) | (1 << Kind.Leave),
   MayBeNamed = (1 << Kind.Request) | (1 << Kind.OneWay) | (1 << Kind.Publish) | (1 << Kind.Deliver),
-  /** The kinds that may answer the hello. */
+  /** Kinds of frames that may answer the hello. */
   BeforeWelcome = (1 << Kind.Welcome) | (1 << Kind.Error) | (1 << Kind.GoAway),
-  /** The kinds that a server may send later. */
+  /** Kinds of frames that a server may send later. */
   AfterWelcome = BeforeWelcome | (1 << Kind.Request) | (1 << Kind.Reply) | (1 << Kind.Cancel) | (1 << Kind.OneWay) |
     (1 << Kind.Deliver) | (1 << Kind.Presence) | (1 << Kind.Gap) | (1 << Kind.Ping) | (1 << Kind.Pong) |
     (1 << Kind.Position),
@@ -253,7 +253,7 @@ export function outbox() {
   const self = {
     /** The limit of the first frame, until the handshake agrees on another one. */
     limit: Tw1.HelloBytesMax as number,
-    /** The features that both sides have. */
+    /** Features of the connection: those that both sides have. */
     features: 0,
 
     get filled() {
@@ -311,7 +311,7 @@ export function readWelcome(
   return [features, frameBytesMax, heartbeatMs, frame.word(), features & Feature.Renewal && frame.uint(8)]
 }
 
-/** Features of the protocol. A feature is in use if both sides have it. */
+/** Features of the protocol. A connection uses a feature if both sides have it. */
 export const enum Feature {
   /** Credentials are renewed. */
   Renewal = 1,

@@ -124,8 +124,8 @@ impl EchoConnection for Peer {
     }
 }
 
-/// Sends equal datagrams, however often the system has to be asked. What it does not take for want of room is lost, as
-/// datagrams are, and found missing by whoever waits for it.
+/// Sends equal datagrams, in as many system calls as it takes. A datagram for which the socket has no room is lost; the receiver
+/// notices that it is missing.
 pub(super) fn send_all(
     socket: &DatagramSocket,
     peer: SocketAddr,
@@ -141,7 +141,7 @@ pub(super) fn send_all(
     Ok(())
 }
 
-/// Of each socket, in either direction, so that nothing is lost for want of room.
+/// Size of the send buffer and of the receive buffer of each socket. No datagram is lost because a buffer is full.
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// Bytes sent in one call: below the largest IP packet, as offload demands.

@@ -98,17 +98,17 @@ pub struct RowResult {
     pub limit_server_cpu_ratio_ci95: Option<[f64; 2]>,
     /// The bare loop's figures; of several, those of the best.
     pub limit: Option<Figures>,
-    /// Which of several bare loops that is; nothing where the row has one or none.
+    /// Name of the bare loop that is the limit, if the row has several.
     #[serde(default)]
     pub limit_loop: Option<String>,
     /// The figures of the other bare loops, by name.
     #[serde(default)]
     pub other_limits: BTreeMap<String, Figures>,
-    /// Those who are faster than the limit, beyond doubt: their ratio is above 1.05, and its interval above 1. Empty in rows that
-    /// stand beside another way of doing the work and not beside a limit.
+    /// Names of the programs that are faster than the limit, beyond doubt: their ratio is above 1.05, and its interval above 1. Empty
+    /// in rows whose `limit` is another way of doing the work and not a bare loop.
     #[serde(default)]
     pub limit_passed_by: Vec<String>,
-    /// The figures of those who did the same.
+    /// The figures of the rivals that did the same work, by name.
     pub peers: BTreeMap<String, PeerFigures>,
 }
 
@@ -139,7 +139,7 @@ pub struct Figures {
     pub counted: bool,
     /// Messages lost in all runs.
     pub lost: u64,
-    /// Those of them that somebody counted as dropped.
+    /// Messages of `lost` that somebody counted as dropped.
     pub dropped: u64,
     /// Whether every run delivered the rate that it was offered; nothing where no rate is offered.
     pub holds: Option<bool>,
@@ -419,7 +419,7 @@ fn ratio_of_medians(
     let [new, base] = [new, base].map(|runs| runs.iter().copied().flatten().collect::<Vec<f64>>());
     let (base, new) = (&base[..], &new[..]);
     let found = RatioInterval::of(Sides::Unpaired { base, new }, Bootstrap::default())?;
-    // Which of the two is above the other is all that is left to say.
+    // The ratio found is new by base. `of_two` turns it over where the smaller value is the better one.
     let [value, one, other] = [found.ratio, found.low, found.high].map(|ratio| of_two(ratio, 1.0));
     let ratio = Ratio {
         value,

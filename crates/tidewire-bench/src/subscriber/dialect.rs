@@ -18,7 +18,7 @@ pub(super) trait Dialect: Default {
     /// Appends what a connection says first.
     fn greet(&mut self, role: Role, out: &mut Vec<u8>);
 
-    /// Takes what is at the front of `bytes`, and appends to `out` what the server is to be answered.
+    /// Decodes the frame at the front of `bytes`, and appends the answer to the server, if one is due, to `out`.
     fn next<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<u8>) -> Result<Next<'a>, DialectError>;
 
     /// Whether the server is known to have taken the subscription, or the publisher's greeting.

@@ -122,7 +122,7 @@ const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
-/// Of the second byte.
+/// Bit of the second byte of a frame: the payload is masked.
 const MASKED: u8 = 0x80;
 const LENGTH_IN_2: u8 = 126;
 const LENGTH_IN_8: u8 = 127;

@@ -10,7 +10,7 @@ use tidewire::{Context, SessionId};
 #[derive(Debug)]
 pub(super) struct Numbers {
     session: SessionId,
-    /// Of `session`.
+    /// The number that is expected next of `session`. It is copied from the table, where all other sessions have theirs.
     next: u64,
     /// Place of `session` in the table.
     index: usize,

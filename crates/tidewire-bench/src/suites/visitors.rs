@@ -37,7 +37,7 @@ struct Visitor<L> {
 pub(super) type Event = (usize, Option<u64>);
 
 impl<L: Link> Visitors<L> {
-    /// So many free slots.
+    /// Creates visitors of `server` with this number of free slots.
     pub(super) fn new(
         server: SocketAddress,
         slots: usize,
@@ -53,7 +53,7 @@ impl<L: Link> Visitors<L> {
         })
     }
 
-    /// Begins to connect. What is to be said is said as soon as the handshake is over.
+    /// Begins to connect. The visitor sends its first message as soon as the handshake is over.
     pub(super) fn begin(&mut self, slot: usize) -> io::Result<()> {
         let stream = Stream::connect(&self.server).map_err(io::Error::other)?;
         let link = (self.dial)(slot, stream)?;

@@ -84,10 +84,10 @@ impl StepPlan {
     }
 }
 
-/// Which of a step's agents a lane has.
+/// The agents of a step that a lane has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Those that lane `lane` of `lanes` has of the senders.
+    /// The senders of lane `lane`, if they are shared out among `lanes` lanes.
     Lane { lane: usize, lanes: usize },
     /// The slow receivers, all on one lane, whose number for the coordinator is `lane`.
     Slow { lane: usize },
@@ -181,7 +181,7 @@ enum Pace {
     Replies(Schedule),
     /// At times laid down in advance.
     Open(Arrivals),
-    /// Whenever there is a place.
+    /// As soon as another message may be in flight.
     Max,
 }
 

@@ -22,7 +22,7 @@ impl Agents {
         payload
     }
 
-    /// Notes where an agent is that was let in, and what the server says is missing.
+    /// Notes the position of an agent that has joined, and the number of messages that the server says it missed.
     pub(super) fn handle_recovery(&mut self, place: usize, message: &Message<'_>) {
         let agent = &mut self.agents[place];
         let recovery = RecoveryBody::split(message).ok().and_then(|(_, body)| body);

@@ -100,7 +100,7 @@ impl FileRow {
             secs: number("measure_ms").unwrap_or(0.0) / 1e3,
             setting: self.setting(pinning),
             figures: self.figures(round),
-            // That of drafts was not.
+            // The cost is that of the measured window. In drafts it was not, and drafts are refused.
             cost_is_steady: true,
             invalid: (!self.verified)
                 .then(|| "messages of this row are not accounted for".to_owned()),

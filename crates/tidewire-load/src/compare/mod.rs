@@ -174,7 +174,7 @@ pub struct StepComparison {
 /// One metric of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MetricComparison {
-    /// Which.
+    /// The metric that is compared.
     pub metric: Metric,
     /// Median of the base.
     pub base: Option<MedianInterval>,
@@ -189,7 +189,7 @@ pub struct MetricComparison {
     /// A share: ratios from 1/(1 + noise) to 1 + noise mean nothing.
     #[serde(with = "crate::statistics::json_number")]
     pub noise: f64,
-    /// Whether that was recorded on this machine, and not assumed.
+    /// Whether the noise was recorded on this machine, and not assumed.
     pub noise_is_recorded: bool,
     /// The verdict.
     pub verdict: Verdict,

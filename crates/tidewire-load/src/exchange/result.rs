@@ -38,9 +38,9 @@ pub(crate) struct AgentResult {
 /// A server's word on how many messages it has of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmed {
-    /// It answered a request behind the last of them, so it has handled all.
+    /// The server answered a request that was sent behind the last message, so it has handled all messages.
     InOrder,
-    /// It counted.
+    /// The server counted the messages that it handled.
     Count(u64),
 }
 
@@ -70,10 +70,11 @@ pub struct WorkCounts {
     pub sent_unknown: u64,
     /// Messages that the schedule had due in the steady window, sent or not.
     pub steady_offered: u64,
-    /// Those of them that were sent before it ended; nothing in reports of older builds.
+    /// Messages of `steady_offered` that were sent before the window ended. Reports of older builds do not have it.
     #[serde(default)]
     pub steady_on_time: Option<u64>,
-    /// Deliveries that those owed; in a part of a fan-out, to receivers of the same part, which are the ones that are timed.
+    /// Deliveries that the messages of `steady_offered` must lead to. In a part of a fan-out only those to receivers of the same
+    /// part count, because only they are timed.
     pub steady_expected: u64,
     /// Messages that were sent within the steady window.
     pub steady_sent: u64,
@@ -95,7 +96,7 @@ impl WorkCounts {
 /// Numbers of a lane that are added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Those that the report has.
+    /// The counts that are in the report.
     pub(crate) work: WorkCounts,
     /// Messages due in the steady window that were skipped or never sent, though their agent had a place for them.
     pub(crate) steady_overdue: u64,

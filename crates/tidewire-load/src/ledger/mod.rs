@@ -155,10 +155,10 @@ pub(crate) enum Fate {
 pub(crate) struct ReceiverTotals {
     /// Receivers these totals are of.
     pub(crate) receivers: u64,
-    /// Those of them of which every pair was tracked.
+    /// Receivers whose pairs were all tracked.
     pub(crate) receivers_tracked: u64,
-    /// Those that were only counted and whose number or checksum did not match; their `lost` and
-    /// `duplicated` are the least that explains it.
+    /// Receivers whose messages were only counted, and whose number or checksum did not match. Their `lost` and `duplicated` are
+    /// the smallest numbers that explain the difference.
     pub(crate) receivers_unresolved: u64,
     /// Messages sent by all others, which should have arrived.
     pub(crate) expected: u64,

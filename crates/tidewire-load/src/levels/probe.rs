@@ -13,7 +13,7 @@ use crate::statistics::Percentile;
 /// The result of a run at one rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Probe {
-    /// Which it was, from 1.
+    /// Number of the probe, from 1.
     pub number: u32,
     /// The rate, in messages a second.
     pub rate: f64,
@@ -36,7 +36,7 @@ pub struct Probe {
     pub p999: Percentile,
     /// Messages that should have arrived.
     pub expected: u64,
-    /// Those that did not.
+    /// Expected messages that did not arrive.
     pub lost: u64,
     /// Expected messages that may or may not have arrived.
     pub unconfirmed: u64,

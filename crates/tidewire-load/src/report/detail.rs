@@ -125,7 +125,7 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
-    /// Those that are known, by name.
+    /// Returns the distributions that are known, with their names.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
         let all = [
             ("scheduled", Some(&self.scheduled)),
@@ -322,18 +322,18 @@ pub struct ReceiverFigures {
     pub receiver: u32,
     /// Messages it should have got.
     pub expected: u64,
-    /// Those that it got.
+    /// Expected messages that it got.
     pub delivered: u64,
-    /// Those that it did not get.
+    /// Expected messages that it did not get.
     pub lost: u64,
-    /// Those of which nobody can know whether it got them.
+    /// Expected messages of which nobody can know whether it got them.
     #[serde(default)]
     pub unconfirmed: u64,
-    /// Those that it got more than once.
+    /// Messages that it got more than once.
     pub duplicated: u64,
-    /// Those that it got after a later one.
+    /// Messages that it got after a later one.
     pub reordered: u64,
-    /// Those that it got too late.
+    /// Messages that it got too late.
     pub late: u64,
     /// Arrivals with a broken checksum.
     pub corrupt: u64,
@@ -375,11 +375,11 @@ pub struct SlowReceivers {
     pub receivers: u64,
     /// Messages they should have got.
     pub expected: u64,
-    /// Those that they got.
+    /// Expected messages that they got.
     pub delivered: u64,
-    /// Those that they did not get.
+    /// Expected messages that they did not get.
     pub lost: u64,
-    /// Those of which nobody can know whether they got them.
+    /// Expected messages of which nobody can know whether they got them.
     #[serde(default)]
     pub unconfirmed: u64,
     /// How many lost their connection.
@@ -390,7 +390,7 @@ pub struct SlowReceivers {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunFigures {
-    /// Which, from 1.
+    /// Number of the run or part, from 1.
     pub run: u32,
     /// Messages sent a second in the steady window.
     pub send_tps: f64,
@@ -398,9 +398,9 @@ pub struct RunFigures {
     pub receive_tps: f64,
     /// Deliveries that were expected.
     pub expected: u64,
-    /// Those that did not arrive.
+    /// Expected deliveries that did not arrive.
     pub lost: u64,
-    /// Those of which nobody can know whether they arrived.
+    /// Expected deliveries of which nobody can know whether they arrived.
     #[serde(default)]
     pub unconfirmed: u64,
     /// Median of `scheduled`.

@@ -19,9 +19,9 @@ pub(super) struct Evidence {
     pub(super) latency_p99_ms: Option<f64>,
     /// Messages that were due in the steady window.
     pub(super) offered: u64,
-    /// Those of them that were sent before it ended.
+    /// Messages of `offered` that were sent before the window ended.
     pub(super) on_time: u64,
-    /// Those of them that were not sent at all, though nothing but the instrument kept them back.
+    /// Messages of `offered` that were not sent at all, although only the instrument was the reason.
     pub(super) overdue: u64,
     pub(super) closed: Option<ClosedLoop>,
     /// Time that the machine's host took, in percent.

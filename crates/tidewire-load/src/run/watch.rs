@@ -40,7 +40,7 @@ struct Look {
 #[derive(Clone, Default)]
 pub(super) struct Usage {
     client: Option<ProcessSample>,
-    /// Those that were started for the run; nothing of one that is not known.
+    /// Samples of the processes that were started for the run; `None` for a process that cannot be read.
     processes: Vec<Option<ProcessSample>>,
     machine: Option<MachineSample>,
 }
@@ -116,7 +116,7 @@ impl Usage {
         self.machine?.stolen_pct_since(&earlier.machine?)
     }
 
-    /// That of the largest.
+    /// Returns the peak resident memory of the process that has the largest.
     pub(super) fn server_rss_bytes_max(&self) -> u64 {
         let known = self.processes.iter().flatten();
         known

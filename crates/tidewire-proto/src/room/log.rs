@@ -115,7 +115,7 @@ impl RoomLog {
     /// Appends one frame, which `encode` writes behind the present bytes. Returns the frame's position and length.
     ///
     /// # Errors
-    /// Those of `encode`; the log is then unchanged.
+    /// The error of `encode`; the log is then unchanged.
     pub fn append_with<E>(
         &mut self,
         bytes_expected: usize,

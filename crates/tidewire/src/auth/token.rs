@@ -176,7 +176,7 @@ impl Token {
     /// Reads tokens from such a file with one in each line.
     ///
     /// # Errors
-    /// Those of [`Token::read`].
+    /// The errors of [`Token::read`].
     pub fn read_list(path: &Path) -> Result<Vec<Self>, TokenReadError> {
         read(path, Self::list)
     }

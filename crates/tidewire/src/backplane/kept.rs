@@ -79,7 +79,7 @@ impl Node {
             }
             let stream = self.kept.stream(name, limits);
             open.into_iter().for_each(|(_, open)| *open += 1);
-            // One that was only appended to is read from its beginning.
+            // A stream that this node only appended to is read from its beginning.
             stream.is_wanted = true;
             stream.known = stream.feed.take().map(|feed| feed.last());
             stream.reading = Reading::Due;

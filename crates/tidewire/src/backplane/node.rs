@@ -236,7 +236,7 @@ impl Node {
             self.send_batch(&batch, wire);
         }
         self.close_rooms(&work.rooms, wire);
-        // Behind the rooms that have closed: a join may want one of them again.
+        // Openings come after the rooms that close, because a join may want one of these rooms again.
         self.begin_openings(work.openings, wire);
         for directed in work.directed {
             self.send_directed(directed, wire);

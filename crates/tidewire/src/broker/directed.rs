@@ -36,7 +36,8 @@ pub(crate) enum Directed {
 }
 
 impl Directed {
-    /// Bytes that count against the limit of the queue. An answer has the place of its request, and so has the end of one.
+    /// Bytes that count against the limit of the queue. Answers and ends of requests count nothing, because each takes the room
+    /// that its request had.
     pub(super) fn charged_bytes(&self) -> usize {
         match self {
             Self::Message { packet, .. } => size_of::<Self>() + packet.len(),

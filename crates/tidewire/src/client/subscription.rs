@@ -251,7 +251,7 @@ impl Subscribe<'_> {
     /// Sends the request and blocks until the server has agreed. Never call it on a lane.
     ///
     /// # Errors
-    /// Those of [`Client::subscribe`].
+    /// The errors of [`Client::subscribe`].
     pub fn wait(self) -> Result<Subscription, RequestError> {
         self.send().wait()
     }

@@ -194,7 +194,8 @@ impl Histories {
                 lanes: Vec::new(),
                 passing: VecDeque::new(),
             }),
-            // One that never had a message gives way first. Else subscribers of many topics would displace their values.
+            // A history that never had a message is removed first. Else subscriptions of many empty topics would displace the
+            // values of others.
             touched: AtomicU64::new(0),
             clock: Arc::clone(&self.clock),
         })
@@ -331,7 +332,7 @@ impl RoomHistory {
                 if since.epoch == last.epoch && since.offset <= last.offset =>
             {
                 let next = (since.offset + 1).max(first);
-                // Those that were too large to keep are told as gaps where they would stand.
+                // Messages that were too large to keep are told as gaps where they would stand.
                 match next - (since.offset + 1) {
                     0 => (next, Recovery::Recovered),
                     count => (next, Recovery::Missing(Some(count))),

@@ -67,7 +67,7 @@ impl Directory {
         self.note_answer();
     }
 
-    /// Forgets that a subscription stands. It has members, or nobody has joined.
+    /// Forgets that the subscription of a room or pattern has been made. It has members now, or nobody has joined.
     pub(crate) fn forget_opening(&self, name: &KeptName) {
         self.openings.lock().remove(name);
         self.note_answer();

@@ -134,7 +134,7 @@ impl LaneRooms<'_> {
             return 0;
         };
         let subscriber = &mut session.memberships[index].subscriber;
-        // One that is sent its history gets nothing from the log.
+        // A subscriber that is being sent the history gets nothing from the log.
         if subscriber.next_of_history().is_some() {
             return 0;
         }

@@ -60,7 +60,7 @@ impl LaneRooms<'_> {
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Readiness {
-        // Those before the node is asked, so that no answer is missed.
+        // The number of answers is read before the node is asked, so that no answer is missed.
         let answers = self.table.directory.node_answers();
         let readiness = self
             .table

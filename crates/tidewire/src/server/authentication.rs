@@ -34,7 +34,7 @@ impl Server {
     /// [`auth_reloads_refused`](crate::Metrics::auth_reloads_refused) counts it.
     ///
     /// # Errors
-    /// That of `next`.
+    /// The error of `next`.
     pub fn replace_authenticator<E: fmt::Display>(
         &self,
         replaceable: &Replaceable,

@@ -53,7 +53,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // One that has ended by itself is waited for as well.
+        // `kill` fails if the process has ended by itself. `wait` is needed all the same, so that no zombie stays.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

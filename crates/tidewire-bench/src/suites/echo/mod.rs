@@ -117,7 +117,7 @@ pub(super) fn row(
     RowPlan::new(id, work, Metric::MESSAGES)
 }
 
-/// A mode is ours: the bare loops and the rivals do the same as ever.
+/// Adds the bare loop and the rivals to a row. Modes exist in Tidewire only, so the others do the same work without one.
 fn with_limit(row: RowPlan) -> RowPlan {
     let plain = Work {
         mode: String::new(),

@@ -40,7 +40,7 @@ pub(super) enum Phase {
 }
 
 impl Link {
-    /// With where its news come.
+    /// Returns a link, and the channel on which the lane reports.
     pub(in super::super) fn new() -> (Arc<Self>, Receiver<News<Measured>>) {
         let (sender, news) = channel();
         let link = Self {

@@ -57,7 +57,7 @@ pub(super) struct LaneClient {
     connecting: usize,
     open: usize,
     phase: Phase,
-    /// Of every message, with its number in front.
+    /// The payload of every message. Its first bytes are replaced by the number of the message.
     payload: Vec<u8>,
     /// Messages that a session sends before it is another's turn.
     burst: u64,
@@ -75,11 +75,11 @@ pub(super) struct LaneClient {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     sent: u64,
-    /// That came back as they should.
+    /// Messages that came back in order and unchanged.
     received: u64,
-    /// That were overtaken by one that was sent later, and so will not come: datagrams do not turn back either.
+    /// Messages that are missing although a later one came back. They count as lost, because datagrams of one path keep their order.
     lost: u64,
-    /// That came again or late, or were never sent.
+    /// Messages that came twice, came after a later one, or were never sent.
     wrong: u64,
 }
 

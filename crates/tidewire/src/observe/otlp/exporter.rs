@@ -79,7 +79,7 @@ impl Exporter {
         select! {
             recv(self.spans) -> span => span.ok(),
             recv(self.endings) -> deadline => {
-                // Whoever may end the export is gone without a word: the same as an end at once.
+                // The channel closes if its sender is dropped without a deadline. The export then ends at once.
                 self.deadline = Some(deadline.unwrap_or_else(|_| Instant::now()));
                 None
             }
