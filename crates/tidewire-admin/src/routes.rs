@@ -1,4 +1,4 @@
-//! Which request gets which answer.
+//! The table of requests and their answers.
 
 use std::sync::Arc;
 use std::time::Duration;

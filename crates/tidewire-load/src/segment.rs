@@ -15,7 +15,7 @@ use time::format_description::well_known::Rfc3339;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Segment {
-    /// Which part, from 1.
+    /// Number of the part, from 1.
     pub part: u32,
     /// How many there are.
     pub parts: u32,

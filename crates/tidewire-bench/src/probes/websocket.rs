@@ -18,7 +18,7 @@ use super::{BLOCK_BYTES, Link};
 pub(crate) struct WebSocketLink<L, const MESSAGE_BYTES: usize> {
     link: L,
     state: State,
-    /// Those of a client; a server does not mask.
+    /// The masks of a client. A server does not mask.
     masks: Option<Masks>,
     incoming: Incoming,
     /// Bytes that the link beneath has not taken.

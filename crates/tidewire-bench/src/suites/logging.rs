@@ -175,7 +175,7 @@ impl Found {
     }
 }
 
-/// Which line it is, if it is whole.
+/// Returns the number of a line, if the line is whole.
 fn place(line: &str, work: &Work, expected: &mut String) -> Option<usize> {
     let (thread, rest) = line.strip_prefix(MARK)?.split_once('-')?;
     let (thread, number): (usize, u64) = (thread.parse().ok()?, rest.get(..8)?.parse().ok()?);

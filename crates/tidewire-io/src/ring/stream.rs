@@ -234,7 +234,7 @@ impl RingStream {
     ///
     /// # Errors
     ///
-    /// None; the signature is that of a socket.
+    /// There are none. The signature is that of a socket.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.outgoing.close();
         self.peer.wake(READ);

@@ -24,7 +24,7 @@ pub struct Losses {
     pub receiver_cut: u64,
     /// They were sent while the receiver had no connection.
     pub away: u64,
-    /// None of these.
+    /// No cause above explains them.
     pub unexplained: u64,
 }
 
@@ -65,7 +65,7 @@ impl Losses {
         add_fields!(self, other; told sender_cut receiver_cut away unexplained);
     }
 
-    /// Those that make a step with faults fail. A history should have brought all but what never reached it.
+    /// Returns the number of losses that make a step with faults fail. With a history only messages that never reached it may be lost.
     pub(crate) fn by_mistake(&self, keeps_history: bool) -> u64 {
         match keeps_history {
             true => self.unexplained + self.told + self.receiver_cut + self.away,

@@ -13,7 +13,7 @@ use crate::statistics::{Bootstrap, Percentile, ScalabilityFit, ScalePoint};
 pub struct SweepLevel {
     /// Agents.
     pub concurrency: u32,
-    /// Which run of this level, from 1.
+    /// Number of the run within its level, from 1.
     pub run: u32,
     /// Messages a second in the steady window that reached everybody they were for; in an ingest, that were sent.
     pub throughput: f64,

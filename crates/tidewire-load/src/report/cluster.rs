@@ -20,7 +20,7 @@ pub struct ProcessFigures {
 }
 
 impl ProcessFigures {
-    /// Those of several runs, process by process.
+    /// Adds the figures of several runs up, process by process.
     pub(super) fn merge(details: &[&StepDetail]) -> Vec<Self> {
         let mut merged: Vec<Self> = Vec::new();
         for figures in details.iter().flat_map(|detail| &detail.processes) {

@@ -31,7 +31,7 @@ pub struct FanOutShare {
 pub(super) struct Unheard {
     /// Deliveries lost behind the last message that a part heard of a sender.
     pub(super) lost: u64,
-    /// Those that may still have been on their way.
+    /// Deliveries that may still have been on their way.
     pub(super) unconfirmed: u64,
     /// Messages that parts heard and that nobody sent.
     pub(super) invented: u64,

@@ -57,7 +57,7 @@ pub enum MergeError {
         "a histogram of step {step:?} of report {number} cannot be read: {source}; copy the file again from where it was made"
     )]
     Histogram {
-        /// Which report, from 1.
+        /// Number of the report, from 1.
         number: u32,
         /// The step.
         step: String,
@@ -145,7 +145,7 @@ struct Parts<'r> {
 
 #[derive(Clone, Copy)]
 struct Part<'r> {
-    /// Which report, from 1.
+    /// Number of the report, from 1.
     number: u32,
     step: &'r StepReport,
     detail: &'r StepDetail,

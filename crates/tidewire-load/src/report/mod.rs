@@ -73,7 +73,7 @@ pub struct Report {
     /// Version of the scenario; left out for version 1.
     #[serde(default = "version_1", skip_serializing_if = "is_version_1")]
     pub scenario_version: u8,
-    /// Which share of the scenario this is of; left out for the whole.
+    /// The share of the scenario that was run; left out for the whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
     /// One entry for each step that was begun, in order.

@@ -67,7 +67,7 @@ pub struct RunOptions {
     pub poller: PollerChoice,
     /// How long the server may take to let the first agent in, and then nobody, before it counts as silent.
     pub answer_timeout: Duration,
-    /// Which share of the scenario is run here.
+    /// The share of the scenario that is run here.
     pub segment: Segment,
     /// Wall-clock time at which the first step begins to send, for parts that shall do so together. It is translated to
     /// the monotonic clock once.

@@ -294,7 +294,7 @@ impl<'p> StepRun<'p> {
                 && received >= expected(&self.plan.step, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;
-            // Those who lost their connection to a fault come back when their node does.
+            // Agents that lost their connection to a fault come back when their node does.
             let is_deserted = self.link.is_deserted() && self.plan.sent_counts.is_none();
             if complete || silent || is_deserted {
                 return Ok(false);

@@ -29,7 +29,7 @@ pub enum Percentile {
     },
     /// More than the largest time a histogram holds.
     Above {
-        /// That largest time, in milliseconds.
+        /// The largest time, in milliseconds.
         ms: f64,
     },
     /// The share above this percentile never arrived.

@@ -47,7 +47,7 @@ pub enum WebSocketFault {
         "a page of another origin asked: add its origin to those that the server allows, or leave it refused"
     )]
     ForeignOrigin,
-    /// None of the offered subprotocols is the server's codec, or the server chose another one.
+    /// The server's codec is not among the offered subprotocols, or the server chose another one.
     #[error("the peer speaks another codec over WebSocket: use the same codec on both sides")]
     OtherCodec,
     /// The server answered the handshake with this HTTP status.

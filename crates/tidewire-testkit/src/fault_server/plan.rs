@@ -1,4 +1,4 @@
-//! Which faults a server commits, and when.
+//! The faults that a server commits, and when it does.
 //!
 //! A proof needs faults whose number is known in advance or counted exactly, so counting chooses them and not chance:
 //! every Nth delivery, with an offset inside the first N from the seed. A delivery has one fault at most, because a

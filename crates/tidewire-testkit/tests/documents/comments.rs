@@ -6,7 +6,9 @@ use std::{fs, iter};
 use crate::repository;
 
 /// A comment that begins with one of these is a riddle: its reader does not know yet which thing it is about.
-const RIDDLES: [&str; 5] = ["What", "Who", "Whom", "Whose", "Nobody"];
+const RIDDLES: [&str; 9] = [
+    "What", "Who", "Whom", "Whose", "Nobody", "Those", "That", "Which", "None",
+];
 
 #[test]
 fn no_comment_begins_with_a_riddle() {
@@ -41,9 +43,16 @@ fn no_comment_begins_with_a_riddle() {
 #[test]
 fn the_first_word_of_each_comment_is_found() {
     // The escapes keep this text from being found itself.
-    let text = "/// What is it?\n/// Who knows.\nlet one = 1; /\u{2f} Nobody\n\n  \u{23} Whose\n//!\n//! What\n#[test]\n//x.org\n";
+    let text = "/// What is it?\n/// Who knows.\nlet one = 1; /\u{2f} Nobody\n\n  \u{23} Whose\n//!\n//! What\n#[test]\n//x.org\n\n/*\u{2a} Those. *\u{2f}\n/*\u{2a}\n \u{2a} Which\n \u{2a} That\n";
     let found: Vec<_> = beginnings(text).collect();
-    let all = [(1, "What"), (3, "Nobody"), (5, "Whose"), (7, "What")];
+    let all = [
+        (1, "What"),
+        (3, "Nobody"),
+        (5, "Whose"),
+        (7, "What"),
+        (11, "Those"),
+        (13, "Which"),
+    ];
     assert_eq!(found, all);
 }
 
@@ -53,6 +62,7 @@ fn beginnings(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().zip(before).zip(1..);
     lines.filter_map(|((line, before), number)| {
         let goes_on = comment(line).is_some_and(|(is_whole_line, _)| is_whole_line)
+            && !line.trim_start().starts_with("/**")
             && comment(before).is_some_and(|(_, words)| !words.is_empty());
         let (_, words) = comment(line).filter(|_| !goes_on)?;
         let word = words.split(|letter: char| !letter.is_alphanumeric()).next();
@@ -64,7 +74,7 @@ fn beginnings(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// The words of a line's comment, and whether the line has nothing else.
 fn comment(line: &str) -> Option<(bool, &str)> {
     let text = line.trim();
-    let marks = ["//!", "///", "//", "#"];
+    let marks = ["//!", "///", "//", "/**", "#", "*"];
     let Some(words) = marks.iter().find_map(|mark| text.strip_prefix(mark)) else {
         let behind = text.split_once(" // ").or_else(|| text.split_once(" # "));
         return behind.map(|(_, words)| (false, words));

@@ -166,7 +166,7 @@ impl Core {
             Some(other) if self.acceptor.next_lane != self.exchange.lane => {
                 let message = LaneMessage::Adopt(Box::new(arrival));
                 if let Err(LaneMessage::Adopt(arrival)) = other.post(message) {
-                    // That lane's mailbox is full or the lane has ended, so this lane takes the connection.
+                    // The mailbox of the other lane is full, or that lane has ended, so this lane takes the connection.
                     self.adopt(*arrival, ready);
                 }
             }

@@ -74,7 +74,7 @@ pub(crate) struct Shared {
 /// The layers of connections that lanes make.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// Those of a client, for the one address that it has.
+    /// The layers of a client, for the one address that it has.
     pub(crate) layers: Option<Layers>,
     /// TLS for all `tls://` and `wss://` addresses.
     pub(crate) tls: Option<OutgoingTls>,

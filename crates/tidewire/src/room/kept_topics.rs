@@ -8,7 +8,7 @@ use super::directory::Directory;
 use super::history::{Histories, History, RoomHistory};
 use super::rooms::LaneRooms;
 
-/// Which topics keep a history, and their histories.
+/// The topics that keep a history, and their histories.
 #[derive(Debug, Default)]
 pub(crate) struct KeptTopics {
     /// The patterns and their limits. The first pattern that matches a topic counts.

@@ -55,9 +55,9 @@ pub struct Deferred {
 /// The request that a token answers.
 #[derive(Debug)]
 enum Duty {
-    /// That of a session of this server.
+    /// A request of a session of this server.
     Session(Ticket),
-    /// That of another node.
+    /// A request of another node.
     Node(RemoteTicket),
 }
 

@@ -1,4 +1,4 @@
-//! Which handshakes are resumed, as the library says on both sides.
+//! Handshakes that are resumed, as the library says on both sides.
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls::HandshakeKind::{self, Full, Resumed};

@@ -61,7 +61,7 @@ fn clients_go_where_a_draining_server_sends_them() {
     let stays = Client::connect(&old.to_string()).wait().unwrap();
     let busy = client.clone();
     let asking = thread::spawn(move || {
-        // None is lost: what the old server refused or did not read is asked again at the new one.
+        // No request is lost: what the old server refused or did not read is asked again at the new one.
         for number in 0..2_000_u32 {
             ask(&busy, &number.to_le_bytes());
         }

@@ -1,4 +1,4 @@
-//! Which of several bare loops is the limit, and who passes it.
+//! The choice of the limit among several bare loops, and the programs that pass it.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which of a lane's sessions wait for their peers, kept within bounds however many there are.
+//! The sessions of a lane that wait for their peers. Their number is kept within bounds, however many sessions there are.
 //!
 //! A session is given a whole block at a time: a write of a quarter costs the kernel twice as much for each byte. Where peers
 //! keep up, a block is written as soon as it is given, and nothing waits; where many do not, nobody is given more until some
