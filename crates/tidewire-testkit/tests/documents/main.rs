@@ -59,6 +59,9 @@ fn the_index_lists_every_decision_once() {
     assert_eq!(listed, records, "left: README.md, right: the files");
     for record in records {
         let text = fs::read_to_string(&record).expect("a record");
+        let status = text.lines().nth(2).unwrap_or_default();
+        let is_status = status.contains(", accepted.");
+        assert!(is_status, "{} has the status {status:?}", record.display());
         for section in [
             "Context",
             "Decision",
