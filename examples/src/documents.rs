@@ -14,6 +14,7 @@ documents! {
     operating: "docs/operating.md",
     history: "docs/history.md",
     browser: "docs/browser.md",
+    websocket: "docs/websocket.md",
     codecs: "docs/codecs.md",
     identity: "docs/identity.md",
     security: "docs/security.md",
