@@ -33,11 +33,11 @@ use rustix::io::Errno;
 /// [`after_sleep`](Self::after_sleep), and it registers the waker with its poller for reading.
 #[derive(Clone, Debug)]
 pub struct LaneWaker {
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WakerShared {
     sleep: SleepFlag<AtomicBool>,
     eventfd: OwnedFd,
     /// A thread decided to wake the lane but had not yet written the eventfd when the lane drained it. Only the lane
@@ -54,7 +54,7 @@ impl LaneWaker {
     /// `ulimit -n`.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(WakerShared {
                 sleep: SleepFlag::new(),
                 eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 is_write_due: AtomicBool::new(false),

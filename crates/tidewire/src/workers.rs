@@ -37,7 +37,7 @@ pub struct WorkerPool<T> {
     queue: Option<Sender<Load<T>>>,
     threads: Vec<JoinHandle<()>>,
     when_full: WhenFull,
-    shared: Arc<Shared<T>>,
+    shared: Arc<PoolShared<T>>,
 }
 
 /// The policy for a task that finds the queue full. A choice of [`WorkerPool::new`]; [`WorkerPool`] has an example.
@@ -81,7 +81,7 @@ enum Load<T> {
     Many(Vec<T>),
 }
 
-struct Shared<T> {
+struct PoolShared<T> {
     handler: Box<dyn Fn(T) + Send + Sync>,
     accepted: AtomicU64,
     refused: AtomicU64,
@@ -103,7 +103,7 @@ impl<T: Send + 'static> WorkerPool<T> {
         handler: impl Fn(T) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (queue, tasks) = bounded(queue_max.max(1));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             handler: Box::new(handler),
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -207,7 +207,7 @@ impl<T> Drop for WorkerPool<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> PoolShared<T> {
     fn run_all(&self, load: Load<T>) {
         match load {
             Load::One(task) => self.run(task),
@@ -239,13 +239,13 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Shared<T> {
+impl<T> std::fmt::Debug for PoolShared<T> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.metrics().fmt(formatter)
     }
 }
 
-fn work<T>(tasks: &Receiver<Load<T>>, shared: &Shared<T>) {
+fn work<T>(tasks: &Receiver<Load<T>>, shared: &PoolShared<T>) {
     while let Ok(load) = tasks.recv() {
         shared.run_all(load);
     }

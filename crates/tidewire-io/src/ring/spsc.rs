@@ -22,7 +22,7 @@ pub fn ring(capacity: usize) -> io::Result<(Producer, Consumer)> {
 }
 
 fn starting_at(capacity: usize, start: usize) -> io::Result<(Producer, Consumer)> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(RingShared {
         mirror: Mirror::new(capacity)?,
         indices: Indices::new(start),
         is_producer_closed: CacheLine(AtomicBool::new(false)),
@@ -43,7 +43,7 @@ fn starting_at(capacity: usize, start: usize) -> io::Result<(Producer, Consumer)
 #[derive(Debug)]
 pub struct Producer {
     cursor: WriteCursor,
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
 }
 
 impl Producer {
@@ -140,7 +140,7 @@ impl Drop for Producer {
 #[derive(Debug)]
 pub struct Consumer {
     cursor: ReadCursor,
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
 }
 
 impl Consumer {
@@ -232,7 +232,7 @@ impl Drop for Consumer {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RingShared {
     mirror: Mirror,
     indices: Indices<AtomicUsize>,
     is_producer_closed: CacheLine<AtomicBool>,

@@ -49,7 +49,7 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
     is_single: bool,
     /// Largest frame that both sides of the connection accept.
     frame_bytes_max: AtomicUsize,
-    shared: P::Lock<Shared<C>>,
+    shared: P::Lock<TableShared<C>>,
     slots: Slots<P>,
     /// Whether submissions wait: one of the constants below. With it a lane that is about to sleep does not need the lock.
     /// It changes only under the lock.
@@ -62,7 +62,7 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
 
 /// The part of the table that the lock protects.
 #[derive(Debug)]
-struct Shared<C> {
+struct TableShared<C> {
     submissions: Submissions<C>,
     cursor: Cursor,
     waits: Waits,
@@ -152,7 +152,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     #[inline(always)]
     fn add<T>(
         &self,
-        push: impl FnOnce(&mut Shared<C>) -> Result<T, EnqueueError>,
+        push: impl FnOnce(&mut TableShared<C>) -> Result<T, EnqueueError>,
     ) -> Result<T, EnqueueError> {
         let mut shared = self.shared.lock();
         if self.has_ended() {
@@ -416,7 +416,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     }
 
     /// Finishes a slot for the lane: takes its waker, and frees it if the request was abandoned. Call it with the lock.
-    fn conclude(&self, shared: &mut Shared<C>, slot: SlotId, wakers: &mut Vec<Waker>) {
+    fn conclude(&self, shared: &mut TableShared<C>, slot: SlotId, wakers: &mut Vec<Waker>) {
         // The reply may have been fetched meanwhile, and another request may have the slot.
         if self.slots.answer(slot) == Answer::Pending {
             return;
@@ -451,7 +451,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     }
 }
 
-impl<C> Default for Shared<C> {
+impl<C> Default for TableShared<C> {
     fn default() -> Self {
         Self {
             submissions: Submissions::default(),

@@ -49,7 +49,7 @@ use crate::websocket::WebSocketConnector;
 
 /// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServerShared {
     pub(crate) config: Arc<Config>,
     pub(crate) outgoing: Outgoing,
     pub(crate) directory: Arc<Directory>,
@@ -124,7 +124,7 @@ impl Outgoing {
 /// A lane without its service.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerShared>,
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) sessions: LaneSessions,
@@ -142,7 +142,7 @@ pub(crate) struct Core {
     pub(crate) upstreams: Attachment,
 }
 
-impl Shared {
+impl ServerShared {
     pub(crate) fn new(
         config: Config,
         outgoing: Outgoing,
@@ -171,7 +171,7 @@ impl Shared {
 impl Core {
     pub(crate) fn new(
         lane: usize,
-        shared: Arc<Shared>,
+        shared: Arc<ServerShared>,
         mailbox: Arc<Mailbox>,
         poller: Box<dyn Poller>,
         counters: Arc<CachePadded<LaneCounters>>,

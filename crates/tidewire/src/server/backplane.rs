@@ -15,7 +15,7 @@ use crate::backplane::{
     NodeSettings, PACKET_BYTES_MIN,
 };
 use crate::broker::BackplaneLink;
-use crate::engine::Shared;
+use crate::engine::ServerShared;
 use crate::observe::LaneCounters;
 
 /// A connected backplane, before the server has lanes.
@@ -68,7 +68,7 @@ impl Joining {
     /// Starts the thread of the node, and waits until the node is a member of its cluster.
     pub(super) fn start(
         self,
-        shared: &Shared,
+        shared: &ServerShared,
         counters: &Arc<CachePadded<LaneCounters>>,
     ) -> Result<NodeThread, BackplaneError> {
         let bytes = shared.config.shared_frame_bytes.load(Ordering::Relaxed);

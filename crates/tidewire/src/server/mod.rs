@@ -27,7 +27,7 @@ use crate::address::{Address, AddressError, Endpoint};
 use crate::auth::{Network, SharedAuthenticator};
 use crate::backplane::BackplaneChoice;
 use crate::config::ConnectionAge;
-use crate::engine::Shared;
+use crate::engine::ServerShared;
 use crate::lane::LaneThread;
 use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
@@ -48,7 +48,7 @@ pub use operation::{Liveness, Readiness};
 /// [first page](crate) has examples of both.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     lanes: Vec<Arc<Mailbox>>,
     threads: Vec<LaneThread>,
     addresses: Vec<Endpoint>,

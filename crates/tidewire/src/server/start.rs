@@ -13,7 +13,7 @@ use super::{Readiness, ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies, PolicyError};
-use crate::engine::{Core, Outgoing, Shared};
+use crate::engine::{Core, Outgoing, ServerShared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
 use crate::limits::RateLimit;
 use crate::mailbox::Mailbox;
@@ -137,7 +137,7 @@ impl ServerBuilder {
         kind: PollerKind,
         outgoing: Outgoing,
         joining: Option<&Joining>,
-    ) -> Shared {
+    ) -> ServerShared {
         let agent = self.agent.clone().unwrap_or_else(|| {
             format!(
                 "tidewire/{} lanes={} poller={kind}",
@@ -177,6 +177,6 @@ impl ServerBuilder {
             .clone()
             .map(|it| Arc::new(Guard::new(it)));
         let link = joining.map(|joining| Arc::clone(&joining.link));
-        Shared::new(config, outgoing, guard, self.lanes, link)
+        ServerShared::new(config, outgoing, guard, self.lanes, link)
     }
 }

@@ -23,7 +23,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
 use crate::broker::RemoteTicket;
-use crate::engine::Shared;
+use crate::engine::ServerShared;
 use crate::mailbox::LaneMessage;
 use crate::service::Current;
 use crate::session::SessionId;
@@ -63,7 +63,7 @@ enum Duty {
 
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerShared>,
     pub(crate) token: Arc<Token>,
     pub(crate) lane: usize,
     pub(crate) session: SessionId,

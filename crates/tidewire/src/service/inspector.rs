@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tidewire_io::clock::now_ns;
 
-use crate::engine::Shared;
+use crate::engine::ServerShared;
 use crate::mailbox::{Answered, Inspection, LaneMessage, LaneRoom, LanesAsked, Question};
 use crate::room::RoomFigures;
 use crate::session::{LaneFigures, SessionFigures};
@@ -38,7 +38,7 @@ use crate::session::{LaneFigures, SessionFigures};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Inspector {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
 /// A lane did not answer a question about itself. An error of [`Inspector::sessions`], which has an example of success.
@@ -60,7 +60,7 @@ pub enum InspectError {
 }
 
 impl Inspector {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<ServerShared>) -> Self {
         Self { shared }
     }
 
@@ -216,7 +216,7 @@ fn add_room(rooms: &mut BTreeMap<u16, RoomFigures>, piece: LaneRoom) {
 
 /// Questions that are answered until one deadline. While it lives, no other thread asks.
 struct Round<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerShared,
     asked: MutexGuard<'a, LanesAsked>,
     deadline: Instant,
     /// `None` when all questions were asked, so that a lane that ends without an answer is noticed.
@@ -225,7 +225,7 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn begin(shared: &'a Shared, within: Duration) -> Self {
+    fn begin(shared: &'a ServerShared, within: Duration) -> Self {
         let (reply, answers) = mpsc::channel();
         Self {
             shared,

@@ -26,7 +26,7 @@ use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::Message;
 
 use crate::address::Endpoint;
-use crate::engine::Shared;
+use crate::engine::ServerShared;
 use crate::mailbox::LaneMessage;
 use crate::service::Context;
 use crate::session::SessionId;
@@ -64,14 +64,14 @@ use crate::transport::TransportKind;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServerShared>,
 }
 
 /// One session, for any thread. Clones refer to the same session. A handle does not keep the session open.
 /// [`Sessions`] has an example.
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     pub(super) session: Arc<SessionShared>,
 }
 
@@ -82,7 +82,7 @@ pub struct SessionHandle {
 pub struct NotOpen;
 
 impl Sessions {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<ServerShared>) -> Self {
         Self { shared }
     }
 
@@ -331,7 +331,7 @@ impl Context<'_> {
 
 /// Frames a message and makes a share of it for every lane.
 fn prepare_shares(
-    shared: &Shared,
+    shared: &ServerShared,
     predicate: Predicate,
     message: &Message<'_>,
 ) -> Result<(Broadcast, Vec<(usize, Share)>), SendError> {
@@ -341,7 +341,7 @@ fn prepare_shares(
 }
 
 /// Posts each lane its share.
-fn post_shares(shared: &Shared, shares: Vec<(usize, Share)>) {
+fn post_shares(shared: &ServerShared, shares: Vec<(usize, Share)>) {
     let lanes = shared.lanes.all();
     for (lane, share) in shares {
         if let Some(lane) = lanes.get(lane) {
