@@ -108,7 +108,7 @@ impl Inbox {
         (inbox, packets)
     }
 
-    /// Puts a packet into the inbox, or drops it. Its place tells the node that it is missing.
+    /// Puts a packet into the inbox, or drops it. Its position tells the node that it is missing.
     fn put(&self, packet: Message) {
         let bytes = (packet.payload.len() + PACKET_COST_BYTES).min(INBOX_BYTES_MAX) as u32;
         match Arc::clone(&self.room).try_acquire_many_owned(bytes) {

@@ -6,7 +6,7 @@ use tidewire::backplane::KeptName;
 use tidewire::{
     Client, History, Kind, Message, Position, PubSub, Router, Server, TopicEvent, WhenEventsFull,
 };
-use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
+use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
 use tidewire_testkit::backplane::kept::{Kept, Reader, kept_topics, publish};
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
@@ -206,7 +206,12 @@ fn forged_sequences_neither_skip_nor_repeat_messages() {
             Kept::Topic => (topic("lobby"), StreamKind::Topic),
         };
         let mut packet = Vec::new();
-        encode_stream(("evil", 7), (kind, "lobby"), Place::default(), &mut packet);
+        encode_stream(
+            ("evil", 7),
+            (kind, "lobby"),
+            StreamPosition::default(),
+            &mut packet,
+        );
         Entry::Published { payload: b"evil" }.encode(&mut packet);
         author.say("first");
         assert_eq!(far.hear(), "first");

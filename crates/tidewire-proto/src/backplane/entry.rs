@@ -8,7 +8,7 @@ use crate::message::MemberId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A member said something in a room.
-    Said {
+    ChatMessage {
         /// The member's number at its own node; 0 for the room itself.
         member: MemberId,
         /// The member's name; empty for the room itself.
@@ -33,7 +33,7 @@ pub enum Entry<'a> {
         /// The member's number at its own node.
         member: MemberId,
     },
-    /// All members that the node has in a room at this place. It replaces what was known of them.
+    /// All members that the node has in a room at this position. It replaces what was known of them.
     Here(Here<'a>),
 }
 
@@ -55,7 +55,7 @@ impl<'a> Here<'a> {
     }
 }
 
-const SAID: u8 = 1;
+const CHAT_MESSAGE: u8 = 1;
 const PUBLISHED: u8 = 2;
 const JOINED: u8 = 3;
 const LEFT: u8 = 4;
@@ -68,7 +68,7 @@ impl<'a> Entry<'a> {
     /// Whether streams count the entry as a message. They count all others as changes of presence, and `Here` not at all.
     #[must_use]
     pub fn is_message(&self) -> bool {
-        matches!(self, Self::Said { .. } | Self::Published { .. })
+        matches!(self, Self::ChatMessage { .. } | Self::Published { .. })
     }
 
     /// Whether the entry changes who is present.
@@ -80,12 +80,12 @@ impl<'a> Entry<'a> {
     /// Appends the entry. Append `Here` with [`encode_here`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Said {
+            Self::ChatMessage {
                 member,
                 name,
                 payload,
             } => {
-                out.push(SAID);
+                out.push(CHAT_MESSAGE);
                 out.extend_from_slice(&member.0.to_le_bytes());
                 push_name(name, out);
                 push_payload(payload, out);
@@ -110,7 +110,7 @@ impl<'a> Entry<'a> {
     /// Reads the next entry. `None` if it is malformed.
     pub(super) fn decode(reader: &mut Reader<'a>) -> Option<Self> {
         Some(match reader.u8()? {
-            SAID => Self::Said {
+            CHAT_MESSAGE => Self::ChatMessage {
                 member: MemberId(reader.u32()?),
                 name: reader.short_text()?,
                 payload: payload(reader)?,

@@ -2,7 +2,7 @@
 //!
 //! A node is a server that shares rooms and topics with others. Problem: the engine that carries packets between nodes may drop
 //! them, and no node may hide that from its clients. Approach: every packet of a room or topic names the node that sent it, the
-//! run of that node (its epoch), and its place in the *stream* of this node for this room or topic. A stream counts messages, so
+//! run of that node (its epoch), and its position in the *stream* of this node for this room or topic. A stream counts messages, so
 //! a receiver knows exactly how many it has missed; [`sequence`] has both sides. Rejected: headers of the engine, because not
 //! every engine has some, and because a decoder of our own is fuzzed.
 //!
@@ -72,8 +72,8 @@ pub enum Content<'a> {
         room: &'a str,
         /// The member's number at its own node.
         target: MemberId,
-        /// The message. It is an [`Entry::Said`].
-        said: Entry<'a>,
+        /// The message. It is an [`Entry::ChatMessage`].
+        message: Entry<'a>,
     },
     /// A message for a session.
     Directed(Directed<'a>),
@@ -97,9 +97,9 @@ pub struct StreamPacket<'a> {
     pub kind: StreamKind,
     /// The name of the room or topic.
     pub name: &'a str,
-    /// The place of the first entry.
-    pub place: Place,
-    /// The entries. A packet without entries only tells the place.
+    /// The position of the first entry.
+    pub position: StreamPosition,
+    /// The entries. A packet without entries only tells the position.
     pub entries: Entries<'a>,
 }
 
@@ -112,18 +112,18 @@ pub enum StreamKind {
     Topic,
 }
 
-/// A place in the stream of a node for one room or topic.
+/// A position in the stream of a node for one room or topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct StreamPosition {
     /// The number of the stream. A node that forgot a stream begins a new one, with another number.
     pub start: u64,
-    /// Messages before this place.
+    /// Messages before this position.
     pub message: u64,
-    /// Changes of presence before this place.
+    /// Changes of presence before this position.
     pub change: u64,
 }
 
-/// The node asks the others to tell their rooms and places: it is new, or was cut off.
+/// The node asks the others to tell their rooms and positions: it is new, or was cut off.
 pub const ALIVE_ASKS: u8 = 1;
 
 /// The node ends. All its members leave.
@@ -230,7 +230,7 @@ impl<'a> Packet<'a> {
                 };
                 let name = long_text(&mut reader)?;
                 let (start, message, change) = (reader.u64()?, reader.u64()?, reader.u64()?);
-                let place = Place {
+                let position = StreamPosition {
                     start,
                     message,
                     change,
@@ -241,7 +241,7 @@ impl<'a> Packet<'a> {
                     content: Content::Stream(StreamPacket {
                         kind,
                         name,
-                        place,
+                        position,
                         entries: Entries::new(reader.rest()),
                     }),
                 });
@@ -249,11 +249,15 @@ impl<'a> Packet<'a> {
             WHISPER => {
                 let room = long_text(&mut reader)?;
                 let target = MemberId(reader.u32()?);
-                let said = Entry::decode(&mut reader)?;
-                let Entry::Said { .. } = said else {
+                let message = Entry::decode(&mut reader)?;
+                let Entry::ChatMessage { .. } = message else {
                     return None;
                 };
-                Content::Whisper { room, target, said }
+                Content::Whisper {
+                    room,
+                    target,
+                    message,
+                }
             }
             _ => return None,
         };
@@ -284,7 +288,7 @@ pub fn encode_alive(node: &str, epoch: u64, flags: u8, beat: u64, out: &mut Vec<
 pub fn encode_stream(
     (node, epoch): (&str, u64),
     (kind, name): (StreamKind, &str),
-    place: Place,
+    position: StreamPosition,
     out: &mut Vec<u8>,
 ) {
     begin(STREAM, node, epoch, out);
@@ -293,7 +297,7 @@ pub fn encode_stream(
         StreamKind::Topic => 1,
     });
     push_long_text(name, out);
-    for number in [place.start, place.message, place.change] {
+    for number in [position.start, position.message, position.change] {
         out.extend_from_slice(&number.to_le_bytes());
     }
 }
@@ -303,13 +307,13 @@ pub fn encode_whisper(
     (node, epoch): (&str, u64),
     room: &str,
     target: MemberId,
-    said: &Entry<'_>,
+    message: &Entry<'_>,
     out: &mut Vec<u8>,
 ) {
     begin(WHISPER, node, epoch, out);
     push_long_text(room, out);
     out.extend_from_slice(&target.0.to_le_bytes());
-    said.encode(out);
+    message.encode(out);
 }
 
 fn long_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
@@ -367,20 +371,20 @@ mod tests {
 
     #[test]
     fn streams_and_whispers_decode_to_what_was_encoded() {
-        let said = Entry::Said {
+        let message = Entry::ChatMessage {
             member: MemberId(9),
             name: "ann",
             payload: b"hi",
         };
-        let place = Place {
+        let position = StreamPosition {
             start: 1,
             message: 2,
             change: 3,
         };
         let mut bytes = Vec::new();
-        encode_stream(("n1", 7), (StreamKind::Room, "lobby"), place, &mut bytes);
+        encode_stream(("n1", 7), (StreamKind::Room, "lobby"), position, &mut bytes);
         let entries = [
-            said,
+            message,
             Entry::Published { payload: b"" },
             Entry::Joined {
                 member: MemberId(1),
@@ -401,17 +405,24 @@ mod tests {
             panic!("no stream");
         };
         assert_eq!(
-            (stream.kind, stream.name, stream.place),
-            (StreamKind::Room, "lobby", place)
+            (stream.kind, stream.name, stream.position),
+            (StreamKind::Room, "lobby", position)
         );
         let decoded: Option<Vec<Entry<'_>>> = stream.entries.collect();
         assert_eq!(decoded.unwrap(), entries);
 
         bytes.clear();
-        encode_whisper(("n1", 7), "lobby", MemberId(4), &said, &mut bytes);
+        encode_whisper(("n1", 7), "lobby", MemberId(4), &message, &mut bytes);
         let content = Packet::decode(&bytes).unwrap().content;
         let (room, target) = ("lobby", MemberId(4));
-        assert_eq!(content, Content::Whisper { room, target, said });
+        assert_eq!(
+            content,
+            Content::Whisper {
+                room,
+                target,
+                message
+            }
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The places of streams: a node counts what it sends to each room and topic, and what it receives from each other node.
+//! The positions of streams: a node counts what it sends to each room and topic, and what it receives from each other node.
 //!
 //! ```text
-//! sender     next(room, 3 messages) ─▶ place 5         the packet says: from message 5 on
-//! receiver   arrive(place 5, 3)     ─▶ expected 4: one message is missing; the next one is 8
+//! sender     next(room, 3 messages) ─▶ position 5      the packet says: from message 5 on
+//! receiver   arrive(position 5, 3)     ─▶ expected 4: one message is missing; the next one is 8
 //! ```
 //!
 //! A stream that a sender forgets to save memory begins anew with another number. A receiver that knew the old one then knows
@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::{Place, StreamKind};
+use super::{StreamKind, StreamPosition};
 
 /// The streams of this node. See the module.
 #[derive(Debug, Default)]
@@ -25,14 +25,14 @@ pub struct SentStreams {
 
 #[derive(Debug)]
 struct Sent {
-    next: Place,
+    next: StreamPosition,
     used: u64,
-    /// Whether messages were sent since the place was last told alone.
+    /// Whether messages were sent since the position was last told alone.
     is_unmarked: bool,
 }
 
 impl SentStreams {
-    /// Counts entries that are about to be sent. Returns the place of the first one. Streams beyond `streams_max` take the
+    /// Counts entries that are about to be sent. Returns the position of the first one. Streams beyond `streams_max` take the
     /// place of those that were silent for longest.
     pub fn next(
         &mut self,
@@ -40,7 +40,7 @@ impl SentStreams {
         name: &str,
         (messages, changes): (u64, u64),
         streams_max: usize,
-    ) -> Place {
+    ) -> StreamPosition {
         self.clock += 1;
         // A look-up by borrowed parts of the key would need an unstable API, and this is once a packet.
         let key = (kind, Box::from(name));
@@ -50,9 +50,9 @@ impl SentStreams {
         let (started, used) = (&mut self.started, self.clock);
         let stream = self.streams.entry(key).or_insert_with(|| {
             *started += 1;
-            let next = Place {
+            let next = StreamPosition {
                 start: *started,
-                ..Place::default()
+                ..StreamPosition::default()
             };
             Sent {
                 next,
@@ -60,21 +60,21 @@ impl SentStreams {
                 is_unmarked: false,
             }
         });
-        let place = stream.next;
+        let position = stream.next;
         stream.next.message += messages;
         stream.next.change += changes;
         stream.used = used;
         stream.is_unmarked |= messages + changes > 0;
-        place
+        position
     }
 
-    /// Calls `visit` for the streams whose place shall be told again, because nothing has followed their last message or because
-    /// somebody asked. It returns whether the place was sent; others wait for the next call, as do streams that were used after
+    /// Calls `visit` for the streams whose position shall be told again, because nothing has followed their last message or because
+    /// somebody asked. It returns whether the position was sent; others wait for the next call, as do streams that were used after
     /// the call before this one.
     pub fn mark(
         &mut self,
         since: u64,
-        mut visit: impl FnMut(StreamKind, &str, Place) -> bool,
+        mut visit: impl FnMut(StreamKind, &str, StreamPosition) -> bool,
     ) -> u64 {
         for ((kind, name), stream) in &mut self.streams {
             if stream.is_unmarked && stream.used <= since {
@@ -84,7 +84,7 @@ impl SentStreams {
         self.clock
     }
 
-    /// Lets the next [`mark`](Self::mark) tell all places.
+    /// Lets the next [`mark`](Self::mark) tell all positions.
     pub fn unmark_all(&mut self) {
         for stream in self.streams.values_mut() {
             stream.is_unmarked = true;
@@ -126,7 +126,7 @@ pub struct ReceivedStreams {
 
 #[derive(Debug)]
 struct Received {
-    expected: Place,
+    expected: StreamPosition,
     used: u64,
 }
 
@@ -144,18 +144,18 @@ pub struct Arrival {
 }
 
 impl ReceivedStreams {
-    /// Notes a packet with its place and its numbers of messages and changes.
+    /// Notes a packet with its position and its numbers of messages and changes.
     pub fn arrive(
         &mut self,
         kind: StreamKind,
         name: &str,
-        place: Place,
+        position: StreamPosition,
         (messages, changes): (u64, u64),
     ) -> Arrival {
-        let after = Place {
-            start: place.start,
-            message: place.message.saturating_add(messages),
-            change: place.change.saturating_add(changes),
+        let after = StreamPosition {
+            start: position.start,
+            message: position.message.saturating_add(messages),
+            change: position.change.saturating_add(changes),
         };
         self.clock += 1;
         let (key, used) = ((kind, Box::from(name)), self.clock);
@@ -172,12 +172,12 @@ impl ReceivedStreams {
             let expected = after;
             self.streams.insert(key, Received { expected, used });
             return Arrival {
-                is_stale: place.change > 0,
+                is_stale: position.change > 0,
                 ..Arrival::default()
             };
         };
         *last = used;
-        if expected.start > place.start {
+        if expected.start > position.start {
             // A packet of a stream that the sender has forgotten meanwhile.
             return Arrival {
                 known: messages,
@@ -185,17 +185,20 @@ impl ReceivedStreams {
                 ..Arrival::default()
             };
         }
-        if expected.start < place.start {
-            *expected = Place {
-                start: place.start,
-                ..Place::default()
+        if expected.start < position.start {
+            *expected = StreamPosition {
+                start: position.start,
+                ..StreamPosition::default()
             };
         }
         let arrival = Arrival {
-            lost: place.message.saturating_sub(expected.message),
-            known: expected.message.saturating_sub(place.message).min(messages),
-            is_stale: place.change > expected.change,
-            has_known_changes: changes > 0 && place.change < expected.change,
+            lost: position.message.saturating_sub(expected.message),
+            known: expected
+                .message
+                .saturating_sub(position.message)
+                .min(messages),
+            is_stale: position.change > expected.change,
+            has_known_changes: changes > 0 && position.change < expected.change,
         };
         expected.message = expected.message.max(after.message);
         expected.change = expected.change.max(after.change);
@@ -229,8 +232,8 @@ mod tests {
 
     const ROOM: StreamKind = StreamKind::Room;
 
-    fn lost(received: &mut ReceivedStreams, place: Place, messages: u64) -> (u64, u64) {
-        let arrival = received.arrive(ROOM, "lobby", place, (messages, 0));
+    fn lost(received: &mut ReceivedStreams, position: StreamPosition, messages: u64) -> (u64, u64) {
+        let arrival = received.arrive(ROOM, "lobby", position, (messages, 0));
         (arrival.lost, arrival.known)
     }
 
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(
             lost(&mut received, next(0), 0),
             (4, 0),
-            "only the place is told"
+            "only the position is told"
         );
     }
 
@@ -277,15 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_told_again_once_a_stream_is_silent() {
+    fn a_position_is_told_again_once_a_stream_is_silent() {
         let mut sent = SentStreams::default();
         sent.next(ROOM, "busy", (1, 0), 10);
         sent.next(StreamKind::Topic, "a.b", (1, 0), 10);
         let mut told = Vec::new();
         let mut mark = |sent: &mut SentStreams, since| {
             told.clear();
-            let now = sent.mark(since, |_, name, place| {
-                told.push((name.to_owned(), place.message));
+            let now = sent.mark(since, |_, name, position| {
+                told.push((name.to_owned(), position.message));
                 true
             });
             (now, told.clone())
@@ -301,9 +304,9 @@ mod tests {
         assert_eq!(mark(&mut sent, now).1.len(), 2, "somebody asked");
     }
 
-    /// Regression: a place that could not be sent was not told again, so a loss of the last message stayed unknown.
+    /// Regression: a position that could not be sent was not told again, so a loss of the last message stayed unknown.
     #[test]
-    fn a_place_that_was_not_sent_is_told_at_the_next_time() {
+    fn a_position_that_was_not_sent_is_told_at_the_next_time() {
         let mut sent = SentStreams::default();
         sent.next(ROOM, "lobby", (1, 0), 10);
         let now = sent.mark(0, |_, _, _| true);
@@ -321,7 +324,7 @@ mod tests {
     #[test]
     fn a_flood_of_streams_hides_no_loss_of_one_in_use() {
         let mut received = ReceivedStreams::default();
-        let at = |message| Place {
+        let at = |message| StreamPosition {
             start: 1,
             message,
             change: 0,
@@ -342,7 +345,7 @@ mod tests {
     #[test]
     fn missing_changes_of_presence_ask_for_the_members() {
         let (mut sent, mut received) = (SentStreams::default(), ReceivedStreams::default());
-        let mut arrive = |place, changes| received.arrive(ROOM, "lobby", place, (0, changes));
+        let mut arrive = |position, changes| received.arrive(ROOM, "lobby", position, (0, changes));
         assert!(!arrive(sent.next(ROOM, "lobby", (0, 1), 10), 1).is_stale);
         let skipped = sent.next(ROOM, "lobby", (0, 1), 10);
         assert!(arrive(sent.next(ROOM, "lobby", (0, 1), 10), 1).is_stale);

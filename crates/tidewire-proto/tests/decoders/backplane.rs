@@ -15,8 +15,12 @@ pub fn backplane(bytes: &[u8]) {
     let mut again = Vec::new();
     match packet.content {
         Content::Alive { flags, beat } => encode_alive(me.0, me.1, flags, beat, &mut again),
-        Content::Whisper { room, target, said } => {
-            encode_whisper(me, room, target, &said, &mut again);
+        Content::Whisper {
+            room,
+            target,
+            message,
+        } => {
+            encode_whisper(me, room, target, &message, &mut again);
         }
         Content::Directed(directed) => encode_directed(me, &directed, &mut again),
         Content::Asked(asked) => encode_asked(me, &asked, &mut again),
@@ -26,7 +30,7 @@ pub fn backplane(bytes: &[u8]) {
         }
         Content::GivenUp { request } => encode_given_up(me, request, &mut again),
         Content::Stream(stream) => {
-            encode_stream(me, (stream.kind, stream.name), stream.place, &mut again);
+            encode_stream(me, (stream.kind, stream.name), stream.position, &mut again);
             let (mut messages, mut changes) = (0, 0);
             for entry in stream.entries {
                 let Some(entry) = entry else {
@@ -40,9 +44,9 @@ pub fn backplane(bytes: &[u8]) {
             }
             let mut received = ReceivedStreams::default();
             let counts = (messages, changes);
-            let first = received.arrive(stream.kind, stream.name, stream.place, counts);
+            let first = received.arrive(stream.kind, stream.name, stream.position, counts);
             assert_eq!((first.lost, first.known), (0, 0));
-            let second = received.arrive(stream.kind, stream.name, stream.place, counts);
+            let second = received.arrive(stream.kind, stream.name, stream.position, counts);
             assert_eq!(second.lost, 0, "it came twice");
         }
     }

@@ -44,14 +44,18 @@ impl Node {
         }
         if heard != Heard::Again {
             tracing::info!(node = &*node, "another node is there");
-            // Its rooms and places are not known yet.
+            // Its rooms and positions are not known yet.
             self.life.due.push((Some(Arc::clone(&node)), ALIVE_ASKS, 0));
         }
         match packet.content {
             Content::Alive { flags, beat } => self.handle_alive(&node, flags, beat, now),
             Content::Stream(stream) => self.handle_stream(&node, &stream),
-            Content::Whisper { room, target, said } => {
-                self.handle_whisper(&node, room, target, &said);
+            Content::Whisper {
+                room,
+                target,
+                message,
+            } => {
+                self.handle_whisper(&node, room, target, &message);
             }
             Content::Directed(directed) => self.handle_directed(&directed),
             Content::Asked(asked) => self.handle_asked((&node, packet.epoch), &asked, now),
@@ -88,7 +92,7 @@ impl Node {
         let counts = (messages, changes);
         let arrival = peer
             .streams
-            .arrive(stream.kind, stream.name, stream.place, counts);
+            .arrive(stream.kind, stream.name, stream.position, counts);
         peer.received += messages - arrival.known;
         if arrival.lost > 0 {
             peer.lost = peer.lost.saturating_add(arrival.lost);
@@ -124,7 +128,7 @@ impl Node {
         match (stream.kind, *entry) {
             (
                 StreamKind::Room,
-                Entry::Said {
+                Entry::ChatMessage {
                     member,
                     name,
                     payload,
@@ -285,12 +289,18 @@ impl Node {
         self.counters.backplane_dropped.add_shared(dropped);
     }
 
-    fn handle_whisper(&mut self, node: &Arc<str>, room: &str, target: MemberId, said: &Entry<'_>) {
-        let Entry::Said {
+    fn handle_whisper(
+        &mut self,
+        node: &Arc<str>,
+        room: &str,
+        target: MemberId,
+        message: &Entry<'_>,
+    ) {
+        let Entry::ChatMessage {
             member,
             name,
             payload,
-        } = *said
+        } = *message
         else {
             return;
         };

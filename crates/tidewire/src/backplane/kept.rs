@@ -14,7 +14,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidewire_proto::backplane::{Content, Packet, Place, StreamKind, encode_stream};
+use tidewire_proto::backplane::{Content, Packet, StreamKind, StreamPosition, encode_stream};
 
 use super::kept_stream::{Pending, Reading};
 use super::{Node, Wire};
@@ -102,12 +102,12 @@ impl Node {
         let me = (&*self.id, self.epoch);
         self.kept.appended += 1;
         let number = self.kept.appended;
-        let place = Place {
+        let position = StreamPosition {
             message: number,
-            ..Place::default()
+            ..StreamPosition::default()
         };
         let mut packet = Vec::new();
-        encode_stream(me, (name.kind(), name.text()), place, &mut packet);
+        encode_stream(me, (name.kind(), name.text()), position, &mut packet);
         packet.extend_from_slice(entry);
         if packet.len() + ID_BYTES_MAX > self.packet_bytes_max {
             // The engine carries shorter packets since the message was accepted.
@@ -436,7 +436,7 @@ impl Node {
             && packet.node == &*self.id
             && packet.epoch == self.epoch
         {
-            self.confirm(name, stream.place.message, now);
+            self.confirm(name, stream.position.message, now);
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! # The contract of a backplane
 //!
-//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of them: places
+//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of them: positions
 //! and gaps, presence, heartbeats, the framing for the lanes. An implementation supplies two types:
 //!
 //! - [`Backplane`]: [`connect`](Backplane::connect) blocks the thread that starts the server until the engine can be used, or

@@ -93,7 +93,7 @@ pub(super) struct Life {
     cut_off: Option<(Instant, bool)>,
     /// Heartbeats to send in the next turn: to a node, or to all, with these flags.
     pub(super) due: Vec<(Option<Arc<str>>, u8, u64)>,
-    /// Whether all rooms and places must be told.
+    /// Whether all rooms and positions must be told.
     pub(super) tells_all: bool,
     /// Rooms whose members must be told in the next turn.
     pub(super) due_rooms: HashSet<Box<str>>,
@@ -206,7 +206,7 @@ impl Node {
         self.fail(BackplaneError::Refused { text });
     }
 
-    /// Notes that the engine dropped packets for this node. Their places tell how many.
+    /// Notes that the engine dropped packets for this node. Their positions tell how many.
     pub fn handle_overflow(&mut self) {
         self.counters.backplane_overflows.add_shared(1);
         self.life.asks = true;
@@ -359,14 +359,14 @@ impl Node {
         }
     }
 
-    /// Tells the place of streams that are silent since the last heartbeat, so that a loss of their last message is found.
+    /// Tells the position of streams that are silent since the last heartbeat, so that a loss of their last message is found.
     fn mark(&mut self, wire: &mut dyn Wire) {
         if self.is_cut_off() {
             return;
         }
         let mut sent = std::mem::take(&mut self.sent);
-        self.life.marked = sent.mark(self.life.marked, |kind, name, place| {
-            self.send_place(kind, name, place, wire)
+        self.life.marked = sent.mark(self.life.marked, |kind, name, position| {
+            self.send_position(kind, name, position, wire)
         });
         self.sent = sent;
     }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use tidewire_proto::backplane::{Entries, Place, StreamKind, encode_stream, encode_whisper};
+use tidewire_proto::backplane::{
+    Entries, StreamKind, StreamPosition, encode_stream, encode_whisper,
+};
 
 use super::{Node, Subject, Wire};
 use crate::broker::{Addressee, Item, KeptName};
@@ -105,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Sends entries of a stream. The place counts them even if they cannot go out, so that the others find them missing. Returns
+    /// Sends entries of a stream. The position counts them even if they cannot go out, so that the others find them missing. Returns
     /// whether they went out.
     pub(super) fn send_stream(
         &mut self,
@@ -114,9 +116,9 @@ impl Node {
         entries: &[u8],
         wire: &mut dyn Wire,
     ) -> bool {
-        let place = self.sent.next(kind, name, (messages, changes), STREAMS_MAX);
+        let position = self.sent.next(kind, name, (messages, changes), STREAMS_MAX);
         let mut packet = Vec::with_capacity(entries.len() + name.len() + HEADER_BYTES);
-        encode_stream((&self.id, self.epoch), (kind, name), place, &mut packet);
+        encode_stream((&self.id, self.epoch), (kind, name), position, &mut packet);
         packet.extend_from_slice(entries);
         let is_sent = packet.len() <= self.packet_bytes_max
             && self.publish(subject(kind, name), &packet, wire);
@@ -124,17 +126,17 @@ impl Node {
         is_sent
     }
 
-    /// Tells the place of a stream. Returns whether it was sent.
-    pub(super) fn send_place(
+    /// Tells the position of a stream. Returns whether it was sent.
+    pub(super) fn send_position(
         &self,
         kind: StreamKind,
         name: &str,
-        place: Place,
+        position: StreamPosition,
         wire: &mut dyn Wire,
     ) -> bool {
         let mut packet = Vec::new();
-        encode_stream((&self.id, self.epoch), (kind, name), place, &mut packet);
-        // If it is lost on its way, the next message or question tells the place.
+        encode_stream((&self.id, self.epoch), (kind, name), position, &mut packet);
+        // If it is lost on its way, the next message or question tells the position.
         self.publish(subject(kind, name), &packet, wire)
     }
 
@@ -163,7 +165,7 @@ fn subject(kind: StreamKind, name: &str) -> Subject<'_> {
     }
 }
 
-/// Streams whose places a node remembers. A stream takes some 150 bytes here, and as many at each node that receives it.
+/// Streams whose positions a node remembers. A stream takes some 150 bytes here, and as many at each node that receives it.
 const STREAMS_MAX: usize = 131_072;
 
 /// Room for the fixed fields of a packet's header.

@@ -19,7 +19,7 @@ pub(super) struct Peers {
 pub(super) struct Peer {
     pub(super) epoch: u64,
     heard_at: Instant,
-    /// A dead node keeps its places: if it was only slow, its losses are counted when it is back.
+    /// A dead node keeps its positions: if it was only slow, its losses are counted when it is back.
     pub(super) is_alive: bool,
     pub(super) streams: ReceivedStreams,
     lag: Option<Duration>,

@@ -180,7 +180,7 @@ impl Node {
         !self.life.due_rooms.is_empty()
     }
 
-    /// Tells the other nodes who of this node is in a room. What cannot go out now is due again, because no place counts it.
+    /// Tells the other nodes who of this node is in a room. What cannot go out now is due again, because no position counts it.
     fn send_here(&mut self, name: &str, asks: bool, wire: &mut dyn Wire) -> bool {
         let members_max = self.config.limits.presence_members_max;
         let mut members = Vec::new();

@@ -72,7 +72,7 @@ impl Node {
         let (member, name, payload) = match (of, stream.entries.next()??) {
             (
                 KeptName::Room(_),
-                Entry::Said {
+                Entry::ChatMessage {
                     member,
                     name,
                     payload,
@@ -87,7 +87,7 @@ impl Node {
         }
         let name = if is_announced { "" } else { name };
         if packet.node == &*self.id && packet.epoch == self.epoch {
-            self.confirm(of, stream.place.message, now);
+            self.confirm(of, stream.position.message, now);
             let session = self.directory.session_in(of.text(), member);
             let session = session.filter(|_| !is_announced);
             let author = Author {

@@ -47,20 +47,20 @@ impl LaneRooms<'_> {
                 let Some(member) = session.and_then(|it| it.profile.member.as_deref()) else {
                     return;
                 };
-                let said = Entry::Said {
+                let entry = Entry::ChatMessage {
                     member: member.id,
                     name: &member.name,
                     payload,
                 };
-                self.exchange.send_to_nodes(Addressee::Room, room, &said);
+                self.exchange.send_to_nodes(Addressee::Room, room, &entry);
             }
             (Origin::Announced { payload }, Some(room)) => {
-                let said = Entry::Said {
+                let entry = Entry::ChatMessage {
                     member: MemberId(0),
                     name: "",
                     payload,
                 };
-                self.exchange.send_to_nodes(Addressee::Room, room, &said);
+                self.exchange.send_to_nodes(Addressee::Room, room, &entry);
             }
             (Origin::Published { topic, payload }, _) => {
                 let published = Entry::Published { payload };
@@ -105,7 +105,7 @@ impl LaneRooms<'_> {
         self.sessions
             .config
             .check_shared_frame(payload.len(), super::rooms::FRAME_OVERHEAD_BYTES_MAX)?;
-        let said = Entry::Said {
+        let entry = Entry::ChatMessage {
             member: author,
             name: author_name,
             payload,
@@ -114,7 +114,7 @@ impl LaneRooms<'_> {
             node: &remote.node,
             member: remote.number,
         };
-        self.exchange.send_to_nodes(to, &room, &said);
+        self.exchange.send_to_nodes(to, &room, &entry);
         Ok(())
     }
 }

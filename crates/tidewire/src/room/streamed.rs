@@ -53,14 +53,14 @@ impl LaneRooms<'_> {
         if self.table.directory.is_stream_full() {
             return Err(RoomError::CutOff);
         }
-        let said = Entry::Said {
+        let entry = Entry::ChatMessage {
             member,
             name,
             payload,
         };
         let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
         let to = Addressee::Stream(StreamKind::Room);
-        self.exchange.send_to_nodes(to, room, &said);
+        self.exchange.send_to_nodes(to, room, &entry);
         Ok(())
     }
 

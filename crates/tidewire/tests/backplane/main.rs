@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tidewire::backplane::Subject;
 use tidewire::{Chat, Client, ErrorCode, HandlerError, History, Limits, Server};
-use tidewire_proto::backplane::{Entry, Place, StreamKind, encode_stream};
+use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_testkit::backplane::kept::{Reader, kept_chat};
@@ -212,14 +212,19 @@ fn a_hundred_rooms_open_and_close_without_a_trace() {
 }
 
 /// Returns a packet of the room "lobby" by a node that does not exist.
-fn forged(place: Place, entries: &[Entry<'_>]) -> Vec<u8> {
+fn forged(position: StreamPosition, entries: &[Entry<'_>]) -> Vec<u8> {
     let mut packet = Vec::new();
-    encode_stream(("evil", 7), (StreamKind::Room, "lobby"), place, &mut packet);
+    encode_stream(
+        ("evil", 7),
+        (StreamKind::Room, "lobby"),
+        position,
+        &mut packet,
+    );
     entries.iter().for_each(|entry| entry.encode(&mut packet));
     packet
 }
 
-/// Regression: two packets with huge places ended the node, and members without number were listed.
+/// Regression: two packets with huge positions ended the node, and members without number were listed.
 #[test]
 fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
     const MEMBERS: u32 = 10_000;
@@ -232,14 +237,14 @@ fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
     let one = chat_of(builder, &engine, settings("one"));
     let mut ann = member(&one, "ann");
     let lobby = Subject::Room("lobby");
-    let at = |message, change| Place {
+    let at = |message, change| StreamPosition {
         start: 1,
         message,
         change,
     };
     engine.inject(lobby, &forged(at(0, 0), &[]));
     engine.inject(lobby, &forged(at(u64::MAX, 0), &[]));
-    let next = Place {
+    let next = StreamPosition {
         start: 2,
         ..at(u64::MAX, u64::MAX)
     };
@@ -250,12 +255,12 @@ fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
         let joined = Entry::Joined { member, name };
         engine.inject(lobby, &forged(at(0, u64::from(number)), &[joined]));
         // The name of a node is no name of a member.
-        let said = Entry::Said {
+        let entry = Entry::ChatMessage {
             member: MemberId(u32::MAX),
             name: "",
             payload: b"x",
         };
-        engine.inject(lobby, &forged(at(0, 0), &[said]));
+        engine.inject(lobby, &forged(at(0, 0), &[entry]));
     }
     for packet in [&b""[..], b"TB", b"TB\x01\x02", &[0xFF; 100]] {
         engine.inject(Subject::Nodes, packet);
@@ -407,7 +412,7 @@ fn gaps_are_told_in_lines_and_json() {
         ann.hear_of("bob");
         ann.say(b"first");
         assert_eq!(next_with_gaps(&mut bob), (0, b"first".to_vec()));
-        // The packet that is lost may tell a place alone, which loses no message.
+        // The packet that is lost may tell a position alone, which loses no message.
         let (mut said, mut told, mut heard) = (1, 0, 1);
         while told == 0 {
             engine.lose(1);
