@@ -15,14 +15,14 @@ impl Agents {
     }
 
     /// Whether this is an agent that was logged in before and is not again.
-    pub(super) fn is_returning(&self, place: usize) -> bool {
-        self.agents[place].logged_in && !self.agents[place].alive
+    pub(super) fn is_returning(&self, slot: usize) -> bool {
+        self.agents[slot].logged_in && !self.agents[slot].alive
     }
 
     /// Notes the end of a connection, and tries to get another one in a moment.
-    pub(super) fn leave(&mut self, place: usize, reason: CloseReason) {
+    pub(super) fn leave(&mut self, slot: usize, reason: CloseReason) {
         let sent = self.sent_counts();
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         if std::mem::replace(&mut agent.alive, false) {
             self.link.connected[agent.node].fetch_sub(1, Ordering::Relaxed);
             agent.absences.push(Absence {
@@ -34,32 +34,32 @@ impl Agents {
             self.link.disconnects.add(1);
             self.result.disconnects.push(reason);
         }
-        self.try_again(place);
+        self.try_again(slot);
     }
 
-    pub(super) fn try_again(&mut self, place: usize) {
+    pub(super) fn try_again(&mut self, slot: usize) {
         let at_ns = self.plan.clock.now_ns() + RETURN_PAUSE_NS;
-        self.returning.push_back((at_ns, place));
+        self.returning.push_back((at_ns, slot));
     }
 
     /// Connects those whose pause is over.
     pub(super) fn connect_returning(&mut self, cx: &mut Context<'_>) {
-        while let Some((at_ns, place)) = self.returning.front().copied()
+        while let Some((at_ns, slot)) = self.returning.front().copied()
             && at_ns <= self.plan.clock.now_ns()
             && !self.finished
         {
             self.returning.pop_front();
-            if let Err(failure) = self.connect(cx, place) {
+            if let Err(failure) = self.connect(cx, slot) {
                 self.note_failure(|| explain(&failure));
-                self.try_again(place);
+                self.try_again(slot);
             }
         }
     }
 
     /// Notes that an agent is where it was before.
-    pub(super) fn come_back(&mut self, place: usize, room: u16) {
+    pub(super) fn come_back(&mut self, slot: usize, room: u16) {
         let sent = self.sent_counts();
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         agent.alive = true;
         agent.room = room;
         if let Some(absence) = agent.absences.last_mut() {

@@ -11,12 +11,12 @@ use crate::scenario::Pattern;
 use crate::stamp::Stamp;
 
 impl Agents {
-    pub(super) fn handle_delivery(&mut self, place: usize, now_ns: u64, message: &Message<'_>) {
+    pub(super) fn handle_delivery(&mut self, slot: usize, now_ns: u64, message: &Message<'_>) {
         let payload = match message.flags & FLAG_POSITION {
             0 => message.payload,
-            _ => self.note_offset(place, message),
+            _ => self.note_offset(slot, message),
         };
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         let Some(ledger) = agent.ledger.as_mut() else {
             return;
         };

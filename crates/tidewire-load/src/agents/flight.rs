@@ -119,7 +119,7 @@ impl Flight {
     }
 }
 
-/// The number of places that are allocated in advance. A window of millions need not be filled.
+/// The number of entries that are allocated in advance. A window of millions need not be filled.
 const CAPACITY_MAX: u32 = 4_096;
 
 #[cfg(test)]

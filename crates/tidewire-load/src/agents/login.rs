@@ -17,11 +17,11 @@ impl Agents {
             && self.next_to_connect < self.agents.len()
             && !self.link.is_login_closed()
         {
-            let place = self.next_to_connect;
+            let slot = self.next_to_connect;
             self.next_to_connect += 1;
             self.connecting += 1;
-            if let Err(failure) = self.connect(cx, place) {
-                self.fail_login(place, &explain(&failure));
+            if let Err(failure) = self.connect(cx, slot) {
+                self.fail_login(slot, &explain(&failure));
             }
         }
     }
@@ -30,10 +30,10 @@ impl Agents {
     pub(super) fn connect(
         &mut self,
         cx: &mut Context<'_>,
-        place: usize,
+        slot: usize,
     ) -> Result<(), ConnectFailure> {
-        let agent = &mut self.agents[place];
-        let session = cx.connect(&self.plan.targets[agent.node], place as u64)?;
+        let agent = &mut self.agents[slot];
+        let session = cx.connect(&self.plan.targets[agent.node], slot as u64)?;
         agent.session = session;
         if let Some(token) = self.tokens.token(agent.index) {
             cx.set_credentials(session, token.clone())?;
@@ -61,11 +61,11 @@ impl Agents {
     }
 
     /// An agent fails once, though the connection of a refused one may die later.
-    pub(super) fn fail_login(&mut self, place: usize, cause: &str) {
-        if self.is_returning(place) {
-            return self.try_again(place);
+    pub(super) fn fail_login(&mut self, slot: usize, cause: &str) {
+        if self.is_returning(slot) {
+            return self.try_again(slot);
         }
-        if std::mem::replace(&mut self.agents[place].login_failed, true)
+        if std::mem::replace(&mut self.agents[slot].login_failed, true)
             || self.link.is_login_closed()
         {
             return;
@@ -76,11 +76,11 @@ impl Agents {
     }
 
     /// Enters the room or subscribes to the topic. Where there is neither, being connected is being logged in.
-    pub(super) fn log_in(&mut self, cx: &mut Context<'_>, place: usize) {
+    pub(super) fn log_in(&mut self, cx: &mut Context<'_>, slot: usize) {
         let mut body = Vec::new();
         let request = match self.pattern() {
             Pattern::Ingest | Pattern::Echo | Pattern::Request => {
-                return self.complete_login(place, 0);
+                return self.complete_login(slot, 0);
             }
             Pattern::PubSub => {
                 let pattern = &self.plan.room;
@@ -97,10 +97,10 @@ impl Agents {
                 let is_known = self.tokens.count() > 0 && cx.takes_credentials(cx.session());
                 let name = match is_known {
                     true => String::new(),
-                    false => format!("load-{run:04x}-{number}-{}", self.agents[place].index),
+                    false => format!("load-{run:04x}-{number}-{}", self.agents[slot].index),
                 };
                 let (room, mut flags) = (&self.plan.room, 0);
-                if let Some(position) = self.agents[place].position {
+                if let Some(position) = self.agents[slot].position {
                     Since::Position(position).encode(&mut body);
                     flags = FLAG_POSITION;
                 }
@@ -115,12 +115,12 @@ impl Agents {
             .map_err(|error| error.to_string())
             .and_then(|request| cx.send(&request).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            self.fail_login(place, &error);
+            self.fail_login(slot, &error);
         }
     }
 
-    pub(super) fn handle_login(&mut self, place: usize, message: &Message<'_>) {
-        if message.kind == Kind::Error && !self.agents[place].logged_in {
+    pub(super) fn handle_login(&mut self, slot: usize, message: &Message<'_>) {
+        if message.kind == Kind::Error && !self.agents[slot].logged_in {
             let body = ErrorBody::decode(message.payload);
             let mut cause = "refused".to_owned();
             if let Ok(body) = &body {
@@ -129,19 +129,19 @@ impl Agents {
                     cause += "; a name belongs to one token, so give a token for each agent";
                 }
             }
-            return self.fail_login(place, &cause);
+            return self.fail_login(slot, &cause);
         }
-        self.handle_recovery(place, message);
-        self.complete_login(place, message.channel);
+        self.handle_recovery(slot, message);
+        self.complete_login(slot, message.channel);
     }
 
-    fn complete_login(&mut self, place: usize, room: u16) {
-        if self.is_returning(place) {
-            return self.come_back(place, room);
+    fn complete_login(&mut self, slot: usize, room: u16) {
+        if self.is_returning(slot) {
+            return self.come_back(slot, room);
         }
         // Whoever had no answer by then has been counted as failed.
         let too_late = self.link.is_login_closed();
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         if agent.logged_in || too_late {
             return;
         }

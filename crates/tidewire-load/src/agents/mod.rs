@@ -109,9 +109,9 @@ pub(crate) struct Agents {
     /// Agents that have lost their connection, and when they try to get another one.
     returning: VecDeque<(u64, usize)>,
     due: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Agents with a message that waits for a place, and how many of them.
+    /// Agents with a message that waits for room, and how many of them.
     queued: u64,
-    /// Agents whose queued message may go, or whose window has places again.
+    /// Agents whose queued message may go, or whose window has room again.
     resumed: Vec<usize>,
     /// Agents whose socket does not take more.
     blocked: Vec<usize>,
@@ -151,11 +151,11 @@ struct Agent {
     ledger: Option<Ledger>,
     flight: Flight,
     correlator: Option<Correlator<u64>>,
-    /// When the message was due that waits for a place.
+    /// When the message was due that waits for room.
     queued: Option<u64>,
     /// When the one after it is due, if it was looked up already.
     upcoming: Option<u64>,
-    /// When its window last got a place after having none.
+    /// When its window last got room after it was full.
     ready_ns: u64,
     /// Messages not flushed yet, and when the first of them was sent.
     unflushed: (u64, u64),
@@ -270,7 +270,7 @@ impl Agents {
     }
 
     #[inline]
-    fn place(&self, cx: &Context<'_>) -> usize {
+    fn slot(&self, cx: &Context<'_>) -> usize {
         (cx.tag() as usize).min(self.agents.len() - 1)
     }
 
@@ -350,7 +350,7 @@ impl Agent {
 
 impl Service for Agents {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let place = cx.tag() as usize;
+        let slot = cx.tag() as usize;
         let link = &self.link;
         let agent = || cx.peer_agent().unwrap_or_default().to_owned();
         link.server_agent.get_or_init(agent);
@@ -359,24 +359,24 @@ impl Service for Agents {
             self.link.tokens.note_expiry(expires_ns);
         }
         // One that comes back may send when it is in the room again.
-        self.agents[place].alive = !self.agents[place].logged_in;
-        self.log_in(cx, place);
+        self.agents[slot].alive = !self.agents[slot].logged_in;
+        self.log_in(cx, slot);
     }
 
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let (place, now_ns) = (self.place(cx), self.plan.clock.noted_ns(cx.now_ns()));
+        let (slot, now_ns) = (self.slot(cx), self.plan.clock.noted_ns(cx.now_ns()));
         match message.kind {
-            Kind::Deliver => self.handle_delivery(place, now_ns, &message),
+            Kind::Deliver => self.handle_delivery(slot, now_ns, &message),
             Kind::Reply | Kind::Error | Kind::OneWay if self.pattern().has_replies() => {
-                self.handle_reply(place, now_ns, &message);
+                self.handle_reply(slot, now_ns, &message);
             }
             Kind::Reply | Kind::Error if self.pattern() == Pattern::Ingest => {
-                self.handle_confirmation(place, &message);
+                self.handle_confirmation(slot, &message);
             }
-            Kind::Error if message.id == JOIN_ID && self.is_returning(place) => cx.close(),
+            Kind::Error if message.id == JOIN_ID && self.is_returning(slot) => cx.close(),
             Kind::Reply | Kind::Error if message.id == JOIN_ID => {
-                self.handle_login(place, &message);
+                self.handle_login(slot, &message);
             }
             Kind::Error => {
                 // The server refused a message it had accepted: it is lost, and the ledger will show it.
@@ -388,10 +388,10 @@ impl Service for Agents {
                 });
             }
             Kind::Gap => {
-                self.agents[place].told +=
+                self.agents[slot].told +=
                     GapBody::decode(message.payload).map_or(0, |gap| gap.lost);
             }
-            Kind::Position => self.handle_position(place, &message),
+            Kind::Position => self.handle_position(slot, &message),
             _ => {}
         }
         Ok(())
@@ -401,28 +401,28 @@ impl Service for Agents {
         if self.finished {
             return;
         }
-        let place = cx.tag() as usize;
-        if self.agents[place].logged_in && self.comes_back() {
-            return self.leave(place, reason);
+        let slot = cx.tag() as usize;
+        if self.agents[slot].logged_in && self.comes_back() {
+            return self.leave(slot, reason);
         }
-        self.agents[place].alive = false;
-        if self.agents[place].logged_in {
+        self.agents[slot].alive = false;
+        if self.agents[slot].logged_in {
             if self.is_slow {
                 self.link.slow_disconnects.add(1);
             } else {
                 self.link.disconnects.add(1);
-                self.link.connected[self.agents[place].node].fetch_sub(1, Ordering::Relaxed);
+                self.link.connected[self.agents[slot].node].fetch_sub(1, Ordering::Relaxed);
                 self.result.disconnects.push(reason);
             }
-            self.give_up_flight(place);
+            self.give_up_flight(slot);
         } else {
-            self.fail_login(place, &reason.to_string());
+            self.fail_login(slot, &reason.to_string());
         }
     }
 
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
-        let place = self.place(cx);
-        self.fail_login(place, &login::explain(&failure));
+        let slot = self.slot(cx);
+        self.fail_login(slot, &login::explain(&failure));
     }
 
     fn has_work(&self) -> bool {
@@ -463,7 +463,7 @@ impl Service for Agents {
     }
 }
 
-/// Whether messages wait for replies, places or sockets, so that nothing being due is not yet the end.
+/// Whether messages wait for replies, room or sockets, so that nothing being due is not yet the end.
 fn can_wait(step: &Step) -> bool {
     step.pattern.has_replies() || !matches!(step.load, Load::Closed { .. })
 }

@@ -11,20 +11,20 @@ impl Agents {
     ///
     /// Apart from its caller, which has no use for it in rooms without a history.
     #[inline(never)]
-    pub(super) fn note_offset<'m>(&mut self, place: usize, message: &Message<'m>) -> &'m [u8] {
+    pub(super) fn note_offset<'m>(&mut self, slot: usize, message: &Message<'m>) -> &'m [u8] {
         let Ok((offset, payload)) = split_delivery(message) else {
             // It is no payload of an agent, and counts as corrupt.
             return &[];
         };
-        if let (Some(position), Some(offset)) = (&mut self.agents[place].position, offset) {
+        if let (Some(position), Some(offset)) = (&mut self.agents[slot].position, offset) {
             position.offset = offset;
         }
         payload
     }
 
     /// Notes the position of an agent that has joined, and the number of messages that the server says it missed.
-    pub(super) fn handle_recovery(&mut self, place: usize, message: &Message<'_>) {
-        let agent = &mut self.agents[place];
+    pub(super) fn handle_recovery(&mut self, slot: usize, message: &Message<'_>) {
+        let agent = &mut self.agents[slot];
         let recovery = RecoveryBody::split(message).ok().and_then(|(_, body)| body);
         let former = std::mem::replace(&mut agent.position, recovery.map(|body| body.position));
         match recovery.map(|body| body.recovery) {
@@ -37,11 +37,11 @@ impl Agents {
     }
 
     /// Notes which position the next message follows.
-    pub(super) fn handle_position(&mut self, place: usize, message: &Message<'_>) {
+    pub(super) fn handle_position(&mut self, slot: usize, message: &Message<'_>) {
         let Ok(PositionBody { position }) = PositionBody::decode(message.payload) else {
             return;
         };
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         let former = agent.position.replace(position);
         let is_new_epoch = former.is_some_and(|former| former.epoch != position.epoch);
         agent.told_unknown += u64::from(is_new_epoch);

@@ -11,9 +11,9 @@ use crate::ledger::Fate;
 use crate::stamp::Stamp;
 
 impl Agents {
-    pub(super) fn handle_reply(&mut self, place: usize, now_ns: u64, message: &Message<'_>) {
+    pub(super) fn handle_reply(&mut self, slot: usize, now_ns: u64, message: &Message<'_>) {
         // The request that the answer's id, or its turn, says it is to. Its content must say the same.
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         let asked = agent
             .correlator
             .as_mut()
@@ -25,34 +25,34 @@ impl Agents {
                 let text = body.map_or("no reason given", |body| body.text);
                 format!("a request was refused: {text}")
             });
-            return self.settle(place, asked, now_ns);
+            return self.resolve(slot, asked, now_ns);
         }
         let Some(ledger) = agent.ledger.as_mut() else {
             return;
         };
         let Some(stamp) = Stamp::decode(message.payload) else {
             ledger.tally().record_corrupt();
-            return self.settle(place, asked, now_ns);
+            return self.resolve(slot, asked, now_ns);
         };
         let is_ours = stamp.run == self.plan.run
             && stamp.step == self.plan.number
             && stamp.sender == agent.index;
         if !is_ours || asked.is_some_and(|sequence| sequence != stamp.sequence) {
             ledger.tally().record_foreign();
-            return self.settle(place, asked, now_ns);
+            return self.resolve(slot, asked, now_ns);
         }
         if !body::is_whole(&stamp, message.payload, self.payload.len()) {
             ledger.tally().record_corrupt();
-            return self.settle(place, asked, now_ns);
+            return self.resolve(slot, asked, now_ns);
         }
         let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
         let fate = ledger.record(0, stamp.sequence, delay_ns);
         if !matches!(fate, Fate::New | Fate::Reordered) {
-            return self.settle(place, asked, now_ns);
+            return self.resolve(slot, asked, now_ns);
         }
         self.received += 1;
         self.result.counts.work.steady_received += u64::from(self.is_steady(now_ns));
-        let answered = self.agents[place].flight.answer(stamp.sequence);
+        let answered = self.agents[slot].flight.answer(stamp.sequence);
         let steady = self.is_steady(stamp.intended_ns);
         if steady {
             self.times.scheduled.record(delay_ns);
@@ -62,7 +62,7 @@ impl Agents {
         match answered {
             Answered::InTime { sent_ns } => {
                 self.record_service(steady, now_ns, sent_ns);
-                self.free(place, now_ns);
+                self.free(slot, now_ns);
             }
             Answered::Late { sent_ns } => {
                 self.record_service(steady, now_ns, sent_ns);
@@ -80,35 +80,35 @@ impl Agents {
     }
 
     /// Handles an answer that is no reply: the request has ended, and its message will be missing.
-    fn settle(&mut self, place: usize, asked: Option<u64>, now_ns: u64) {
+    fn resolve(&mut self, slot: usize, asked: Option<u64>, now_ns: u64) {
         if let Some(sequence) = asked
-            && let Answered::InTime { .. } = self.agents[place].flight.answer(sequence)
+            && let Answered::InTime { .. } = self.agents[slot].flight.answer(sequence)
         {
-            self.free(place, now_ns);
+            self.free(slot, now_ns);
         }
     }
 
-    /// Notes that a place in the agent's window is free again.
-    fn free(&mut self, place: usize, now_ns: u64) {
+    /// Notes that there is room in the agent's window again.
+    fn free(&mut self, slot: usize, now_ns: u64) {
         self.in_flight -= 1;
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         match &mut agent.pace {
             Pace::Replies(schedule) => {
                 let next_ns = schedule.next_after(now_ns);
-                self.due.push(std::cmp::Reverse((next_ns, place)));
+                self.due.push(std::cmp::Reverse((next_ns, slot)));
             }
             Pace::Open(_) if agent.queued.is_some() => {
                 agent.ready_ns = now_ns;
-                self.resume(place);
+                self.resume(slot);
             }
-            Pace::Max => self.resume(place),
+            Pace::Max => self.resume(slot),
             Pace::Idle | Pace::Think(_) | Pace::Open(_) => {}
         }
     }
 
-    pub(super) fn resume(&mut self, place: usize) {
-        if !std::mem::replace(&mut self.agents[place].is_listed, true) {
-            self.resumed.push(place);
+    pub(super) fn resume(&mut self, slot: usize) {
+        if !std::mem::replace(&mut self.agents[slot].is_listed, true) {
+            self.resumed.push(slot);
         }
     }
 
@@ -119,8 +119,8 @@ impl Agents {
         }
         let timeout_ns = self.plan.step.timeout_ms.saturating_mul(1_000_000);
         self.next_expiry_ns = now_ns + (timeout_ns / EXPIRY_LOOKS).max(1_000_000);
-        for place in 0..self.agents.len() {
-            let agent = &mut self.agents[place];
+        for slot in 0..self.agents.len() {
+            let agent = &mut self.agents[slot];
             if agent
                 .flight
                 .next_expiry_ns(timeout_ns)
@@ -136,26 +136,26 @@ impl Agents {
             });
             self.result.counts.work.timeouts += count;
             for _ in 0..count {
-                self.free(place, now_ns);
+                self.free(slot, now_ns);
             }
         }
     }
 
     /// Handles the end of an agent's connection: no more replies will come.
-    pub(super) fn give_up_flight(&mut self, place: usize) {
-        let agent = &mut self.agents[place];
+    pub(super) fn give_up_flight(&mut self, slot: usize) {
+        let agent = &mut self.agents[slot];
         let unanswered = agent.flight.expire(u64::MAX, 0, |_| {});
         self.in_flight -= unanswered;
         if agent.queued.is_some() || matches!(agent.pace, Pace::Max) {
-            self.resume(place);
+            self.resume(slot);
         }
     }
 
     /// Asks the server for its count, behind the last message, once everything is sent.
     pub(super) fn ask_for_counts(&mut self, cx: &mut Context<'_>) {
         let mut waiting = std::mem::take(&mut self.to_confirm);
-        waiting.retain(|place| {
-            let agent = &self.agents[*place];
+        waiting.retain(|slot| {
+            let agent = &self.agents[*slot];
             let question = Message::with_id(Kind::Request, 0, JOIN_ID, &[]);
             let is_full = agent.alive && cx.is_full(agent.session);
             if agent.alive && !is_full {
@@ -167,8 +167,8 @@ impl Agents {
         self.to_confirm = waiting;
     }
 
-    pub(super) fn handle_confirmation(&mut self, place: usize, message: &Message<'_>) {
-        let agent = &mut self.agents[place];
+    pub(super) fn handle_confirmation(&mut self, slot: usize, message: &Message<'_>) {
+        let agent = &mut self.agents[slot];
         if message.id != JOIN_ID {
             self.result.counts.work.refused += 1;
             return;

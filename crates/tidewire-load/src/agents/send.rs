@@ -1,8 +1,8 @@
 //! When an agent sends, and what goes on the wire.
 //!
 //! Everything that is due stands in one heap, whatever decides about it: a think time, a reply, a schedule laid down in
-//! advance. What cannot go, because the agent's window or its socket is full, is queued and goes when there is a
-//! place; its intended time stays what it was. Messages of an open or fast step that go in the same turn are written
+//! advance. What cannot go, because the agent's window or its socket is full, is queued and goes when there is
+//! room; its intended time stays what it was. Messages of an open or fast step that go in the same turn are written
 //! together, one write a session; those of a think-time loop one by one, as users would.
 
 use std::cmp::Reverse;
@@ -27,8 +27,8 @@ impl Agents {
             return;
         }
         let senders = self.plan.step.senders();
-        for place in 0..self.agents.len() {
-            let agent = &mut self.agents[place];
+        for slot in 0..self.agents.len() {
+            let agent = &mut self.agents[slot];
             if !agent.logged_in {
                 continue;
             }
@@ -59,7 +59,7 @@ impl Agents {
                 }
             };
             if let Some(first_ns) = first_ns {
-                self.due.push(Reverse((first_ns, place)));
+                self.due.push(Reverse((first_ns, slot)));
             }
         }
     }
@@ -83,7 +83,7 @@ impl Agents {
         };
         for _ in 0..sends_max {
             let next = self.due.peek().map(|Reverse(next)| *next);
-            let Some((intended_ns, place)) = next.filter(|(intended_ns, _)| *intended_ns < stop_ns)
+            let Some((intended_ns, slot)) = next.filter(|(intended_ns, _)| *intended_ns < stop_ns)
             else {
                 self.due.clear();
                 self.end_sending(stop_ns);
@@ -93,49 +93,49 @@ impl Agents {
                 break;
             }
             self.due.pop();
-            self.handle_due(cx, place, intended_ns);
+            self.handle_due(cx, slot, intended_ns);
         }
         self.flush_touched(cx);
     }
 
-    fn handle_due(&mut self, cx: &mut Context<'_>, place: usize, intended_ns: u64) {
-        match &mut self.agents[place].pace {
+    fn handle_due(&mut self, cx: &mut Context<'_>, slot: usize, intended_ns: u64) {
+        match &mut self.agents[slot].pace {
             Pace::Idle => {}
             Pace::Think(schedule) => {
                 let next_ns = schedule.next_intended_ns();
-                self.send(cx, place, intended_ns, self.plan.clock.now_ns());
-                self.flush(cx, place);
-                self.due.push(Reverse((next_ns, place)));
+                self.send(cx, slot, intended_ns, self.plan.clock.now_ns());
+                self.flush(cx, slot);
+                self.due.push(Reverse((next_ns, slot)));
             }
             // The reply brings the next one.
-            Pace::Replies(_) => self.send(cx, place, intended_ns, self.plan.clock.now_ns()),
+            Pace::Replies(_) => self.send(cx, slot, intended_ns, self.plan.clock.now_ns()),
             Pace::Open(arrivals) => {
                 let next_ns = arrivals.next_intended_ns();
                 if skips_late(&self.plan.step.load) {
-                    self.send_or_skip(cx, place, intended_ns, next_ns);
+                    self.send_or_skip(cx, slot, intended_ns, next_ns);
                 } else {
-                    self.send_or_park(cx, place, intended_ns, next_ns);
+                    self.send_or_queue(cx, slot, intended_ns, next_ns);
                 }
             }
-            Pace::Max => self.resume(place),
+            Pace::Max => self.resume(slot),
         }
     }
 
     /// Late messages are sent late: nothing else of the agent goes before.
-    fn send_or_park(
+    fn send_or_queue(
         &mut self,
         cx: &mut Context<'_>,
-        place: usize,
+        slot: usize,
         intended_ns: u64,
         next_ns: Option<u64>,
     ) {
-        if !self.has_place(cx, place) {
-            self.agents[place].upcoming = next_ns;
-            return self.park(place, intended_ns);
+        if !self.has_room(cx, slot) {
+            self.agents[slot].upcoming = next_ns;
+            return self.queue(slot, intended_ns);
         }
-        self.send(cx, place, intended_ns, self.plan.clock.now_ns());
+        self.send(cx, slot, intended_ns, self.plan.clock.now_ns());
         if let Some(next_ns) = next_ns {
-            self.due.push(Reverse((next_ns, place)));
+            self.due.push(Reverse((next_ns, slot)));
         }
     }
 
@@ -143,11 +143,11 @@ impl Agents {
     fn send_or_skip(
         &mut self,
         cx: &mut Context<'_>,
-        place: usize,
+        slot: usize,
         intended_ns: u64,
         next_ns: Option<u64>,
     ) {
-        if let Some(queued_ns) = self.agents[place].queued.take() {
+        if let Some(queued_ns) = self.agents[slot].queued.take() {
             self.queued -= 1;
             self.skip(queued_ns);
         }
@@ -155,13 +155,13 @@ impl Agents {
         if next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
             self.result.counts.steady_overdue += u64::from(self.is_steady(intended_ns));
             self.skip(intended_ns);
-        } else if self.has_place(cx, place) {
-            self.send(cx, place, intended_ns, now_ns);
+        } else if self.has_room(cx, slot) {
+            self.send(cx, slot, intended_ns, now_ns);
         } else {
-            self.park(place, intended_ns);
+            self.queue(slot, intended_ns);
         }
         if let Some(next_ns) = next_ns {
-            self.due.push(Reverse((next_ns, place)));
+            self.due.push(Reverse((next_ns, slot)));
         }
     }
 
@@ -170,12 +170,12 @@ impl Agents {
         self.result.counts.work.skipped += 1;
     }
 
-    fn park(&mut self, place: usize, intended_ns: u64) {
-        self.agents[place].queued = Some(intended_ns);
+    fn queue(&mut self, slot: usize, intended_ns: u64) {
+        self.agents[slot].queued = Some(intended_ns);
         self.queued += 1;
-        // Where there are replies one of them makes the place; elsewhere the socket has to be asked.
+        // If there are replies, one of them makes room; else the socket has to be asked.
         if !self.pattern().has_replies() {
-            self.blocked.push(place);
+            self.blocked.push(slot);
         }
     }
 
@@ -184,11 +184,11 @@ impl Agents {
             return;
         }
         let mut blocked = std::mem::take(&mut self.blocked);
-        blocked.retain(|place| {
-            let is_full = !self.has_place(cx, *place);
+        blocked.retain(|slot| {
+            let is_full = !self.has_room(cx, *slot);
             if !is_full {
-                self.agents[*place].ready_ns = self.plan.clock.noted_ns(cx.now_ns());
-                self.resume(*place);
+                self.agents[*slot].ready_ns = self.plan.clock.noted_ns(cx.now_ns());
+                self.resume(*slot);
             }
             is_full
         });
@@ -196,17 +196,17 @@ impl Agents {
     }
 
     /// Whether another message of the agent may go. One without connection may: it will fail, and count.
-    fn has_place(&self, cx: &Context<'_>, place: usize) -> bool {
-        let agent = &self.agents[place];
+    fn has_room(&self, cx: &Context<'_>, slot: usize) -> bool {
+        let agent = &self.agents[slot];
         if !agent.alive {
             return true;
         }
         if self.plan.step.pattern.has_replies() {
-            let owed = agent
+            let pending = agent
                 .correlator
                 .as_ref()
                 .map_or(0, |correlator| correlator.pending_replies());
-            return agent.flight.unanswered() < self.window() && owed < self.ids_max();
+            return agent.flight.unanswered() < self.window() && pending < self.ids_max();
         }
         !cx.is_full(agent.session)
     }
@@ -223,26 +223,26 @@ impl Agents {
         }
     }
 
-    /// Goes on with agents that have a place again.
+    /// Goes on with agents that have room again.
     fn send_resumed(&mut self, cx: &mut Context<'_>, stop_ns: u64) {
         let mut resumed = std::mem::take(&mut self.resumed);
-        for place in resumed.drain(..) {
-            self.agents[place].is_listed = false;
-            if matches!(self.agents[place].pace, Pace::Max) {
-                self.fill(cx, place, stop_ns);
+        for slot in resumed.drain(..) {
+            self.agents[slot].is_listed = false;
+            if matches!(self.agents[slot].pace, Pace::Max) {
+                self.fill(cx, slot, stop_ns);
                 continue;
             }
-            let Some(intended_ns) = self.agents[place].queued.take() else {
+            let Some(intended_ns) = self.agents[slot].queued.take() else {
                 continue;
             };
             self.queued -= 1;
-            if !self.has_place(cx, place) {
-                self.park(place, intended_ns);
+            if !self.has_room(cx, slot) {
+                self.queue(slot, intended_ns);
                 continue;
             }
-            self.send(cx, place, intended_ns, self.plan.clock.now_ns());
-            if let Some(next_ns) = self.agents[place].upcoming.take() {
-                self.due.push(Reverse((next_ns, place)));
+            self.send(cx, slot, intended_ns, self.plan.clock.now_ns());
+            if let Some(next_ns) = self.agents[slot].upcoming.take() {
+                self.due.push(Reverse((next_ns, slot)));
             }
         }
         // Filling may have listed some anew.
@@ -250,28 +250,28 @@ impl Agents {
         self.resumed = resumed;
     }
 
-    /// Sends as many as there are places for. They are due now, all at the same time.
-    fn fill(&mut self, cx: &mut Context<'_>, place: usize, stop_ns: u64) {
+    /// Sends as many messages as there is room for. They are due now, all at the same time.
+    fn fill(&mut self, cx: &mut Context<'_>, slot: usize, stop_ns: u64) {
         let now_ns = self.plan.clock.now_ns();
-        if now_ns >= stop_ns || !self.agents[place].alive {
+        if now_ns >= stop_ns || !self.agents[slot].alive {
             return;
         }
         let mut left = BATCH_MAX;
-        while left > 0 && self.has_place(cx, place) {
-            self.send(cx, place, now_ns, now_ns);
+        while left > 0 && self.has_room(cx, slot) {
+            self.send(cx, slot, now_ns, now_ns);
             left -= 1;
         }
         if self.plan.step.pattern.has_replies() {
             if left == 0 {
-                self.resume(place);
+                self.resume(slot);
             }
             return;
         }
-        self.flush(cx, place);
-        if self.has_place(cx, place) {
-            self.resume(place);
+        self.flush(cx, slot);
+        if self.has_room(cx, slot) {
+            self.resume(slot);
         } else {
-            self.blocked.push(place);
+            self.blocked.push(slot);
         }
     }
 
@@ -288,7 +288,7 @@ impl Agents {
         self.sending_ended = true;
         self.link.lanes_done.add(1);
         if self.pattern() == Pattern::Ingest {
-            let sent = |place: &usize| self.agents[*place].sent > 0;
+            let sent = |slot: &usize| self.agents[*slot].sent > 0;
             self.to_confirm = (0..self.agents.len()).filter(sent).collect();
         }
     }
@@ -313,9 +313,9 @@ impl Agents {
         *missed += before + within;
     }
 
-    fn send(&mut self, cx: &mut Context<'_>, place: usize, intended_ns: u64, sent_ns: u64) {
+    fn send(&mut self, cx: &mut Context<'_>, slot: usize, intended_ns: u64, sent_ns: u64) {
         self.offer(intended_ns);
-        let agent = &mut self.agents[place];
+        let agent = &mut self.agents[slot];
         let sequence = agent.sent + 1;
         let stamp = Stamp {
             run: self.plan.run,
@@ -358,7 +358,7 @@ impl Agents {
         }
         if agent.unflushed.1 == 0 {
             agent.unflushed.0 = sent_ns;
-            self.touched.push(place);
+            self.touched.push(slot);
         }
         agent.unflushed.1 += 1;
         if has_replies {
@@ -384,15 +384,15 @@ impl Agents {
 
     fn flush_touched(&mut self, cx: &mut Context<'_>) {
         let mut touched = std::mem::take(&mut self.touched);
-        for place in touched.drain(..) {
-            self.flush(cx, place);
+        for slot in touched.drain(..) {
+            self.flush(cx, slot);
         }
         self.touched = touched;
     }
 
     /// Writes an agent's messages and notes what the writing cost them.
-    fn flush(&mut self, cx: &mut Context<'_>, place: usize) {
-        let agent = &mut self.agents[place];
+    fn flush(&mut self, cx: &mut Context<'_>, slot: usize) {
+        let agent = &mut self.agents[slot];
         let (first_ns, count) = std::mem::take(&mut agent.unflushed);
         if count == 0 {
             return;
@@ -407,17 +407,17 @@ impl Agents {
     /// however little of it the lane came to.
     pub(super) fn count_unsent(&mut self) {
         let stop_ns = self.link.stop_ns();
-        for Reverse((intended_ns, place)) in std::mem::take(&mut self.due).into_vec() {
-            let agent = &self.agents[place];
+        for Reverse((intended_ns, slot)) in std::mem::take(&mut self.due).into_vec() {
+            let agent = &self.agents[slot];
             let is_overdue = agent.queued.is_none();
             if intended_ns < stop_ns && !matches!(agent.pace, Pace::Max) {
                 self.miss(self.split(intended_ns), is_overdue);
-                let rest = self.count_rest(place, stop_ns);
+                let rest = self.count_rest(slot, stop_ns);
                 self.miss(rest, is_overdue);
             }
         }
-        for place in 0..self.agents.len() {
-            let agent = &mut self.agents[place];
+        for slot in 0..self.agents.len() {
+            let agent = &mut self.agents[slot];
             let Some(queued_ns) = agent.queued.take() else {
                 continue;
             };
@@ -426,7 +426,7 @@ impl Agents {
             // Where late messages are left out, the next one is among those that are due, and counted with them.
             if let Some(upcoming_ns) = upcoming.filter(|upcoming_ns| *upcoming_ns < stop_ns) {
                 self.miss(self.split(upcoming_ns), false);
-                let rest = self.count_rest(place, stop_ns);
+                let rest = self.count_rest(slot, stop_ns);
                 self.miss(rest, false);
             }
         }
@@ -440,9 +440,9 @@ impl Agents {
 
     /// The messages that an agent's schedule still has due before the end of sending: before the steady window, and in
     /// it.
-    fn count_rest(&self, place: usize, stop_ns: u64) -> (u64, u64) {
+    fn count_rest(&self, slot: usize, stop_ns: u64) -> (u64, u64) {
         let (steady_ns, _) = self.link.steady_window();
-        match &self.agents[place].pace {
+        match &self.agents[slot].pace {
             Pace::Think(schedule) => schedule.clone().count_rest(steady_ns, stop_ns),
             Pace::Open(arrivals) => arrivals.clone().count_rest(steady_ns, stop_ns),
             Pace::Idle | Pace::Replies(_) | Pace::Max => (0, 0),

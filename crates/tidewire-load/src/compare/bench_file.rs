@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn files_from_before_the_meaning_of_cost_was_settled_are_refused() {
+    fn files_from_before_the_meaning_of_cost_was_fixed_are_refused() {
         let mut draft = file(BASE);
         let suite = draft["suites"][0].as_object_mut().unwrap();
         assert!(suite.remove("elapsed_secs").is_some());

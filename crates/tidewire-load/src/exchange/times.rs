@@ -3,7 +3,7 @@
 //! Four times belong to a message: *intended*, *sent*, *written*, *received*. The stamp carries the first, the receiver
 //! knows the last. The second stays at the sender, because a stamp is encoded once, before the write. Where the
 //! sender is also the receiver it keeps the second itself; in a fan-out the receivers look into the sender's ring, which
-//! is why its places are atomic.
+//! is why its slots are atomic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,8 +23,8 @@ pub(crate) struct Times {
     pub(crate) service: LatencyHistogram,
     /// Sent − intended, of the messages in `scheduled`.
     pub(crate) send_lag: LatencyHistogram,
-    /// Sent − the later of intended and the moment when there was a place for it: how late the instrument itself was.
-    /// Empty in version 1, where nothing waits for a place.
+    /// Sent − the later of intended and the moment when there was room for it: how late the instrument itself was.
+    /// Empty in version 1, where nothing waits for room.
     pub(crate) client_lag: LatencyHistogram,
     /// Written − sent.
     pub(crate) write: LatencyHistogram,
@@ -72,13 +72,13 @@ impl Times {
 /// When the last messages of every sender were sent.
 #[derive(Debug)]
 pub(crate) struct SentTimes {
-    places: Vec<Place>,
-    /// Places of one sender, a power of two.
+    slots: Vec<TimeSlot>,
+    /// Slots of one sender, a power of two.
     ring: u64,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct TimeSlot {
     sequence: AtomicU64,
     sent_ns: AtomicU64,
 }
@@ -89,7 +89,7 @@ impl SentTimes {
         let ring = wanted.clamp(RING_MIN, RING_MAX).next_power_of_two();
         let count = u64::from(senders) * ring;
         Self {
-            places: (0..count).map(|_| Place::default()).collect(),
+            slots: (0..count).map(|_| TimeSlot::default()).collect(),
             ring,
         }
     }
@@ -97,35 +97,35 @@ impl SentTimes {
     /// Called by the sender's lane before the message is on its way.
     #[inline]
     pub(crate) fn store(&self, sender: u32, sequence: u64, sent_ns: u64) {
-        if let Some(place) = self.place(sender, sequence) {
+        if let Some(slot) = self.slot(sender, sequence) {
             // A reader that finds the number of the message finds its time, and not one that is being replaced.
-            place.sequence.store(0, Ordering::Release);
-            place.sent_ns.store(sent_ns, Ordering::Release);
-            place.sequence.store(sequence, Ordering::Release);
+            slot.sequence.store(0, Ordering::Release);
+            slot.sent_ns.store(sent_ns, Ordering::Release);
+            slot.sequence.store(sequence, Ordering::Release);
         }
     }
 
-    /// When a message was sent, unless it was so long ago that its place is another's.
+    /// When a message was sent, unless it was so long ago that its slot is another's.
     #[inline]
     pub(crate) fn sent_ns(&self, sender: u32, sequence: u64) -> Option<u64> {
-        let place = self.place(sender, sequence)?;
-        if place.sequence.load(Ordering::Acquire) != sequence {
+        let slot = self.slot(sender, sequence)?;
+        if slot.sequence.load(Ordering::Acquire) != sequence {
             return None;
         }
-        let sent_ns = place.sent_ns.load(Ordering::Acquire);
-        (place.sequence.load(Ordering::Acquire) == sequence).then_some(sent_ns)
+        let sent_ns = slot.sent_ns.load(Ordering::Acquire);
+        (slot.sequence.load(Ordering::Acquire) == sequence).then_some(sent_ns)
     }
 
-    fn place(&self, sender: u32, sequence: u64) -> Option<&Place> {
+    fn slot(&self, sender: u32, sequence: u64) -> Option<&TimeSlot> {
         let index = u64::from(sender) * self.ring + (sequence & (self.ring - 1));
-        self.places.get(usize::try_from(index).ok()?)
+        self.slots.get(usize::try_from(index).ok()?)
     }
 }
 
-/// Fewest places of a sender.
+/// Fewest slots of a sender.
 const RING_MIN: u64 = 64;
 
-/// Most places of a sender: a megabyte each.
+/// Most slots of a sender: a megabyte each.
 const RING_MAX: u64 = 65_536;
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sent_time_is_found_until_its_place_is_taken() {
+    fn a_sent_time_is_found_until_its_slot_is_taken() {
         let times = SentTimes::new(2, 100);
         assert_eq!(times.ring, 128);
         for sequence in 1..=128 {

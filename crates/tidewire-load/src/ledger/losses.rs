@@ -120,14 +120,14 @@ impl Losses {
             causes.push((cut(end), Cause::ReceiverCut));
             causes.push(((end, back), Cause::Away));
         }
-        let mut borders: Vec<u64> = causes
+        let mut boundaries: Vec<u64> = causes
             .iter()
             .flat_map(|((from, to), _)| [*from, *to])
             .collect();
-        borders.sort_unstable();
-        borders.dedup();
-        for border in borders.windows(2) {
-            let (from, to) = (border[0], border[1]);
+        boundaries.sort_unstable();
+        boundaries.dedup();
+        for boundary in boundaries.windows(2) {
+            let (from, to) = (boundary[0], boundary[1]);
             let count = ledger.missing(sender, to) - ledger.missing(sender, from);
             let covers = |((first, last), _): &&((u64, u64), Cause)| *first <= from && to <= *last;
             match causes.iter().find(covers) {

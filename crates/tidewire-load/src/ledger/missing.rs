@@ -1,9 +1,9 @@
 //! The sequences a receiver skipped, exactly, for the few pairs that skipped any.
 //! A pair's window of 64 sequences is nearly always enough. Sequences that leave it without being received are kept
 //! here as ranges in ascending order, so a burst of loss of any length costs 16 bytes. The number of ranges of a
-//! receiver is bounded. At the bound the older half of the pair's own ranges is *settled*: these sequences are lost
+//! receiver is bounded. At the bound the older half of the pair's own ranges is *given up*: these sequences are lost
 //! for good, and one that arrives later counts as a duplicate. So duplicates never hide a loss, and the number of
-//! settled sequences is reported.
+//! sequences that were given up is reported.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ impl MissingTable {
             }
         }
         if self.ranges > RANGES_MAX {
-            self.ranges -= pair.settle_older_half();
+            self.ranges -= pair.give_up_older_half();
         }
     }
 
@@ -48,9 +48,9 @@ impl MissingTable {
             .map_or(0, |pair| pair.count_up_to(limit))
     }
 
-    /// How many sequences of all senders were settled as lost because the table was full.
-    pub(super) fn settled(&self) -> u64 {
-        self.pairs.values().map(|pair| pair.settled).sum()
+    /// How many sequences of all senders were given up as lost because the table was full.
+    pub(super) fn given_up(&self) -> u64 {
+        self.pairs.values().map(|pair| pair.given_up).sum()
     }
 }
 
@@ -58,7 +58,7 @@ impl MissingTable {
 struct MissingRanges {
     ranges: Vec<Range>,
     /// Number of missing sequences that are no longer in `ranges`.
-    settled: u64,
+    given_up: u64,
 }
 
 impl MissingRanges {
@@ -90,13 +90,13 @@ impl MissingRanges {
     }
 
     /// Returns how many ranges were given up.
-    fn settle_older_half(&mut self) -> usize {
+    fn give_up_older_half(&mut self) -> usize {
         let count = self.ranges.len().div_ceil(2);
-        self.settled += self.ranges.drain(..count).map(Range::length).sum::<u64>();
+        self.given_up += self.ranges.drain(..count).map(Range::length).sum::<u64>();
         count
     }
 
-    /// Settled sequences are the oldest, so they count up to any limit; a limit below them means that the
+    /// Sequences that were given up are the oldest, so they count up to any limit; a limit below them means that the
     /// receiver saw sequences never sent, and then no more than `limit` can be missing.
     fn count_up_to(&self, limit: u64) -> u64 {
         let kept: u64 = self
@@ -108,7 +108,7 @@ impl MissingRanges {
                 Range { last, ..*range }.length()
             })
             .sum();
-        (self.settled + kept).min(limit)
+        (self.given_up + kept).min(limit)
     }
 }
 
@@ -173,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn at_the_bound_the_oldest_are_settled_and_stay_lost() {
+    fn at_the_bound_the_oldest_are_given_up_and_stay_lost() {
         let mut table = MissingTable::default();
         let count = RANGES_MAX as u64 + 1;
         for index in 0..count {
             table.insert(1, index * 10 + 1, index * 10 + 2);
         }
-        let settled = table.settled();
-        assert_eq!(settled, count.div_ceil(2) * 2);
+        let given_up = table.given_up();
+        assert_eq!(given_up, count.div_ceil(2) * 2);
         assert!(table.ranges <= RANGES_MAX);
         assert_eq!(table.count_up_to(1, u64::MAX), count * 2);
-        assert!(!table.remove(1, 1), "settled: can no longer arrive");
+        assert!(!table.remove(1, 1), "given up: can no longer arrive");
         assert_eq!(table.count_up_to(1, u64::MAX), count * 2);
         assert!(table.remove(1, count * 10 - 9));
         assert_eq!(table.count_up_to(1, u64::MAX), count * 2 - 1);

@@ -182,7 +182,7 @@ pub(crate) struct ReceiverTotals {
     pub(crate) invented: u64,
     /// Lost messages that could no longer have arrived late, because too many gaps were open at once; such
     /// an arrival would have counted as duplicated.
-    pub(crate) settled: u64,
+    pub(crate) given_up: u64,
     /// Everything that arrived, counted as it came.
     pub(crate) arrived: u64,
 }
@@ -192,7 +192,7 @@ impl ReceiverTotals {
     pub(crate) fn merge(&mut self, other: &Self) {
         add_fields!(self, other;
             receivers receivers_tracked receivers_unresolved expected delivered lost unconfirmed duplicated
-            reordered corrupt late foreign invented settled arrived);
+            reordered corrupt late foreign invented given_up arrived);
     }
 
     /// Whether the accounts close: every expected message arrived, is lost or is unconfirmed, and every arrival was a

@@ -82,7 +82,7 @@ impl ReceiverLedger {
             duplicated: self.duplicated,
             reordered: self.reordered,
             invented: self.sequence_zero,
-            settled: self.missing.settled(),
+            given_up: self.missing.given_up(),
             ..self.tally.totals()
         };
         let untracked = sent_by_sender.iter().skip(self.pairs.len()).sum::<u64>();

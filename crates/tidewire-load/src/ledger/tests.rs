@@ -194,13 +194,13 @@ fn a_flood_of_gaps_beyond_the_bound_stays_conserved() {
     }
     let before = ledger.finish(&[sent, 0], 1);
     assert_eq!((before.delivered, before.lost), (sent / 4, sent / 4 * 3));
-    assert!(before.settled > 0 && before.is_conserved(), "{before:?}");
+    assert!(before.given_up > 0 && before.is_conserved(), "{before:?}");
     // An arrival too late to be told from a duplicate must not repair the loss.
     assert_eq!(ledger.record(0, 1, 0), Fate::Duplicate);
     let after = ledger.finish(&[sent, 0], 1);
     assert_eq!((after.lost, after.duplicated), (before.lost, 1));
     assert!(after.is_conserved());
-    // Nor may it when the sender claims to have sent less than was settled.
+    // Nor may it when the sender claims to have sent less than was given up.
     let contradictory = ledger.finish(&[10, 0], 1);
     assert!(
         contradictory.lost > 0 && contradictory.invented > 0,

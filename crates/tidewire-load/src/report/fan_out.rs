@@ -19,8 +19,8 @@ pub struct FanOutShare {
     /// came.
     pub heard: Vec<(u32, u64)>,
     /// Agents of this part whose last messages may still have been on their way at the end.
-    #[serde(default)]
-    pub unsettled: Vec<u32>,
+    #[serde(default, rename = "unsettled")]
+    pub under_way: Vec<u32>,
     /// Messages still arrived here at the end.
     #[serde(default)]
     pub is_cut_off: bool,
@@ -48,8 +48,8 @@ impl Unheard {
                 let sent = sent.map_or(0, |(_, sent)| *sent);
                 let behind = sent.saturating_sub(*heard);
                 let behind = behind.saturating_mul(share.receivers);
-                let mut unsettled = shares.iter().flat_map(|share| &share.unsettled);
-                let is_open = share.is_cut_off || unsettled.any(|agent| agent == sender);
+                let mut under_way = shares.iter().flat_map(|share| &share.under_way);
+                let is_open = share.is_cut_off || under_way.any(|agent| agent == sender);
                 let fate = if is_open {
                     &mut unheard.unconfirmed
                 } else {
@@ -135,7 +135,7 @@ mod tests {
         );
         assert_eq!(unheard.problems(true).len(), 1);
         let [mut backed_up, other] = shares;
-        backed_up.unsettled = vec![0];
+        backed_up.under_way = vec![0];
         let heard_some = share(2, &[(1, 6)], &[(0, 7)]);
         let unheard = Unheard::of(&[&backed_up, &heard_some]);
         assert_eq!((unheard.lost, unheard.unconfirmed), (3 * 2, 2 * 3));

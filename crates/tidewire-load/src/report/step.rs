@@ -365,11 +365,11 @@ fn notes(measured: &StepMeasurements) -> Vec<String> {
             totals.receivers_tracked, totals.receivers
         ));
     }
-    if totals.settled > 0 {
+    if totals.given_up > 0 {
         notes.push(format!(
             "{} lost messages had more gaps open beside them than are kept; had one arrived later, it would \
              have counted as duplicated",
-            crate::format::thousands(totals.settled)
+            crate::format::thousands(totals.given_up)
         ));
     }
     notes.extend(measured.known.notes.iter().cloned());

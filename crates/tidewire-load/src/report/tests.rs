@@ -268,7 +268,7 @@ fn late_messages_and_samples_do_not_fail_a_run_but_are_told() {
     let report = report_of(|measured| {
         measured.totals.late = 7;
         measured.totals.receivers_tracked = 100;
-        measured.totals.settled = 5;
+        measured.totals.given_up = 5;
     });
     assert_eq!(report.conclusion(), Conclusion::Passed);
     let notes = &report.steps[0].notes;

@@ -131,9 +131,9 @@ impl Outcome {
             }
             self.fan_out_share = Some(share);
         }
-        let mut unsettled = vec![0; members];
+        let mut under_way = vec![0; members];
         if step.pattern.is_fan_out() {
-            set_apart_unsettled(&mut unsettled, &mut sent_by_sender, agents, ending);
+            set_apart_under_way(&mut under_way, &mut sent_by_sender, agents, ending);
         }
         let checksums = step.pattern.is_fan_out() && needs_checksums(members);
         let sent = SentTotals::new(sent_by_sender, checksums);
@@ -141,7 +141,7 @@ impl Outcome {
             sent: sent.by_sender(),
             ends: &ends_of(agents, members, ending),
         };
-        let unsettled_sum: u64 = unsettled.iter().sum();
+        let under_way_sum: u64 = under_way.iter().sum();
         let mut slow = ReceiverTotals::default();
         let (mut worst, mut in_order) = (Vec::new(), 0);
         for agent in agents {
@@ -149,10 +149,10 @@ impl Outcome {
                 continue;
             };
             if step.pattern.is_fan_out() {
-                let own = unsettled.get(agent.index as usize).copied();
+                let own = under_way.get(agent.index as usize).copied();
                 let own = own.filter(|_| step.pattern == Pattern::Chat).unwrap_or(0);
-                totals.unconfirmed += unsettled_sum - own;
-                totals.expected += unsettled_sum - own;
+                totals.unconfirmed += under_way_sum - own;
+                totals.expected += under_way_sum - own;
             }
             in_order += u64::from(agent.confirmed == Some(Confirmed::InOrder));
             if agent.is_slow {
@@ -197,10 +197,10 @@ impl Counts {
     }
 }
 
-/// Moves the last messages of each sender from `sent` to `unsettled`: those after the last one that any receiver got.
+/// Moves the last messages of each sender from `sent` to `under_way`: those after the last one that any receiver got.
 /// They may be lost or still on their way.
-fn set_apart_unsettled(
-    unsettled: &mut [u64],
+fn set_apart_under_way(
+    under_way: &mut [u64],
     sent: &mut [u64],
     agents: &[AgentResult],
     ending: Ending,
@@ -209,9 +209,9 @@ fn set_apart_unsettled(
         let sender = agent.index as usize;
         let ledgers = agents.iter().filter_map(|agent| agent.ledger.as_ref());
         let heard = ledgers.map(|ledger| ledger.highest(sender)).max();
-        if let (Some(sent), Some(unsettled)) = (sent.get_mut(sender), unsettled.get_mut(sender)) {
-            *unsettled = sent.saturating_sub(heard.unwrap_or(0));
-            *sent -= *unsettled;
+        if let (Some(sent), Some(under_way)) = (sent.get_mut(sender), under_way.get_mut(sender)) {
+            *under_way = sent.saturating_sub(heard.unwrap_or(0));
+            *sent -= *under_way;
         }
     }
 }
@@ -257,7 +257,7 @@ fn share_of(
     let under_way = agents.iter().filter(|agent| ending.may_be_under_way(agent));
     let mut share = FanOutShare {
         is_cut_off: ending.is_cut_off,
-        unsettled: under_way.map(|agent| agent.index).collect(),
+        under_way: under_way.map(|agent| agent.index).collect(),
         ..FanOutShare::default()
     };
     let ledgers = || agents.iter().filter_map(|agent| agent.ledger.as_ref());
@@ -366,23 +366,23 @@ mod tests {
 
     #[test]
     fn what_may_still_be_on_its_way_is_unconfirmed_in_every_pattern() {
-        let settled = Ending::default();
+        let complete = Ending::default();
         let cut_off = Ending {
             is_cut_off: true,
-            ..settled
+            ..complete
         };
         // The first agent's messages were not all written. A message that is missing between received ones is lost
         // nevertheless, because one connection carries them in order.
         let cases = [
-            (Pattern::Chat, settled, [20, 14, 4, 2]),
+            (Pattern::Chat, complete, [20, 14, 4, 2]),
             (Pattern::Chat, cut_off, [20, 14, 2, 4]),
-            (Pattern::PubSub, settled, [40, 28, 8, 4]),
+            (Pattern::PubSub, complete, [40, 28, 8, 4]),
             (Pattern::PubSub, cut_off, [40, 28, 4, 8]),
-            (Pattern::Echo, settled, [20, 14, 3, 3]),
+            (Pattern::Echo, complete, [20, 14, 3, 3]),
             (Pattern::Echo, cut_off, [20, 14, 0, 6]),
-            (Pattern::Request, settled, [20, 14, 3, 3]),
+            (Pattern::Request, complete, [20, 14, 3, 3]),
             (Pattern::Request, cut_off, [20, 14, 0, 6]),
-            (Pattern::Ingest, settled, [20, 0, 0, 20]),
+            (Pattern::Ingest, complete, [20, 0, 0, 20]),
         ];
         for (pattern, ending, expected) in cases {
             assert_eq!(fates(pattern, ending), expected, "{pattern:?} {ending:?}");

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use tidewire::History;
 
-use super::read::{Place, Read};
+use super::read::{Read, TableContext};
 use super::{DURATION_SECS_MAX, Pattern, Step, keys};
 
 /// Reads the limits of the histories. Agents of the other patterns have no use for one.
-pub(super) fn history(root: &Place<'_, '_>, steps: &[Step]) -> Read<Option<History>> {
-    let Some(place) = root.table("history")? else {
+pub(super) fn history(root: &TableContext<'_, '_>, steps: &[Step]) -> Read<Option<History>> {
+    let Some(context) = root.table("history")? else {
         return Ok(None);
     };
-    place.refuse_unknown(keys::HISTORY)?;
+    context.refuse_unknown(keys::HISTORY)?;
     let mut other = steps.iter().filter(|step| step.pattern != Pattern::Chat);
     if let Some(step) = other.next() {
         let (name, pattern) = (&step.name, step.pattern.name());
@@ -21,8 +21,8 @@ pub(super) fn history(root: &Place<'_, '_>, steps: &[Step]) -> Read<Option<Histo
     }
     let whole = |key, most: u64, of: &str| {
         let expected = format!("a whole number of {of} from 1 to {most}");
-        let is_there = place.has(key);
-        let read = || place.integer(key, 1..=most, &expected);
+        let is_there = context.has(key);
+        let read = || context.integer(key, 1..=most, &expected);
         is_there.then(read).transpose()
     };
     let mut limits = History::default();

@@ -1,6 +1,6 @@
 //! From spanned TOML to a [`Scenario`], remembering for every key where it stands.
 //!
-//! Both versions share this file: a place in the file and ways to read a value from it. The meaning of the keys is in
+//! Both versions share this file: a table of the file and ways to read a value from it. The meaning of the keys is in
 //! `version1` and `version2`.
 
 use std::cell::RefCell;
@@ -29,16 +29,16 @@ pub(super) fn scenario(text: &str, file: &str) -> Read<(Scenario, Vec<Warning>)>
         line: source.line(error.span().map_or(0, |span| span.start)),
         message: error.message().to_owned(),
     })?;
-    let place = Place {
+    let context = TableContext {
         source: &source,
         table: root.get_ref(),
         prefix: String::new(),
         offset: 0,
     };
     let expected = "1 or 2, the versions this build knows";
-    let scenario = match place.has("version") {
-        true if place.integer("version", 1..=2, expected)? == 2 => version2::scenario(&place)?,
-        _ => version1::scenario(&place)?,
+    let scenario = match context.has("version") {
+        true if context.integer("version", 1..=2, expected)? == 2 => version2::scenario(&context)?,
+        _ => version1::scenario(&context)?,
     };
     let mut warnings = source.warnings.into_inner();
     warnings.sort_by_key(|warning| warning.line);
@@ -62,7 +62,7 @@ impl Source<'_> {
 
 /// A table of the file together with what is needed to speak about its keys.
 #[derive(Clone)]
-pub(super) struct Place<'p, 'i> {
+pub(super) struct TableContext<'p, 'i> {
     source: &'p Source<'p>,
     table: &'p DeTable<'i>,
     /// The text before a key in messages: nothing, or such as `steps[0].`.
@@ -71,7 +71,7 @@ pub(super) struct Place<'p, 'i> {
     offset: usize,
 }
 
-impl<'p, 'i> Place<'p, 'i> {
+impl<'p, 'i> TableContext<'p, 'i> {
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
@@ -270,13 +270,13 @@ impl<'p, 'i> Place<'p, 'i> {
 }
 
 /// Warns of a name that an earlier step has.
-pub(super) fn check_names(places: &[Place<'_, '_>], names: &[&str]) {
+pub(super) fn check_names(contexts: &[TableContext<'_, '_>], names: &[&str]) {
     for (index, name) in names.iter().enumerate() {
         if let Some(first) = names[..index].iter().position(|earlier| earlier == name) {
-            let key = places[index].full("name");
-            let first_line = places[first].line_of("name");
+            let key = contexts[index].full("name");
+            let first_line = contexts[first].line_of("name");
             let kind = WarningKind::NameRepeated { key, first_line };
-            places[index].warn(places[index].line_of("name"), kind);
+            contexts[index].warn(contexts[index].line_of("name"), kind);
         }
     }
 }

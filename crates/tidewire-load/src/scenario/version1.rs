@@ -1,18 +1,18 @@
 //! Scenarios of version 1: a chat, closed loops, and unknown keys are only warned of.
 
-use super::read::{Place, Read, check_names, number};
+use super::read::{Read, TableContext, check_names, number};
 use super::{
     CONCURRENCY_MAX, DURATION_SECS_MAX, Guard, OnViolation, Scenario, Step, THINK_TIME_MS_MAX,
     ThinkTime, Trust,
 };
 
-pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
+pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
     root.warn_unknown(ROOT_KEYS);
     let target = target(root)?;
-    let places = root.steps()?;
-    let steps: Vec<Step> = places.iter().map(step).collect::<Read<_>>()?;
+    let contexts = root.steps()?;
+    let steps: Vec<Step> = contexts.iter().map(step).collect::<Read<_>>()?;
     let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
-    check_names(&places, &names);
+    check_names(&contexts, &names);
     Ok(Scenario {
         version: 1,
         target,
@@ -38,7 +38,7 @@ pub(super) fn is_known(key: &str) -> bool {
 
 /// The server that the file names. Both keys may be left out together, as in the configuration that the original prints
 /// with its report; one alone, or a misspelt one, is a mistake, and must not lead to another server.
-fn target(root: &Place<'_, '_>) -> Read<Option<String>> {
+fn target(root: &TableContext<'_, '_>) -> Read<Option<String>> {
     let is_meant = |key| root.has(key) || root.misspelt(key).is_some();
     if !is_meant("host") && !is_meant("port") {
         return Ok(None);
@@ -53,26 +53,26 @@ fn target(root: &Place<'_, '_>) -> Read<Option<String>> {
     Ok(Some(format!("tcp://{host}:{port}")))
 }
 
-fn step(place: &Place<'_, '_>) -> Read<Step> {
-    place.warn_unknown(STEP_KEYS);
-    let name = place.name()?;
-    let concurrency = concurrency(place)?;
-    place.check_receivers(concurrency);
-    let duration_secs = duration_secs(place, "duration_secs")?;
-    let think_time_ms = think_time(place, Shortest::AboveZero)?;
+fn step(context: &TableContext<'_, '_>) -> Read<Step> {
+    context.warn_unknown(STEP_KEYS);
+    let name = context.name()?;
+    let concurrency = concurrency(context)?;
+    context.check_receivers(concurrency);
+    let duration_secs = duration_secs(context, "duration_secs")?;
+    let think_time_ms = think_time(context, Shortest::AboveZero)?;
     Ok(Step::chat(name, concurrency, duration_secs, think_time_ms))
 }
 
-pub(super) fn concurrency(place: &Place<'_, '_>) -> Read<u32> {
+pub(super) fn concurrency(context: &TableContext<'_, '_>) -> Read<u32> {
     let expected = "a whole number of agents from 1 to 1000000";
-    Ok(place.integer("concurrency", 1..=u64::from(CONCURRENCY_MAX), expected)? as u32)
+    Ok(context.integer("concurrency", 1..=u64::from(CONCURRENCY_MAX), expected)? as u32)
 }
 
 /// The length of a step or a stage.
-pub(super) fn duration_secs(place: &Place<'_, '_>, key: &str) -> Read<f64> {
+pub(super) fn duration_secs(context: &TableContext<'_, '_>, key: &str) -> Read<f64> {
     let expected = "a number of seconds above 0 and at most 604800 (a week)";
     let is_allowed = |secs| secs > 0.0 && secs <= DURATION_SECS_MAX;
-    place.number(key, is_allowed, expected)
+    context.number(key, is_allowed, expected)
 }
 
 /// Whether no think time at all is possible.
@@ -84,7 +84,7 @@ pub(super) enum Shortest {
     AboveZero,
 }
 
-pub(super) fn think_time(place: &Place<'_, '_>, shortest: Shortest) -> Read<ThinkTime> {
+pub(super) fn think_time(context: &TableContext<'_, '_>, shortest: Shortest) -> Read<ThinkTime> {
     let key = "think_time_ms";
     let expected = match shortest {
         Shortest::Zero => {
@@ -95,7 +95,7 @@ pub(super) fn think_time(place: &Place<'_, '_>, shortest: Shortest) -> Read<Thin
              0 ≤ shortest ≤ longest ≤ 86400000 and longest > 0"
         }
     };
-    let value = place.value(key, expected)?;
+    let value = context.value(key, expected)?;
     let think_time = match value.get_ref().as_array().map(|array| &array[..]) {
         Some([min, max]) => number(min.get_ref())
             .zip(number(max.get_ref()))
@@ -108,7 +108,7 @@ pub(super) fn think_time(place: &Place<'_, '_>, shortest: Shortest) -> Read<Thin
         .filter(|think| think.min_ms >= 0.0 && think.min_ms <= think.max_ms)
         .filter(|think| think.max_ms <= THINK_TIME_MS_MAX)
         .filter(is_long_enough)
-        .ok_or_else(|| place.invalid(key, value, expected))
+        .ok_or_else(|| context.invalid(key, value, expected))
 }
 
 const ROOT_KEYS: &[&str] = &["version", "host", "port", "steps"];

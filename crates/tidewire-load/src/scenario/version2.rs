@@ -12,7 +12,7 @@ use tidewire_proto::codec::Codec;
 use super::fault::faults;
 use super::history::history;
 use super::keys;
-use super::read::{Place, Read, check_names};
+use super::read::{Read, TableContext, check_names};
 use super::version1::{Shortest, concurrency, duration_secs, think_time};
 use super::{
     Arrival, BACKPLANE_NAME, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Fault, Guard, Load,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::slo::{Objective, Slo};
 
-pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
+pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
     root.refuse_unknown(keys::ROOT)?;
     let target = target(root)?;
     let mut nodes = 1;
@@ -45,9 +45,9 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
             seed = Some(defaults.integer("seed", 0..=u64::MAX, expected)?);
         }
     }
-    let places = root.steps()?;
-    let mut steps: Vec<Step> = Vec::with_capacity(places.len());
-    for own in &places {
+    let contexts = root.steps()?;
+    let mut steps: Vec<Step> = Vec::with_capacity(contexts.len());
+    for own in &contexts {
         own.refuse_unknown(keys::STEPS)?;
         let defaults = defaults.as_ref();
         let step = StepKeys { own, defaults }.step()?;
@@ -62,7 +62,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
         steps.push(step);
     }
     let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
-    check_names(&places, &names);
+    check_names(&contexts, &names);
     Ok(Scenario {
         version: 2,
         target: Some(target),
@@ -77,7 +77,7 @@ pub(super) fn scenario(root: &Place<'_, '_>) -> Read<Scenario> {
     })
 }
 
-fn target(root: &Place<'_, '_>) -> Read<String> {
+fn target(root: &TableContext<'_, '_>) -> Read<String> {
     let expected = "an address such as \"tcp://127.0.0.1:8080\" or \"ipc:///tmp/tidewire.sock\"";
     let (text, value) = root.text("target", expected)?;
     if text.parse::<Address>().is_err() {
@@ -86,7 +86,7 @@ fn target(root: &Place<'_, '_>) -> Read<String> {
     Ok(text.to_owned())
 }
 
-fn backplane(root: &Place<'_, '_>) -> Read<Option<String>> {
+fn backplane(root: &TableContext<'_, '_>) -> Read<Option<String>> {
     if !root.has("backplane") {
         return Ok(None);
     }
@@ -99,7 +99,7 @@ fn backplane(root: &Place<'_, '_>) -> Read<Option<String>> {
     Ok(Some(text.to_owned()))
 }
 
-fn trust(root: &Place<'_, '_>) -> Read<Trust> {
+fn trust(root: &TableContext<'_, '_>) -> Read<Trust> {
     let optional = |key: &'static str, expected: &str| {
         if !root.has(key) {
             return Ok(None);
@@ -129,32 +129,32 @@ fn trust(root: &Place<'_, '_>) -> Read<Trust> {
     Ok(trust)
 }
 
-fn guard(root: &Place<'_, '_>) -> Read<Guard> {
+fn guard(root: &TableContext<'_, '_>) -> Read<Guard> {
     let mut guard = Guard::default();
-    let Some(place) = root.table("guard")? else {
+    let Some(context) = root.table("guard")? else {
         return Ok(guard);
     };
-    place.refuse_unknown(keys::GUARD)?;
+    context.refuse_unknown(keys::GUARD)?;
     let key = "max_client_cpu_pct";
-    if place.has(key) {
+    if context.has(key) {
         let is_allowed = |share| share > 0.0 && share <= 100.0;
         let expected = "a number of percent above 0 and at most 100";
-        guard.max_client_cpu_pct = place.number(key, is_allowed, expected)?;
+        guard.max_client_cpu_pct = context.number(key, is_allowed, expected)?;
     }
-    if place.has("on_violation") {
+    if context.has("on_violation") {
         let words = [
             ("invalid", OnViolation::Invalid),
             ("warn", OnViolation::Warn),
         ];
-        guard.on_violation = word(&place, "on_violation", &words)?;
+        guard.on_violation = word(&context, "on_violation", &words)?;
     }
     Ok(guard)
 }
 
 /// The keys of one step, of which each may also stand in the defaults.
 struct StepKeys<'r, 'p, 'i> {
-    own: &'r Place<'p, 'i>,
-    defaults: Option<&'r Place<'p, 'i>>,
+    own: &'r TableContext<'p, 'i>,
+    defaults: Option<&'r TableContext<'p, 'i>>,
 }
 
 impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
@@ -162,7 +162,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let patterns = Pattern::ALL.map(|pattern| (pattern.name(), pattern));
         let pattern = self.word_or("pattern", &patterns, Pattern::Chat)?;
         let load = self.load(pattern)?;
-        let concurrency = concurrency(self.place("concurrency"))?;
+        let concurrency = concurrency(self.context_of("concurrency"))?;
         let duration_secs = self.duration_secs(&load)?;
         let has_window = pattern.has_replies() && !matches!(load, Load::Closed { .. });
         self.applies(
@@ -215,9 +215,9 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             0 => {
                 let key = "think_time_ms";
                 let think_time_ms = if !pattern.has_replies() {
-                    think_time(self.place(key), Shortest::AboveZero)?
+                    think_time(self.context_of(key), Shortest::AboveZero)?
                 } else if self.has(key) {
-                    think_time(self.place(key), Shortest::Zero)?
+                    think_time(self.context_of(key), Shortest::Zero)?
                 } else {
                     ThinkTime::NONE
                 };
@@ -227,8 +227,8 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             _ if pattern.is_fan_out() => {
                 let expected = "closed or open with the patterns chat and pubsub";
                 let found = "max has no window there: nothing tells a sender that it is too fast";
-                let place = self.place("model");
-                Err(place.conflict("model", expected, found.to_owned()))
+                let context = self.context_of("model");
+                Err(context.conflict("model", expected, found.to_owned()))
             }
             _ => Ok(Load::Max),
         }
@@ -244,13 +244,13 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let lates = OnLate::ALL.map(|kind| (kind.name(), kind));
         let arrival = self.word_or("arrival", &arrivals, Arrival::Constant)?;
         let on_late = self.word_or("on_late", &lates, OnLate::CatchUp)?;
-        let rate = |place: &Place<'_, '_>| {
+        let rate = |context: &TableContext<'_, '_>| {
             let expected = "a number of messages a second above 0 and at most 1000000000";
-            place.number("rate", |rate| rate > 0.0 && rate <= RATE_MAX, expected)
+            context.number("rate", |rate| rate > 0.0 && rate <= RATE_MAX, expected)
         };
         let stages = if !self.is_staged() {
-            let from = rate(self.place("rate"))?;
-            let secs = duration_secs(self.place("duration_secs"), "duration_secs")?;
+            let from = rate(self.context_of("rate"))?;
+            let secs = duration_secs(self.context_of("duration_secs"), "duration_secs")?;
             vec![Stage::even(from, secs)]
         } else if self.own.has("rate") {
             self.stages(rate(self.own)?)?
@@ -268,9 +268,9 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let expected =
             "a list of stages such as [{ to = 50000, secs = 30 }], of which one has a rate above 0";
         let entry = "a table such as { to = 50000, secs = 30 }";
-        let place = self.place("stages");
+        let context = self.context_of("stages");
         let mut stages = Vec::new();
-        for stage in place.tables("stages", 1..=usize::MAX, [expected, entry])? {
+        for stage in context.tables("stages", 1..=usize::MAX, [expected, entry])? {
             stage.refuse_unknown(keys::STAGE)?;
             let is_rate = |rate| (0.0..=RATE_MAX).contains(&rate);
             let to_expected = "a number of messages a second from 0 to 1000000000";
@@ -280,8 +280,8 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             from = to;
         }
         if stages.iter().all(|stage| stage.from + stage.to <= 0.0) {
-            let value = place.value("stages", expected)?;
-            return Err(place.invalid("stages", value, expected));
+            let value = context.value("stages", expected)?;
+            return Err(context.invalid("stages", value, expected));
         }
         Ok(stages)
     }
@@ -294,7 +294,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
                 self.applies(key, false, to)?;
                 Ok(stages.iter().map(|stage| stage.secs).sum())
             }
-            _ => duration_secs(self.place(key), key),
+            _ => duration_secs(self.context_of(key), key),
         }
     }
 
@@ -302,15 +302,15 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         if !self.has("codec") {
             return Ok(CODEC_DEFAULT.to_owned());
         }
-        let place = self.place("codec");
+        let context = self.context_of("codec");
         let expected = format!("a codec: {}", AnyCodec::NAMES.join(", "));
-        let value = place.value("codec", &expected)?;
+        let value = context.value("codec", &expected)?;
         let Some(text) = value.get_ref().as_str() else {
-            return Err(place.invalid("codec", value, &expected));
+            return Err(context.invalid("codec", value, &expected));
         };
         let codec = AnyCodec::by_name(text).map_err(|error| {
             let found = format!("it is {text:?}: {error}");
-            place.conflict("codec", &expected, found)
+            context.conflict("codec", &expected, found)
         })?;
         let name = codec.name();
         let (fits, expected) = match pattern {
@@ -335,12 +335,12 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         if fits {
             return Ok(text.to_owned());
         }
-        Err(place.conflict("codec", expected, format!("it is {text:?}")))
+        Err(context.conflict("codec", expected, format!("it is {text:?}")))
     }
 
     fn faults(&self, pattern: Pattern, duration_secs: f64) -> Read<Vec<Fault>> {
         if pattern.is_fan_out() && self.has("faults") {
-            return faults(self.place("faults"), duration_secs);
+            return faults(self.context_of("faults"), duration_secs);
         }
         Ok(Vec::new())
     }
@@ -353,20 +353,20 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let is_allowed = |secs| (0.0..duration_secs).contains(&secs);
         let expected =
             format!("a number of seconds from 0 to below the duration of {duration_secs}");
-        self.place(key).number(key, is_allowed, &expected)
+        self.context_of(key).number(key, is_allowed, &expected)
     }
 
     fn slo(&self) -> Read<Slo> {
         let mut slo = Slo::default();
         let defaults = self.defaults.map(|defaults| defaults.table("slo"));
         let own = self.own.table("slo")?;
-        for place in [defaults.transpose()?.flatten(), own].into_iter().flatten() {
-            place.refuse_unknown(keys::SLO)?;
+        for context in [defaults.transpose()?.flatten(), own].into_iter().flatten() {
+            context.refuse_unknown(keys::SLO)?;
             for objective in Objective::ALL {
                 let key = objective.key();
-                if place.has(key) {
+                if context.has(key) {
                     let is_allowed = |limit| objective.allows(limit);
-                    let limit = place.number(key, is_allowed, objective.expected())?;
+                    let limit = context.number(key, is_allowed, objective.expected())?;
                     *slo.field(objective) = Some(limit);
                 }
             }
@@ -379,7 +379,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
     }
 
     /// Where a key stands: in the step, else in the defaults; a missing one is missed in the step.
-    fn place(&self, key: &str) -> &'r Place<'p, 'i> {
+    fn context_of(&self, key: &str) -> &'r TableContext<'p, 'i> {
         match self.defaults {
             Some(defaults) if !self.own.has(key) && defaults.has(key) => defaults,
             _ => self.own,
@@ -399,7 +399,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         if !self.has(key) {
             return Ok(default);
         }
-        word(self.place(key), key, words)
+        word(self.context_of(key), key, words)
     }
 
     fn whole_or(&self, key: &str, range: RangeInclusive<u64>, default: u64) -> Read<u64> {
@@ -407,16 +407,16 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             return Ok(default);
         }
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        self.place(key).integer(key, range, &expected)
+        self.context_of(key).integer(key, range, &expected)
     }
 }
 
-fn word<T: Copy>(place: &Place<'_, '_>, key: &str, words: &[(&str, T)]) -> Read<T> {
+fn word<T: Copy>(context: &TableContext<'_, '_>, key: &str, words: &[(&str, T)]) -> Read<T> {
     let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
     let expected = format!("one of {}", names.join(", "));
-    let (found, value) = place.text(key, &expected)?;
+    let (found, value) = context.text(key, &expected)?;
     let meaning = words.iter().find(|(name, _)| *name == found);
     meaning
         .map(|(_, meaning)| *meaning)
-        .ok_or_else(|| place.invalid(key, value, &expected))
+        .ok_or_else(|| context.invalid(key, value, &expected))
 }
