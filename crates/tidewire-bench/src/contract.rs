@@ -126,13 +126,13 @@ pub enum Driver {
 /// A line that a program prints once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum Line {
     /// The server takes connections at this address.
     Ready(String),
     /// The driver is warm and starts to count.
     Started(bool),
     /// The driver counts no more, and waits for messages that are under way. The cost of both programs is read now, so that it
-    /// covers the counted messages only. A driver may leave this out; its cost is read at [`Said::Measured`].
+    /// covers the counted messages only. A driver may leave this out; its cost is read at [`Line::Measured`].
     Stopped(bool),
     /// The counts of the driver.
     Measured(Measured),
@@ -258,16 +258,16 @@ mod tests {
 
     #[test]
     fn a_script_may_leave_out_what_it_does_not_know() {
-        let said: Said =
+        let line: Line =
             serde_json::from_str(r#"{"measured":{"messages":3,"seconds":1.5,"verified":true}}"#)
                 .unwrap();
-        let Said::Measured(measured) = said else {
-            panic!("{said:?}");
+        let Line::Measured(measured) = line else {
+            panic!("{line:?}");
         };
         assert_eq!((measured.messages, measured.lost), (3, 0));
         assert_eq!(measured.allocated_bytes, None);
-        let ready: Said = serde_json::from_str(r#"{"ready":"127.0.0.1:1"}"#).unwrap();
-        assert_eq!(ready, Said::Ready("127.0.0.1:1".to_owned()));
+        let ready: Line = serde_json::from_str(r#"{"ready":"127.0.0.1:1"}"#).unwrap();
+        assert_eq!(ready, Line::Ready("127.0.0.1:1".to_owned()));
         assert_eq!(
             serde_json::from_str::<Account>("{}").unwrap(),
             Account::default()

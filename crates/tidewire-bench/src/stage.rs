@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Write};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::contract::{Account, Measured, Said};
+use super::contract::{Account, Line, Measured};
 
 /// The program's end of its standard streams.
 #[expect(missing_debug_implementations, reason = "streams have none")]
@@ -36,7 +36,7 @@ impl Stage {
         address: &str,
         mut account: impl FnMut() -> Account,
     ) -> Result<(), RoleError> {
-        self.say(&Said::Ready(address.to_owned()))?;
+        self.say(&Line::Ready(address.to_owned()))?;
         let mut line = String::new();
         loop {
             line.clear();
@@ -50,7 +50,7 @@ impl Stage {
 
     /// A driver is warm and starts to count.
     pub(crate) fn started(&mut self) -> Result<(), RoleError> {
-        self.say(&Said::Started(true))
+        self.say(&Line::Started(true))
     }
 
     /// The same for a driver whose thread is the one that works.
@@ -65,12 +65,12 @@ impl Stage {
 
     /// A driver counts no more, and waits for what is still under way.
     pub(crate) fn stopped(&mut self) -> Result<(), RoleError> {
-        self.say(&Said::Stopped(true))
+        self.say(&Line::Stopped(true))
     }
 
     /// Reports the counts of a driver, then waits until the runner has read the kernel's account of this process.
     pub(crate) fn measured(&mut self, measured: Measured) -> Result<(), RoleError> {
-        self.say(&Said::Measured(measured))?;
+        self.say(&Line::Measured(measured))?;
         io::copy(&mut self.input, &mut io::sink())
             .map(drop)
             .or_failed("hear the benchmark")

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context, Result};
 use serde_json::to_string;
-use tidewire_bench::contract::{Account, Said};
+use tidewire_bench::contract::{Account, Line};
 
 use crate::allocated_bytes;
 use crate::numbered::Counts;
@@ -49,7 +49,7 @@ impl Console {
     /// # Errors
     /// Standard output is closed.
     pub fn ready(&self, address: &str) -> Result<()> {
-        say(&Said::Ready(address.to_owned()))?;
+        say(&Line::Ready(address.to_owned()))?;
         let shared = Arc::clone(&self.shared);
         std::thread::spawn(move || {
             for line in io::stdin().lock().lines() {

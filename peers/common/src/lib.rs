@@ -35,7 +35,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 pub use tidewire_bench::contract::{
-    Account, Description, Driver, Measured, Offer, Said, Times, Work,
+    Account, Description, Driver, Line, Measured, Offer, Times, Work,
 };
 
 pub use allocation::allocated_bytes;
@@ -96,7 +96,7 @@ fn command(peer: &dyn Peer) -> Result<()> {
             raise_descriptor_limit();
             let measured = peer.drive(address, &parse(work)?).context("the driver")?;
             window::wait_for_started();
-            console::say(&Said::Measured(measured))?;
+            console::say(&Line::Measured(measured))?;
             console::wait_for_end();
             Ok(())
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{Said, Work, allocated_bytes, console};
+use crate::{Line, Work, allocated_bytes, console};
 
 /// The window in which a driver counts. The arrival time of a message decides whether it counts.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Window {
             std::thread::sleep(Duration::from_nanos(from_ns.saturating_sub(now_ns())));
             noted.store(allocated_bytes(), Ordering::Relaxed);
             // Standard output is closed. The end of input will end the program.
-            let _ = console::say(&Said::Started(true));
+            let _ = console::say(&Line::Started(true));
         });
         if let Ok(mut announcers) = ANNOUNCERS.lock() {
             announcers.push(announcer);

@@ -229,7 +229,7 @@ pub(crate) fn connect<L: Link>(address: &SocketAddress, greets: bool) -> io::Res
     stream.finish_connect().map_err(io::Error::other)?;
     set.watch_output(stream.as_fd(), 0, false)?;
     let mut link = L::dial(stream)?;
-    link.settle()?;
+    link.finish_handshake()?;
     if greets {
         greet(&mut link, &mut set)?;
     }

@@ -35,7 +35,7 @@ pub(crate) trait Link: AsFd + Sized + Send + 'static {
     }
 
     /// Waits for the end of the handshake, if there is one.
-    fn settle(&mut self) -> io::Result<()> {
+    fn finish_handshake(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -204,7 +204,7 @@ impl Link for TlsLink {
         self.tls.wants_write()
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn finish_handshake(&mut self) -> io::Result<()> {
         let mut set = WaitSet::new()?;
         set.add(self.stream.as_fd(), 0)?;
         let mut ready = Vec::new();

@@ -34,7 +34,7 @@ pub(crate) fn drive(work: &Work, one_thread: bool, stage: &mut Stage) -> io::Res
     let mut far = Far {
         end: End::new(far),
         answers: in_flight > 0,
-        owed: 0,
+        pending_replies: 0,
         taken,
     };
     if one_thread {
@@ -89,7 +89,7 @@ struct Near {
 struct Far {
     end: End,
     answers: bool,
-    owed: u64,
+    pending_replies: u64,
     taken: Arc<AtomicU64>,
 }
 
@@ -160,8 +160,8 @@ impl Far {
             self.taken.store(self.end.next_in, Ordering::Release);
         }
         if self.answers {
-            self.owed += count;
-            self.owed -= self.end.put(self.owed);
+            self.pending_replies += count;
+            self.pending_replies -= self.end.put(self.pending_replies);
         }
         Ok(true)
     }

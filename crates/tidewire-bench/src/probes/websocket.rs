@@ -284,7 +284,7 @@ impl<L: Link, const MESSAGE_BYTES: usize> Link for WebSocketLink<L, MESSAGE_BYTE
         !self.output.is_empty() || self.link.is_blocked()
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn finish_handshake(&mut self) -> io::Result<()> {
         // The handshake of the link beneath is over before, because the head of a request needs it.
         let mut set = WaitSet::new()?;
         set.add(self.as_fd(), 0)?;

@@ -14,7 +14,7 @@ use tidewire_load::process::MachineSample;
 pub use self::disturbance::Disturbance;
 use self::disturbance::WAITED_WINDOW_MIN;
 use crate::child::{Child, ChildError};
-use crate::contract::{Account, Driver, Measured, Said, Work};
+use crate::contract::{Account, Driver, Line, Measured, Work};
 use crate::cost::Cost;
 use crate::program::Program;
 use crate::suites;
@@ -158,7 +158,7 @@ impl RunError {
 }
 
 /// Where a program runs, and how long it may stay there when it is no longer wanted.
-struct Place<'a> {
+struct Placement<'a> {
     cores: &'a [usize],
     /// For its temporary files.
     directory: &'a Path,
@@ -178,14 +178,14 @@ impl Player {
         part: &'static str,
         program: &Program,
         arguments: &[&str],
-        place: &Place<'_>,
+        placement: &Placement<'_>,
     ) -> Result<Self, RunError> {
         let verb = if part == SERVER { "serve" } else { "drive" };
         let mut command = program.command(verb, arguments);
-        command.env("TMPDIR", place.directory);
-        command.envs(place.environment.iter().copied());
+        command.env("TMPDIR", placement.directory);
+        command.envs(placement.environment.iter().copied());
         let shown = shown(&command);
-        match Child::start(command, place.cores, place.grace) {
+        match Child::start(command, placement.cores, placement.grace) {
             Ok(child) => Ok(Self {
                 part,
                 command: shown,
@@ -212,8 +212,8 @@ impl Player {
         expected: &[&'static str],
         timeout: Duration,
         stop: &AtomicBool,
-    ) -> Result<Said, RunError> {
-        let said = self.child.hear::<Said>(timeout, stop);
+    ) -> Result<Line, RunError> {
+        let said = self.child.hear::<Line>(timeout, stop);
         let said = said.map_err(|source| self.failed(source))?;
         if expected.contains(&said.name()) {
             return Ok(said);
@@ -225,7 +225,7 @@ impl Player {
     /// Reads the counts of a driver that has announced the end of its window.
     fn measured(&mut self, terms: &Terms<'_>) -> Result<Measured, RunError> {
         match self.hear(&["measured"], terms.timeouts.slack, terms.stop)? {
-            Said::Measured(measured) => Ok(measured),
+            Line::Measured(measured) => Ok(measured),
             _ => Err(RunError::NotCounted),
         }
     }
@@ -284,7 +284,7 @@ pub(super) fn run_once(
     // The programs' files are the runner's to remove: a program that is killed cannot. It is dropped last.
     let directory = tempfile::Builder::new().prefix("tidewire-bench-").tempdir();
     let directory = directory.map_err(RunError::Directory)?;
-    let place = |cores| Place {
+    let placement = |cores| Placement {
         cores,
         directory: directory.path(),
         environment: suites::environment(work),
@@ -296,8 +296,9 @@ pub(super) fn run_once(
     let mut driver_cores = &cores.both;
     if work.has_server() {
         let argument = as_argument(&work);
-        let mut player = Player::start(SERVER, cast.server, &[&argument], &place(&cores.server))?;
-        if let Said::Ready(ready) = player.hear(&["ready"], timeouts.ready, stop)? {
+        let mut player =
+            Player::start(SERVER, cast.server, &[&argument], &placement(&cores.server))?;
+        if let Line::Ready(ready) = player.hear(&["ready"], timeouts.ready, stop)? {
             address = ready;
         }
         server = Some(player);
@@ -309,7 +310,7 @@ pub(super) fn run_once(
         dialect.clone_into(&mut work.codec);
     }
     let arguments = [address.as_str(), &as_argument(&work)];
-    let mut driver = Player::start(DRIVER, cast.driver, &arguments, &place(driver_cores))?;
+    let mut driver = Player::start(DRIVER, cast.driver, &arguments, &placement(driver_cores))?;
 
     let longest = Duration::from_millis(work.warm_up_ms) + timeouts.slack;
     driver.hear(&["started"], longest, stop)?;
@@ -320,11 +321,11 @@ pub(super) fn run_once(
     let after = Moment::take(&mut server, &driver, terms)?;
     let stolen_pct = machine.and_then(|before| MachineSample::read()?.stolen_pct_since(&before));
     let mut measured = match said {
-        Said::Measured(measured) => measured,
+        Line::Measured(measured) => measured,
         _ => driver.measured(terms)?,
     };
     if let Some(sent) = measured.sent {
-        settle(&mut measured, sent, &before, &after, &mut server, terms)?;
+        count_one_way(&mut measured, sent, &before, &after, &mut server, terms)?;
     }
     driver.finish(terms)?;
     server.map_or(Ok(()), |server| server.finish(terms))?;
@@ -332,7 +333,7 @@ pub(super) fn run_once(
 }
 
 /// Takes what was sent one way from the server's accounts: how many came meanwhile, and in the end.
-fn settle(
+fn count_one_way(
     measured: &mut Measured,
     sent: u64,
     before: &Moment,
@@ -394,7 +395,7 @@ fn outcome(
     }
 }
 
-impl Said {
+impl Line {
     fn name(&self) -> &'static str {
         match self {
             Self::Ready(_) => "ready",

@@ -117,7 +117,7 @@ impl<D: Dialect, L: Link> Connection<D, L> {
                 Next::Incomplete => break,
             }
         }
-        tally.settle(now_ns);
+        tally.record_run(now_ns);
         self.unfinished.keep(rest);
         self.flush()?;
         if self.role == Role::Subscriber && self.waiting_bytes() > ANSWER_BYTES_MAX {
@@ -240,14 +240,14 @@ impl Tally {
         if count > 0 && due_ns.wrapping_sub(run_ns) < RUN_NS {
             self.run.1 = count + 1;
         } else {
-            self.settle(now_ns);
+            self.record_run(now_ns);
             self.run = (due_ns, 1);
         }
     }
 
     /// Records the messages that were due at about one time.
     #[inline]
-    fn settle(&mut self, now_ns: u64) {
+    fn record_run(&mut self, now_ns: u64) {
         let (due_ns, count) = std::mem::take(&mut self.run);
         if count == 0 {
             return;
@@ -314,7 +314,7 @@ mod tests {
         changed[20] ^= 1;
         tally.take(&changed, 10, &mut sequence);
         tally.take(&payload(u64::MAX, 7), 10, &mut sequence);
-        tally.settle(10);
+        tally.record_run(10);
         assert_eq!((sequence.missing, sequence.wrong, sequence.next), (2, 4, 6));
         assert_eq!((tally.messages, tally.latency.count()), (4, 4));
         // Two more were due than came, which something later says, and it does not count itself.
@@ -336,7 +336,7 @@ mod tests {
             (3, 2_000, 2_900),
         ] {
             tally.take(&payload(number, due_ns), now_ns, &mut sequence);
-            tally.settle(now_ns);
+            tally.record_run(now_ns);
         }
         assert_eq!((tally.messages, tally.latency.count()), (2, 2));
         assert_eq!((tally.behind, sequence.lost(3)), (Some(3), 0));
@@ -355,7 +355,7 @@ mod tests {
                 let due_ns = (1 + number) * MS;
                 let now_ns = due_ns + (5 - number % 5) % 5 * MS + number * later_ns;
                 tally.take(&payload(number, due_ns), now_ns, &mut sequence);
-                tally.settle(now_ns);
+                tally.record_run(now_ns);
             }
             assert!(tally.fell_behind_ns().abs_diff(expected_ns) < MS / 5);
         }
@@ -375,8 +375,8 @@ mod tests {
         for (number, due_ns) in due {
             tally.take(&payload(number, due_ns), 1_000_000, &mut sequence);
         }
-        tally.settle(1_000_000);
-        tally.settle(1_000_000);
+        tally.record_run(1_000_000);
+        tally.record_run(1_000_000);
         assert_eq!((tally.messages, tally.latency.count()), (5, 5));
         assert_eq!(sequence.lost(5), 0);
         let summary = tally.latency.quantile_ns(1.0);

@@ -81,8 +81,7 @@ fn serve_tidewire(work: &Work, file: &Path, stage: &mut Stage) -> Result<(), Rol
     );
     let pool = Arc::new(pool.or_failed("start the workers")?);
     let submit = Arc::clone(&pool);
-    let service =
-        move |cx: &mut Context<'_>, message: Message<'_>| hand_over(&submit, cx, &message);
+    let service = move |cx: &mut Context<'_>, message: Message<'_>| enqueue(&submit, cx, &message);
     let server = super::builder(work)?
         .start_boxed(move |_| Box::new(service.clone()))
         .or_failed("start the server")?;
@@ -98,7 +97,7 @@ fn serve_tidewire(work: &Work, file: &Path, stage: &mut Stage) -> Result<(), Rol
 
 type Pool = WorkerPool<(Deferred, [u8; PAYLOAD_BYTES])>;
 
-fn hand_over(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+fn enqueue(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
     let Ok(payload) = message.payload.try_into() else {
         return Err(tidewire::HandlerError::new(
             ErrorCode::MalformedBody,

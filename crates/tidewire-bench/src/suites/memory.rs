@@ -35,7 +35,7 @@ pub(super) const SUITE: Suite = Suite {
 
 /// The state that the lane of the sessions shares with the driver's thread.
 #[derive(Default)]
-struct Shared {
+struct HolderShared {
     /// How many sessions there are to be.
     wanted: AtomicUsize,
     /// Whether every reply is followed by the next message.
@@ -50,7 +50,7 @@ struct Shared {
 /// The sessions of one lane.
 struct Holder {
     endpoint: Endpoint,
-    shared: Arc<Shared>,
+    shared: Arc<HolderShared>,
     sessions: Vec<tidewire::SessionId>,
     connecting: usize,
     was_active: bool,
@@ -107,7 +107,7 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
     super::need_descriptors(work)?;
     let (_server, address) = super::reach(work, address, start_server)?;
     let control = Client::connect(&address).wait().or_failed("connect")?;
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(HolderShared::default());
     let endpoint = super::endpoint(&address)?;
     let at_once = match work.transport.as_str() {
         "udp" => DATAGRAMS_AT_ONCE.min(work.connections),
@@ -190,7 +190,7 @@ fn socket_bytes(sockstat: &str) -> u64 {
     pages.sum::<u64>() * rustix::param::page_size() as u64
 }
 
-impl Shared {
+impl HolderShared {
     fn fail(&self, text: String) {
         // Only the first one counts.
         let _ = self.failure.set(text);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::contract::{Account, Measured, Said, Work};
+use crate::contract::{Account, Line, Measured, Work};
 use crate::plan::{RoleError, RowPlan, Side, Suite};
 use crate::stage::Stage;
 
@@ -95,7 +95,7 @@ pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
         let serve = work.clone();
         let mut player = Player::start(move |stage| (suite.serve)(side, &serve, stage));
         let line = player.line();
-        let Ok(Said::Ready(ready)) = serde_json::from_str(&line) else {
+        let Ok(Line::Ready(ready)) = serde_json::from_str(&line) else {
             player.finish();
             panic!("{line:?} in place of an address");
         };
@@ -104,14 +104,14 @@ pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     }
     let drive = work.clone();
     let mut driver = Player::start(move |stage| (suite.drive)(side, &address, &drive, stage));
-    let started = serde_json::from_str::<Said>(&driver.line()).ok();
+    let started = serde_json::from_str::<Line>(&driver.line()).ok();
     let mut measured = None;
-    if started == Some(Said::Started(true)) {
+    if started == Some(Line::Started(true)) {
         let mut said = serde_json::from_str(&driver.line()).ok();
-        if said == Some(Said::Stopped(true)) {
+        if said == Some(Line::Stopped(true)) {
             said = serde_json::from_str(&driver.line()).ok();
         }
-        if let Some(Said::Measured(figures)) = said {
+        if let Some(Line::Measured(figures)) = said {
             measured = Some(figures);
         }
     }

@@ -28,7 +28,7 @@ pub(super) const SUITE: Suite = Suite {
 #[derive(Clone, Copy, Debug)]
 struct Task {
     number: usize,
-    handed_over_ns: u64,
+    enqueued_ns: u64,
 }
 
 /// How long each task waited, and by that whether it was done.
@@ -84,7 +84,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let tasks = Arc::new(Tasks::new(work.count as usize));
     let done = Arc::clone(&tasks);
-    let hand_over: Box<dyn Fn(Vec<Task>)> = match (side, work.mode.as_str()) {
+    let enqueue: Box<dyn Fn(Vec<Task>)> = match (side, work.mode.as_str()) {
         (Side::Tidewire, _) => {
             let work_one = move |task| done.work(task);
             let pool = WorkerPool::new(work.threads, QUEUE_MAX, WhenFull::Wait, work_one);
@@ -93,7 +93,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
         }
         (Side::Bare, MUTEX) => {
             let queue = MutexQueue::new(work.threads, &tasks);
-            Box::new(move |tasks| queue.hand_over(tasks))
+            Box::new(move |tasks| queue.enqueue(tasks))
         }
         (Side::Bare, _) => {
             Box::new(move |tasks| tasks.into_iter().for_each(|task| done.work(task)))
@@ -102,18 +102,18 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
     let batch = work.in_flight.max(1);
     let mut waits = LatencyHistogram::new();
     let warm_until_ns = now_ns() + work.warm_up_ms * 1_000_000;
-    let mut wrong = tasks.hand_over_all(&hand_over, batch) + tasks.settle(None);
+    let mut wrong = tasks.enqueue_all(&enqueue, batch) + tasks.reset(None);
     while now_ns() < warm_until_ns {
-        wrong += tasks.hand_over_all(&hand_over, batch) + tasks.settle(None);
+        wrong += tasks.enqueue_all(&enqueue, batch) + tasks.reset(None);
     }
     stage.started()?;
     let from_ns = now_ns();
     let (mut messages, mut busy_ns) = (0, 0);
     while messages == 0 || now_ns() - from_ns < work.measure_ms * 1_000_000 {
         let round_ns = now_ns();
-        let missing = tasks.hand_over_all(&hand_over, batch);
+        let missing = tasks.enqueue_all(&enqueue, batch);
         busy_ns += now_ns() - round_ns;
-        wrong += missing + tasks.settle(Some(&mut waits));
+        wrong += missing + tasks.reset(Some(&mut waits));
         messages += work.count;
     }
     stage.stopped()?;
@@ -130,7 +130,7 @@ impl Tasks {
     }
 
     fn work(&self, task: Task) {
-        let waited_ns = now_ns().saturating_sub(task.handed_over_ns);
+        let waited_ns = now_ns().saturating_sub(task.enqueued_ns);
         super::iterate(task.number as u64);
         let before = self.waited_ns[task.number].swap(waited_ns, Ordering::Relaxed);
         if before != UNDONE {
@@ -139,18 +139,18 @@ impl Tasks {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Hands all tasks over, and waits until as many are done. Returns how many are missing.
-    fn hand_over_all(&self, hand_over: &dyn Fn(Vec<Task>), batch: usize) -> u64 {
+    /// Enqueues all tasks, and waits until as many are done. Returns how many are missing.
+    fn enqueue_all(&self, enqueue: &dyn Fn(Vec<Task>), batch: usize) -> u64 {
         let count = self.waited_ns.len();
         let before = self.done.load(Ordering::Acquire);
         for from in (0..count).step_by(batch) {
-            let handed_over_ns = now_ns();
+            let enqueued_ns = now_ns();
             let task = |number| Task {
                 number,
-                handed_over_ns,
+                enqueued_ns,
             };
             let numbers = from..(from + batch).min(count);
-            hand_over(numbers.map(task).collect());
+            enqueue(numbers.map(task).collect());
         }
         let until_ns = now_ns() + TIMEOUT_NS;
         loop {
@@ -163,7 +163,7 @@ impl Tasks {
     }
 
     /// Records how long they waited, and makes them undone again. Returns how many were done more than once.
-    fn settle(&self, mut waits: Option<&mut LatencyHistogram>) -> u64 {
+    fn reset(&self, mut waits: Option<&mut LatencyHistogram>) -> u64 {
         for waited_ns in &self.waited_ns {
             let waited_ns = waited_ns.swap(UNDONE, Ordering::Relaxed);
             if let Some(waits) = waits.as_deref_mut()
@@ -203,7 +203,7 @@ impl MutexQueue {
         Self { shared, threads }
     }
 
-    fn hand_over(&self, tasks: Vec<Task>) {
+    fn enqueue(&self, tasks: Vec<Task>) {
         let is_one = tasks.len() == 1;
         self.shared.lock().extend(tasks);
         if is_one {
@@ -273,7 +273,7 @@ mod tests {
     fn a_task_that_is_done_twice_or_not_at_all_is_wrong() {
         let tasks = Tasks::new(10);
         let round =
-            |crew: &dyn Fn(Vec<Task>), batch| tasks.hand_over_all(crew, batch) + tasks.settle(None);
+            |crew: &dyn Fn(Vec<Task>), batch| tasks.enqueue_all(crew, batch) + tasks.reset(None);
         let careless = |given: Vec<Task>| {
             // The second one in place of the first.
             for task in [given[1], given[1]].iter().chain(&given[2..]) {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use peer_common::{Account, Description, Driver, Measured, Said, Work};
+use peer_common::{Account, Description, Driver, Line, Measured, Work};
 
 fn main() -> ExitCode {
     match check() {
@@ -126,7 +126,7 @@ fn try_one(path: &Path, work: &Work) -> Result<Measured> {
         return drive(path, "-", &json, None);
     }
     let mut server = Program::start(path, &["serve", &json])?;
-    let Said::Ready(address) = server.line()? else {
+    let Line::Ready(address) = server.line()? else {
         bail!("the server said something else than that it is ready");
     };
     let measured = drive(path, &address, &json, Some(&mut server))?;
@@ -156,11 +156,11 @@ fn drive(
 ) -> Result<Measured> {
     let mut counted = || server.as_mut().map(|server| server.ask()).transpose();
     let mut driver = Program::start(path, &["drive", address, json])?;
-    let Said::Started(true) = driver.line()? else {
+    let Line::Started(true) = driver.line()? else {
         bail!("the driver said something else than that it started");
     };
     let before = counted()?;
-    let Said::Measured(mut measured) = driver.line()? else {
+    let Line::Measured(mut measured) = driver.line()? else {
         bail!("the driver said something else than what it measured");
     };
     let after = counted()?;

@@ -88,7 +88,10 @@ impl Caller {
 
     /// Waits for the oldest request, and takes the next ones whose replies came with its own. `follow` is called for each, with
     /// whose it was and when the block was here. The clock is read once for a block, as the bare client reads it.
-    fn settle(&mut self, mut follow: impl FnMut(&mut Self, usize, u64)) -> Result<u64, RoleError> {
+    fn take_replies(
+        &mut self,
+        mut follow: impl FnMut(&mut Self, usize, u64),
+    ) -> Result<u64, RoleError> {
         let Some(oldest) = self.waiting.pop_front() else {
             return Ok(now_ns());
         };
@@ -130,14 +133,14 @@ impl Caller {
 
     fn call_for(&mut self, duration: Duration) -> Result<(), RoleError> {
         let until_ns = now_ns() + duration.as_nanos() as u64;
-        while self.settle(Self::ask)? < until_ns {}
+        while self.take_replies(Self::ask)? < until_ns {}
         Ok(())
     }
 
     /// Waits for what is in flight.
     fn finish(&mut self) -> Result<(), RoleError> {
         while !self.waiting.is_empty() {
-            self.settle(|_, _, _| ())?;
+            self.take_replies(|_, _, _| ())?;
         }
         Ok(())
     }

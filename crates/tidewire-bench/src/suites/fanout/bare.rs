@@ -74,7 +74,7 @@ fn publish<L: Link>(
         match listener.accept() {
             Ok(accepted) => {
                 let mut stream = L::accept(accepted.stream)?;
-                stream.settle()?;
+                stream.finish_handshake()?;
                 receivers.push(Receiver { stream, at: 0 });
             }
             // There is nothing else to do until somebody comes.

@@ -78,9 +78,9 @@ fn drive(way: &Way, work: &Work, part: &Part<Deliveries>) -> io::Result<Deliveri
     let mut flow = Flow::new(work);
     loop {
         let now_ns = now_ns();
-        let is_settled = flow.settle(now_ns);
+        let is_complete = flow.expire(now_ns);
         if part.is_over(now_ns) {
-            if is_settled {
+            if is_complete {
                 return Ok(flow.into_deliveries());
             }
         } else {

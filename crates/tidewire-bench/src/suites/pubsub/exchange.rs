@@ -147,10 +147,10 @@ impl Service for Exchange {
         let now_ns = now_ns();
         let flow = self.flow.as_mut()?;
         if self.awaited == 0 {
-            let is_settled = flow.settle(now_ns);
+            let is_complete = flow.expire(now_ns);
             if !self.part.is_over(now_ns) {
                 self.publish(cx, now_ns);
-            } else if is_settled && let Some(flow) = self.flow.take() {
+            } else if is_complete && let Some(flow) = self.flow.take() {
                 self.part.done(flow.into_deliveries());
                 return None;
             }

@@ -93,19 +93,19 @@ impl Flow {
     }
 
     /// Gives up what was sent, if nothing has been heard for long. Returns whether nothing is on its way any more.
-    pub(super) fn settle(&mut self, now_ns: u64) -> bool {
+    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
         let is_silent = now_ns > self.heard_ns + self.silence_ns;
-        let mut is_settled = true;
+        let mut is_complete = true;
         for expected in &mut self.expected {
             for (expected, &next) in expected.iter_mut().zip(&self.next) {
                 if is_silent {
                     self.deliveries.lost += next - *expected;
                     *expected = next;
                 }
-                is_settled &= *expected == next;
+                is_complete &= *expected == next;
             }
         }
-        is_settled
+        is_complete
     }
 
     pub(super) fn into_deliveries(self) -> Deliveries {
@@ -148,8 +148,8 @@ mod tests {
         }
         flow.take(1, b"noise", 2_000, &course);
         assert_eq!((flow.room(0), flow.room(1)), (WINDOW, WINDOW - 1));
-        assert!(!flow.settle(3_000));
-        assert!(flow.settle(3_000 + flow.silence_ns));
+        assert!(!flow.expire(3_000));
+        assert!(flow.expire(3_000 + flow.silence_ns));
         assert_eq!(flow.room(1), WINDOW);
         let deliveries = flow.into_deliveries();
         assert_eq!((deliveries.messages, deliveries.lost), (6, 2));

@@ -78,7 +78,7 @@ fn call(way: &Way, work: &Work, part: &Part<Calls>) -> io::Result<Calls> {
             };
             if !clients.iter().any(patient) {
                 let unanswered = clients.iter().flat_map(|client| &client.sent);
-                unanswered.for_each(|&sent_ns| calls.settle(part, sent_ns, None));
+                unanswered.for_each(|&sent_ns| calls.resolve(part, sent_ns, None));
                 return Ok(calls);
             }
         }
@@ -114,7 +114,7 @@ impl Client {
             && number_at(reply, 4) == first.wrapping_add(second);
         self.awaited = self.awaited.wrapping_add(1);
         match self.sent.pop_front() {
-            Some(sent_ns) => calls.settle(course, sent_ns, is_right.then_some(now_ns)),
+            Some(sent_ns) => calls.resolve(course, sent_ns, is_right.then_some(now_ns)),
             None => calls.wrong += 1,
         }
         if !course.is_over(now_ns) {

@@ -23,16 +23,16 @@ struct Caller {
     is_done: bool,
 }
 
-/// A client, whose tag is its index, and its calls that are on their way: each in a place of its own.
+/// A client, whose tag is its index, and its calls that are on their way: each in a slot of its own.
 struct Client {
     session: Option<tidewire::SessionId>,
-    places: Vec<Place>,
+    slots: Vec<CallSlot>,
 }
 
-/// Where one call after another is on its way.
+/// A slot for one call after another.
 #[derive(Clone, Copy)]
-struct Place {
-    /// The number of the call, which is its id. It grows by the number of places, so that an id that was given up
+struct CallSlot {
+    /// The number of the call, which is its id. It grows by the number of slots, so that an id that was given up
     /// does not come again soon.
     call: u32,
     sent_ns: u64,
@@ -45,14 +45,14 @@ pub(super) fn start(
     work: &Work,
     part: &Part<Calls>,
 ) -> Result<Server, RoleError> {
-    let place = |call| Place {
+    let slot = |call| CallSlot {
         call,
         sent_ns: 0,
         is_waiting: false,
     };
     let client = || Client {
         session: None,
-        places: (1..=work.in_flight as u32).map(place).collect(),
+        slots: (1..=work.in_flight as u32).map(slot).collect(),
     };
     super::super::spinning(Server::builder(), work)
         .lanes(work.threads)
@@ -70,19 +70,19 @@ pub(super) fn start(
 }
 
 impl Caller {
-    /// Sends the call of a place to the session at hand.
-    fn call(&mut self, cx: &mut Context<'_>, index: usize, place: usize, now_ns: u64) {
+    /// Sends the call of a slot to the session at hand.
+    fn call(&mut self, cx: &mut Context<'_>, index: usize, slot: usize, now_ns: u64) {
         let Some(session) = self.clients[index].session else {
             return;
         };
-        let place = &mut self.clients[index].places[place];
-        let (first, second) = numbers(place.call);
+        let slot = &mut self.clients[index].slots[slot];
+        let (first, second) = numbers(slot.call);
         let mut payload = [0; 8];
         payload[..4].copy_from_slice(&first.to_le_bytes());
         payload[4..].copy_from_slice(&second.to_le_bytes());
-        let message = Message::with_id(Kind::Request, 0, place.call, &payload).with_name(METHOD);
-        place.sent_ns = now_ns;
-        place.is_waiting = true;
+        let message = Message::with_id(Kind::Request, 0, slot.call, &payload).with_name(METHOD);
+        slot.sent_ns = now_ns;
+        slot.is_waiting = true;
         if let Err(error) = cx.send_to(session, &message) {
             self.part.fail_by(&error);
         }
@@ -92,13 +92,13 @@ impl Caller {
     fn expire(&mut self, cx: &mut Context<'_>, now_ns: u64) {
         let is_over = self.part.is_over(now_ns);
         for index in 0..self.clients.len() {
-            let step = self.clients[index].places.len();
+            let step = self.clients[index].slots.len();
             for number in 0..step {
-                let place = &mut self.clients[index].places[number];
-                if place.is_waiting && now_ns > place.sent_ns + self.timeout_ns {
-                    place.is_waiting = false;
-                    place.call = place.call.wrapping_add(step as u32);
-                    self.calls.settle(&self.part, place.sent_ns, None);
+                let slot = &mut self.clients[index].slots[number];
+                if slot.is_waiting && now_ns > slot.sent_ns + self.timeout_ns {
+                    slot.is_waiting = false;
+                    slot.call = slot.call.wrapping_add(step as u32);
+                    self.calls.resolve(&self.part, slot.sent_ns, None);
                     if !is_over {
                         self.call(cx, index, number, now_ns);
                     }
@@ -108,8 +108,8 @@ impl Caller {
     }
 
     fn is_waiting(&self) -> bool {
-        let mut places = self.clients.iter().flat_map(|client| &client.places);
-        places.any(|place| place.is_waiting)
+        let mut slots = self.clients.iter().flat_map(|client| &client.slots);
+        slots.any(|slot| slot.is_waiting)
     }
 }
 
@@ -121,31 +121,31 @@ impl Service for Caller {
         if self.open == self.clients.len() {
             self.part.connected();
         }
-        for place in 0..self.clients[index].places.len() {
-            self.call(cx, index, place, now_ns());
+        for slot in 0..self.clients[index].slots.len() {
+            self.call(cx, index, slot, now_ns());
         }
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let index = cx.tag() as usize;
-        let places = &mut self.clients[index].places;
-        let step = places.len();
+        let slots = &mut self.clients[index].slots;
+        let step = slots.len();
         let number = (message.id as usize).wrapping_sub(1) % step;
-        let place = &mut places[number];
-        if !place.is_waiting || place.call != message.id {
+        let slot = &mut slots[number];
+        if !slot.is_waiting || slot.call != message.id {
             // A reply that was given up, or came twice.
             self.calls.wrong += 1;
             return Ok(());
         }
-        place.is_waiting = false;
-        let sent_ns = place.sent_ns;
-        place.call = place.call.wrapping_add(step as u32);
+        slot.is_waiting = false;
+        let sent_ns = slot.sent_ns;
+        slot.call = slot.call.wrapping_add(step as u32);
         let (first, second) = numbers(message.id);
         let is_right = message.kind == Kind::Reply
             && message.payload == first.wrapping_add(second).to_le_bytes();
         let now_ns = cx.now_ns();
         let answered_ns = is_right.then_some(now_ns);
-        self.calls.settle(&self.part, sent_ns, answered_ns);
+        self.calls.resolve(&self.part, sent_ns, answered_ns);
         if !self.part.is_over(now_ns) {
             self.call(cx, index, number, now_ns);
         }

@@ -120,7 +120,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
 impl Calls {
     /// A call that was sent then has come to its end: its right reply came, or none did. It is counted here and not when
     /// it is sent, because the window may be laid down in between.
-    fn settle(&mut self, course: &Course, sent_ns: u64, answered_ns: Option<u64>) {
+    fn resolve(&mut self, course: &Course, sent_ns: u64, answered_ns: Option<u64>) {
         if course.counts(sent_ns) {
             self.attempts += 1;
             if let Some(answered_ns) = answered_ns {
@@ -237,13 +237,13 @@ mod tests {
     fn what_is_not_answered_is_lost_and_what_is_early_does_not_count() {
         let course = Course::new();
         let mut calls = Calls::default();
-        calls.settle(&course, 5, Some(10));
+        calls.resolve(&course, 5, Some(10));
         assert_eq!((calls.answered, calls.replies), (0, 0));
         course.lay_down(100, 200);
-        calls.settle(&course, 90, Some(110));
-        calls.settle(&course, 110, Some(120));
-        calls.settle(&course, 150, None);
-        calls.settle(&course, 190, Some(210));
+        calls.resolve(&course, 90, Some(110));
+        calls.resolve(&course, 110, Some(120));
+        calls.resolve(&course, 150, None);
+        calls.resolve(&course, 190, Some(210));
         let measured = measured(&[calls], &Work::default());
         assert_eq!((measured.messages, measured.lost), (2, 1));
     }
