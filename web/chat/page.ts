@@ -5,7 +5,7 @@ import type { Event } from "../client/src/index.js"
 import { History, Line, View, element } from "./history.js"
 
 /** A room that this tab is in. */
-interface Place {
+interface ChatRoom {
   name: string
   room: Room | undefined
   history: History
@@ -19,11 +19,11 @@ interface Place {
 const find = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T
 const input = (id: string) => find<HTMLInputElement>(id)
 const view = new View(find("view"), find("above"), find("list"), find("below"), find("newest"))
-const places = new Map<string, Place>()
+const chats = new Map<string, ChatRoom>()
 let client: Client | undefined
 /** The number of times that the user entered or left. Events of an earlier client are ignored. */
 let entries = 0
-let present: Place | undefined
+let present: ChatRoom | undefined
 let me = ""
 let isSidePlanned = false
 
@@ -56,7 +56,7 @@ function leaveAll(why: string, isToken: boolean): void {
   entries++
   void client?.close()
   client = present = undefined
-  places.clear()
+  chats.clear()
   find("chat").hidden = true
   find("enter").hidden = false
   find("refusal").textContent = why
@@ -70,25 +70,25 @@ function refusal(error: unknown): string {
 }
 
 async function join(name: string): Promise<void> {
-  const known = places.get(name)
+  const known = chats.get(name)
   if (known) return show(known)
-  const place: Place = { name, room: undefined, history: new History(), unread: 0, said: [], away: new Map() }
-  places.set(name, place)
+  const chat: ChatRoom = { name, room: undefined, history: new History(), unread: 0, said: [], away: new Map() }
+  chats.set(name, chat)
   try {
-    place.room = await client!.join(name, me, { onEvent: (event) => hearRoom(place, event) })
+    chat.room = await client!.join(name, me, { onEvent: (event) => hearRoom(chat, event) })
   } catch (error) {
-    places.delete(name)
+    chats.delete(name)
     throw error
   }
-  show(place)
+  show(chat)
 }
 
-function show(place: Place): void {
-  present = place
-  place.unread = 0
-  find("title").textContent = place.name
-  document.title = `${place.name} · Tidewire chat`
-  view.show(place.history)
+function show(chat: ChatRoom): void {
+  present = chat
+  chat.unread = 0
+  find("title").textContent = chat.name
+  document.title = `${chat.name} · Tidewire chat`
+  view.show(chat.history)
   planSide()
 }
 
@@ -112,57 +112,57 @@ function hear(event: Event): void {
   }
 }
 
-function hearRoom(place: Place, event: RoomEvent): void {
+function hearRoom(chat: ChatRoom, event: RoomEvent): void {
   switch (event.type) {
     case "message": {
       const who = event.isPrivate ? `${visible(event.name)} (to you only)` : visible(event.name)
       const what = text(event.payload)
       const isMine = event.name === me && !event.isPrivate
-      if (isMine && place.said.includes(what)) return void place.said.splice(0, place.said.indexOf(what) + 1)
-      return add(place, { who, what, at: new Date(), look: event.isPrivate ? "private" : isMine ? "mine" : "" })
+      if (isMine && chat.said.includes(what)) return void chat.said.splice(0, chat.said.indexOf(what) + 1)
+      return add(chat, { who, what, at: new Date(), look: event.isPrivate ? "private" : isMine ? "mine" : "" })
     }
     case "presence": {
       const name = visible(event.name)
       if (event.event === "left") {
-        place.away.set(name, new Date())
-        if (place.away.size > AWAY_MAX) place.away.delete(place.away.keys().next().value!)
-      } else place.away.delete(name)
-      if (event.event !== "here") note(place, `${name} ${event.event}.`)
+        chat.away.set(name, new Date())
+        if (chat.away.size > AWAY_MAX) chat.away.delete(chat.away.keys().next().value!)
+      } else chat.away.delete(name)
+      if (event.event !== "here") note(chat, `${name} ${event.event}.`)
       return planSide()
     }
     case "gap":
-      return add(place, { who: "", what: `${event.lost} messages are missing here: this page read too slowly.`, at: new Date(), look: "gap" })
+      return add(chat, { who: "", what: `${event.lost} messages are missing here: this page read too slowly.`, at: new Date(), look: "gap" })
     case "interrupted":
-      return add(place, { who: "", what: "The connection ended here. Messages may be missing.", at: new Date(), look: "gap" })
+      return add(chat, { who: "", what: "The connection ended here. Messages may be missing.", at: new Date(), look: "gap" })
     case "resumed":
-      place.away.clear()
-      return note(place, "Connected again.")
+      chat.away.clear()
+      return note(chat, "Connected again.")
     case "recovered": {
-      if (event.missing === 0) return note(place, "What was said in between follows.")
+      if (event.missing === 0) return note(chat, "What was said in between follows.")
       const what = event.missing === null ? "It is not known how many messages are missing here." : `${event.missing} messages are missing here.`
-      return add(place, { who: "", what, at: new Date(), look: "gap" })
+      return add(chat, { who: "", what, at: new Date(), look: "gap" })
     }
     case "refused":
-      return add(place, { who: "", what: `You are not in this room any more: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
+      return add(chat, { who: "", what: `You are not in this room any more: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
     case "removed":
-      return add(place, { who: "", what: "You were taken out of this room.", at: new Date(), look: "gap" })
+      return add(chat, { who: "", what: "You were taken out of this room.", at: new Date(), look: "gap" })
     case "error":
-      return add(place, { who: "", what: `Not said: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
+      return add(chat, { who: "", what: `Not said: ${visible(event.error.message)}`, at: new Date(), look: "gap" })
   }
 }
 
-const note = (place: Place, what: string) => add(place, { who: "", what, at: new Date(), look: "note" })
+const note = (chat: ChatRoom, what: string) => add(chat, { who: "", what, at: new Date(), look: "note" })
 
 function say(look: Line["look"], what: string): void {
   if (present) add(present, { who: "", what, at: new Date(), look })
 }
 
-function add(place: Place, line: Line): void {
-  place.history.add(line)
-  if (place === present) {
+function add(chat: ChatRoom, line: Line): void {
+  chat.history.add(line)
+  if (chat === present) {
     view.plan()
     speak(line)
-  } else if (line.look !== "note" && place.unread++ === 0) planSide()
+  } else if (line.look !== "note" && chat.unread++ === 0) planSide()
 }
 
 let unspoken: Line[] = []
@@ -198,22 +198,22 @@ function planSide(): void {
 }
 
 function drawSide(): void {
-  fill(find("rooms"), [...places.keys()], (name) => {
+  fill(find("rooms"), [...chats.keys()], (name) => {
     const button = element("button", "", name)
     button.append(element("span", "unread", ""))
     button.addEventListener("click", () => {
       openSide(false)
-      show(places.get(name)!)
+      show(chats.get(name)!)
     })
     return item(button)
   })
   let unread = 0
-  for (const [index, place] of [...places.values()].entries()) {
+  for (const [index, chat] of [...chats.values()].entries()) {
     const button = find("rooms").children[index]!.firstElementChild!
-    button.lastElementChild!.textContent = place.unread > 99 ? "99+" : place.unread ? String(place.unread) : ""
-    if (place === present) button.setAttribute("aria-current", "true")
+    button.lastElementChild!.textContent = chat.unread > 99 ? "99+" : chat.unread ? String(chat.unread) : ""
+    if (chat === present) button.setAttribute("aria-current", "true")
     else button.removeAttribute("aria-current")
-    unread += place.unread
+    unread += chat.unread
   }
   find("menu").textContent = unread ? `Rooms and members (${unread} unread)` : "Rooms and members"
   const names = [...(present?.room?.members.values() ?? [])].map(visible).sort(order.compare)
@@ -268,30 +268,30 @@ function openSide(isOpen: boolean): void {
 async function send(): Promise<void> {
   const field = input("text")
   const words = field.value
-  const place = present
-  if (!words.trim() || !place?.room) return
+  const chat = present
+  if (!words.trim() || !chat?.room) return
   const [, to, whispered] = /^\/msg (\S+) (.+)$/s.exec(words) ?? []
   try {
-    if (to) await place.room.whisper(to.normalize(), whispered!)
+    if (to) await chat.room.whisper(to.normalize(), whispered!)
     else {
-      place.room.say(words)
-      place.said.push(words)
-      if (place.said.length > SAID_MAX) place.said.shift()
+      chat.room.say(words)
+      chat.said.push(words)
+      if (chat.said.length > SAID_MAX) chat.said.shift()
     }
     if (field.value === words) field.value = ""
-    add(place, { who: to ? `${me} (to ${to} only)` : me, what: whispered ?? words, at: new Date(), look: to ? "private" : "mine" })
+    add(chat, { who: to ? `${me} (to ${to} only)` : me, what: whispered ?? words, at: new Date(), look: to ? "private" : "mine" })
   } catch (error) {
     // The words stay in the field.
-    add(place, { who: "", what: `Not sent: ${refusal(error)}`, at: new Date(), look: "gap" })
+    add(chat, { who: "", what: `Not sent: ${refusal(error)}`, at: new Date(), look: "gap" })
   }
 }
 
 async function leave(): Promise<void> {
-  const place = present
-  if (!place) return
-  places.delete(place.name)
-  await place.room?.leave().catch(() => {})
-  const [next] = places.values()
+  const chat = present
+  if (!chat) return
+  chats.delete(chat.name)
+  await chat.room?.leave().catch(() => {})
+  const [next] = chats.values()
   if (next) return show(next)
   // Without a room there is nothing to see.
   leaveAll("", false)
