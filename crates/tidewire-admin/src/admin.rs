@@ -152,15 +152,15 @@ mod tests {
         let admin = admin.serve(&server).unwrap();
         let mut asleep = Vec::new();
         loop {
-            let (stream, has_place) = listen(&admin);
-            if !has_place {
+            let (stream, has_room) = listen(&admin);
+            if !has_room {
                 break;
             }
             asleep.push(stream);
         }
         let newest = wait_until("one of them is cut", || {
-            let (stream, has_place) = listen(&admin);
-            has_place.then_some(stream)
+            let (stream, has_room) = listen(&admin);
+            has_room.then_some(stream)
         });
         let broken = || {
             let mut stream = TcpStream::connect(admin.address()).unwrap();

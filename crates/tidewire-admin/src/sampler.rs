@@ -305,7 +305,7 @@ fn rates(last: &Sample, now: &Sample) -> Rates {
     let grown =
         |count: fn(&Metrics) -> u64| count(&now.sum).saturating_sub(count(&last.sum)) as f64;
     let rate = |count: fn(&Metrics) -> u64| grown(count) / interval(last, now);
-    let said = grown(|it| it.chat_messages) + grown(|it| it.published);
+    let messages = grown(|it| it.chat_messages) + grown(|it| it.published);
     Rates {
         frames_in: rate(|it| it.frames_in),
         bytes_in: rate(|it| it.bytes_in),
@@ -317,7 +317,7 @@ fn rates(last: &Sample, now: &Sample) -> Rates {
         opened: rate(|it| it.sessions_opened),
         closed: rate(Metrics::sessions_closed),
         system_calls: rate(|it| it.system_calls),
-        fan_out: (said > 0.0).then(|| grown(|it| it.room_offered) / said),
+        fan_out: (messages > 0.0).then(|| grown(|it| it.room_offered) / messages),
     }
 }
 

@@ -74,7 +74,7 @@ impl Kept {
 #[derive(Debug)]
 pub struct Reader {
     client: Client,
-    place: Place,
+    joined: Joined,
     /// The position of the last message.
     pub position: Option<Position>,
     /// The missing messages that the last join was told of.
@@ -83,8 +83,9 @@ pub struct Reader {
     pub lost: u64,
 }
 
+/// The room or topic of a reader.
 #[derive(Debug)]
-enum Place {
+enum Joined {
     Room(u16),
     Topic(Subscription),
 }
@@ -102,7 +103,7 @@ impl Reader {
             None => client.join("lobby", name),
         };
         let room = joined.wait().expect("a free name").room;
-        Self::new(client, Place::Room(room), since)
+        Self::new(client, Joined::Room(room), since)
     }
 
     /// Subscribes to a topic, as one that has the messages up to a position.
@@ -117,13 +118,13 @@ impl Reader {
             None => client.subscribe(pattern),
         };
         let subscription = subscribed.wait().expect("a subscription");
-        Self::new(client, Place::Topic(subscription), since)
+        Self::new(client, Joined::Topic(subscription), since)
     }
 
-    fn new(client: Client, place: Place, position: Option<Position>) -> Self {
+    fn new(client: Client, joined: Joined, position: Option<Position>) -> Self {
         Self {
             client,
-            place,
+            joined,
             position,
             recovered: None,
             lost: 0,
@@ -135,12 +136,12 @@ impl Reader {
     /// # Panics
     /// The client has ended.
     pub fn say(&self, text: &str) {
-        match &self.place {
-            Place::Room(room) => self
+        match &self.joined {
+            Joined::Room(room) => self
                 .client
                 .say(*room, text.as_bytes())
                 .expect("an open client"),
-            Place::Topic(_) => publish(&self.client, "lobby", text),
+            Joined::Topic(_) => publish(&self.client, "lobby", text),
         }
     }
 
@@ -150,12 +151,12 @@ impl Reader {
     /// None comes.
     pub fn hear(&mut self) -> String {
         loop {
-            let (position, payload) = match &self.place {
-                Place::Room(_) => match self.next_in_room() {
+            let (position, payload) = match &self.joined {
+                Joined::Room(_) => match self.next_in_room() {
                     Some(heard) => heard,
                     None => continue,
                 },
-                Place::Topic(subscription) => {
+                Joined::Topic(subscription) => {
                     let event = subscription.next_event().wait_for(DEADLINE);
                     match event.expect("an event in time") {
                         TopicEvent::Message(message) => (message.position, message.payload),

@@ -240,12 +240,12 @@ impl IdentitySessions {
             count_out(&mut counts, former);
         }
         let count = counts.get(&next.name).copied().unwrap_or(0);
-        let has_place = next.limits.sessions_max.is_none_or(|max| count < max);
-        let now = if has_place { Some(next) } else { former };
+        let has_room = next.limits.sessions_max.is_none_or(|max| count < max);
+        let now = if has_room { Some(next) } else { former };
         if let Some(now) = now.filter(|it| it.limits.sessions_max.is_some()) {
             *counts.entry(now.name.clone()).or_default() += 1;
         }
-        has_place
+        has_room
     }
 
     /// Counts a session out.

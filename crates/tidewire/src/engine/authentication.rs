@@ -40,7 +40,7 @@ impl Core {
         let attempt = match begun {
             Ok(attempt) => attempt.map(Arc::new),
             Err(failure) => {
-                return self.settle_authentication(id, AuthOutcome::Refused(failure), None);
+                return self.resolve_authentication(id, AuthOutcome::Refused(failure), None);
             }
         };
         let (outcome, asked) = ask(&guard, session, token, attempt, &self.exchange.mailbox);
@@ -52,14 +52,14 @@ impl Core {
             }
             AuthOutcome::Unknown if token.is_empty() => {
                 let missing = AuthOutcome::Refused(AuthFailure::Missing);
-                self.settle_authentication(id, missing, attempt)
+                self.resolve_authentication(id, missing, attempt)
             }
-            outcome => self.settle_authentication(id, outcome, attempt),
+            outcome => self.resolve_authentication(id, outcome, attempt),
         }
     }
 
     /// Applies an answer. Returns whether it opened the session.
-    pub(crate) fn settle_authentication(
+    pub(crate) fn resolve_authentication(
         &mut self,
         id: SessionId,
         outcome: AuthOutcome,

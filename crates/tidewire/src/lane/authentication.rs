@@ -37,7 +37,7 @@ impl<S: Service> Lane<S> {
             }
             (outcome, _) => outcome,
         };
-        if self.core.settle_authentication(id, outcome, attempt) {
+        if self.core.resolve_authentication(id, outcome, attempt) {
             self.open(id.slot());
         }
     }
