@@ -135,7 +135,7 @@ impl Node {
                 },
             ) => {
                 if let Some(author) = self.author(node, stream.name, (member, name)) {
-                    self.deliver_said(places, &author, payload);
+                    self.deliver_chat_message(places, &author, payload);
                 }
             }
             (StreamKind::Topic, Entry::Published { payload }) => {
@@ -152,7 +152,12 @@ impl Node {
         }
     }
 
-    fn deliver_said(&mut self, places: &[Arc<SharedRoom>], author: &Author, payload: &[u8]) {
+    fn deliver_chat_message(
+        &mut self,
+        places: &[Arc<SharedRoom>],
+        author: &Author,
+        payload: &[u8],
+    ) {
         if !self.fits(places, payload.len(), FRAME_OVERHEAD_BYTES) {
             return;
         }

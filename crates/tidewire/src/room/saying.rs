@@ -111,7 +111,10 @@ impl LaneRooms<'_> {
             .skip_own(log, position, bytes);
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
         self.sessions.counters.chat_messages.add(1);
-        self.handle_appended(alias, position, bytes, 1, || Origin::Said { id, payload });
+        self.handle_appended(alias, position, bytes, 1, || Origin::ChatMessage {
+            id,
+            payload,
+        });
         if let Some(room) = &held {
             self.hold(slot, room);
         }

@@ -17,7 +17,7 @@ pub(super) enum Origin<'m> {
     /// The frame is for this server only.
     Local,
     /// A session of this lane said something in a room.
-    Said {
+    ChatMessage {
         /// The session.
         id: SessionId,
         payload: &'m [u8],
@@ -42,7 +42,7 @@ impl LaneRooms<'_> {
     pub(super) fn send_to_nodes_of(&mut self, shared: &SharedRoom, origin: &Origin<'_>) {
         let room = shared.name.as_deref();
         match (*origin, room) {
-            (Origin::Said { id, payload }, Some(room)) => {
+            (Origin::ChatMessage { id, payload }, Some(room)) => {
                 let session = self.sessions.find(id);
                 let Some(member) = session.and_then(|it| it.profile.member.as_deref()) else {
                     return;
@@ -67,7 +67,7 @@ impl LaneRooms<'_> {
                 self.exchange
                     .send_to_nodes(Addressee::Topic, topic, &published);
             }
-            (Origin::Local | Origin::Said { .. } | Origin::Announced { .. }, _) => {}
+            (Origin::Local | Origin::ChatMessage { .. } | Origin::Announced { .. }, _) => {}
         }
     }
 
