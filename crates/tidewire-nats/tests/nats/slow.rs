@@ -97,7 +97,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// What NATS drops for the node is told to its members with the exact number, and the members of the third node get everything.
+/// Members of the node are told the exact number of messages that NATS drops for it, and the members of the third node get everything.
 #[test]
 fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
     const BYTES: usize = 16 << 10;

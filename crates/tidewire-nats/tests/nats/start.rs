@@ -1,4 +1,4 @@
-//! What is wrong with NATS, or with the settings for it, is told at the start.
+//! Faults of NATS, and of the settings for it, end the start with their name.
 
 use std::error::Error;
 use std::time::Duration;
