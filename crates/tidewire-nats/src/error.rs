@@ -7,8 +7,6 @@ use async_nats::ConnectError;
 use async_nats::jetstream::context::AccountError;
 use thiserror::Error;
 
-use crate::subject::PREFIX_BYTES_MAX;
-
 /// NATS cannot be used. An error of [`Nats`](crate::Nats), and the cause of `BackplaneError::Engine` when a server starts.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -18,7 +16,7 @@ pub enum NatsError {
     Address(io::Error),
     /// The prefix cannot begin a subject.
     #[error(
-        "not a prefix of subjects: {0:?} (use 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, - and _ in parts between dots; no part behind the first may be node, nodes, room or topic)"
+        "not a prefix of subjects: {0:?} (use 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, - and _ in parts between dots; no part behind the first may be a word of Tidewire, such as node, room or topic)"
     )]
     Prefix(String),
     /// The file of credentials cannot be used.
@@ -81,3 +79,6 @@ pub enum NatsError {
     #[error("cannot start the client of NATS: {0}")]
     Io(#[from] io::Error),
 }
+
+/// Most bytes of a prefix.
+pub(crate) const PREFIX_BYTES_MAX: usize = 64;

@@ -170,6 +170,10 @@ impl Reader {
         if limits_of(&found.config) == limits_of(&config) {
             return Ok(found);
         }
+        tracing::info!(
+            stream = name,
+            "the stream of a history gets the limits of this node; give all nodes the same limits"
+        );
         Ok(self.context.update_stream(&config).await?)
     }
 

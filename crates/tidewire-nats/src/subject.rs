@@ -19,7 +19,7 @@ use std::fmt::Write;
 
 use tidewire::backplane::{KeptName, Subject};
 
-use crate::error::NatsError;
+use crate::error::{NatsError, PREFIX_BYTES_MAX};
 
 /// The prefix of all subjects of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,9 +199,6 @@ const KINDS: [&str; 8] = [
 
 /// The kinds of which a node needs subjects that it does not use at its start.
 const PROBED: [&str; 3] = ["room", "topic", "service"];
-
-/// Most bytes of a prefix.
-pub(crate) const PREFIX_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
