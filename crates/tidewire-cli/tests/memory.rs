@@ -1,6 +1,9 @@
-//! A server under attack with little memory: the real binary under a hard limit of its address space, far below the
-//! memory of the attack. It must survive, well-behaved clients must not be affected, and every message must be
+//! A server under attack with little memory: the real binary with a memory limit far below the memory of the attack.
+//! Its resident memory must stay bounded, well-behaved clients must not be affected, and every message must be
 //! accounted for.
+//!
+//! The kernel's record of the highest resident memory is asserted. A limit of the address space is not: the allocator
+//! reserves aligned regions of many megabytes that it never touches, and how many of them fit is chance.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -24,7 +27,7 @@ use tidewire_testkit::{Peer, Wire, hello_frame, wait_until};
 fn a_server_short_of_memory_outlives_an_attack_and_serves_those_who_keep_up() {
     raise_descriptor_limit().unwrap();
     let mut server = Server::start();
-    let base_bytes = server.resident_bytes();
+    let base_bytes = server.status_bytes("VmRSS:");
     let well_behaved: Vec<WellBehaved> = (0..2)
         .map(|number| WellBehaved::start(&server, number))
         .collect();
@@ -43,6 +46,8 @@ fn a_server_short_of_memory_outlives_an_attack_and_serves_those_who_keep_up() {
     assert!(exchanged > 0);
     drop((silent, half_sent));
     server.wait_until_resident_below(base_bytes + RESIDENT_BYTES_LEFT);
+    let peak_bytes = server.status_bytes("VmHWM:") - base_bytes;
+    assert!(peak_bytes < RESIDENT_BYTES_PEAK_MAX, "{peak_bytes}");
     // A new client is accepted again.
     wait_until("a newcomer is accepted", || {
         let mut wire = Wire::connect(&server.endpoint).ok()?;
@@ -75,12 +80,9 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it with both limits, and waits until it is ready.
+    /// Starts it with its memory limit, and waits until it is ready.
     fn start() -> Self {
-        let mut child = Command::new("sh")
-            .args(["-c", r#"ulimit -v "$0" && exec "$@""#])
-            .arg((ADDRESS_SPACE_BYTES / 1024).to_string())
-            .arg(env!("CARGO_BIN_EXE_tidewire"))
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidewire"))
             .args(["serve", "--app", "pubsub", "--json", "--exit-with-stdin"])
             .args(["--bind", "tcp://127.0.0.1:0", "--lanes", "2"])
             .args(["--log-level", "warn", "--memory-bytes-max"])
@@ -117,10 +119,11 @@ impl Server {
         (answer.kind == Kind::Welcome).then_some(peer)
     }
 
-    fn resident_bytes(&self) -> u64 {
+    /// Returns a figure of `/proc/PID/status`: the resident memory now (`VmRSS:`) or at its highest (`VmHWM:`).
+    fn status_bytes(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(path).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
         let kibibytes = line.expect("it runs").trim().trim_end_matches(" kB");
         kibibytes.parse::<u64>().unwrap() * 1024
     }
@@ -128,7 +131,7 @@ impl Server {
     fn wait_until_resident_below(&self, bytes: u64) {
         wait_until("memory goes back to the system", || {
             thread::sleep(std::time::Duration::from_millis(500));
-            (self.resident_bytes() < bytes).then_some(())
+            (self.status_bytes("VmRSS:") < bytes).then_some(())
         });
     }
 
@@ -264,9 +267,9 @@ fn tw1() -> AnyCodec {
 /// The memory limit of the server.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// The limit of its address space: the memory limit, as much again for the allocator's unused memory, and the mappings
-/// of the process before it serves.
-const ADDRESS_SPACE_BYTES: u64 = 288 << 20;
+/// The highest additional resident memory that is allowed: the memory limit, and twice as much for what the allocator
+/// keeps and for buffers of lanes. Measured: 93 to 117 MiB. The attack would take more than 500 MiB.
+const RESIDENT_BYTES_PEAK_MAX: u64 = 3 * MEMORY_BYTES_MAX;
 
 /// The additional resident memory that is allowed after the attack: buffers that lanes keep for reuse, and the
 /// allocator's pages.
