@@ -42,7 +42,7 @@ pub(in super::super) struct Tally {
     published: AtomicU64,
 }
 
-pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+pub(in super::super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let tally = Arc::new(Tally::new(work.subscribers));
     let publisher = || Publisher::new(work, &tally, Some(Start::AtOnce));
     let server = super::super::start_server(work, publisher)?;
