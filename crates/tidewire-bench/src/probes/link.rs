@@ -1,5 +1,6 @@
 //! The connection of a probe: a socket, or a socket with TLS by hand.
 
+use std::fmt::Debug;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,12 +10,16 @@ use super::wait::WaitSet;
 use crate::certificates;
 
 /// A connection that never blocks.
-pub(crate) trait Link: AsFd + Sized + Send + 'static {
+pub(crate) trait Link: AsFd + Debug + Send + 'static {
     /// Makes the client's side over a connected socket.
-    fn dial(stream: Stream) -> io::Result<Self>;
+    fn dial(stream: Stream) -> io::Result<Self>
+    where
+        Self: Sized;
 
     /// Makes the server's side over an accepted socket.
-    fn accept(stream: Stream) -> io::Result<Self>;
+    fn accept(stream: Stream) -> io::Result<Self>
+    where
+        Self: Sized;
 
     /// Reads the socket once. All that comes is returned at once, so that nothing is left when the socket is not ready. 0 is
     /// the end.

@@ -13,8 +13,8 @@ use crate::publication::Publication;
 
 /// A connection, open or ended.
 #[derive(Debug)]
-pub(super) struct Connection<D, L> {
-    stream: L,
+pub(super) struct Connection<D> {
+    stream: Box<dyn Link>,
     dialect: D,
     role: Role,
     unfinished: Unfinished,
@@ -63,9 +63,9 @@ struct Lateness {
     total_ns: u128,
 }
 
-impl<D: Dialect, L: Link> Connection<D, L> {
+impl<D: Dialect> Connection<D> {
     /// Creates it over a connected stream and queues the first bytes of the dialect.
-    pub(super) fn new(stream: L, role: Role) -> io::Result<Self> {
+    pub(super) fn new(stream: Box<dyn Link>, role: Role) -> io::Result<Self> {
         let mut connection = Self {
             stream,
             dialect: D::default(),

@@ -36,7 +36,7 @@ use super::contract::{Measured, Work};
 use super::pace::{Pace, TICK_NS};
 use super::stage::Stage;
 use crate::probes::wait::WaitSet;
-use crate::probes::{Link, echo};
+use crate::probes::{Link, echo, with_link};
 
 /// The result of listening.
 #[derive(Debug)]
@@ -62,33 +62,33 @@ pub(crate) struct Heard {
 pub(crate) type Listen = fn(&[SocketAddress], &Work, &mut Stage) -> io::Result<Heard>;
 
 /// How to listen to a server of ours: in TW1 with its handshake.
-pub(crate) fn tw1<L: Link>() -> Listen {
-    listen_in::<tw1::Tw1, L>
+pub(crate) fn tw1() -> Listen {
+    listen_in::<tw1::Tw1>
 }
 
 /// How to listen to other servers, by the name of their protocol in [`Work::codec`](crate::contract::Work::codec). TW1 is
 /// here without its handshake, and `length` is u32, big-endian, before every payload. NATS and Redis are brokers.
-pub(crate) fn dialect<L: Link>(name: &str) -> Option<Listen> {
+pub(crate) fn dialect(name: &str) -> Option<Listen> {
     Some(match name {
-        "tw1" => listen_in::<tw1::BareTw1, L>,
-        "length" => listen_in::<length::Length, L>,
-        "centrifuge" => listen_in::<centrifuge::Centrifuge, L>,
-        "websocket" => listen_in::<websocket::WebSocket, L>,
-        "nats" => listen_in::<nats::Nats, L>,
-        "redis" => listen_in::<redis::Redis, L>,
-        "zmtp" => listen_in::<zmtp::Zmtp, L>,
-        "sp" => listen_in::<sp::Sp, L>,
+        "tw1" => listen_in::<tw1::BareTw1>,
+        "length" => listen_in::<length::Length>,
+        "centrifuge" => listen_in::<centrifuge::Centrifuge>,
+        "websocket" => listen_in::<websocket::WebSocket>,
+        "nats" => listen_in::<nats::Nats>,
+        "redis" => listen_in::<redis::Redis>,
+        "zmtp" => listen_in::<zmtp::Zmtp>,
+        "sp" => listen_in::<sp::Sp>,
         _ => return None,
     })
 }
 
-fn listen_in<D: Dialect, L: Link>(
+fn listen_in<D: Dialect>(
     addresses: &[SocketAddress],
     work: &Work,
     stage: &mut Stage,
 ) -> io::Result<Heard> {
     let first = addresses.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let mut crowd = Crowd::<D, L>::connect(addresses, work)?;
+    let mut crowd = Crowd::<D>::connect(addresses, work)?;
     crowd.subscribe()?;
     crowd.begin(first)?;
     let first_ns = now_ns();
@@ -125,24 +125,24 @@ fn listen_in<D: Dialect, L: Link>(
 }
 
 /// All connections, on one thread.
-struct Crowd<'a, D, L> {
+struct Crowd<'a, D> {
     work: &'a Work,
     set: WaitSet,
-    connections: Vec<Connection<D, L>>,
+    connections: Vec<Connection<D>>,
     /// To a broker, and how many messages are due there.
-    publisher: Option<(Connection<D, L>, Pace)>,
+    publisher: Option<(Connection<D>, Pace)>,
     buffer: Vec<u8>,
     ready: Vec<usize>,
     tally: Tally,
 }
 
-impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
+impl<'a, D: Dialect> Crowd<'a, D> {
     fn connect(addresses: &[SocketAddress], work: &'a Work) -> io::Result<Self> {
         let set = WaitSet::new()?;
         let connections = work.subscribers;
         let connect = |number: usize| {
             let address = &addresses[number % addresses.len()];
-            open(address, Role::Subscriber, &set, number).map_err(|error| {
+            open(work, address, Role::Subscriber, &set, number).map_err(|error| {
                 let number = number + 1;
                 let advice = "is the server there, and `ulimit -n` large enough?";
                 let text = format!("cannot make connection {number} of {connections}; {advice}");
@@ -165,7 +165,7 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
         let until_ns = now_ns() + READY_TIMEOUT.as_nanos() as u64;
         loop {
             let connections = self.connections.len();
-            let of = |one: &&Connection<D, L>| one.is_ready() && !one.is_closed;
+            let of = |one: &&Connection<D>| one.is_ready() && !one.is_closed;
             let ready = self.connections.iter().filter(of).count();
             if ready == connections {
                 return Ok(());
@@ -186,7 +186,7 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
         if D::PUBLISH.is_none() {
             return Ok(());
         }
-        let connection = open(address, Role::Publisher, &self.set, PUBLISHER)?;
+        let connection = open(self.work, address, Role::Publisher, &self.set, PUBLISHER)?;
         self.publisher = Some((connection, Pace::new(self.work.rate_per_sec, now_ns())));
         Ok(())
     }
@@ -269,7 +269,7 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
 
     /// Whether something of the window may still come.
     fn is_awaiting(&self) -> bool {
-        let is_awaiting = |one: &Connection<D, L>| !one.is_closed && !one.sequence.is_past;
+        let is_awaiting = |one: &Connection<D>| !one.is_closed && !one.sequence.is_past;
         self.connections.iter().any(is_awaiting)
     }
 
@@ -280,15 +280,37 @@ impl<'a, D: Dialect, L: Link> Crowd<'a, D, L> {
 }
 
 /// Opens a connection that has this number in the set.
-fn open<D: Dialect, L: Link>(
+fn open<D: Dialect>(
+    work: &Work,
     address: &SocketAddress,
     role: Role,
     set: &WaitSet,
     number: usize,
-) -> io::Result<Connection<D, L>> {
-    let connection = Connection::new(echo::connect(address, false)?, role)?;
+) -> io::Result<Connection<D>> {
+    let link = with_link!(beneath_dialect(work), dial)(address)?;
+    let connection = Connection::new(link, role)?;
     connection.watch(set, number)?;
     Ok(connection)
+}
+
+/// Connects a link. The subscriber uses it as a `dyn`, which costs an indirect call for each read. So the subscriber is compiled once
+/// for each dialect, and not for each pair of a dialect and a link.
+fn dial<L: Link>(address: &SocketAddress) -> io::Result<Box<dyn Link>> {
+    Ok(Box::new(echo::connect::<L>(address, false)?))
+}
+
+/// The work with the transport that is beneath the dialect. The subscriber of rivals over WebSocket speaks it by itself, because
+/// they send no stream of bytes but messages.
+fn beneath_dialect(work: &Work) -> Work {
+    let transport = match (work.codec.as_str(), work.transport.as_str()) {
+        ("websocket", "ws") => "tcp",
+        ("websocket", "wss") => "tls",
+        (_, transport) => transport,
+    };
+    Work {
+        transport: transport.to_owned(),
+        ..work.clone()
+    }
 }
 
 /// The publisher's number in the set, which no subscriber reaches.

@@ -4,8 +4,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
-use tidewire_io::socket::Stream;
-
 use super::*;
 use crate::publication::Publication;
 
@@ -22,7 +20,7 @@ fn work(connections: usize) -> Work {
 /// Listens to a server that ends or says what it should not.
 fn first_error<D: Dialect>(address: &SocketAddress) -> io::Error {
     let mut stage = Stage::new(io::empty(), io::sink());
-    listen_in::<D, Stream>(std::slice::from_ref(address), &work(1), &mut stage).unwrap_err()
+    listen_in::<D>(std::slice::from_ref(address), &work(1), &mut stage).unwrap_err()
 }
 
 /// A server that takes so many connections and hands them to `serve`.
@@ -70,8 +68,7 @@ fn hear_enough(connections: usize, least: u64, serve: fn(Vec<TcpStream>)) -> Hea
         let (said, output) = io::pipe().unwrap();
         let mut stage = Stage::new(io::empty(), output);
         let heard =
-            listen_in::<length::Length, Stream>(std::slice::from_ref(&address), &work, &mut stage)
-                .unwrap();
+            listen_in::<length::Length>(std::slice::from_ref(&address), &work, &mut stage).unwrap();
         drop(stage);
         thread.join().unwrap();
         let said = io::read_to_string(said).unwrap();
@@ -184,7 +181,7 @@ fn a_broker_gets_what_it_passes_on_at_the_rate_that_is_asked_for() {
     let address = SocketAddress::Tcp(listener.local_addr().unwrap());
     let thread = std::thread::spawn(move || broker(&listener));
     let mut stage = Stage::new(io::empty(), io::sink());
-    let heard = listen_in::<nats::Nats, Stream>(&[address], &work(1), &mut stage).unwrap();
+    let heard = listen_in::<nats::Nats>(&[address], &work(1), &mut stage).unwrap();
     thread.join().unwrap();
     assert_eq!((heard.measured.lost, heard.closed), (0, 0));
     assert!(heard.sent > 0);

@@ -11,9 +11,8 @@ pub(super) mod publisher;
 use crate::contract::Work;
 use crate::hold::OFFERED;
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::{Link, with_link};
 use crate::stage::{OrFailed, Stage};
-use crate::subscriber::{self, Listen};
+use crate::subscriber;
 
 pub(super) const SUITE: Suite = Suite {
     name: "fanout",
@@ -89,7 +88,10 @@ pub(super) fn drive(
         .map(|address| super::full_address(work, address));
     let addresses = addresses.map(|address| super::socket_address(&address));
     let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-    let listen = with_link!(beneath_dialect(work), listen)(side, work);
+    let listen = match side {
+        Side::Tidewire => Some(subscriber::tw1()),
+        Side::Bare => subscriber::dialect(&work.codec),
+    };
     let unknown = || format!("the raw subscriber does not speak {}", work.codec);
     let listen = listen.ok_or_else(|| RoleError::Unsupported(unknown()))?;
     let heard = listen(&addresses, work, stage).or_failed("hear the publisher")?;
@@ -98,27 +100,6 @@ pub(super) fn drive(
         .with_figure(OFFERED, work.rate_per_sec * work.subscribers as f64)
         .with_figure("closed_connections", heard.closed as f64);
     stage.measured(measured)
-}
-
-/// The work with the transport that is beneath the dialect. The subscriber of rivals over WebSocket speaks it by itself, because
-/// they send no stream of bytes but messages.
-fn beneath_dialect(work: &Work) -> Work {
-    let transport = match (work.codec.as_str(), work.transport.as_str()) {
-        ("websocket", "ws") => "tcp",
-        ("websocket", "wss") => "tls",
-        (_, transport) => transport,
-    };
-    Work {
-        transport: transport.to_owned(),
-        ..work.clone()
-    }
-}
-
-fn listen<L: Link>(side: Side, work: &Work) -> Option<Listen> {
-    match side {
-        Side::Tidewire => Some(subscriber::tw1::<L>()),
-        Side::Bare => subscriber::dialect::<L>(&work.codec),
-    }
 }
 
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
