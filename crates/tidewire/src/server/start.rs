@@ -24,9 +24,21 @@ use crate::tls::TlsReloader;
 
 impl ServerBuilder {
     pub(super) fn start_with<S: Service>(
-        mut self,
+        self,
         mut make: impl FnMut(usize) -> Result<S, ServeError>,
     ) -> Result<Server, ServeError> {
+        let spin = Spin::chosen(self.spin_us);
+        let (mut server, cores) = self.prepare()?;
+        for (index, core) in cores.into_iter().enumerate() {
+            let lane = Lane::new(core, make(index)?, spin);
+            server.threads.push(LaneThread::start(index, lane)?);
+        }
+        Ok(server)
+    }
+
+    /// Binds the addresses and makes all of a server but its threads, with a core for each lane. It is not generic, so that programs
+    /// compile it once and not for each service.
+    fn prepare(mut self) -> Result<(Server, Vec<Core>), ServeError> {
         if self.lanes == 0 || self.lanes > LANES_MAX {
             return Err(ServeError::LaneCount(self.lanes));
         }
@@ -79,6 +91,7 @@ impl ServerBuilder {
         };
         server.take_names()?;
         let mut listeners = bound.listeners;
+        let mut cores = Vec::with_capacity(self.lanes);
         for (index, (((poller, ports), mailbox), counters)) in pollers
             .into_iter()
             .zip(bound.ports)
@@ -93,10 +106,9 @@ impl ServerBuilder {
             for socket in ports {
                 core.add_port(socket).map_err(LaneError::from)?;
             }
-            let lane = Lane::new(core, make(index)?, Spin::chosen(self.spin_us));
-            server.threads.push(LaneThread::start(index, lane)?);
+            cores.push(core);
         }
-        Ok(server)
+        Ok((server, cores))
     }
 
     /// The only function that names the lane of boxed services. It is not generic, so that this crate has the one copy.
