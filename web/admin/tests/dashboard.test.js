@@ -252,6 +252,15 @@ test("a screen reader finds the parts of the page by their names", async (t) => 
   const parts = [["banner"], ["main"], ["search"], ["navigation", "Pages"], ["tablist", "Lists"], ["tabpanel", "Sessions"], ...regions.map((name) => ["region", name])];
   for (const [role, name] of parts) await page.getByRole(role, { name, exact: true }).waitFor();
   await assertNamed(page);
+  // With the section of a cluster. Later overviews would hide it again.
+  await page.evaluate((node) => {
+    source.close();
+    showCluster(node);
+  }, NODE);
+  const named = [...(await page.locator("body").ariaSnapshot()).matchAll(/- region "([^"]*)"/g)].map(([, name]) => name);
+  assert.ok(named.includes("Cluster") && named.includes("Entries"), `${named}`);
+  // The section of a table and the frame that scrolls it once had one name.
+  assert.deepEqual(named, [...new Set(named)]);
 });
 
 test("on telephones and large screens, light and dark, nothing is cut off and all texts can be read", async (t) => {
