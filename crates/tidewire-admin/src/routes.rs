@@ -188,9 +188,13 @@ impl Routes {
             false => GoAwayCode::Removed,
         };
         let id = SessionId::from_number(number);
-        let closed = self.sampler.sessions.close_with(id, code, &wanted.reason);
-        closed.map_err(|_| (StatusCode::NOT_FOUND, "the session is not open"))?;
-        tracing::info!(session = %id, reason = %tidewire::text::escaped(wanted.reason.as_bytes()), "the admin server closed a session");
+        let not_open = (StatusCode::NOT_FOUND, "the session is not open");
+        let session = self.sampler.sessions.find(id).ok_or(not_open)?;
+        let closed = session.close_with(code, &wanted.reason);
+        closed.map_err(|_| not_open)?;
+        let peer = session.peer().map(tracing::field::display);
+        let reason = tidewire::text::escaped(wanted.reason.as_bytes());
+        tracing::info!(session = %id, peer, %reason, "the admin server closed a session");
         Ok(done("close"))
     }
 

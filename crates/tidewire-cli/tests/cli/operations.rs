@@ -211,7 +211,8 @@ fn an_address_that_no_client_can_go_to_is_refused_at_the_start() {
 fn the_header_of_a_listed_proxy_names_the_client() {
     let flags = ["--app", "echo", "--codec", "raw", "--proxy-protocol-from"];
     let networks = ["192.0.2.7,127.0.0.0/8"];
-    let (_server, address, admin) = admin::start(&[&flags[..], &networks].concat());
+    let logged = ["--log-level", "info,tidewire::engine=debug"];
+    let (mut server, address, admin) = admin::start(&[&flags[..], &networks, &logged].concat());
     let signature = b"\r\n\r\n\0\r\nQUIT\n";
     // Version 2 and the command PROXY, TCP over IPv4, and 12 bytes: from 203.0.113.7:4000 to 192.0.2.1:443.
     let about = [0x21, 0x11, 0, 12];
@@ -224,7 +225,19 @@ fn the_header_of_a_listed_proxy_names_the_client() {
     assert_eq!(&echoed, b"x", "the header is not echoed");
     let sessions = admin::ask(&admin, "GET /api/sessions", "");
     assert!(sessions.contains("203.0.113.7:4000"), "{sessions}");
-
+    let (_, id) = sessions.split_once("\"id\":\"").unwrap();
+    let (id, _) = id.split_once('"').unwrap();
+    let close = format!("POST /api/sessions/{id}/close");
+    let headers = "X-Tidewire-Admin: 1\r\nContent-Length: 4\r\n\r\n{}";
+    let closed = admin::ask(&admin, &close, headers);
+    assert!(closed.starts_with("HTTP/1.1 202"), "{closed}");
+    // The lane and the admin server log on threads of their own. Both name the client, and not the proxy.
+    let lines = [server.expect("closed"), server.expect("closed")];
+    for text in ["session closed: ", "the admin server closed a session"] {
+        let line = lines.iter().find(|line| line.contains(text));
+        let line = line.unwrap_or_else(|| panic!("no line with {text:?}: {lines:?}"));
+        assert!(line.contains(" peer=tcp://203.0.113.7:4000 "), "{line}");
+    }
     let ended = Process::start(&["serve", "--proxy-protocol-from", "10.0.0.0/33"]).wait();
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
     let text = ended.text();

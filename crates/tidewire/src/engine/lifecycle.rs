@@ -225,7 +225,8 @@ impl Core {
         // it.
         drop(session.profile.attached.take());
         self.counters.closed[reason.index()].add(1);
-        tracing::debug!(session = %session.id, reason = %reason.name(), "session closed: {reason}");
+        let peer = session.profile.peer.as_deref().map(tracing::field::display);
+        tracing::debug!(session = %session.id, peer, reason = %reason.name(), "session closed: {reason}");
         if let CloseReason::Layer(error) = reason
             && !session.connection.is_outgoing()
         {

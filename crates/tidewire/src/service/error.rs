@@ -188,11 +188,13 @@ impl Context<'_> {
         self.core.counters.handler_failures.add(1);
         let now_ns = self.now_ns();
         let cause = Described(cause);
-        match self.core.failure_log.may_log(now_ns) {
+        let unlogged = self.core.failure_log.may_log(now_ns);
+        let peer = self.peer().map(tracing::field::display);
+        match unlogged {
             Some(unlogged) => {
-                tracing::warn!(session = %self.id, unlogged, "a handler failed: {cause}");
+                tracing::warn!(session = %self.id, peer, unlogged, "a handler failed: {cause}");
             }
-            None => tracing::debug!(session = %self.id, "a handler failed: {cause}"),
+            None => tracing::debug!(session = %self.id, peer, "a handler failed: {cause}"),
         }
     }
 }
@@ -218,6 +220,8 @@ const LOGGED_BYTES_MAX: usize = 512;
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tidewire_proto::codec::Codec;
@@ -270,6 +274,8 @@ mod tests {
         };
         let mut lane = lane_of(&Server::builder(), &handler);
         let (slot, mut far) = lane.open_session();
+        let peer = SocketAddr::from(([203, 0, 113, 7], 4_000));
+        lane.core.sessions[slot].profile.peer = Some(Arc::new(peer.into()));
         let payload = b"\x1b[2Jcleared\nforged".as_slice();
         let mut frame = Vec::new();
         let message = Message::new(Kind::OneWay, 0, payload);
@@ -287,6 +293,7 @@ mod tests {
             lines.contains(r"\u{1b}[2Jcleared\nforged") && !lines.contains('\x1b'),
             "{lines}"
         );
+        assert!(lines.contains("peer=tcp://203.0.113.7:4000"), "{lines}");
         assert_eq!(lane.core.counters.handler_failures.read(), 100);
         assert_eq!(lane.core.counters.refused.read(), 100);
         let later_ns = lane.core.sessions.reactor.now_ns + 11_000_000_000;
