@@ -23,8 +23,9 @@ pub fn memory_bytes() -> Option<u64> {
 }
 
 /// Gives freed memory that the allocator still keeps back to the system: that of the calling thread, and that which
-/// threads share. It walks the allocator's memory, so call it only after a peak. It works with glibc's allocator, and
-/// with mimalloc when the feature `mimalloc` is on; with any other allocator it does nothing.
+/// threads share. It walks the allocator's memory, so call it only after a peak, or after a large allocation that replaced
+/// another one. It works with glibc's allocator, and with mimalloc when the feature `mimalloc` is on; with any other
+/// allocator it does nothing.
 #[expect(unsafe_code, reason = "allocators have no safe interface for this")]
 pub fn release_unused() {
     #[cfg(target_env = "gnu")]

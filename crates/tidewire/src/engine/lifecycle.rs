@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
+use tidewire_io::memory::release_unused;
 use tidewire_io::poller::Token;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
@@ -156,7 +157,9 @@ impl Core {
             }
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
+        let places = self.sessions.slab.capacity();
         self.sessions.slab.insert(session);
+        let has_grown = self.sessions.slab.capacity() > places;
         // All sessions may be awake at once. The reserve keeps that from allocating later.
         self.sessions.awake.reserve(self.sessions.len());
         self.sessions.arm_timer(slot);
@@ -165,6 +168,10 @@ impl Core {
             self.sessions.charge_buffers(slot);
         }
         self.counters.sessions_opened.add(1);
+        if has_grown && places * size_of::<Session>() >= RELEASED_BYTES_MIN {
+            // The tables of sessions were copied to larger ones. The allocator would keep the former ones resident.
+            release_unused();
+        }
         Ok(slot)
     }
 
@@ -247,3 +254,7 @@ impl Core {
         self.exchange.post_batches();
     }
 }
+
+/// The size of a former table of sessions from which its memory goes back to the system. Each table is twice as large as the one
+/// before, so this happens a few times in the life of a lane.
+const RELEASED_BYTES_MIN: usize = 256 << 10;
