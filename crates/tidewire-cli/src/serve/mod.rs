@@ -395,6 +395,7 @@ fn tell_ready(
         poller: server.poller().to_string(),
         admin: admin.map(|it| format!("http://{}/", it.address())),
     };
+    web::tell(arguments, &ready.addresses);
     let text = match arguments.json {
         true => ready.to_json(),
         false => ready.to_string(),

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use tempfile::TempDir;
+use tidewire_testkit::wait_until;
 
 use crate::process::{Process, command};
 
@@ -55,8 +56,10 @@ fn an_open_websocket_needs_protection() {
 
 #[test]
 fn a_chat_page_is_served_at_the_path_of_its_websocket() {
-    let (_server, address) = Process::server_at("ws://127.0.0.1:0", &["--web"]);
+    let (mut server, address) = Process::server_at("ws://127.0.0.1:0", &["--web"]);
     let place = address.trim_start_matches("ws://").trim_end_matches('/');
+    let told = format!("the chat page is at http://{place}/");
+    wait_until("the page is named", || server.has_line(&told).then_some(()));
     let mut answer = String::new();
     let mut stream = TcpStream::connect(place).unwrap();
     stream

@@ -32,6 +32,14 @@ pub(super) fn page(arguments: &ServeArguments) -> anyhow::Result<Option<WebPage>
     Err(Failure::configuration(what, remedy).into())
 }
 
+/// Logs where the page is: browsers open `http://`, and the addresses of the server begin with `ws://`.
+pub(super) fn tell(arguments: &ServeArguments, addresses: &[String]) {
+    let addresses = addresses.iter().filter(|_| arguments.web);
+    for rest in addresses.filter_map(|address| address.strip_prefix("ws")) {
+        tracing::info!("the chat page is at http{rest}");
+    }
+}
+
 const CHAT: &[u8] = include_bytes!("chat.html");
 
 /// The hashes of its script and its style.
