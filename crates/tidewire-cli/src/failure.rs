@@ -255,13 +255,10 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
             CONFIGURATION,
             "listen elsewhere with --bind, for example on another path: --bind ipc:///tmp/another.sock",
         ),
-        ServeError::Bind(BindError::InUse { .. }) => (
+        ServeError::Bind(BindError::InUse { .. })
+        | ServeError::Datagram(DatagramBindError::InUse { .. }) => (
             CONFIGURATION,
-            "listen elsewhere with --bind, for example on any free port: --bind tcp://127.0.0.1:0",
-        ),
-        ServeError::Datagram(DatagramBindError::InUse { .. }) => (
-            CONFIGURATION,
-            "listen elsewhere with --bind, for example on any free port: --bind udp://127.0.0.1:0",
+            "listen elsewhere with --bind, for example on any free port, which is port 0",
         ),
         ServeError::Address(_)
         | ServeError::Datagram(_)
