@@ -18,7 +18,7 @@ use crate::signals;
 pub(super) struct AdminArguments {
     /// Address of the dashboard, /metrics, /healthz, /readyz and /api over HTTP, such as 127.0.0.1:9090. Whoever reaches it may
     /// close sessions and drain the server, unless there is an --admin-token-file. See docs/admin.md
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     admin: Option<SocketAddr>,
 
     /// The file with the token of the --admin address, which other users may not read. An address that other machines reach
@@ -64,13 +64,20 @@ impl AdminArguments {
     }
 }
 
+/// A name such as localhost may have several addresses, so the flag takes none.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let wanted = "use an IP address and a port, such as 127.0.0.1:9090 or [::1]:9090";
+    text.parse()
+        .map_err(|_| format!("it is no address to listen on; {wanted}; port 0 takes a free one"))
+}
+
 fn refused(error: &AdminError) -> Failure {
     let remedy = match error {
         AdminError::NoToken(_) => "give --admin-token-file, or --admin 127.0.0.1:PORT",
         AdminError::Plaintext(_) => {
             "give --admin 127.0.0.1:PORT, and let a proxy with TLS or an SSH tunnel reach it; or say --insecure in a closed network"
         }
-        _ => "give another --admin HOST:PORT; port 0 takes a free one",
+        _ => "give another --admin IP:PORT; port 0 takes a free one",
     };
     Failure::configuration(error.to_string(), remedy)
 }

@@ -66,11 +66,7 @@ impl AdminClient {
             .get("/api/overview")
             .map_err(|error| self.gone(&error))?;
         let Some((status, body)) = split(&answer) else {
-            let what = format!("the answer of {} is not that of an admin server", self.host);
-            return Err(Failure::unreachable(
-                what,
-                "name the address of --admin, not that of --bind",
-            ));
+            return Err(self.not_admin());
         };
         let body: Option<Value> = serde_json::from_slice(body).ok();
         match (status, body) {
@@ -83,8 +79,9 @@ impl AdminClient {
                 ))
             }
             (status, body) => {
+                // Every refusal of an admin server is JSON with a reason. The page of a WebSocket is none.
                 let reason = body.as_ref().and_then(|it| it["error"].as_str());
-                let reason = reason.unwrap_or("without a reason");
+                let reason = reason.ok_or_else(|| self.not_admin())?;
                 let what = format!("{} answered {status}: {reason}", self.host);
                 Err(Failure::refused(what, "look into the log of the server"))
             }
@@ -114,6 +111,11 @@ impl AdminClient {
         let mut answer = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
         Ok(answer)
+    }
+
+    fn not_admin(&self) -> Failure {
+        let what = format!("the answer of {} is not that of an admin server", self.host);
+        Failure::unreachable(what, "name the address of --admin, not that of --bind")
     }
 
     fn gone(&self, error: &std::io::Error) -> Failure {

@@ -101,6 +101,41 @@ fn top_prints_the_figures_once_as_text_and_as_json() {
     assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
 }
 
+/// The bug: a server of `ws://` answers 404 over HTTP, and `top` said to look into the log of the server.
+#[test]
+fn top_says_when_it_asks_the_address_of_clients() {
+    for flags in [&[][..], &["--web"]] {
+        let (_server, address) = Process::server_at("ws://127.0.0.1:0", flags);
+        let place = address.trim_start_matches("ws://").trim_end_matches('/');
+        let ended = Process::start(&["top", place, "--once"]).wait();
+        assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
+        assert!(
+            ended.text().contains("the address of --admin"),
+            "{}",
+            ended.text()
+        );
+    }
+}
+
+/// The bug: the text was `invalid socket address syntax`, and the help said `HOST:PORT`.
+#[test]
+fn an_admin_address_that_is_none_is_refused_with_an_example() {
+    for address in [
+        "localhost:9090",
+        "9090",
+        "127.0.0.1",
+        "http://127.0.0.1:9090/",
+    ] {
+        let ended = Process::start(&["serve", "--admin", address]).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(
+            ended.text().contains("such as 127.0.0.1:9090"),
+            "{}",
+            ended.text()
+        );
+    }
+}
+
 #[test]
 fn a_token_protects_the_figures_and_top_sends_it() {
     let directory = tempfile::tempdir().unwrap();
