@@ -154,7 +154,9 @@ fn a_node_that_ends_appends_all_that_waits() {
     for number in 0..MESSAGES {
         publish(&client, "lobby", &numbered(number, 200));
     }
-    client.flush().wait().unwrap();
+    first.wait_for("the lane has all", |metrics| {
+        metrics.published == MESSAGES as u64
+    });
     client.close().wait();
     assert_eq!(first.stop().backplane_unsent, 0);
     engine.lose(0);
@@ -342,7 +344,9 @@ fn what_waits_for_a_stream_is_bounded_and_arrives() {
     wait_until("a message is refused", || {
         publish(&client, "state.full", &numbered(offered as usize, BYTES));
         offered += 1;
-        client.flush().wait().unwrap();
+        servers[0].wait_for("it is taken or refused", |metrics| {
+            metrics.published + metrics.refused == offered
+        });
         (published(&servers[0]) < offered).then_some(())
     });
     let taken = published(&servers[0]);

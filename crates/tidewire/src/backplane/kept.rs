@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use tidewire_proto::backplane::{Content, Packet, StreamKind, StreamPosition, encode_stream};
 
 use super::kept_stream::{Pending, Reading};
+use super::stored::Origin;
 use super::{Node, Wire};
 use crate::broker::{KeptName, Position};
 use crate::room::Feed;
@@ -86,8 +87,8 @@ impl Node {
         }
     }
 
-    /// Takes a message for the stream of a room or topic.
-    pub(super) fn append(&mut self, name: &KeptName, entry: &[u8]) {
+    /// Puts a message behind those that wait for a stream. Returns false if it must be given up.
+    pub(super) fn keep_pending(&mut self, name: &KeptName, origin: Origin, entry: &[u8]) -> bool {
         if !self.kept.streams.contains_key(name) {
             let limits = match name {
                 KeptName::Topic(topic) => self.directory.kept_limits(topic),
@@ -95,7 +96,7 @@ impl Node {
             };
             let Some(limits) = limits else {
                 // The last member of the room has left, and nobody else uses the history.
-                return self.counters.backplane_unsent.add_shared(1);
+                return false;
             };
             self.kept.stream(name, limits);
         }
@@ -111,20 +112,22 @@ impl Node {
         packet.extend_from_slice(entry);
         if packet.len() + ID_BYTES_MAX > self.packet_bytes_max {
             // The engine carries shorter packets since the message was accepted.
-            return self.counters.backplane_unsent.add_shared(1);
+            return false;
         }
         let Some(stream) = self.kept.streams.get_mut(name) else {
-            return;
+            return false;
         };
         self.kept.pending_bytes += packet.len();
         stream.pending.push_back(Pending {
             number,
+            origin,
             packet: packet.into(),
             is_appended: false,
             may_be_stored: false,
             was_counted: false,
         });
         self.kept.due.insert(name.clone());
+        true
     }
 
     /// Gives the engine what is due; in the last turn of the node, all that waits. Returns whether it did not take all.
@@ -208,6 +211,7 @@ impl Node {
                     self.kept.pending_bytes -= pending.packet.len();
                     let unsent = u64::from(!pending.was_counted);
                     self.counters.backplane_unsent.add_shared(unsent);
+                    self.stored.end(pending.origin, false);
                 }
                 fits
             });
@@ -229,6 +233,7 @@ impl Node {
 
     /// Reads streams that have not given back a message for long, and closes histories that nobody uses.
     pub(super) fn tend_streams(&mut self, now: Instant, wire: &mut dyn Wire) {
+        self.stored.end_doubts(now);
         let directory = &self.directory;
         directory.forget_failures();
         let due = &mut self.kept.due;
@@ -323,11 +328,11 @@ impl Node {
             self.kept.has_answers = true;
         }
         self.take_early(name, &feed, now);
-        self.judge_pending(name, has_hole);
+        self.judge_pending(name, has_hole, now);
     }
 
     /// Decides about pending messages after the stream was read.
-    fn judge_pending(&mut self, name: &KeptName, has_hole: bool) {
+    fn judge_pending(&mut self, name: &KeptName, has_hole: bool, now: Instant) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
@@ -342,7 +347,11 @@ impl Node {
                 (false, true) => pending.may_be_stored,
                 _ => false,
             };
-            *all -= pending.packet.len() * usize::from(is_stored);
+            if is_stored {
+                *all -= pending.packet.len();
+                // It may still be on its way, or lost there.
+                self.stored.doubt(pending.number, pending.origin, now);
+            }
             pending.may_be_stored |= has_hole && pending.is_appended;
             pending.is_appended &= !appends_again;
             !is_stored
@@ -446,12 +455,14 @@ impl Node {
             return;
         };
         let index = kept.pending.iter().position(|it| it.number == number);
-        if let Some(confirmed) = index.and_then(|index| kept.pending.remove(index)) {
-            self.kept.pending_bytes -= confirmed.packet.len();
-            kept.waits_since = (!kept.pending.is_empty()).then_some(now);
-            if kept.pending.front().is_some_and(|next| !next.is_appended) {
-                self.kept.due.insert(name.clone());
-            }
+        let Some(confirmed) = index.and_then(|index| kept.pending.remove(index)) else {
+            return self.stored.end_doubt(number);
+        };
+        self.stored.end(confirmed.origin, true);
+        self.kept.pending_bytes -= confirmed.packet.len();
+        kept.waits_since = (!kept.pending.is_empty()).then_some(now);
+        if kept.pending.front().is_some_and(|next| !next.is_appended) {
+            self.kept.due.insert(name.clone());
         }
     }
 
@@ -478,7 +489,7 @@ const ID_BYTES_MAX: usize = 128;
 const LATE_MAX: u64 = 1 << 18;
 
 /// The time for the stream to give a message back, before the node reads it and appends the message again.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 const CUT_OFF: &str = "the server is cut off from this history; try again later, or another server";
 

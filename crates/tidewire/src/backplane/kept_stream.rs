@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
+use super::stored::Origin;
 use crate::broker::{KeptName, Position};
 use crate::room::{Feed, History};
 
@@ -47,6 +48,7 @@ pub(super) struct KeptStream {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) number: u64,
+    pub(super) origin: Origin,
     pub(super) packet: Box<[u8]>,
     pub(super) is_appended: bool,
     /// The stream has removed packets that the node did not see, and this message may be one of them.

@@ -52,6 +52,7 @@ mod opening;
 mod outgoing;
 mod peers;
 mod presence;
+mod stored;
 mod streamed;
 mod to_lanes;
 

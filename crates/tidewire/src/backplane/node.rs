@@ -25,6 +25,7 @@ use super::kept_stream::KeptStreams;
 use super::opening::Openings;
 use super::peers::Peers;
 use super::presence::LocalRoom;
+use super::stored::Stored;
 use super::to_lanes::ToLanes;
 use super::{BackplaneError, NodeFigures, NodeSettings, Subject, Turn, WhenCutOff, Wire};
 use crate::broker::BackplaneLink;
@@ -57,6 +58,7 @@ pub struct Node {
     pub(super) requests: Requests,
     /// The rooms and topics that keep a history.
     pub(super) kept: KeptStreams,
+    pub(super) stored: Stored,
     pub(super) openings: Openings,
     pub(super) life: Life,
 }
@@ -125,6 +127,7 @@ impl Node {
             authors: 0,
             requests: Requests::default(),
             kept: KeptStreams::default(),
+            stored: Stored::default(),
             openings: Openings::default(),
             life: Life {
                 started: Some(parts.started),
@@ -232,6 +235,7 @@ impl Node {
         self.open_rooms(&work.rooms, wire);
         self.open_histories(work.histories.iter());
         self.follow_patterns(&work.patterns, wire);
+        self.stored.take_questions(work.questions);
         for batch in work.batches {
             self.send_batch(&batch, wire);
         }

@@ -8,6 +8,7 @@ use tidewire_proto::backplane::{
 
 use super::{Node, Subject, Wire};
 use crate::broker::{Addressee, Item, KeptName};
+use crate::session::SessionId;
 
 /// A packet that is being filled.
 #[derive(Debug)]
@@ -70,10 +71,15 @@ impl Node {
         let bytes_max = self.entry_bytes_max();
         let mut drafts = Drafts::default();
         while let Some(item) = Item::decode(&mut batch) {
+            if let Addressee::Own(news, session) = item.to {
+                self.stored.note(news, SessionId::from_number(session));
+                continue;
+            }
             let Some(Some(entry)) = Entries::new(item.entry).next() else {
                 continue;
             };
             let kind = match item.to {
+                Addressee::Own(..) => continue,
                 Addressee::Member { node, member } => {
                     let mut packet = Vec::new();
                     let me = (&*self.id, self.epoch);
@@ -82,8 +88,9 @@ impl Node {
                     self.count(1, is_sent);
                     continue;
                 }
-                Addressee::Stream(kind) => {
-                    self.append(&KeptName::new(kind, item.name), item.entry);
+                Addressee::Stream { kind, session } => {
+                    let session = SessionId::from_number(session);
+                    self.append(&KeptName::new(kind, item.name), session, item.entry);
                     continue;
                 }
                 Addressee::Room => StreamKind::Room,

@@ -9,7 +9,11 @@ pub(crate) enum Addressee<'a> {
     /// The members of a room on other nodes.
     Room,
     /// The stream of a room or topic that keeps a history.
-    Stream(StreamKind),
+    Stream {
+        kind: StreamKind,
+        /// The number of the session that sent the message.
+        session: u64,
+    },
     /// The subscribers of a topic on other nodes.
     Topic,
     /// One member of a room.
@@ -19,6 +23,17 @@ pub(crate) enum Addressee<'a> {
         /// The member's number there.
         member: MemberId,
     },
+    /// The node itself: news of the session with this number. The item has neither name nor entry.
+    Own(News, u64),
+}
+
+/// News of a session for the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The session asks whether all that it sent before is stored. The [question](super::StoreQuestion) is beside the batch.
+    AsksStored,
+    /// The session has ended.
+    Ended,
 }
 
 /// One message of a batch for other nodes.
@@ -33,14 +48,31 @@ pub(crate) struct Item<'a> {
 
 impl<'a> Item<'a> {
     /// Appends an item.
-    pub(crate) fn encode(to: Addressee<'_>, name: &str, entry: &Entry<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn encode(
+        to: Addressee<'_>,
+        name: &str,
+        entry: Option<&Entry<'_>>,
+        out: &mut Vec<u8>,
+    ) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
         match to {
             Addressee::Room => out.push(ROOM),
             Addressee::Topic => out.push(TOPIC),
-            Addressee::Stream(StreamKind::Room) => out.push(ROOM_STREAM),
-            Addressee::Stream(StreamKind::Topic) => out.push(TOPIC_STREAM),
+            Addressee::Stream { kind, session } => {
+                out.push(match kind {
+                    StreamKind::Room => ROOM_STREAM,
+                    StreamKind::Topic => TOPIC_STREAM,
+                });
+                out.extend_from_slice(&session.to_le_bytes());
+            }
+            Addressee::Own(news, session) => {
+                out.push(match news {
+                    News::AsksStored => ASKS_STORED,
+                    News::Ended => ENDED,
+                });
+                out.extend_from_slice(&session.to_le_bytes());
+            }
             Addressee::Member { node, member } => {
                 out.push(MEMBER);
                 push_text(node, out);
@@ -48,7 +80,9 @@ impl<'a> Item<'a> {
             }
         }
         push_text(name, out);
-        entry.encode(out);
+        if let Some(entry) = entry {
+            entry.encode(out);
+        }
         let length = (out.len() - start - 4) as u32;
         out[start..start + 4].copy_from_slice(&length.to_le_bytes());
     }
@@ -62,8 +96,15 @@ impl<'a> Item<'a> {
         let to = match *kind {
             ROOM => Addressee::Room,
             TOPIC => Addressee::Topic,
-            ROOM_STREAM => Addressee::Stream(StreamKind::Room),
-            TOPIC_STREAM => Addressee::Stream(StreamKind::Topic),
+            ROOM_STREAM | TOPIC_STREAM => Addressee::Stream {
+                kind: match *kind {
+                    ROOM_STREAM => StreamKind::Room,
+                    _ => StreamKind::Topic,
+                },
+                session: take_number(&mut item)?,
+            },
+            ASKS_STORED => Addressee::Own(News::AsksStored, take_number(&mut item)?),
+            ENDED => Addressee::Own(News::Ended, take_number(&mut item)?),
             _ => {
                 let node = take_text(&mut item)?;
                 let (member, rest) = item.split_first_chunk::<4>()?;
@@ -86,11 +127,19 @@ const TOPIC: u8 = 1;
 const MEMBER: u8 = 2;
 const ROOM_STREAM: u8 = 3;
 const TOPIC_STREAM: u8 = 4;
+const ASKS_STORED: u8 = 5;
+const ENDED: u8 = 6;
 
 /// Appends a name of at most 255 bytes.
 fn push_text(text: &str, out: &mut Vec<u8>) {
     out.push(text.len() as u8);
     out.extend_from_slice(text.as_bytes());
+}
+
+fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*number))
 }
 
 fn take_text<'a>(bytes: &mut &'a [u8]) -> Option<&'a str> {
@@ -110,22 +159,27 @@ mod tests {
     fn items_decode_to_what_was_encoded() {
         let entry = Entry::Published { payload: b"42" };
         let member = MemberId(7);
+        let stream = |kind| Addressee::Stream { kind, session: 7 };
         let items = [
             (Addressee::Room, "lobby"),
             (Addressee::Topic, "price.eur"),
-            (Addressee::Stream(StreamKind::Room), "lobby"),
-            (Addressee::Stream(StreamKind::Topic), "price.eur"),
+            (stream(StreamKind::Room), "lobby"),
+            (stream(StreamKind::Topic), "price.eur"),
             (Addressee::Member { node: "n2", member }, "lobby"),
+            (Addressee::Own(News::AsksStored, 8), ""),
+            (Addressee::Own(News::Ended, u64::MAX), ""),
         ];
         let mut batch = Vec::new();
         for (to, name) in items {
-            Item::encode(to, name, &entry, &mut batch);
+            let entry = (!name.is_empty()).then_some(&entry);
+            Item::encode(to, name, entry, &mut batch);
         }
         let mut rest = &batch[..];
         for (to, name) in items {
             let item = Item::decode(&mut rest).unwrap();
             assert_eq!((item.to, item.name), (to, name));
-            assert_eq!(Entries::new(item.entry).next(), Some(Some(entry)));
+            let expected = (!name.is_empty()).then_some(Some(entry));
+            assert_eq!(Entries::new(item.entry).next(), expected);
         }
         assert_eq!(Item::decode(&mut rest), None);
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{Directed, KeptName};
+use super::{Directed, KeptName, StoreQuestion};
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
@@ -39,6 +39,8 @@ struct Waiting {
 pub(crate) struct Work {
     /// Encoded [items](super::Item), a batch for each turn of a lane.
     pub(crate) batches: VecDeque<Vec<u8>>,
+    /// The questions of the batches, in the order of their items.
+    pub(crate) questions: VecDeque<StoreQuestion>,
     /// Rooms that got their first member or lost their last one.
     pub(crate) rooms: HashSet<Box<str>>,
     /// Patterns that got their first subscriber or lost their last one.
@@ -111,18 +113,26 @@ impl BackplaneLink {
         let _ = self.waker.set(waker);
     }
 
-    /// Posts the items of a turn. Gives them back if too many wait, so that the lane stops reading until the node has caught up.
-    /// A node that has ended takes and drops them.
-    pub(crate) fn post(&self, batch: Vec<u8>) -> Result<(), Vec<u8>> {
-        if self.is_closed.load(Ordering::Relaxed) {
+    /// Posts the items of a turn, and takes their questions. Gives the items back if too many wait, so that the lane stops reading
+    /// until the node has caught up. A node that has ended takes and drops them.
+    pub(crate) fn post(
+        &self,
+        batch: Vec<u8>,
+        questions: &mut Vec<StoreQuestion>,
+    ) -> Result<(), Vec<u8>> {
+        let mut waiting = self.lock();
+        // A question that came behind the end would never be answered, so this is read under the lock.
+        if self.is_closed() {
+            drop(waiting);
+            questions.clear();
             return Ok(());
         }
-        let mut waiting = self.lock();
         if waiting.batch_bytes > 0 && waiting.batch_bytes + batch.len() > BATCH_BYTES_MAX {
             return Err(batch);
         }
         waiting.batch_bytes += batch.len();
         waiting.work.batches.push_back(batch);
+        waiting.work.questions.extend(questions.drain(..));
         drop(waiting);
         self.wake();
         Ok(())
@@ -236,18 +246,19 @@ mod tests {
     #[test]
     fn a_link_is_bounded_and_gives_back_what_does_not_fit() {
         let link = BackplaneLink::new("one", 1, 100, false);
-        assert!(link.post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
-        assert_eq!(link.post(vec![1]), Err(vec![1]));
+        let post = |bytes| link.post(bytes, &mut Vec::new());
+        assert!(post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
+        assert_eq!(post(vec![1]), Err(vec![1]));
         link.note_room("lobby");
         let work = link.take();
         assert_eq!(
             (work.batches.len(), work.rooms.len(), work.stop),
             (1, 1, false)
         );
-        assert!(link.post(vec![1]).is_ok());
+        assert!(post(vec![1]).is_ok());
         link.close();
         assert!(
-            link.post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(),
+            post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(),
             "a node that ended keeps no lane waiting"
         );
         assert!(link.take().batches.is_empty());

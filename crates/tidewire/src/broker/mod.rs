@@ -9,6 +9,7 @@ mod directed;
 mod item;
 mod kept_name;
 mod link;
+mod store_question;
 
 pub use kept_name::KeptName;
 pub use tidewire_proto::message::Position;
@@ -16,5 +17,6 @@ pub use tidewire_proto::message::Position;
 pub(crate) use directed::{
     Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
 };
-pub(crate) use item::{Addressee, Item};
+pub(crate) use item::{Addressee, Item, News};
 pub(crate) use link::BackplaneLink;
+pub(crate) use store_question::{NotStored, StoreAnswer, StoreQuestion};

@@ -344,6 +344,7 @@ impl<S: Service> Lane<S> {
         self.core.dismantle(slot, reason);
         closing.end();
         forget_asker(&mut self.core, id);
+        self.core.exchange.tell_ended(id);
         run_answers(&mut self.core);
     }
 

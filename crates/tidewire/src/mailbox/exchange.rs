@@ -8,7 +8,7 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::{BACKPLANE, BatchEntry, LaneMessage, Mailbox, SpareBatches};
-use crate::broker::{Addressee, BackplaneLink, Item};
+use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
 /// The lanes of a server, as each of them sees the others.
@@ -50,6 +50,8 @@ pub(crate) struct Exchange {
     pub(crate) batches: Vec<Vec<u8>>,
     /// Capacity of the batches.
     batch_bytes: usize,
+    /// The questions in this turn's batch for the node.
+    questions: Vec<StoreQuestion>,
 }
 
 impl Lanes {
@@ -90,6 +92,7 @@ impl Exchange {
             lanes,
             batches: Vec::new(),
             batch_bytes: 0,
+            questions: Vec::new(),
         }
     }
 
@@ -141,6 +144,31 @@ impl Exchange {
     /// Adds a message to this turn's batch for other nodes.
     #[cold]
     pub(crate) fn send_to_nodes(&mut self, to: Addressee<'_>, name: &str, entry: &Entry<'_>) {
+        self.add_item(to, name, Some(entry));
+    }
+
+    /// Whether messages go to histories in streams, so that they are stored later.
+    pub(crate) fn stores_later(&self) -> bool {
+        let link = self.lanes.link();
+        link.is_some_and(|link| link.keeps_histories())
+    }
+
+    /// Asks the node to answer when all that this session has sent before is stored.
+    #[cold]
+    pub(crate) fn ask_stored(&mut self, session: SessionId, question: StoreQuestion) {
+        self.questions.push(question);
+        let to = Addressee::Own(News::AsksStored, session.number());
+        self.add_item(to, "", None);
+    }
+
+    /// Tells the node that a session has ended, so that it forgets what it knows of the session.
+    pub(crate) fn tell_ended(&mut self, session: SessionId) {
+        if self.stores_later() {
+            self.add_item(Addressee::Own(News::Ended, session.number()), "", None);
+        }
+    }
+
+    fn add_item(&mut self, to: Addressee<'_>, name: &str, entry: Option<&Entry<'_>>) {
         if self.batches.len() <= BACKPLANE {
             self.batches.resize_with(BACKPLANE + 1, Vec::new);
         }
@@ -155,9 +183,9 @@ impl Exchange {
 
     /// Posts this turn's batch for other nodes.
     #[cold]
-    fn post_to_node(lanes: &Lanes, batch: &mut Vec<u8>) {
+    fn post_to_node(lanes: &Lanes, batch: &mut Vec<u8>, questions: &mut Vec<StoreQuestion>) {
         if let Some(link) = &lanes.backplane
-            && let Err(back) = link.post(std::mem::take(batch))
+            && let Err(back) = link.post(std::mem::take(batch), questions)
         {
             *batch = back;
         }
@@ -191,7 +219,7 @@ impl Exchange {
             let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
                 if lane == BACKPLANE {
                     self.batch_bytes -= batch.capacity();
-                    Self::post_to_node(&self.lanes, batch);
+                    Self::post_to_node(&self.lanes, batch, &mut self.questions);
                     self.batch_bytes += batch.capacity();
                     continue;
                 }
@@ -229,6 +257,7 @@ impl Exchange {
             }
             batch.clear();
         }
+        self.questions.clear();
     }
 }
 

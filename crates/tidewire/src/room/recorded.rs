@@ -63,7 +63,7 @@ impl LaneRooms<'_> {
             None => self.append_announced(&shared, &message, None),
             Some(history) if history.is_fed => {
                 self.sessions.counters.chat_messages.add(1);
-                self.send_to_stream(&shared, (NOBODY, ""), payload)
+                self.send_to_stream(&shared, SessionId::NONE, (NOBODY, ""), payload)
             }
             Some(history) => self.recorded(history, shared.alias, &message, |rooms, offset| {
                 rooms.append_announced(&shared, &message, Some(offset))

@@ -32,7 +32,7 @@ impl LaneRooms<'_> {
         if is_short && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        self.send_to_stream(&shared, (member.id, &member.name), payload)?;
+        self.send_to_stream(&shared, id, (member.id, &member.name), payload)?;
         self.sessions.counters.chat_messages.add(1);
         let must_stop = shared.is_congested();
         if must_stop {
@@ -45,6 +45,7 @@ impl LaneRooms<'_> {
     pub(super) fn send_to_stream(
         &mut self,
         shared: &SharedRoom,
+        sender: SessionId,
         (member, name): (MemberId, &str),
         payload: &[u8],
     ) -> Result<(), RoomError> {
@@ -59,7 +60,8 @@ impl LaneRooms<'_> {
             payload,
         };
         let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
-        let to = Addressee::Stream(StreamKind::Room);
+        let (kind, session) = (StreamKind::Room, sender.number());
+        let to = Addressee::Stream { kind, session };
         self.exchange.send_to_nodes(to, room, &entry);
         Ok(())
     }
@@ -70,6 +72,7 @@ impl LaneRooms<'_> {
     #[inline(never)]
     pub(super) fn publish_streamed(
         &mut self,
+        sender: SessionId,
         topic: &str,
         payload: &[u8],
     ) -> Result<Option<usize>, PublishError> {
@@ -85,7 +88,8 @@ impl LaneRooms<'_> {
                 false => rooms.append_without_offset(&shared, topic, payload),
             }
         })?;
-        let to = Addressee::Stream(StreamKind::Topic);
+        let (kind, session) = (StreamKind::Topic, sender.number());
+        let to = Addressee::Stream { kind, session };
         let published = Entry::Published { payload };
         self.exchange.send_to_nodes(to, topic, &published);
         Ok(congested)

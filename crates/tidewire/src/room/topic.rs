@@ -190,7 +190,7 @@ impl LaneRooms<'_> {
                 let history = Arc::clone(history);
                 self.publish_recorded(topic, payload, &history)?
             }
-            Some(TopicHistory::Stream) => self.publish_streamed(topic, payload)?,
+            Some(TopicHistory::Stream) => self.publish_streamed(id, topic, payload)?,
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.

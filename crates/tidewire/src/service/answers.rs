@@ -8,8 +8,8 @@ use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Kind;
 
-use super::{Context, Current, Deferred, HandlerError, Ticket};
-use crate::broker::RemoteTicket;
+use super::{Context, Current, Deferred, HandlerError, HandlerResult, Ticket};
+use crate::broker::{RemoteTicket, StoreQuestion};
 use crate::engine::Origin;
 use crate::session::{
     CloseReason, NOWHERE, QueuedReply, SendError, SessionId, Unanswered, encode_within,
@@ -70,6 +70,16 @@ impl Context<'_> {
             current: self.current,
             frame_bytes_max: self.frame_bytes_max,
         })
+    }
+
+    /// Answers when all that the session has sent before is stored; at once if no message is stored later than it is handled.
+    pub(super) fn reply_when_stored(&mut self) -> HandlerResult {
+        if !self.core.exchange.stores_later() {
+            return self.reply(&[]);
+        }
+        let question = StoreQuestion::new(self.defer());
+        self.core.exchange.ask_stored(self.id, question);
+        Ok(())
     }
 
     /// Sends a reply that repeats the method's name, or that waits for earlier ones. It is out of line to keep the

@@ -22,7 +22,7 @@ use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
-use crate::broker::RemoteTicket;
+use crate::broker::{NotStored, RemoteTicket, StoreAnswer};
 use crate::engine::ServerShared;
 use crate::mailbox::LaneMessage;
 use crate::service::Current;
@@ -138,6 +138,23 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         self.end(ErrorCode::Internal, DROPPED);
+    }
+}
+
+impl StoreAnswer for Deferred {
+    fn is_cancelled(&self) -> bool {
+        Self::is_cancelled(self)
+    }
+
+    fn end(self: Box<Self>, outcome: Result<(), NotStored>) {
+        match outcome {
+            Ok(()) => {
+                if let Err(error) = self.reply(&[]) {
+                    tracing::debug!(%error, "a confirmation cannot be sent");
+                }
+            }
+            Err(error) => self.refuse(ErrorCode::Internal, &error.to_string()),
+        }
     }
 }
 

@@ -161,8 +161,10 @@ impl PubSub {
                 cx.reply(&[])
             }
             // Frames of one session are handled in order, so this answer confirms all frames before it.
-            Kind::Request if message.name.is_empty() && message.payload.is_empty() => cx.reply(&[]),
-            // Every answer here is immediate, so there is nothing to cancel.
+            Kind::Request if message.name.is_empty() && message.payload.is_empty() => {
+                cx.reply_when_stored()
+            }
+            // The lane cancels the answers that come later. The others are immediate.
             Kind::Cancel => Ok(()),
             _ => Err(HandlerError::new(
                 ErrorCode::Unsupported,

@@ -2,6 +2,7 @@
 //! demand.
 
 mod duplicates;
+mod stored;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
