@@ -33,6 +33,7 @@ fn refused(what: &str, code: ErrorCode, text: &str) -> Failure {
     let remedy = match code {
         ErrorCode::LimitReached => LIMIT_REMEDY,
         ErrorCode::Forbidden => FORBIDDEN,
+        ErrorCode::Internal => "the log of the server may say why",
         ErrorCode::Draining => "connect to another server, or later",
         _ => {
             "check what it serves; only a server started with `tidewire serve --app pubsub` has topics"

@@ -1,7 +1,7 @@
 //! `tidewire pub`: publishes an argument, or every line of stdin.
 //!
-//! Success means that the server has passed all messages on: the last message is a request that the server answers
-//! after all messages before it. The same request, sent at intervals, keeps a fast producer from running ahead of the
+//! Success means that the server has passed all messages on, and that those with a history in a stream are stored: the last message
+//! is a request that the server answers after all messages before it. The same request, sent at intervals, keeps a fast producer from running ahead of the
 //! server, so that no queue can overflow. Rejected: closing the connection without a confirmation.
 
 use std::io::{self, BufRead};
@@ -175,5 +175,6 @@ Examples:
   tail -f readings.log | tidewire pub 127.0.0.1:8080 readings -
   tidewire pub 127.0.0.1:8080 readings --json < readings.log
 
-Exit codes: 0 the server passed every message on to those who were subscribed then, 2 wrong usage, 3 no server, or \
-the connection ended, 4 the server refused, 5 no confirmation in time, 1 anything else.";
+Exit codes: 0 the server passed every message on to those who were subscribed then, and histories of several servers \
+have it stored, 2 wrong usage, 3 no server, or the connection ended, 4 the server refused, or cannot confirm, 5 no \
+confirmation in time, 1 anything else.";

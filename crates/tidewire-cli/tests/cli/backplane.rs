@@ -7,9 +7,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tidewire::Client;
+use tidewire::{Client, TopicEvent};
 use tidewire_testkit::certificates::Authority;
-use tidewire_testkit::{NatsServer, wait_until};
+use tidewire_testkit::{DEADLINE, NatsServer, wait_until};
 
 use crate::process::{Ended, Process};
 
@@ -134,6 +134,71 @@ fn the_latest_value_of_a_topic_is_kept_for_all_processes() {
     let mut late = Process::start(&["sub", &second, "state.door"]);
     late.expect("open");
     assert!(!late.has_line("closed"));
+}
+
+/// Each message that a node confirms is in the stream already, so the end of the node right behind it loses none.
+#[test]
+fn what_a_node_has_confirmed_is_in_the_history_when_the_node_is_killed() {
+    const CONFIRMED: usize = 1_000;
+    let Some(nats) = NatsServer::start_with_streams("") else {
+        return;
+    };
+    let address = nats.address();
+    let node = |id: &str| {
+        let of = ["--history", "state.>,messages=2000,bytes=1000000"];
+        let cluster = ["--backplane", &address, "--node", id];
+        Process::server(&[&["--app", "pubsub"], &of[..], &cluster].concat())
+    };
+    let (_two, second) = node("two");
+    let reader = Client::connect(&second).wait().unwrap();
+    for round in 0..10 {
+        let topic = format!("state.round-{round}");
+        let (one, first) = node(&format!("one-{round}"));
+        let publisher = Client::connect(&first).wait().unwrap();
+        let publish = |number: usize| {
+            let text = number.to_string();
+            publisher.publish(&topic, text.as_bytes()).unwrap();
+        };
+        (0..CONFIRMED).for_each(publish);
+        publisher.flush().wait().unwrap();
+        // Nobody confirms these. Those that are stored come behind the others.
+        (CONFIRMED..CONFIRMED + 100).for_each(publish);
+        one.kill();
+        let stored = reader.subscribe(&topic).events_max(4_000).wait().unwrap();
+        for number in 0..CONFIRMED {
+            let Some(TopicEvent::Message(message)) = stored.next_event().wait_for(DEADLINE) else {
+                panic!("round {round}: message {number} is missing");
+            };
+            assert_eq!(message.payload, number.to_string().as_bytes());
+        }
+    }
+}
+
+#[test]
+fn pub_succeeds_only_if_its_message_is_stored() {
+    let Some(mut nats) = NatsServer::start_with_streams("") else {
+        return;
+    };
+    let of = ["--app", "pubsub", "--history", "state.>,messages=10"];
+    let address = nats.address();
+    let (mut node, first) = Process::server(&[&of[..], &["--backplane", &address]].concat());
+    let publish = |text: &str| Process::start(&["pub", &first, "state.door", text]).wait();
+    assert_eq!(publish("1").status.code(), Some(0));
+    nats.kill();
+    node.expect("the node is cut off");
+    let ended = publish("2");
+    assert_eq!(ended.status.code(), Some(5), "{}", ended.text());
+    assert!(
+        ended.text().contains("the confirmation"),
+        "{}",
+        ended.text()
+    );
+    nats.start_again();
+    assert_eq!(publish("3").status.code(), Some(0));
+    let mut reader = Process::start(&["sub", &first, "state.door"]);
+    for text in ["1", "2", "3"] {
+        reader.expect(text);
+    }
 }
 
 #[test]
