@@ -16,7 +16,10 @@ export interface Client {
   trySend(payload: Payload, method?: string): void
   /** Publishes to all subscribers whose pattern matches. Throws a `RequestError` if it is not sent. */
   publish(topic: string, payload: Payload): void
-  /** Waits until the server has passed on everything that was published before. */
+  /**
+   * Waits until the server has passed on everything that was published before, and histories of several servers have stored it.
+   * It rejects with a `RequestError` if something may not be stored.
+   */
   flush(options?: CallOptions): Promise<void>
   /** Waits until half of `bufferedBytesMax` is free again, or there is no connection. */
   drained(): Promise<void>

@@ -161,7 +161,7 @@ fn what_a_node_has_confirmed_is_in_the_history_when_the_node_is_killed() {
         };
         (0..CONFIRMED).for_each(publish);
         publisher.flush().wait().unwrap();
-        // Nobody confirms these. Those that are stored come behind the others.
+        // These are not confirmed. Those that are stored come behind the others.
         (CONFIRMED..CONFIRMED + 100).for_each(publish);
         one.kill();
         let stored = reader.subscribe(&topic).events_max(4_000).wait().unwrap();

@@ -1,4 +1,4 @@
-//! Which messages of sessions are stored, and the sessions that wait for that.
+//! Messages of sessions until they are stored, and the sessions that wait for that.
 //!
 //! The messages of a session between two of its questions are a *span*. A question is answered when its span and those before it
 //! have no message left that waits for its stream. So the answer depends on messages of its own session alone, and a stream that

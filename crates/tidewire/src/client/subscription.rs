@@ -159,6 +159,11 @@ impl Client {
 
     /// Asks a publish/subscribe server to reply after it has passed on all earlier messages to the subscriptions. A
     /// publisher that waits for this reply from time to time never runs ahead of its server.
+    ///
+    /// If the server is a node whose [backplane keeps histories](crate::backplane::NodeSettings::keeps_histories), the reply comes
+    /// when they have stored all that this client has sent before on the connection to topics and rooms with a history. It may take as
+    /// long as the backplane is gone; [`RequestError::TimedOut`] says that the fate of the messages is not known.
+    /// [`RequestError::Refused`] says that some may not be stored. What is not confirmed may be sent again, and may then come twice.
     pub fn flush(&self) -> Request {
         self.request(&[]).send()
     }
