@@ -1,6 +1,6 @@
 //! A backplane between servers of one process, for tests.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use tidewire_proto::backplane::{Content, Packet};
 use tidewire_proto::topic::Pattern;
 
 use super::Engine;
+use super::streams::Streams;
 
 /// A medium that connects servers of this process. Clones are the same medium.
 #[derive(Clone, Debug, Default)]
@@ -42,19 +43,7 @@ struct Hub {
     directed_losses: (usize, usize),
     /// Requests to services so far.
     asked: usize,
-    /// The streams of rooms and topics that keep a history.
-    streams: HashMap<KeptName, Stream>,
-    streams_made: u64,
-}
-
-/// The stream of a room or topic.
-#[derive(Debug)]
-struct Stream {
-    epoch: u64,
-    last: u64,
-    messages_max: usize,
-    packets: VecDeque<Arc<[u8]>>,
-    ids: HashSet<String>,
+    streams: Streams,
 }
 
 #[derive(Debug)]
@@ -101,15 +90,7 @@ impl InprocEngine {
 
     /// Makes all streams anew, with sequences below those before, as a node does whose clock is behind. Nodes are not told.
     pub fn begin_streams_lower(&self) {
-        let mut hub = self.lock();
-        let hub = &mut *hub;
-        for stream in hub.streams.values_mut() {
-            hub.streams_made += 1;
-            stream.epoch = hub.streams_made;
-            stream.last /= 2;
-            stream.packets.clear();
-            stream.ids.clear();
-        }
+        self.lock().streams.begin_lower();
     }
 
     /// The number of nodes that follow a stream.
@@ -359,28 +340,23 @@ impl Wire for InprocWire {
     fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool {
         let mut hub = self.engine.lock();
         let hub = &mut *hub;
-        let Some(stream) = hub.streams.get_mut(name).filter(|_| !hub.is_cut) else {
+        if hub.is_cut || !hub.streams.has(name) {
             return true;
-        };
+        }
         if hub.append_losses > 0 {
             hub.append_losses -= 1;
             return true;
         }
-        if !stream.ids.insert(id.to_owned()) {
-            return true;
-        }
-        stream.last += 1;
         let packet: Arc<[u8]> = packet.into();
-        stream.packets.push_back(Arc::clone(&packet));
-        if stream.packets.len() > stream.messages_max {
-            stream.packets.pop_front();
-        }
+        let Some(sequence) = hub.streams.append(name, id, &packet) else {
+            return true;
+        };
         let is_lost = hub.losses > 0;
         hub.losses = hub.losses.saturating_sub(1);
         let subscription = format!("stream {name}");
         let ports = hub.ports.iter().filter(|_| !is_lost);
         for port in ports.filter(|port| port.subscriptions.contains(&subscription)) {
-            let appended = Event::Appended(name.clone(), stream.last, Arc::clone(&packet));
+            let appended = Event::Appended(name.clone(), sequence, Arc::clone(&packet));
             // The node of the port may have ended.
             let _ = port.events.send(appended);
         }
@@ -394,7 +370,7 @@ impl Wire for InprocWire {
             // The node reads again when it is connected.
             return;
         }
-        if hub.has_no_space && !hub.streams.contains_key(name) {
+        if hub.has_no_space && !hub.streams.has(name) {
             let own = hub.ports.iter().filter(|port| port.id == self.id);
             for port in own {
                 // The node is the caller.
@@ -402,22 +378,8 @@ impl Wire for InprocWire {
             }
             return;
         }
-        let made = hub.streams_made + 1;
-        let stream = hub.streams.entry(name.clone()).or_insert_with(|| Stream {
-            epoch: made,
-            last: made << 32,
-            messages_max: limits.messages_max,
-            packets: VecDeque::new(),
-            ids: HashSet::new(),
-        });
-        hub.streams_made = hub.streams_made.max(stream.epoch);
-        let first = stream.last + 1 - stream.packets.len() as u64;
-        // A stream that ends before is another one than the node knows.
-        let is_other = from > stream.last + 1 && from < u64::MAX;
-        let known = from.saturating_sub(first) as usize * usize::from(!is_other);
-        let packets = stream.packets.iter().skip(known).cloned().collect();
-        let (epoch, last) = (stream.epoch, stream.last);
-        let read = Event::Read(name.clone(), KeptState { epoch, from, last }, packets);
+        let (state, packets) = hub.streams.read(name, limits, from);
+        let read = Event::Read(name.clone(), state, packets);
         if let Some(port) = hub.ports.iter_mut().find(|port| port.id == self.id) {
             port.subscriptions.insert(format!("stream {name}"));
             // The node is the caller.

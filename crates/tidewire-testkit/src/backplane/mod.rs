@@ -11,6 +11,7 @@ mod inproc;
 pub mod kept;
 pub mod kept_topics;
 pub mod services;
+mod streams;
 pub mod suite;
 
 pub use inproc::{InprocBackplane, InprocEngine};

@@ -1,0 +1,86 @@
+//! The streams of the engine within the process.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use tidewire::History;
+use tidewire::backplane::{KeptName, KeptState};
+
+/// The streams of rooms and topics that keep a history.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    all: HashMap<KeptName, Stream>,
+    made: u64,
+}
+
+/// The stream of a room or topic.
+#[derive(Debug)]
+struct Stream {
+    epoch: u64,
+    last: u64,
+    messages_max: usize,
+    packets: VecDeque<Arc<[u8]>>,
+    ids: HashSet<String>,
+}
+
+impl Streams {
+    /// Whether there is a stream for this room or topic.
+    pub(super) fn has(&self, name: &KeptName) -> bool {
+        self.all.contains_key(name)
+    }
+
+    /// Loses all streams.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+    }
+
+    /// Makes all streams anew, with sequences below those before.
+    pub(super) fn begin_lower(&mut self) {
+        for stream in self.all.values_mut() {
+            self.made += 1;
+            stream.epoch = self.made;
+            stream.last /= 2;
+            stream.packets.clear();
+            stream.ids.clear();
+        }
+    }
+
+    /// Appends a packet. Returns its sequence, unless the stream has it already.
+    pub(super) fn append(&mut self, name: &KeptName, id: &str, packet: &Arc<[u8]>) -> Option<u64> {
+        let stream = self.all.get_mut(name)?;
+        if !stream.ids.insert(id.to_owned()) {
+            return None;
+        }
+        stream.last += 1;
+        stream.packets.push_back(Arc::clone(packet));
+        if stream.packets.len() > stream.messages_max {
+            stream.packets.pop_front();
+        }
+        Some(stream.last)
+    }
+
+    /// Returns the packets of a stream from a sequence on. Makes the stream if there is none.
+    pub(super) fn read(
+        &mut self,
+        name: &KeptName,
+        limits: &History,
+        from: u64,
+    ) -> (KeptState, Vec<Arc<[u8]>>) {
+        let made = self.made + 1;
+        let stream = self.all.entry(name.clone()).or_insert_with(|| Stream {
+            epoch: made,
+            last: made << 32,
+            messages_max: limits.messages_max,
+            packets: VecDeque::new(),
+            ids: HashSet::new(),
+        });
+        self.made = self.made.max(stream.epoch);
+        let first = stream.last + 1 - stream.packets.len() as u64;
+        // A stream that ends before is another one than the node knows.
+        let is_other = from > stream.last + 1 && from < u64::MAX;
+        let known = from.saturating_sub(first) as usize * usize::from(!is_other);
+        let packets = stream.packets.iter().skip(known).cloned().collect();
+        let (epoch, last) = (stream.epoch, stream.last);
+        (KeptState { epoch, from, last }, packets)
+    }
+}
