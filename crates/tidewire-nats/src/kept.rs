@@ -3,6 +3,7 @@
 //! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a stream has a
 //! subscription, and NATS keeps no state for it. What a node missed it reads by a consumer, which is removed at the end.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,14 +13,14 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{
     CreateStreamErrorKind, DeleteStreamErrorKind, GetStreamErrorKind,
 };
-use async_nats::jetstream::stream::{Config, Info, Republish, StorageType};
+use async_nats::jetstream::stream::{Config, Info, RawMessageErrorKind, Republish, StorageType};
 use async_nats::jetstream::{Context, ErrorCode};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use tidewire::History;
 use tidewire::backplane::{KeptName, KeptState};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::subject::Prefix;
 
@@ -49,6 +50,8 @@ pub(crate) struct Reader {
     pub(crate) name: KeptName,
     pub(crate) limits: History,
     pub(crate) from: u64,
+    /// The epoch of a stream that has lost its end. It is removed.
+    pub(crate) replaced: Option<u64>,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -56,6 +59,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 impl Reader {
     /// Makes the stream unless there is one, reads it, and tells the packets.
     pub(crate) async fn run(self, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
+        if self.replaced.is_some() {
+            // Many nodes find it at the same time. One of them is the first, and the others then see that it has made another stream.
+            sleep(random_below(REPLACE_MAX)).await;
+        }
         let turn = timeout(ANSWER_MAX, readers.acquire()).await;
         let read = match &turn {
             Ok(_) => self.read().await,
@@ -72,26 +79,52 @@ impl Reader {
     }
 
     async fn read(&self) -> Result<(KeptState, Vec<(u64, Bytes)>), Failure> {
+        if let Some(replaced) = self.replaced {
+            self.remove(replaced).await?;
+        }
         let info = self.open().await?;
         let last = info.state.last_sequence;
-        let epoch = info.created.unix_timestamp_nanos() as u64;
+        let epoch = epoch_of(&info);
         let newest = (last + 1).saturating_sub(self.limits.messages_max as u64);
         // One that ends before this sequence is another stream than the node knows.
-        let is_other = self.from > last + 1 && self.from < u64::MAX;
+        let is_other = self.from > last && self.from < u64::MAX;
         let from = if is_other { 0 } else { self.from };
         let from = from.max(newest).max(info.state.first_sequence);
-        let packets = match from <= last && info.state.messages > 0 {
-            true => {
+        let packets = match info.state.messages > 0 {
+            // As a rule it is the one that the node has. Three requests for a consumer would read it, too.
+            true if from == last => self.read_packet(last).await?,
+            true if from < last => {
                 let bytes = info.state.bytes / info.state.messages;
                 let count = BATCH_BYTES / bytes.clamp(1, BATCH_BYTES);
                 let count = usize::try_from(count).unwrap_or(BATCH_MAX);
                 self.read_packets(from, last, count.min(BATCH_MAX)).await?
             }
-            false => Vec::new(),
+            _ => Vec::new(),
         };
         let last = packets.last().map_or(last, |(newest, _)| last.max(*newest));
         let from = self.from;
         Ok((KeptState { epoch, from, last }, packets))
+    }
+
+    /// Removes a stream that has lost its end, unless another node has replaced it already.
+    async fn remove(&self, epoch: u64) -> Result<(), Failure> {
+        let name = self.prefix.stream(&self.name);
+        match self.context.get_stream(&name).await {
+            Ok(stream) if epoch_of(stream.cached_info()) == epoch => self.delete(&name).await,
+            // If there is an error, opening the stream fails, too, and tells it.
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads a single packet, if it is still there.
+    async fn read_packet(&self, sequence: u64) -> Result<Vec<(u64, Bytes)>, Failure> {
+        let stream = self.prefix.stream(&self.name);
+        let stream = self.context.get_stream_no_info(&stream).await?;
+        match stream.get_raw_message(sequence).await {
+            Ok(packet) => Ok(vec![(sequence, packet.payload)]),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Reads the packets of these sequences, so many with each request. Newer ones may follow them.
@@ -207,21 +240,26 @@ impl Reader {
         let read = if self.from == u64::MAX { 0 } else { self.from };
         if own.clone().count() >= self.limits.rooms_max {
             let silent = own.min_by_key(|it| it.state.last_timestamp.max(it.created));
-            if let Some(silent) = silent
-                && let Err(error) = self.context.delete_stream(&silent.config.name).await
-            {
-                // Another reader may have removed it at the same time.
-                let is_gone = matches!(
-                    error.kind(),
-                    DeleteStreamErrorKind::JetStream(cause)
-                        if cause.error_code() == ErrorCode::STREAM_NOT_FOUND
-                );
-                if !is_gone {
-                    return Err(error.into());
-                }
+            if let Some(silent) = silent {
+                self.delete(&silent.config.name).await?;
             }
         }
         Ok(used.unwrap_or(0).max(read))
+    }
+
+    /// Removes a stream. Another reader may have removed it at the same time.
+    async fn delete(&self, name: &str) -> Result<(), Failure> {
+        match self.context.delete_stream(name).await {
+            Err(error) => match error.kind() {
+                DeleteStreamErrorKind::JetStream(cause)
+                    if cause.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    Ok(())
+                }
+                _ => Err(error.into()),
+            },
+            Ok(_) => Ok(()),
+        }
     }
 
     fn config(&self, name: &str, first_sequence: Option<u64>) -> Config {
@@ -270,6 +308,17 @@ fn first_sequence(used: u64) -> u64 {
     ((since as u64) << 10).max(used.saturating_add(UNSEEN))
 }
 
+/// The epoch of a stream: when it was made. It fits 63 bits until the year 2262.
+fn epoch_of(info: &Info) -> u64 {
+    info.created.unix_timestamp_nanos() as u64
+}
+
+/// A random time below this one.
+fn random_below(time: Duration) -> Duration {
+    let random = RandomState::new().hash_one(()) >> 32;
+    time.mul_f64(random as f64 / f64::from(u32::MAX))
+}
+
 /// The sequence of a packet that JetStream publishes again.
 pub(crate) fn sequence_of(message: &Message) -> Option<u64> {
     let headers = message.headers.as_ref()?;
@@ -297,6 +346,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time for NATS to answer a request. Readers that NATS has left without one end before the next ones give up.
 pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(4);
+
+/// The longest time before a node replaces a stream that has lost its end.
+const REPLACE_MAX: Duration = Duration::from_millis(300);
 
 const SILENT: &str = "NATS does not answer";
 

@@ -9,8 +9,8 @@ use async_nats::jetstream::context::ContextBuilder;
 use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use tidewire::History;
 use tidewire::backplane::{KeptName, Subject, Wire};
+use tidewire::{History, Position};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, unconstrained};
 
@@ -31,8 +31,8 @@ pub(crate) struct NatsWire {
     subscriptions: HashMap<String, AbortHandle>,
     /// The streams that the node follows, by the subjects of their subscriptions.
     followed: HashMap<String, KeptName>,
-    /// Streams that are read when their subscriptions are made: their limits, and the first sequence.
-    reads: BTreeMap<KeptName, (History, u64)>,
+    /// Streams that are read when their subscriptions are made: their limits, the first sequence, and the epoch of one to replace.
+    reads: BTreeMap<KeptName, (History, u64, Option<u64>)>,
     /// The number of the newest reader, and that of each followed stream.
     reader: u64,
     newest_readers: HashMap<KeptName, u64>,
@@ -279,7 +279,7 @@ impl NatsWire {
             context.build(client.clone())
         };
         let context = self.context.get_or_insert_with(make);
-        for (name, (limits, from)) in std::mem::take(&mut self.reads) {
+        for (name, (limits, from, replaced)) in std::mem::take(&mut self.reads) {
             self.reader += 1;
             self.newest_readers.insert(name.clone(), self.reader);
             let reader = Reader {
@@ -289,10 +289,21 @@ impl NatsWire {
                 name,
                 limits,
                 from,
+                replaced,
             };
             let readers = Arc::clone(&self.readers);
             tokio::spawn(reader.run(readers, self.news.clone()));
         }
+    }
+
+    fn read(&mut self, name: &KeptName, read: (History, u64, Option<u64>)) {
+        let subject = self.prefix.followed(name);
+        if !self.followed.contains_key(&subject) {
+            self.followed.insert(subject.clone(), name.clone());
+            note_change(&mut self.changes, Followed::alone(subject), true);
+        }
+        self.reads.insert(name.clone(), read);
+        self.newest_readers.remove(name);
     }
 
     fn push(&mut self, subject: String, label: Label, packet: &[u8]) -> bool {
@@ -365,13 +376,11 @@ impl Wire for NatsWire {
     }
 
     fn follow(&mut self, name: &KeptName, limits: &History, from: u64) {
-        let subject = self.prefix.followed(name);
-        if !self.followed.contains_key(&subject) {
-            self.followed.insert(subject.clone(), name.clone());
-            note_change(&mut self.changes, Followed::alone(subject), true);
-        }
-        self.reads.insert(name.clone(), (*limits, from));
-        self.newest_readers.remove(name);
+        self.read(name, (*limits, from, None));
+    }
+
+    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position) {
+        self.read(name, (*limits, lost.offset, Some(lost.epoch)));
     }
 
     fn unfollow(&mut self, name: &KeptName) {

@@ -84,6 +84,30 @@ impl NatsServer {
         let _ = fs::remove_dir_all(self.directory.path().join("streams"));
     }
 
+    /// Keeps a copy of its streams. It is killed.
+    ///
+    /// # Panics
+    /// They cannot be copied.
+    pub fn save_streams(&self) {
+        self.copy_streams("streams", "saved");
+    }
+
+    /// Replaces its streams by the copy, as an operator does with a backup. It is killed.
+    ///
+    /// # Panics
+    /// They cannot be copied.
+    pub fn restore_streams(&self) {
+        self.copy_streams("saved", "streams");
+    }
+
+    fn copy_streams(&self, from: &str, to: &str) {
+        let [from, to] = [from, to].map(|name| self.directory.path().join(name));
+        // There may be none.
+        let _ = fs::remove_dir_all(&to);
+        let status = Command::new("cp").arg("-r").args([from, to]).status();
+        assert!(status.expect("the program cp").success());
+    }
+
     /// Kills it.
     ///
     /// # Panics

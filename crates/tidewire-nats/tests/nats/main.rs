@@ -76,6 +76,14 @@ impl Engine for NatsEngine {
         self.server.lose_streams();
         self.server.start_again();
     }
+
+    fn save_streams(&mut self) {
+        self.server.save_streams();
+    }
+
+    fn restore_streams(&mut self) {
+        self.server.restore_streams();
+    }
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidewire::History;
 use tidewire::backplane::{
     Backplane, BackplaneError, Carrier, KeptMessage, KeptName, KeptState, Node, Subject, Wire,
 };
+use tidewire::{History, Position};
 use tidewire_proto::backplane::{Content, Packet};
 use tidewire_proto::topic::Pattern;
 
@@ -91,6 +91,17 @@ impl InprocEngine {
     /// Makes all streams anew, with sequences below those before, as a node does whose clock is behind. Nodes are not told.
     pub fn begin_streams_lower(&self) {
         self.lock().streams.begin_lower();
+    }
+
+    /// Loses the newest packets of all streams, as a power cut does. Nodes are not told.
+    pub fn lose_ends(&self, packets: usize) {
+        self.lock().streams.lose_ends(packets);
+    }
+
+    /// The number of streams that nodes have replaced because they had lost their ends.
+    #[must_use]
+    pub fn replaced(&self) -> usize {
+        self.lock().streams.replaced()
     }
 
     /// The number of nodes that follow a stream.
@@ -184,8 +195,17 @@ impl Engine for InprocEngine {
             let _ = port.events.send(Event::Mended);
         }
     }
+
     fn lose_streams(&mut self) {
         self.lock().streams.clear();
+    }
+
+    fn save_streams(&mut self) {
+        self.lock().streams.save();
+    }
+
+    fn restore_streams(&mut self) {
+        self.lock().streams.restore();
     }
 }
 
@@ -385,6 +405,15 @@ impl Wire for InprocWire {
             // The node is the caller.
             let _ = port.events.send(read);
         }
+    }
+
+    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position) {
+        let mut hub = self.engine.lock();
+        if !hub.is_cut {
+            hub.streams.replace(name, lost.epoch);
+        }
+        drop(hub);
+        self.follow(name, limits, lost.offset);
     }
 
     fn unfollow(&mut self, name: &KeptName) {

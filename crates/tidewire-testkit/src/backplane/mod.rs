@@ -1,15 +1,14 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`], [`entering`], [`services`], and [`kept`] and [`kept_topics`] for histories, check each sentence of the contract at the
-//! top of `tidewire::backplane`,
-//! with servers and raw peers. A backplane
-//! passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
+//! [`suite`], [`entering`], [`services`], and [`kept`], [`kept_topics`] and [`lost_ends`] for histories, check each sentence of the
+//! contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
 
 pub mod entering;
 mod inproc;
 pub mod kept;
 pub mod kept_topics;
+pub mod lost_ends;
 pub mod services;
 mod streams;
 pub mod suite;
@@ -34,19 +33,28 @@ pub trait Engine {
 
     /// Loses the histories of all rooms and topics.
     fn lose_streams(&mut self);
+
+    /// Keeps a copy of all histories. The engine is cut off.
+    fn save_streams(&mut self);
+
+    /// Replaces all histories by the copy. The engine is cut off.
+    fn restore_streams(&mut self);
 }
 
 /// Makes a test of each function of the [suite]. The expression makes an engine; if it is `None`, the test is skipped.
 #[macro_export]
 macro_rules! backplane_suite {
     ($make:expr) => {
-        $crate::backplane_suite!(@kept $make;
+        $crate::backplane_suite!(@kept kept $make;
             all_nodes_have_one_order
             a_member_that_comes_back_to_another_node_gets_what_it_missed
             the_missing_number_is_exact_when_the_history_was_too_short
             messages_wait_while_the_engine_is_gone
             a_node_that_starts_again_has_the_history
             a_history_that_is_lost_begins_again
+        );
+        $crate::backplane_suite!(@kept lost_ends $make;
+            a_stream_that_lost_its_end_begins_again
         );
         $crate::backplane_suite!(@each kept_topics $make;
             the_last_value_of_a_topic_is_the_same_on_all_nodes
@@ -82,14 +90,14 @@ macro_rules! backplane_suite {
             a_node_that_is_cut_off_asks_no_other
         );
     };
-    (@kept $make:expr; $($name:ident)*) => {
+    (@kept $of:ident $make:expr; $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
                 use $crate::backplane::kept::Kept;
                 for kept in [Kept::Room, Kept::Topic] {
                     if let Some(mut engine) = $make {
-                        $crate::backplane::kept::$name(&mut engine, kept);
+                        $crate::backplane::$of::$name(&mut engine, kept);
                     }
                 }
             }

@@ -10,11 +10,13 @@ use tidewire::backplane::{KeptName, KeptState};
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     all: HashMap<KeptName, Stream>,
+    saved: HashMap<KeptName, Stream>,
     made: u64,
+    replaced: usize,
 }
 
 /// The stream of a room or topic.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Stream {
     epoch: u64,
     last: u64,
@@ -34,6 +36,16 @@ impl Streams {
         self.all.clear();
     }
 
+    /// Keeps a copy of all streams.
+    pub(super) fn save(&mut self) {
+        self.saved.clone_from(&self.all);
+    }
+
+    /// Replaces all streams by the copy.
+    pub(super) fn restore(&mut self) {
+        self.all.clone_from(&self.saved);
+    }
+
     /// Makes all streams anew, with sequences below those before.
     pub(super) fn begin_lower(&mut self) {
         for stream in self.all.values_mut() {
@@ -43,6 +55,29 @@ impl Streams {
             stream.packets.clear();
             stream.ids.clear();
         }
+    }
+
+    /// Loses the newest packets of each stream.
+    pub(super) fn lose_ends(&mut self, packets: usize) {
+        for stream in self.all.values_mut() {
+            let kept = stream.packets.len().saturating_sub(packets);
+            stream.last -= (stream.packets.len() - kept) as u64;
+            stream.packets.truncate(kept);
+            stream.ids.clear();
+        }
+    }
+
+    /// Removes the stream of this epoch, so that the next read makes another one.
+    pub(super) fn replace(&mut self, name: &KeptName, epoch: u64) {
+        if self.all.get(name).is_some_and(|it| it.epoch == epoch) {
+            self.all.remove(name);
+            self.replaced += 1;
+        }
+    }
+
+    /// Counts the streams that nodes have replaced.
+    pub(super) fn replaced(&self) -> usize {
+        self.replaced
     }
 
     /// Appends a packet. Returns its sequence, unless the stream has it already.
@@ -77,7 +112,7 @@ impl Streams {
         self.made = self.made.max(stream.epoch);
         let first = stream.last + 1 - stream.packets.len() as u64;
         // A stream that ends before is another one than the node knows.
-        let is_other = from > stream.last + 1 && from < u64::MAX;
+        let is_other = from > stream.last && from < u64::MAX;
         let known = from.saturating_sub(first) as usize * usize::from(!is_other);
         let packets = stream.packets.iter().skip(known).cloned().collect();
         let (epoch, last) = (stream.epoch, stream.last);

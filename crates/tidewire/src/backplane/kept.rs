@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tidewire_proto::backplane::{Content, Packet, StreamKind, StreamPosition, encode_stream};
 
-use super::kept_stream::{Pending, Reading};
+use super::kept_stream::{EPOCH_MAX, Heard, Pending, Reading};
 use super::stored::Origin;
 use super::{Node, Wire};
 use crate::broker::{KeptName, Position};
@@ -175,7 +175,10 @@ impl Node {
             kept.reading = Reading::Asked;
             // The engine reads all that came until now.
             kept.forget_early();
-            wire.follow(name, &kept.limits, kept.next());
+            match kept.lost.take() {
+                Some(lost) => wire.replace(name, &kept.limits, lost),
+                None => wire.follow(name, &kept.limits, kept.from()),
+            }
         }
         let is_outstanding = kept.pending.front().is_some_and(|it| it.is_appended);
         if kept.appends_again || kept.feed.is_none() || is_outstanding && !is_last {
@@ -263,20 +266,17 @@ impl Node {
             return;
         };
         let KeptMessage { sequence, packet } = message;
-        let next = kept.feed.as_ref().map(|feed| feed.last().offset + 1);
-        if kept.reading == Reading::No && next == Some(sequence) {
-            return self.record(name, packet, now);
+        let was_idle = kept.reading == Reading::No;
+        match kept.hear(sequence, packet) {
+            Heard::Next => return self.record(name, packet, now),
+            Heard::Known => self.confirm_own(name, packet, now),
+            // If the stream has lost its end, the message is appended again.
+            Heard::Kept => {}
         }
-        // Of a stream that was made again with lower sequences; a late packet is not so far behind.
-        let is_of_other = next.is_some_and(|next| sequence.saturating_add(LATE_MAX) < next);
-        if is_of_other || next.is_none_or(|next| sequence >= next) {
-            kept.keep_early(sequence, packet);
-            if kept.reading == Reading::No {
-                kept.reading = Reading::Due;
-                self.kept.due.insert(name.clone());
-            }
+        let kept = self.kept.streams.get(name);
+        if was_idle && kept.is_some_and(|kept| kept.reading == Reading::Due) {
+            self.kept.due.insert(name.clone());
         }
-        self.confirm_own(name, packet, now);
     }
 
     /// Handles what the engine has read of a stream.
@@ -290,8 +290,15 @@ impl Node {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
-        if state.from > kept.next() {
+        if state.from > kept.from() {
             // The stream was only appended to when this was asked for. It is read again, from its beginning.
+            return;
+        }
+        if let Some(lost) = kept.lost_end(&state, messages) {
+            tracing::warn!(%name, known = lost.offset, last = state.last, "{LOST_END}");
+            kept.lost = Some(lost);
+            (kept.reading, kept.appends_again) = (Reading::Due, true);
+            self.kept.due.insert(name.clone());
             return;
         }
         kept.reading = match kept.reading {
@@ -299,7 +306,7 @@ impl Node {
             _ => Reading::No,
         };
         kept.has_warned = false;
-        let epoch = state.epoch & (u64::MAX >> 1);
+        let epoch = state.epoch & EPOCH_MAX;
         let first = messages.first();
         let offset = first.map_or(state.last, |first| first.sequence.saturating_sub(1));
         let last = Position { epoch, offset };
@@ -309,6 +316,7 @@ impl Node {
             Some(feed) => (feed.clone(), false),
             None => {
                 let limits = kept.kept_limits();
+                kept.ids.clear();
                 (self.directory.begin_feed(limits, last), kept.is_wanted)
             }
         };
@@ -316,6 +324,7 @@ impl Node {
         kept.is_offered |= is_new;
         if feed.last().epoch != epoch {
             tracing::warn!(%name, "a history was lost, and begins again");
+            kept.ids.clear();
             feed.continue_behind(last);
             self.send_hole(name, last.offset);
         }
@@ -420,6 +429,9 @@ impl Node {
         self.counters
             .backplane_lost
             .add_shared(offset - last.offset);
+        if let Some(kept) = self.kept.streams.get_mut(name) {
+            kept.ids.clear();
+        }
         feed.continue_behind(Position { offset, ..last });
         self.send_hole(name, offset);
     }
@@ -433,12 +445,7 @@ impl Node {
         }
     }
 
-    /// The history of a stream that this node follows.
-    pub(super) fn feed_of(&self, name: &KeptName) -> Option<Feed> {
-        self.kept.streams.get(name)?.feed.clone()
-    }
-
-    /// Forgets a pending message if this is its packet, which the node records later or has recorded already.
+    /// Forgets a pending message if this is its packet, which the node has recorded already, or has passed over.
     fn confirm_own(&mut self, name: &KeptName, packet: &[u8], now: Instant) {
         if let Ok(packet) = Packet::decode(packet)
             && let Content::Stream(stream) = packet.content
@@ -485,11 +492,11 @@ const APPENDED_BYTES_MAX: usize = 32 << 10;
 /// Bytes that the id of a message adds to its packet.
 const ID_BYTES_MAX: usize = 128;
 
-/// How far a packet may be behind the newest one because it waited between the engine and the node. Engines keep less for a node.
-const LATE_MAX: u64 = 1 << 18;
-
 /// The time for the stream to give a message back, before the node reads it and appends the message again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+const LOST_END: &str = "a stream has lost messages that this node has, as when its engine loses power or gets an older copy; it is made \
+     again, and its readers are told that an unknown number is missing";
 
 const CUT_OFF: &str = "the server is cut off from this history; try again later, or another server";
 

@@ -3,7 +3,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
+use tidewire_proto::backplane::{Content, Packet};
+
 use super::stored::Origin;
+use super::{KeptMessage, KeptState};
 use crate::broker::{KeptName, Position};
 use crate::room::{Feed, History};
 
@@ -29,6 +32,10 @@ pub(super) struct KeptStream {
     pub(super) feed: Option<Feed>,
     /// Up to where the node had followed the stream before lanes wanted the history, until it was read.
     pub(super) known: Option<Position>,
+    /// The ids of the newest messages, up to the last one. They show whether the stream is still the one that the node knows.
+    pub(super) ids: VecDeque<u64>,
+    /// Up to where the node has followed a stream that has lost its end, until the engine is asked to replace it.
+    pub(super) lost: Option<Position>,
     /// Lanes were told of the history since the last heartbeat, and may not have come to use it.
     pub(super) is_offered: bool,
     /// Messages of this node that the stream has not given back.
@@ -69,6 +76,17 @@ pub(super) enum Reading {
     AskedAgain,
 }
 
+/// A new packet of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It is the next one.
+    Next,
+    /// It is recorded when the stream was read.
+    Kept,
+    /// It is not recorded any more.
+    Known,
+}
+
 impl KeptStreams {
     /// Whether lanes want the history of a stream.
     pub(super) fn is_wanted(&self, name: &KeptName) -> bool {
@@ -90,6 +108,8 @@ impl KeptStream {
             is_wanted: false,
             feed: None,
             known: None,
+            ids: VecDeque::new(),
+            lost: None,
             is_offered: false,
             pending: VecDeque::new(),
             waits_since: None,
@@ -114,15 +134,73 @@ impl KeptStream {
         }
     }
 
-    /// The sequence from which the stream must be read. One that is only appended to is not read before its end.
-    pub(super) fn next(&self) -> u64 {
+    /// The sequence from which the stream must be read: that of the newest message. One that is only appended to is not read before
+    /// its end.
+    pub(super) fn from(&self) -> u64 {
         let unread = if self.is_wanted { 0 } else { u64::MAX };
         let feed = self.feed.as_ref();
-        feed.map_or(unread, |feed| feed.last().offset + 1)
+        feed.map_or(unread, |feed| feed.last().offset)
+    }
+
+    /// Notes the id of the message that is recorded.
+    pub(super) fn note_id(&mut self, id: u64) {
+        if self.ids.len() == IDS_MAX {
+            self.ids.pop_front();
+        }
+        self.ids.push_back(id);
+    }
+
+    /// Whether the node has recorded this packet with this sequence; `None` if it does not know.
+    fn has_recorded(&self, sequence: u64, packet: &[u8], last: u64) -> Option<bool> {
+        let back = usize::try_from(last.checked_sub(sequence)?).ok()?;
+        let index = self.ids.len().checked_sub(1)?.checked_sub(back)?;
+        Some(self.ids[index] == id_of(Packet::decode(packet).ok().as_ref()))
+    }
+
+    /// Returns the newest position of the node if the stream that was read has the same epoch, and does not have the messages up
+    /// to there.
+    pub(super) fn lost_end(
+        &self,
+        state: &KeptState,
+        messages: &[KeptMessage<'_>],
+    ) -> Option<Position> {
+        let last = self.feed.as_ref().map(Feed::last)?;
+        let is_other = |message: &KeptMessage<'_>| {
+            self.has_recorded(message.sequence, message.packet, last.offset) == Some(false)
+        };
+        let is_lost = state.last < state.from || messages.iter().any(is_other);
+        (is_lost && state.epoch & EPOCH_MAX == last.epoch).then_some(last)
+    }
+
+    /// Takes a new packet. One that is neither the next one nor known is kept until the stream was read.
+    pub(super) fn hear(&mut self, sequence: u64, packet: &[u8]) -> Heard {
+        let last = self.feed.as_ref().map(|feed| feed.last().offset);
+        let is_next = last.is_some_and(|last| sequence == last + 1);
+        if self.reading == Reading::No && is_next {
+            return Heard::Next;
+        }
+        let behind = last.filter(|last| sequence <= *last);
+        let has_recorded = behind.and_then(|last| self.has_recorded(sequence, packet, last));
+        if has_recorded == Some(true) {
+            // It was read before it came.
+            return Heard::Known;
+        }
+        self.keep_early(sequence, packet);
+        self.reading = match self.reading {
+            Reading::No => Reading::Due,
+            // The stream may have gone back, and what is read now may be from before.
+            Reading::Asked if behind.is_some() => Reading::AskedAgain,
+            reading => reading,
+        };
+        match behind {
+            // The node has it, or has passed over it, as far as it knows.
+            Some(_) if has_recorded.is_none() => Heard::Known,
+            _ => Heard::Kept,
+        }
     }
 
     /// Keeps a packet until those before it were read. If too many wait, they are read later, too.
-    pub(super) fn keep_early(&mut self, sequence: u64, packet: &[u8]) {
+    fn keep_early(&mut self, sequence: u64, packet: &[u8]) {
         let is_full = self.early_bytes + packet.len() > EARLY_BYTES_MAX;
         let follows = |(last, _): &(u64, Box<[u8]>)| last.checked_add(1) == Some(sequence);
         if is_full || !self.early.back().is_none_or(follows) {
@@ -137,6 +215,20 @@ impl KeptStream {
         self.early_bytes = 0;
     }
 }
+
+/// Returns a number that tells the message of a packet from all others, and 0 if it is none: the run of its node is a random number.
+pub(super) fn id_of(packet: Option<&Packet<'_>>) -> u64 {
+    packet.map_or(0, |packet| match &packet.content {
+        Content::Stream(stream) => packet.epoch.wrapping_add(stream.position.message),
+        _ => 0,
+    })
+}
+
+/// Ids of messages that a node remembers. Few packets come later than the reading of the stream.
+const IDS_MAX: usize = 128;
+
+/// The largest epoch of a stream. The largest number of 64 bits has a meaning of its own.
+pub(super) const EPOCH_MAX: u64 = u64::MAX >> 1;
 
 /// Bytes of packets of a stream that wait until those before them were read.
 const EARLY_BYTES_MAX: usize = 1 << 20;

@@ -34,7 +34,7 @@
 //! # Histories
 //!
 //! An engine may also keep streams of packets, one for each room or topic with a [history](crate::History). It then implements
-//! [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`] and [`Wire::unfollow`], with these duties:
+//! [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`], [`Wire::replace`] and [`Wire::unfollow`], with these duties:
 //!
 //! 7. A stream gives its packets sequences without holes. Appended packets of one node keep their order. A packet with the id of an
 //!    earlier one is not appended.
@@ -42,6 +42,8 @@
 //!    be lost; the node finds that by their sequences, and reads the stream.
 //! 9. The oldest packets beyond the limits are removed. A stream that is lost and made again has another epoch. Its sequences begin
 //!    above those before, as far as the engine knows them; lower ones are followed, too.
+//! 10. A stream may lose its newest packets, as by a power cut, and then gives their sequences to others. A node that finds this
+//!     replaces the stream, so that all nodes begin a new epoch.
 
 mod directed;
 mod incoming;
@@ -64,6 +66,7 @@ use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
 pub use crate::broker::KeptName;
+use crate::broker::Position;
 pub(crate) use directed::request_number;
 pub use kept::{KeptMessage, KeptState};
 pub use node::Node;
@@ -136,9 +139,15 @@ pub trait Wire {
 
     /// Makes the stream of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
     /// its packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
-    /// reads again. From `u64::MAX` on there are none, and only the state is told. A stream that ends below `from - 1` is not the one
-    /// that the node knows, and is read from its beginning.
+    /// reads again. From `u64::MAX` on there are none, and only the state is told. Any other sequence above 0 is that of the newest
+    /// packet that the node has, which shows it whether the stream is the one that it knows. A stream that ends below is not, and is
+    /// read from its beginning.
     fn follow(&mut self, name: &KeptName, limits: &History, from: u64);
+
+    /// Removes a stream that has lost its newest packets, and makes it again with sequences above those that the node has. Then reads it
+    /// as [`follow`](Self::follow) does, from this offset. A stream with another epoch than this is left as it is: another
+    /// node has made it.
+    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position);
 
     /// Ends to receive the packets of a stream. The stream stays.
     fn unfollow(&mut self, name: &KeptName);

@@ -8,6 +8,7 @@ use tidewire_proto::body::validate_name;
 use tidewire_proto::message::MemberId;
 
 use super::Node;
+use super::kept_stream::id_of;
 use super::presence::Author;
 use crate::broker::KeptName;
 use crate::config::SharedFrameError;
@@ -17,10 +18,15 @@ use crate::session::SessionId;
 impl Node {
     /// Records the next packet of a stream, and delivers its message to the lanes.
     pub(super) fn record(&mut self, name: &KeptName, packet: &[u8], now: Instant) {
-        let Some(feed) = self.feed_of(name) else {
+        let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
-        let said = self.read_message(name, packet, now);
+        let Some(feed) = kept.feed.clone() else {
+            return;
+        };
+        let packet = Packet::decode(packet).ok();
+        kept.note_id(id_of(packet.as_ref()));
+        let said = packet.and_then(|packet| self.read_message(name, packet, now));
         let fits = |payload: &[u8]| {
             let checked = self.config.check_shared_frame(payload.len(), 0);
             !matches!(checked, Err(SharedFrameError::TooLarge(_)))
@@ -59,10 +65,9 @@ impl Node {
     fn read_message<'p>(
         &mut self,
         of: &KeptName,
-        packet: &'p [u8],
+        packet: Packet<'p>,
         now: Instant,
     ) -> Option<(Author, SessionId, &'p [u8])> {
-        let packet = Packet::decode(packet).ok()?;
         let Content::Stream(mut stream) = packet.content else {
             return None;
         };

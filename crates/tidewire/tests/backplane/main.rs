@@ -2,6 +2,7 @@
 //! demand.
 
 mod duplicates;
+mod lost_ends;
 mod stored;
 
 use std::sync::Arc;

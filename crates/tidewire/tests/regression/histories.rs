@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidewire::backplane::{
     Backplane, BackplaneError, Carrier, KeptName, KeptState, Node, NodeSettings, Subject, Wire,
 };
-use tidewire::{Chat, Client, History, Server};
+use tidewire::{Chat, Client, History, Position, Server};
 
 /// An engine without other nodes. A stream takes longer to read than the time from one heartbeat to the next.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ impl Wire for Follows {
     fn follow(&mut self, name: &KeptName, _limits: &History, _from: u64) {
         self.0.push(name.clone());
     }
+
+    fn replace(&mut self, _name: &KeptName, _limits: &History, _lost: Position) {}
 
     fn unfollow(&mut self, _name: &KeptName) {}
 }
