@@ -90,15 +90,7 @@ async fn drive(
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
         }
-        let mut bytes = 0;
-        for _ in 0..PACKETS_PER_TURN {
-            let next = (bytes < BYTES_PER_TURN).then(|| packets.take());
-            let Some(packet) = next.flatten() else {
-                break;
-            };
-            bytes += packet.payload.len();
-            receive(&mut node, &wire, &packet);
-        }
+        take_some(&mut packets, |packet| receive(&mut node, &wire, packet));
         while let Ok(news) = told.try_recv() {
             handle_news(&mut node, &wire, &news);
         }
@@ -115,6 +107,19 @@ async fn drive(
     drop(node);
     if timeout(FINISH_MAX, wire.finish()).await.is_err() {
         tracing::warn!("NATS did not take the last packets of the node in time");
+    }
+}
+
+/// Takes packets that are there, as many as a node may handle before its turn.
+fn take_some(packets: &mut Packets, mut receive: impl FnMut(&Message)) {
+    let mut bytes = 0;
+    for _ in 0..PACKETS_PER_TURN {
+        let next = (bytes < BYTES_PER_TURN).then(|| packets.take());
+        let Some(packet) = next.flatten() else {
+            return;
+        };
+        bytes += packet.payload.len();
+        receive(&packet);
     }
 }
 
@@ -210,7 +215,40 @@ const FINISH_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+
+    /// Regression: a node handled 1,024 packets of any size before it gave the lanes what is in them. A burst of packets of 16 KiB was
+    /// more than the 4 MiB that may wait for a lane, and the rest was dropped.
+    #[test]
+    fn a_burst_is_given_to_the_lanes_before_it_is_too_much_for_them() {
+        const OFFERED: usize = 900;
+        const BYTES: usize = 16 << 10;
+        let packet = Message {
+            subject: "room".into(),
+            reply: None,
+            payload: Bytes::from(vec![0; BYTES]),
+            headers: None,
+            status: None,
+            description: None,
+            length: BYTES,
+        };
+        let (inbox, mut packets) = Inbox::new();
+        for _ in 0..OFFERED {
+            inbox.put(packet.clone());
+        }
+        assert!(!packets.take_overflow(), "all of it is in the inbox");
+        let (mut taken, mut turns) = (0, 0);
+        while taken < OFFERED {
+            let before = taken;
+            take_some(&mut packets, |_| taken += 1);
+            turns += 1;
+            assert!(taken > before, "the rest was dropped");
+            assert!((taken - before) * BYTES <= 2 << 20, "{}", taken - before);
+        }
+        assert_eq!((taken, turns), (OFFERED, OFFERED.div_ceil(64)));
+    }
 
     /// Regression: a flood of dropped packets could fill the queue, so that the node was not told that NATS was back.
     #[test]

@@ -109,7 +109,7 @@ impl Inbox {
     }
 
     /// Puts a packet into the inbox, or drops it. Its position tells the node that it is missing.
-    fn put(&self, packet: Message) {
+    pub(crate) fn put(&self, packet: Message) {
         let bytes = (packet.payload.len() + PACKET_COST_BYTES).min(INBOX_BYTES_MAX) as u32;
         match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
             // After the end of the node nobody takes it.
