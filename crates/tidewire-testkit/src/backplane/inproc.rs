@@ -67,6 +67,8 @@ enum Event {
     Failed(KeptName),
     /// The packets of a stream, which end with this sequence.
     Read(KeptName, KeptState, Vec<Arc<[u8]>>),
+    /// Packets for the node were dropped.
+    Overflow,
     Cut,
     Mended,
     Wake,
@@ -76,6 +78,14 @@ impl InprocEngine {
     /// Loses the next packets of rooms and topics.
     pub fn lose(&self, packets: usize) {
         self.lock().losses = packets;
+    }
+
+    /// Tells all nodes that packets for them were dropped.
+    pub fn tell_overflow(&self) {
+        for port in &self.lock().ports {
+            // The node of the port may have ended.
+            let _ = port.events.send(Event::Overflow);
+        }
     }
 
     /// Loses the next packets on their way to streams.
@@ -291,6 +301,7 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahe
                     node.handle_history(&name, state, &messages, now());
                 }
                 Event::Failed(name) => node.handle_history_failure(&name, "no space"),
+                Event::Overflow => node.handle_overflow(),
                 Event::Cut => node.handle_disconnected(now()),
                 Event::Mended => node.handle_connected(),
                 Event::Wake => {}

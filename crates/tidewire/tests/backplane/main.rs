@@ -3,6 +3,7 @@
 
 mod duplicates;
 mod lost_ends;
+mod overflows;
 mod stored;
 
 use std::sync::Arc;

@@ -1,0 +1,87 @@
+//! Engines that drop packets for a node whose inbox is full, and tell it.
+
+use tidewire::History;
+use tidewire_testkit::backplane::InprocEngine;
+use tidewire_testkit::backplane::kept::Kept;
+use tidewire_testkit::backplane::suite::{chat, member};
+use tidewire_testkit::wait_until;
+
+use crate::next_with_gaps;
+
+/// Each overflow is counted, and each message arrives or is told as missing.
+#[test]
+fn overflows_are_counted_and_what_they_dropped_is_told() {
+    const OVERFLOWS: u64 = 5;
+    let engine = InprocEngine::default();
+    let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    let (mut offered, mut delivered, mut told) = (0, 0, 0);
+    for overflow in 1..=OVERFLOWS {
+        engine.lose(1);
+        // A packet that is lost may tell a position alone, which loses no message.
+        wait_until("a packet is lost", || {
+            ann.say(b"dropped or not");
+            offered += 1;
+            engine.has_lost_all().then_some(())
+        });
+        engine.tell_overflow();
+        for server in [&one, &two] {
+            server.wait_for("the overflow is counted", |metrics| {
+                metrics.backplane_overflows == overflow
+            });
+        }
+        ann.say(b"last");
+        offered += 1;
+        loop {
+            let (lost, payload) = next_with_gaps(&mut bob);
+            told += lost;
+            delivered += 1;
+            if payload == b"last" {
+                break;
+            }
+        }
+    }
+    assert_eq!(delivered + told, offered);
+    drop((ann, bob));
+    let sent = one.stop();
+    assert_eq!(
+        (sent.backplane_sent, sent.backplane_overflows),
+        (offered, OVERFLOWS)
+    );
+    let metrics = two.stop();
+    assert_eq!(metrics.backplane_overflows, OVERFLOWS);
+    assert_eq!(
+        (metrics.backplane_received, metrics.backplane_lost),
+        (delivered, told)
+    );
+}
+
+/// After an overflow a node reads its streams. So it gets the last message, although no next one shows that it is missing.
+#[test]
+fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
+    const MESSAGES: usize = 5;
+    for kept in [Kept::Room, Kept::Topic] {
+        let engine = InprocEngine::default();
+        let servers = ["one", "two"].map(|id| kept.serve(&engine, id, History::last(100)));
+        let author = kept.reader(&servers[0], "ann", None);
+        let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+        for number in 0..MESSAGES {
+            // A message of a topic also goes directly to nodes with a wildcard.
+            engine.lose(if kept == Kept::Topic { 2 } else { 1 });
+            author.say(&number.to_string());
+            wait_until("it is lost", || engine.has_lost_all().then_some(()));
+            engine.tell_overflow();
+            for reader in &mut readers {
+                assert_eq!(reader.hear(), number.to_string());
+            }
+        }
+        assert_eq!(readers.each_ref().map(|reader| reader.lost), [0, 0]);
+        drop((author, readers));
+        for server in servers {
+            let metrics = server.stop();
+            assert_eq!(metrics.backplane_overflows, MESSAGES as u64);
+            assert_eq!((metrics.backplane_lost, metrics.backplane_unsent), (0, 0));
+        }
+    }
+}
