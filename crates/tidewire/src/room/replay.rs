@@ -120,15 +120,19 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Sends a session the next pieces of its histories. Returns their bytes.
+    /// Sends a session the next piece of its histories, which several share if the first ones end in it. Returns its bytes.
     pub(super) fn replay(&mut self, slot: usize, bytes_max: usize) -> usize {
         let memberships = self.sessions[slot].memberships.iter();
         let replayed = memberships.filter(|it| it.subscriber.next_of_history().is_some());
         let aliases: Vec<u16> = replayed.map(|it| it.room).collect();
-        let pieces = aliases.into_iter();
-        pieces
-            .map(|alias| self.replay_piece(slot, alias, bytes_max, true))
-            .sum()
+        let mut bytes = 0;
+        for alias in aliases {
+            if bytes >= bytes_max {
+                break;
+            }
+            bytes += self.replay_piece(slot, alias, bytes_max - bytes, true);
+        }
+        bytes
     }
 
     fn next_of_history(&self, id: SessionId, alias: u16) -> Option<(usize, u64)> {

@@ -206,7 +206,8 @@ impl LaneRooms<'_> {
             let Some(session) = session.filter(|session| !session.connection.is_closed()) else {
                 continue;
             };
-            if session.is_replayed() {
+            // A session that is listed several times has the next piece already, and is listed again when it has taken that.
+            if session.is_replayed() && self.sessions.output(slot).is_empty() {
                 match replayed_bytes < TURN_BYTES {
                     true => replayed_bytes += self.replay(slot, piece_bytes),
                     false => self.sessions.resumed.push(slot),
