@@ -11,6 +11,7 @@ use tidewire_testkit::backplane::kept::{Kept, Reader, kept_topics, publish};
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::tw1;
+use tidewire_testkit::logs::Logs;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 fn topic(name: &str) -> KeptName {
@@ -398,4 +399,26 @@ fn many_topics_are_published_to_from_several_threads() {
         assert_eq!(texts, ["0", "1", "2", "3"]);
     }
     stop(servers);
+}
+
+/// Regression: messages that the engine did not store waited without a word in the log.
+#[test]
+fn a_stream_that_stores_nothing_is_logged_once_and_what_waits_arrives() {
+    let logs = Logs::capture();
+    let engine = InprocEngine::default();
+    let server = kept_topics(&engine, "one", History::last(100));
+    let mut reader = Reader::subscribe(&server, "state.late", None);
+    let client = Client::connect(&server.url()).wait().unwrap();
+    engine.lose_appended(3);
+    publish(&client, "state.late", "waits");
+    assert_eq!(reader.hear(), "waits");
+    assert!(engine.has_lost_all());
+    let text = logs.text();
+    let told = text.lines().filter(|line| {
+        line.contains("does not give back the messages") && line.contains("state.late")
+    });
+    assert_eq!(told.count(), 1, "{text}");
+    drop((client, reader));
+    let metrics = server.stop();
+    assert_eq!((metrics.published, metrics.backplane_unsent), (1, 0));
 }

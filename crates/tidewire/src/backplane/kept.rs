@@ -172,7 +172,7 @@ impl Node {
             return true;
         };
         if kept.reading == Reading::Due {
-            kept.reading = Reading::Asked;
+            (kept.reading, kept.silent_beats) = (Reading::Asked, 0);
             // The engine reads all that came until now.
             kept.forget_early();
             match kept.lost.take() {
@@ -239,14 +239,17 @@ impl Node {
         self.stored.end_doubts(now);
         let directory = &self.directory;
         directory.forget_failures();
+        let silence_max = self.kept.silence_max();
         let due = &mut self.kept.due;
         self.kept.streams.retain(|name, kept| {
             let waits = kept.waits_since;
             let is_late = waits.is_some_and(|at| now.saturating_duration_since(at) > PATIENCE);
-            if kept.reading == Reading::Failed || is_late && kept.reading == Reading::No {
+            kept.warn_if_late(name, is_late);
+            if kept.must_be_read(silence_max) || is_late && kept.reading == Reading::No {
                 kept.reading = Reading::Due;
-                kept.appends_again |= is_late;
-                kept.waits_since = waits.map(|_| now);
+                if is_late {
+                    (kept.appends_again, kept.waits_since) = (true, Some(now));
+                }
                 due.insert(name.clone());
             }
             let is_busy = !kept.pending.is_empty() || kept.reading != Reading::No;

@@ -42,6 +42,10 @@ pub(super) struct KeptStream {
     pub(super) pending: VecDeque<Pending>,
     /// When the first of them was appended, or one was given back.
     pub(super) waits_since: Option<Instant>,
+    /// Whether the log says already that the stream does not give it back.
+    pub(super) has_warned_late: bool,
+    /// Heartbeats since the stream was read, or the next message came.
+    pub(super) silent_beats: usize,
     /// Packets that came before those that are read now.
     pub(super) early: VecDeque<(u64, Box<[u8]>)>,
     pub(super) early_bytes: usize,
@@ -93,6 +97,11 @@ impl KeptStreams {
         self.streams.get(name).is_some_and(|kept| kept.is_wanted)
     }
 
+    /// Heartbeats without a message after which a stream is read, in case that its last one was lost on the way.
+    pub(super) fn silence_max(&self) -> usize {
+        SILENCE_BEATS.max(self.streams.len() / CHECKS_PER_BEAT)
+    }
+
     /// Returns a stream, which is read if it was not known.
     pub(super) fn stream(&mut self, name: &KeptName, limits: History) -> &mut KeptStream {
         self.due.insert(name.clone());
@@ -113,6 +122,8 @@ impl KeptStream {
             is_offered: false,
             pending: VecDeque::new(),
             waits_since: None,
+            has_warned_late: false,
+            silent_beats: 0,
             early: VecDeque::new(),
             early_bytes: 0,
             reading: Reading::Due,
@@ -140,6 +151,21 @@ impl KeptStream {
         let unread = if self.is_wanted { 0 } else { u64::MAX };
         let feed = self.feed.as_ref();
         feed.map_or(unread, |feed| feed.last().offset)
+    }
+
+    /// Whether the stream must be read at this heartbeat: it could not be read, or has been silent for more heartbeats than this.
+    pub(super) fn must_be_read(&mut self, silence_max: usize) -> bool {
+        self.silent_beats += 1;
+        let is_silent = self.silent_beats > silence_max && self.feed.is_some();
+        self.reading == Reading::Failed || is_silent && self.reading == Reading::No
+    }
+
+    /// Logs once that the engine does not store what it is given.
+    pub(super) fn warn_if_late(&mut self, name: &KeptName, is_late: bool) {
+        if is_late && !self.has_warned_late {
+            tracing::warn!(%name, messages = self.pending.len(), "{LATE}");
+        }
+        self.has_warned_late = !self.pending.is_empty() && (self.has_warned_late || is_late);
     }
 
     /// Notes the id of the message that is recorded.
@@ -177,6 +203,7 @@ impl KeptStream {
         let last = self.feed.as_ref().map(|feed| feed.last().offset);
         let is_next = last.is_some_and(|last| sequence == last + 1);
         if self.reading == Reading::No && is_next {
+            self.silent_beats = 0;
             return Heard::Next;
         }
         let behind = last.filter(|last| sequence <= *last);
@@ -226,6 +253,15 @@ pub(super) fn id_of(packet: Option<&Packet<'_>>) -> u64 {
 
 /// Ids of messages that a node remembers. Few packets come later than the reading of the stream.
 const IDS_MAX: usize = 128;
+
+/// Heartbeats without a message after which a stream is read.
+const SILENCE_BEATS: usize = 10;
+
+/// Silent streams that are read at each heartbeat, about. With many streams the silence may last longer.
+const CHECKS_PER_BEAT: usize = 4;
+
+const LATE: &str = "a stream does not give back the messages of this node; they wait, and are appended again until it does; look whether \
+     the backplane has space on its disk, and whether the limits of the stream were changed there";
 
 /// The largest epoch of a stream. The largest number of 64 bits has a meaning of its own.
 pub(super) const EPOCH_MAX: u64 = u64::MAX >> 1;

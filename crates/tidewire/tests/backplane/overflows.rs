@@ -1,4 +1,4 @@
-//! Engines that drop packets for a node whose inbox is full, and tell it.
+//! Engines that drop packets for a node whose inbox is full, and tell it, or lose them in silence.
 
 use tidewire::History;
 use tidewire_testkit::backplane::InprocEngine;
@@ -81,6 +81,29 @@ fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
         for server in servers {
             let metrics = server.stop();
             assert_eq!(metrics.backplane_overflows, MESSAGES as u64);
+            assert_eq!((metrics.backplane_lost, metrics.backplane_unsent), (0, 0));
+        }
+    }
+}
+
+/// Regression: nothing showed a node that the last message was lost on its way, as between two servers of NATS, until the next one
+/// came. Now a node reads streams that are silent.
+#[test]
+fn the_last_message_of_a_kept_room_or_topic_that_is_lost_in_silence_is_read_from_the_stream() {
+    for kept in [Kept::Room, Kept::Topic] {
+        let engine = InprocEngine::default();
+        let servers = ["one", "two"].map(|id| kept.serve(&engine, id, History::last(100)));
+        let author = kept.reader(&servers[0], "ann", None);
+        let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+        // A message of a topic also goes directly to nodes with a wildcard.
+        engine.lose(if kept == Kept::Topic { 2 } else { 1 });
+        author.say("last");
+        for reader in &mut readers {
+            assert_eq!((reader.hear(), reader.lost), ("last".into(), 0));
+        }
+        drop((author, readers));
+        for server in servers {
+            let metrics = server.stop();
             assert_eq!((metrics.backplane_lost, metrics.backplane_unsent), (0, 0));
         }
     }
