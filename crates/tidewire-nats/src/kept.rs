@@ -207,7 +207,22 @@ impl Reader {
             stream = name,
             "the stream of a history gets the limits of this node; give all nodes the same limits"
         );
-        Ok(self.context.update_stream(&config).await?)
+        let Config {
+            max_messages,
+            max_bytes,
+            max_age,
+            duplicate_window,
+            ..
+        } = config;
+        // The rest stays as an operator may have changed it, such as the number of replicas.
+        let changed = Config {
+            max_messages,
+            max_bytes,
+            max_age,
+            duplicate_window,
+            ..found.config
+        };
+        Ok(self.context.update_stream(&changed).await?)
     }
 
     async fn make(&self, name: &str) -> Result<Info, Failure> {

@@ -256,3 +256,37 @@ fn a_new_stream_begins_above_those_of_a_node_whose_clock_is_ahead() {
     drop(reader);
     assert_eq!(server.stop().backplane_lost, 0);
 }
+
+/// Regression: a node with other limits also took back what an operator had changed of a stream, such as its replicas.
+#[test]
+fn a_node_with_other_limits_changes_only_these_of_a_stream() {
+    const NAME: &str = "tidewire=topic=lobby";
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    let one = kept_topics(&engine, "one", History::last(100));
+    let mut near = Reader::subscribe(&one, "lobby", None);
+    near.say("kept");
+    assert_eq!(near.hear(), "kept");
+    let config = with_jetstream(&engine, async |context| {
+        let stream = context.get_stream(NAME).await.expect("a stream");
+        let mut config = stream.cached_info().config.clone();
+        config.description = Some("of the operator".into());
+        context.update_stream(&config).await.expect("a change");
+        config
+    });
+    assert_eq!(config.max_messages, 100);
+    let two = kept_topics(&engine, "two", History::last(50));
+    let mut far = Reader::subscribe(&two, "lobby", None);
+    assert_eq!(far.hear(), "kept");
+    let changed = with_jetstream(&engine, async |context| {
+        let stream = context.get_stream(NAME).await.expect("a stream");
+        stream.cached_info().config.clone()
+    });
+    assert_eq!(changed.max_messages, 50);
+    assert_eq!(changed.description, config.description);
+    drop((near, far));
+    for server in [one, two] {
+        assert_eq!(server.stop().backplane_lost, 0);
+    }
+}
