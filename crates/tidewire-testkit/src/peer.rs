@@ -19,6 +19,8 @@ pub struct Peer {
     codec: AnyCodec,
     input: Vec<u8>,
     used: usize,
+    /// What one read takes. It is filled with zeros once, because that takes long without optimisation.
+    piece: Vec<u8>,
     names: HashMap<u32, String>,
     last_id: u32,
     room: u16,
@@ -82,6 +84,7 @@ impl Peer {
             codec: codec.clone(),
             input: Vec::new(),
             used: 0,
+            piece: vec![0; READ_BYTES],
             names: HashMap::new(),
             last_id: 0,
             room: 0,
@@ -199,8 +202,10 @@ impl Peer {
     /// # Panics
     /// As [`Peer::receive`].
     pub fn receive_in_pieces(&mut self, piece_bytes: usize) -> Option<OwnedMessage> {
+        let mut searched = 0;
         loop {
-            match self.codec.decode(&self.input[self.used..], FRAME_BYTES_MAX) {
+            let input = &self.input[self.used..];
+            match self.codec.decode_grown(input, searched, FRAME_BYTES_MAX) {
                 Ok(Decoded::Frame { message, consumed }) => {
                     let mut scratch = Vec::new();
                     let message = self.codec.translate(message, &mut scratch);
@@ -209,7 +214,7 @@ impl Peer {
                     self.used += consumed;
                     return Some(message);
                 }
-                Ok(Decoded::Incomplete { .. }) => {}
+                Ok(Decoded::Incomplete { .. }) => searched = input.len(),
                 Err(error) => panic!("the server sent no frame: {error}"),
             }
             if !self.read_more(piece_bytes) {
@@ -443,10 +448,8 @@ impl Peer {
             self.input.drain(..self.used);
             self.used = 0;
         }
-        let held = self.input.len();
-        self.input.resize(held + piece_bytes, 0);
         let read = loop {
-            match self.wire.read(&mut self.input[held..]) {
+            match self.wire.read(&mut self.piece[..piece_bytes]) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 other => break other,
             }
@@ -457,7 +460,7 @@ impl Peer {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
             Err(error) => panic!("nothing came within the deadline: {error}"),
         };
-        self.input.truncate(held + count);
+        self.input.extend_from_slice(&self.piece[..count]);
         count > 0
     }
 }

@@ -88,7 +88,7 @@ pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
 /// Answers a number with a long text that begins with it.
 fn amplify(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     let mut reply = message.payload.to_vec();
-    reply.resize(REPLY_BYTES, b'.');
+    reply.extend_from_slice(&[b'.'; REPLY_BYTES][reply.len()..]);
     cx.reply(&reply)
 }
 
