@@ -2,7 +2,8 @@
 //! says so; with `TIDEWIRE_PEERS_REQUIRED`, which `.ci/run` sets on machines of continuous integration, the test fails.
 
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 
 use tempfile::TempDir;
 use tidewire::tls::ServerTls;
@@ -100,18 +101,33 @@ fn serve(tls: ServerTls) -> (TestServer, String) {
     (server, port)
 }
 
-/// The program `peer.go`. Go compiles it into a cache in the target directory.
+/// The program `peer.go`. It is compiled once, because two compilations at the same time would both compile Go's library.
 fn go(directory: &TempDir, arguments: &[&str]) -> Option<Program> {
+    static IS_INSTALLED: OnceLock<bool> = OnceLock::new();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/peer.go");
-    let mut command = Command::new("go");
-    command.args(["run", source]).args(arguments);
-    command.current_dir(directory.path()).envs([
-        ("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache")),
-        ("GOFLAGS", "-mod=mod"),
-        ("GOPROXY", "off"),
-        ("GOTOOLCHAIN", "local"),
-    ]);
-    Program::start(&mut command)
+    let peer = concat!(env!("CARGO_TARGET_TMPDIR"), "/go-peer");
+    let is_installed = IS_INSTALLED.get_or_init(|| {
+        let mut command = Command::new("go");
+        command.args(["build", "-o", peer, source]);
+        command.current_dir(directory.path()).envs([
+            ("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache")),
+            ("GOFLAGS", "-mod=mod"),
+            ("GOPROXY", "off"),
+            ("GOTOOLCHAIN", "local"),
+        ]);
+        let compiled = command.status();
+        assert!(compiled.as_ref().map_or(true, ExitStatus::success), "go");
+        compiled.is_ok()
+    });
+    if !is_installed {
+        missing("go");
+        return None;
+    }
+    Program::start(
+        Command::new(peer)
+            .current_dir(directory.path())
+            .args(arguments),
+    )
 }
 
 #[test]
