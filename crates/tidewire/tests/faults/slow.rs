@@ -82,7 +82,13 @@ fn message(number: usize, bytes: usize) -> Vec<u8> {
 fn number_of(payload: &[u8]) -> usize {
     let text = String::from_utf8_lossy(payload);
     let (number, rest) = text.split_once(':').expect("a numbered message");
-    assert!(rest.bytes().all(|byte| byte == b'.'), "a whole message");
+    // A kilobyte at once: byte by byte it takes half the processor time of all these tests.
+    let dots = [b'.'; 1024];
+    let mut pieces = rest.as_bytes().chunks(dots.len());
+    assert!(
+        pieces.all(|piece| piece == &dots[..piece.len()]),
+        "a whole message"
+    );
     number.parse().expect("a number")
 }
 
