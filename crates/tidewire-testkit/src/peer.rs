@@ -19,7 +19,7 @@ pub struct Peer {
     codec: AnyCodec,
     input: Vec<u8>,
     used: usize,
-    /// What one read takes. It is filled with zeros once, because that takes long without optimisation.
+    /// The buffer of one read. It is filled with zeros once, because that takes long without optimisation.
     piece: Vec<u8>,
     names: HashMap<u32, String>,
     last_id: u32,
