@@ -205,7 +205,11 @@ impl Peer {
         let mut searched = 0;
         loop {
             let input = &self.input[self.used..];
-            match self.codec.decode_grown(input, searched, FRAME_BYTES_MAX) {
+            let decoded = match searched {
+                0 => self.codec.decode(input, FRAME_BYTES_MAX),
+                _ => self.codec.decode_grown(input, searched, FRAME_BYTES_MAX),
+            };
+            match decoded {
                 Ok(Decoded::Frame { message, consumed }) => {
                     let mut scratch = Vec::new();
                     let message = self.codec.translate(message, &mut scratch);
