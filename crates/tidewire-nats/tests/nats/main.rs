@@ -184,7 +184,7 @@ fn a_server_without_members_gets_no_messages() {
     assert_eq!(two.stop().backplane_received, 0);
 }
 
-/// Waits for an announcement with this text.
+/// Waits for a message or an announcement with this text.
 fn announced(peer: &mut Peer, text: &str) {
     loop {
         if let Heard::Message { payload, .. } = peer.hear().expect("an event, not the end")
