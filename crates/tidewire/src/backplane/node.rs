@@ -254,7 +254,7 @@ impl Node {
         let has_more = self.tell(wire);
         self.send_due(wire);
         let is_full = self.serve_streams(now, wire, work.stop);
-        let is_waiting = self.to_lanes.post(&self.config.codec) || is_full;
+        let is_waiting = self.to_lanes.post(&self.config.codec, &self.counters) || is_full;
         if work.stop && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
         }

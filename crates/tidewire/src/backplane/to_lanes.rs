@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 
-use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox};
+use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox, messages_of};
+use crate::observe::LaneCounters;
 use crate::session::SessionId;
 
 /// Batches for the lanes. See the module.
@@ -125,14 +126,16 @@ impl ToLanes {
     }
 
     /// Posts the batches. Returns whether some wait because a mailbox is full.
-    pub(super) fn post(&mut self, codec: &AnyCodec) -> bool {
+    pub(super) fn post(&mut self, codec: &AnyCodec, counters: &LaneCounters) -> bool {
         let mut is_waiting = false;
         for (waiting, mailbox) in self.batches.iter_mut().zip(self.lanes.all()) {
             if waiting.batch.is_empty() {
                 continue;
             }
             if mailbox.is_retired() {
-                mailbox.count_batch_undelivered(&waiting.batch);
+                // Its sessions are closed. No lane had this message, so it is not one that lanes have lost among them.
+                let dropped = messages_of(&waiting.batch);
+                counters.backplane_dropped.add_shared(dropped);
                 waiting.batch.clear();
                 continue;
             }
@@ -171,6 +174,7 @@ const WAITING_BYTES_MAX: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
+    use crossbeam_utils::CachePadded;
     use tidewire_proto::codec::{Decoded, Tw1};
     use tidewire_proto::message::Kind;
 
@@ -213,7 +217,7 @@ mod tests {
         let (mut dropped, mut quick) = (0, 0);
         for _ in 0..OFFERED {
             dropped += to_lanes.send(&codec, 0b11, (9, 1), &frame);
-            to_lanes.post(&codec);
+            to_lanes.post(&codec, &LaneCounters::default());
             quick += taken(&mailboxes[1]).len() as u64;
         }
         assert_eq!(quick, OFFERED);
@@ -222,13 +226,32 @@ mod tests {
         loop {
             let more = taken(&mailboxes[0]);
             kinds.extend(more);
-            if !to_lanes.post(&codec) && mailboxes[0].is_empty() {
+            if !to_lanes.post(&codec, &LaneCounters::default()) && mailboxes[0].is_empty() {
                 break;
             }
         }
         let delivered = kinds.iter().filter(|kind| **kind == Kind::Deliver).count();
         assert_eq!(delivered as u64 + dropped, OFFERED);
         assert_eq!(kinds.last(), Some(&Kind::Gap), "the losses are told");
+    }
+
+    /// Regression: a presence frame of another node that came when the lanes had ended was counted as a message that the lanes had
+    /// lost. `tidewire serve` then ended with an error, now and then.
+    #[test]
+    fn what_other_nodes_send_to_a_lane_that_has_ended_is_dropped_and_no_message_of_lanes() {
+        let counters = Arc::<CachePadded<LaneCounters>>::default();
+        let mailbox = Mailbox::new(Arc::clone(&counters)).unwrap();
+        let lanes = Arc::new(Lanes::default());
+        lanes.set(vec![Arc::clone(&mailbox)]);
+        let codec = AnyCodec::Tw1(Tw1);
+        let mut to_lanes = ToLanes::new(lanes);
+        for _ in 0..2 {
+            assert_eq!(to_lanes.send(&codec, 1, (9, 1), &[0; 64]), 0);
+        }
+        mailbox.retire();
+        assert!(!to_lanes.post(&codec, &counters), "nothing waits");
+        let counts = [&counters.backplane_dropped, &counters.mail_undelivered];
+        assert_eq!(counts.map(|counter| counter.read()), [2, 0]);
     }
 
     /// Regression: a gap that a lane had no room for was told as one message.

@@ -120,13 +120,18 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// Counts the messages of a batch that will not be delivered.
-pub(super) fn count_undelivered(mut batch: &[u8], counters: &LaneCounters) {
+/// Returns the number of messages of a batch.
+pub(crate) fn messages_of(mut batch: &[u8]) -> u64 {
     let mut messages = 0;
     while BatchEntry::decode(&mut batch).is_some() {
         messages += 1;
     }
-    counters.mail_undelivered.add_shared(messages);
+    messages
+}
+
+/// Counts the messages of a batch that will not be delivered.
+pub(super) fn count_undelivered(batch: &[u8], counters: &LaneCounters) {
+    counters.mail_undelivered.add_shared(messages_of(batch));
 }
 
 /// Batch buffers kept for all lanes: at most 16 MiB.

@@ -33,7 +33,7 @@ use crossbeam_utils::CachePadded;
 use tidewire_io::ring::RingStream;
 use tidewire_io::waker::LaneWaker;
 
-pub(crate) use batch::{BatchEntry, SpareBatches};
+pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
 pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
 pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
