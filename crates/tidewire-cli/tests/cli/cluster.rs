@@ -38,7 +38,14 @@ fn start_long_run(directory: &Path, lines: &str) -> (Process, Vec<String>, Vec<u
     let addresses: Vec<String> = targets.split(", ").map(str::to_owned).collect();
     assert_eq!(addresses.len(), 2, "{line}");
     run.expect(" sent ");
-    let threads = std::fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
+    let pids = children_of(run.pid());
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    (run, addresses, pids)
+}
+
+/// The process ids of the children of a process.
+fn children_of(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut pids: Vec<u32> = Vec::new();
     for thread in threads {
         let file = thread.unwrap().path().join("children");
@@ -49,8 +56,7 @@ fn start_long_run(directory: &Path, lines: &str) -> (Process, Vec<String>, Vec<u
                 .filter_map(|pid| pid.parse::<u32>().ok()),
         );
     }
-    assert_eq!(pids.len(), 2, "{pids:?}");
-    (run, addresses, pids)
+    pids
 }
 
 fn wait_until(fact: impl Fn() -> bool) {
@@ -378,6 +384,30 @@ fn the_example_serves_a_chat_on_two_nodes_and_ends_them() {
     let ended = example.0.take().unwrap().wait();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.text());
     assert!(!ports.iter().any(is_up), "{ports:?}");
+}
+
+/// Regression: nats-server went on for ever if a node had ended before, or ended with an error.
+#[test]
+fn the_example_ends_its_broker_also_when_a_node_has_failed() {
+    let Some(path) = path_with_nats() else {
+        return;
+    };
+    let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let ports = listeners.map(|listener| listener.local_addr().unwrap().port());
+    let mut example = Example(Some(Process::spawn(&mut example(&path, ports))));
+    let run = example.0.as_mut().unwrap();
+    run.expect("open both pages");
+    let mut children = children_of(run.pid());
+    children.sort_unstable();
+    let [broker, left, right] = children[..] else {
+        panic!("{children:?}");
+    };
+    kill_process(Pid::from_raw(left as i32).unwrap(), Signal::KILL).unwrap();
+    wait_until(|| matches!(state_of(left), None | Some('Z')));
+    run.signal(Signal::TERM);
+    let ended = example.0.take().unwrap().wait();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.text());
+    assert!([broker, right].iter().all(|pid| state_of(*pid).is_none()));
 }
 
 #[test]
