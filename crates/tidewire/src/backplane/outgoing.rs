@@ -71,16 +71,14 @@ impl Node {
         let bytes_max = self.entry_bytes_max();
         let mut drafts = Drafts::default();
         while let Some(item) = Item::decode(&mut batch) {
-            if let Addressee::Own(news, session) = item.to {
-                self.stored.note(news, SessionId::from_number(session));
-                continue;
-            }
-            let Some(Some(entry)) = Entries::new(item.entry).next() else {
-                continue;
-            };
-            let kind = match item.to {
-                Addressee::Own(..) => continue,
-                Addressee::Member { node, member } => {
+            let entry = Entries::new(item.entry).next().flatten();
+            let (kind, entry) = match (item.to, entry) {
+                (Addressee::Own(news, session), _) => {
+                    self.stored.note(news, SessionId::from_number(session));
+                    continue;
+                }
+                (_, None) => continue,
+                (Addressee::Member { node, member }, Some(entry)) => {
                     let mut packet = Vec::new();
                     let me = (&*self.id, self.epoch);
                     encode_whisper(me, item.name, member, &entry, &mut packet);
@@ -88,13 +86,13 @@ impl Node {
                     self.count(1, is_sent);
                     continue;
                 }
-                Addressee::Stream { kind, session } => {
+                (Addressee::Stream { kind, session }, _) => {
                     let session = SessionId::from_number(session);
                     self.append(&KeptName::new(kind, item.name), session, item.entry);
                     continue;
                 }
-                Addressee::Room => StreamKind::Room,
-                Addressee::Topic => StreamKind::Topic,
+                (Addressee::Room, Some(entry)) => (StreamKind::Room, entry),
+                (Addressee::Topic, Some(entry)) => (StreamKind::Topic, entry),
             };
             if !self.tells_change(item.name, &entry) {
                 continue;
