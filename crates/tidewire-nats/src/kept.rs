@@ -3,7 +3,6 @@
 //! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a stream has a
 //! subscription, and NATS keeps no state for it. What a node missed it reads by a consumer, which is removed at the end.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -61,7 +60,7 @@ impl Reader {
     pub(crate) async fn run(self, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
         if self.replaced.is_some() {
             // Many nodes find it at the same time. One of them is the first, and the others then see that it has made another stream.
-            sleep(random_below(REPLACE_MAX)).await;
+            sleep(REPLACE_MAX.mul_f64(fastrand::f64())).await;
         }
         let turn = timeout(ANSWER_MAX, readers.acquire()).await;
         let read = match &turn {
@@ -326,12 +325,6 @@ fn first_sequence(used: u64) -> u64 {
 /// The epoch of a stream: when it was made. It fits 63 bits until the year 2262.
 fn epoch_of(info: &Info) -> u64 {
     info.created.unix_timestamp_nanos() as u64
-}
-
-/// A random time below this one.
-fn random_below(time: Duration) -> Duration {
-    let random = RandomState::new().hash_one(()) >> 32;
-    time.mul_f64(random as f64 / f64::from(u32::MAX))
 }
 
 /// The sequence of a packet that JetStream publishes again.
