@@ -107,7 +107,7 @@ pub struct Limits {
     pub lag_messages_max: u64,
     /// The longest time for which a `block` subscriber may hold the publishers. Default 1 s.
     pub block_deadline: Duration,
-    /// Rooms of the whole server. Default 16,384 of the 65,535 that aliases can name.
+    /// Rooms of the whole server. Default 16,384 of the 64,512 that aliases can name.
     pub rooms_max: usize,
     /// Rooms that the sessions of one address have opened and that are not empty yet. Default 4,096, a quarter of all, so
     /// that one address cannot take all rooms. Behind a proxy all clients have one address: raise the limit there.
@@ -116,7 +116,7 @@ pub struct Limits {
     /// Rooms that a session may be in at once. Default 64: every flush of the session checks each of them.
     pub rooms_per_session_max: usize,
     /// Distinct patterns that the sessions of the whole server are subscribed to. Default 16,384; with the rooms they
-    /// share the 65,535 aliases.
+    /// share the 64,512 aliases.
     pub topics_max: usize,
     /// Patterns that sessions of one address were the first to subscribe to and that still have subscribers. Default
     /// 4,096, a quarter of all, as with the rooms.
