@@ -197,7 +197,8 @@ impl Server {
     }
 
     /// The waker of a lane. Another thread wakes the lane after it has left work for a service's
-    /// [`on_turn`](crate::Service::on_turn).
+    /// [`on_turn`](crate::Service::on_turn). The service must say so by [`has_work`](crate::Service::has_work), because a lane
+    /// that is awake is not woken, and may have called `on_turn` already.
     ///
     /// # Panics
     /// There is no such lane.

@@ -359,10 +359,13 @@ fn a_service_can_close_a_session_that_drains() {
             cx.reply(message.payload)
         }
         fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
-            if self.quit.load(Ordering::SeqCst) {
+            if self.quit.swap(false, Ordering::SeqCst) {
                 cx.close_session(self.session);
             }
             None
+        }
+        fn has_work(&self) -> bool {
+            self.quit.load(Ordering::SeqCst)
         }
     }
     let quit = Arc::new(AtomicBool::new(false));
