@@ -23,7 +23,7 @@ use crate::address::Endpoint;
 use crate::mailbox::LaneMessage;
 use crate::memory::Pressure;
 use crate::transport::StreamListener;
-use crate::transport::{Carrier, Transport};
+use crate::transport::{AnyTransport, Transport};
 use std::os::fd::AsFd;
 
 #[derive(Debug, Default)]
@@ -324,7 +324,7 @@ impl Core {
     }
 
     /// Sends a refused connection the reason, in one attempt that does not wait.
-    pub(super) fn turn_away(&self, mut stream: Carrier, code: GoAwayCode, text: &str) {
+    pub(super) fn turn_away(&self, mut stream: AnyTransport, code: GoAwayCode, text: &str) {
         let (mut body, mut frame) = (Vec::new(), Vec::new());
         GoAwayBody { code, text }.encode(&mut body);
         let message = Message::new(Kind::GoAway, 0, &body);

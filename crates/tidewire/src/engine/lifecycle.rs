@@ -20,7 +20,7 @@ use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::ConnectFailure;
 use crate::transport::datagram::{DatagramPeer, Packing};
 use crate::transport::inproc::{self, InprocConnectError};
-use crate::transport::{Carrier, Transport};
+use crate::transport::{AnyTransport, Transport};
 
 impl Core {
     /// Starts a connection. With `wait_for_server`, a connection to an in-process name without a listener waits for
@@ -82,7 +82,7 @@ impl Core {
             Endpoint::Inproc(name) => {
                 let waiter = wait_for_server.then(|| self.exchange.mailbox.party());
                 let stream = inproc::connect(name, waiter.as_ref())?;
-                (Carrier::Inproc(Box::new(stream)), None)
+                (AnyTransport::Inproc(Box::new(stream)), None)
             }
         };
         let connection = Connection::connecting(
@@ -101,10 +101,10 @@ impl Core {
         &self,
         address: SocketAddr,
         stack: Stack,
-    ) -> Result<Carrier, ConnectFailure> {
+    ) -> Result<AnyTransport, ConnectFailure> {
         let address = SocketAddress::Tcp(address);
         let stream = Stream::connect_with(&address, &self.config.socket_options)?;
-        Ok(Carrier::layered(stream, stack))
+        Ok(AnyTransport::layered(stream, stack))
     }
 
     /// Checks that the lane's codec frames datagrams.
@@ -126,7 +126,7 @@ impl Core {
 
     pub(crate) fn insert(
         &mut self,
-        stream: Carrier,
+        stream: AnyTransport,
         peer: Option<Endpoint>,
         mut connection: Connection,
     ) -> Result<usize, CloseReason> {

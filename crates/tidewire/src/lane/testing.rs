@@ -16,7 +16,7 @@ use crate::service::Context;
 use crate::service::{HandlerResult, Service};
 use crate::session::open_connection;
 use crate::transport::datagram::DatagramPeer;
-use crate::transport::{Carrier, LayerFactory, Transport};
+use crate::transport::{AnyTransport, LayerFactory, Transport};
 use tidewire_proto::message::Message;
 use tidewire_testkit::{XorLayer, layers_of};
 
@@ -99,7 +99,7 @@ impl<S> Lane<S> {
     }
 
     /// Opens a session with a layer, over a socket with a small buffer. Returns its slot and the peer's end with its layer.
-    pub(crate) fn open_layered_session(&mut self) -> (usize, Carrier) {
+    pub(crate) fn open_layered_session(&mut self) -> (usize, AnyTransport) {
         let (near, far) = Stream::pair().unwrap();
         let over = |stream: Stream, make: fn(u8) -> XorLayer| {
             stream.set_send_buffer_bytes(4_096).unwrap();
@@ -124,7 +124,7 @@ impl<S> Lane<S> {
         (self.open_over(peer.into()), far)
     }
 
-    fn open_over(&mut self, near: Carrier) -> usize {
+    fn open_over(&mut self, near: AnyTransport) -> usize {
         assert!(self.core.shared.limiter.enter(None));
         let slot = self.core.insert(near, None, open_connection());
         let slot = slot.unwrap();

@@ -9,7 +9,7 @@ use crate::auth::{Attempt, AuthOutcome, Token};
 use crate::broker::{NodeAnswer, RemoteCall};
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
-use crate::transport::{Arrival, Carrier, StreamListener};
+use crate::transport::{AnyTransport, Arrival, StreamListener};
 
 /// The late answer of an authenticator about a session.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) enum LaneMessage {
     /// A connection that another lane accepted. The session limiter has counted it already.
     Adopt(Box<Arrival>),
     /// A connection from within the process. The lane that accepts counts it and chooses its lane.
-    Arrive { stream: Carrier },
+    Arrive { stream: AnyTransport },
     /// A listener of a lane that ended while its server goes on.
     Listen(Box<StreamListener>),
     /// A server has taken the connection with this ticket.

@@ -12,7 +12,7 @@ use tidewire_proto::connection::Phase;
 use super::outbox::Outbox;
 use super::{CloseReason, LaneSessions, push_delivery};
 use crate::observe::DatagramDrop;
-use crate::transport::{Carrier, Transport};
+use crate::transport::{AnyTransport, Transport};
 
 /// The result of sending.
 enum Sent {
@@ -93,7 +93,7 @@ impl LaneSessions {
     fn send_output(&mut self, slot: usize) -> Sent {
         let Self { slab, counters, .. } = self;
         let session = &mut slab[slot];
-        let Carrier::Datagram(peer) = &mut session.stream else {
+        let AnyTransport::Datagram(peer) = &mut session.stream else {
             return Sent::All;
         };
         let output = &mut session.output;

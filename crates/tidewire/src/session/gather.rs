@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use super::outbox::{Logs, Outbox};
 use super::{LaneSessions, Session};
 use crate::observe::LaneCounters;
-use crate::transport::{Carrier, Transport};
+use crate::transport::{AnyTransport, Transport};
 
 /// The result of a write attempt.
 pub(super) enum Wrote {
@@ -168,9 +168,9 @@ fn write_slices<const COUNT: usize>(
 /// Writes once, and retries on EINTR.
 #[inline(always)]
 pub(super) fn attempt(
-    stream: &mut Carrier,
+    stream: &mut AnyTransport,
     counters: &LaneCounters,
-    mut write: impl FnMut(&mut Carrier) -> io::Result<usize>,
+    mut write: impl FnMut(&mut AnyTransport) -> io::Result<usize>,
 ) -> Wrote {
     loop {
         counters.system_calls.add(stream.system_calls());

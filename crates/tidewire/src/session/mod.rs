@@ -66,7 +66,7 @@ pub(crate) use shared::{SessionShared, SessionTable};
 use crate::address::Endpoint;
 use crate::auth::Admitted;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::{Carrier, ListenerTerms, Transport};
+use crate::transport::{AnyTransport, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -141,7 +141,7 @@ pub(crate) struct Member {
 /// A connection with its buffers and its state in other parts of the lane.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) stream: Carrier,
+    pub(crate) stream: AnyTransport,
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
     /// The codec's state for the connection.
@@ -195,7 +195,7 @@ impl Profile {
 }
 
 impl Session {
-    pub(crate) fn new(stream: Carrier, id: SessionId, connection: Connection) -> Self {
+    pub(crate) fn new(stream: AnyTransport, id: SessionId, connection: Connection) -> Self {
         Self {
             stream,
             id,

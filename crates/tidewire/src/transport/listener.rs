@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 
-use super::{Carrier, Layers, UnframedStream};
+use super::{AnyTransport, Layers, UnframedStream};
 use crate::address::Endpoint;
 use crate::auth::Network;
 
@@ -79,11 +79,11 @@ impl ListenerTerms {
     }
 
     /// Wraps an accepted connection for its session.
-    pub(crate) fn connection(&self, stream: Stream) -> Carrier {
+    pub(crate) fn connection(&self, stream: Stream) -> AnyTransport {
         match &self.layers {
             Some(layers) => layers.over(stream),
             None if self.leaves_lengths_out => {
-                Carrier::Unframed(Box::new(UnframedStream::new(stream)))
+                AnyTransport::Unframed(Box::new(UnframedStream::new(stream)))
             }
             None => stream.into(),
         }
@@ -123,7 +123,7 @@ impl ListenerTerms {
 /// A connection that a listener accepted, or that came from within the process.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    pub(crate) stream: Carrier,
+    pub(crate) stream: AnyTransport,
     pub(crate) peer: Option<Endpoint>,
     /// The terms of its listener, if that is a socket.
     pub(crate) listener: Option<Arc<ListenerTerms>>,

@@ -30,7 +30,7 @@
 //! Listening is not part of the contract: the lane that watches a listener accepts its sockets, and an in-process connection is
 //! posted to that lane. After that, both are counted and placed on lanes in the same way.
 //!
-//! The set of transports is closed and known, so [`Carrier`] is an enum: it costs one branch for each read or write, and a read
+//! The set of transports is closed and known, so [`AnyTransport`] is an enum: it costs one branch for each read or write, and a read
 //! or write serves hundreds of messages. Rejected: a boxed trait object, which costs as much and gains nothing, and a lane that
 //! is generic over its transport, because one lane serves several.
 
@@ -91,7 +91,7 @@ pub enum TransportKind {
 
 /// The transport of one session.
 #[derive(Debug)]
-pub(crate) enum Carrier {
+pub(crate) enum AnyTransport {
     /// TCP or a Unix socket.
     Socket(Stream),
     /// A socket whose peers take frames without a length in front.
@@ -225,7 +225,7 @@ impl fmt::Display for TransportKind {
     }
 }
 
-impl Carrier {
+impl AnyTransport {
     pub(crate) fn kind(&self) -> TransportKind {
         match self {
             Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
@@ -330,18 +330,18 @@ impl Carrier {
 
 /// Calls the transport behind a connection.
 macro_rules! each {
-    ($carrier:expr, $stream:ident => $call:expr) => {
-        match $carrier {
-            Carrier::Socket($stream) => $call,
-            Carrier::Unframed($stream) => $call,
-            Carrier::Layered($stream) => $call,
-            Carrier::Inproc($stream) => $call,
-            Carrier::Datagram($stream) => $call,
+    ($transport:expr, $stream:ident => $call:expr) => {
+        match $transport {
+            AnyTransport::Socket($stream) => $call,
+            AnyTransport::Unframed($stream) => $call,
+            AnyTransport::Layered($stream) => $call,
+            AnyTransport::Inproc($stream) => $call,
+            AnyTransport::Datagram($stream) => $call,
         }
     };
 }
 
-impl Carrier {
+impl AnyTransport {
     /// Ends this side's output. Layers tell the peer why.
     pub(crate) fn end_output(&mut self, why: Ending) -> io::Result<()> {
         if let Self::Layered(layered) = self {
@@ -351,7 +351,7 @@ impl Carrier {
     }
 }
 
-impl Transport for Carrier {
+impl Transport for AnyTransport {
     #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         each!(self, stream => stream.read(buffer))
@@ -482,25 +482,25 @@ impl Transport for Carrier {
     }
 }
 
-impl AsFd for Carrier {
+impl AsFd for AnyTransport {
     fn as_fd(&self) -> BorrowedFd<'_> {
         each!(self, stream => stream.as_fd())
     }
 }
 
-impl From<Stream> for Carrier {
+impl From<Stream> for AnyTransport {
     fn from(stream: Stream) -> Self {
         Self::Socket(stream)
     }
 }
 
-impl From<DatagramPeer> for Carrier {
+impl From<DatagramPeer> for AnyTransport {
     fn from(peer: DatagramPeer) -> Self {
         Self::Datagram(Box::new(peer))
     }
 }
 
-impl From<RingStream> for Carrier {
+impl From<RingStream> for AnyTransport {
     fn from(ring: RingStream) -> Self {
         Self::Inproc(Box::new(ring.into()))
     }

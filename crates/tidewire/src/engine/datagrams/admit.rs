@@ -27,7 +27,7 @@ use super::Core;
 use crate::address::Endpoint;
 use crate::observe::DatagramDrop;
 use crate::transport::datagram::DatagramPeer;
-use crate::transport::{Carrier, Transport};
+use crate::transport::{AnyTransport, Transport};
 
 /// Makes and verifies the payloads of challenges.
 ///
@@ -112,7 +112,7 @@ impl Core {
         let endpoint = Endpoint::Udp(datagram.peer);
         if let Err(refusal) = self.count_in(Some(&endpoint)) {
             self.sessions.drop_datagram(DatagramDrop::Refused);
-            let mut stream = Carrier::from(peer);
+            let mut stream = AnyTransport::from(peer);
             if codec.has_go_away() {
                 self.turn_away(stream, GoAwayCode::LimitReached, refusal.text());
             } else {

@@ -8,7 +8,7 @@ use tidewire_proto::layer::{FailedLayer, Layer, LayerError, Stack};
 
 use super::LayeredStream;
 use crate::address::Address;
-use crate::transport::Carrier;
+use crate::transport::AnyTransport;
 
 /// Makes the layers of one connection, for any address of a server or client. The first layer is next to the network.
 #[derive(Clone)]
@@ -59,8 +59,8 @@ impl Layers {
     }
 
     /// Puts the layers over a socket, which may still be connecting.
-    pub(crate) fn over(&self, stream: Stream) -> Carrier {
-        Carrier::layered(stream, self.stack())
+    pub(crate) fn over(&self, stream: Stream) -> AnyTransport {
+        AnyTransport::layered(stream, self.stack())
     }
 
     /// Makes the layers of one connection.
@@ -72,7 +72,7 @@ impl Layers {
     }
 }
 
-impl Carrier {
+impl AnyTransport {
     /// Puts layers over a socket, which may still be connecting.
     pub(crate) fn layered(stream: Stream, stack: Stack) -> Self {
         Self::Layered(Box::new(LayeredStream::new(stream, stack)))
