@@ -237,13 +237,13 @@ fn a_connection_whose_layers_were_forgotten_does_not_become_plaintext() {
         .layers(&"tcp://127.0.0.1:1".parse().unwrap())
         .unwrap();
     let (near, mut far) = Stream::pair().unwrap();
-    let mut carrier = layers.over(near);
-    assert!(carrier.has_layers() && !carrier.is_secured());
+    let mut transport = layers.over(near);
+    assert!(transport.has_layers() && !transport.is_secured());
     assert_eq!(
-        carrier.write(b"secret").unwrap_err().kind(),
+        transport.write(b"secret").unwrap_err().kind(),
         ErrorKind::WouldBlock
     );
     assert_eq!(far.write(b"hello").unwrap(), 5);
-    let error = carrier.secure().unwrap_err();
+    let error = transport.secure().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData);
 }
