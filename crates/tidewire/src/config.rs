@@ -108,6 +108,12 @@ impl Config {
             limit: limit.saturating_sub(overhead_bytes) as u64,
         }))
     }
+
+    /// Whether a message of another node fits a frame. A server that is cut off takes those that are on their way.
+    pub(crate) fn fits_shared_frame(&self, payload_bytes: usize, overhead_bytes: usize) -> bool {
+        let checked = self.check_shared_frame(payload_bytes, overhead_bytes);
+        !matches!(checked, Err(SharedFrameError::TooLarge(_)))
+    }
 }
 
 /// A message of a room or topic is refused.

@@ -11,8 +11,7 @@ use super::Node;
 use super::kept_stream::id_of;
 use super::presence::Author;
 use crate::broker::KeptName;
-use crate::config::SharedFrameError;
-use crate::room::encode_streamed;
+use crate::room::{FRAME_OVERHEAD_BYTES_MAX, Feed, RECORDED_OVERHEAD_BYTES, encode_streamed};
 use crate::session::SessionId;
 
 impl Node {
@@ -26,29 +25,31 @@ impl Node {
         };
         let packet = Packet::decode(packet).ok();
         kept.note_id(id_of(packet.as_ref()));
-        let said = packet.and_then(|packet| self.read_message(name, packet, now));
-        let fits = |payload: &[u8]| {
-            let checked = self.config.check_shared_frame(payload.len(), 0);
-            !matches!(checked, Err(SharedFrameError::TooLarge(_)))
-        };
-        let shared = self.directory.fed(name);
-        let lanes = shared.as_ref().map_or(0, |shared| shared.lanes());
-        let alias = shared.as_ref().map_or(0, |shared| shared.alias);
-        let Some((author, session, payload)) = said.filter(|(.., payload)| fits(payload)) else {
+        let message = packet.and_then(|packet| self.read_message(name, packet, now));
+        let Some((author, session, payload)) = message else {
             self.counters.backplane_malformed.add_shared(1);
-            feed.record_hole();
-            let at = (feed.last().offset, SessionId::NONE);
-            return self.to_lanes.send_recorded(lanes, alias, at, &[]);
+            return self.record_hole(name, &feed);
         };
+        let overhead = match name {
+            KeptName::Room(_) => FRAME_OVERHEAD_BYTES_MAX + author.name.len(),
+            KeptName::Topic(topic) => RECORDED_OVERHEAD_BYTES + topic.len(),
+        };
+        if !self.config.fits_shared_frame(payload.len(), overhead) {
+            self.counters.backplane_lost.add_shared(1);
+            return self.record_hole(name, &feed);
+        }
         if self.kept.is_wanted(name) && !feed.has_room_for(&author.name, payload) {
             self.counters.history_skipped.add_shared(1);
         }
         feed.record(author.member, &author.name, payload);
-        if lanes == 0 {
+        // A lane that gets its first member later finds the message in the history. So the lanes are read behind the record.
+        let shared = self.directory.fed(name);
+        let Some(shared) = shared.filter(|shared| shared.lanes() != 0) else {
             return;
-        }
+        };
+        let (lanes, alias) = (shared.lanes(), shared.alias);
         let offset = feed.last().offset;
-        let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES);
+        let mut frame = Vec::with_capacity(payload.len() + overhead);
         let codec = &self.config.codec;
         let told = (author.member, &*author.name, author.is_listed);
         // A lane that gets no frame takes the message from the history.
@@ -58,6 +59,12 @@ impl Node {
         }
         self.to_lanes
             .send_recorded(lanes, alias, (offset, session), &frame);
+    }
+
+    /// Records that the next message cannot be shown, and lets the lanes tell their members that it is missing.
+    fn record_hole(&mut self, name: &KeptName, feed: &Feed) {
+        feed.record_hole();
+        self.send_hole(name, feed.last().offset);
     }
 
     /// Returns the author of a packet's message, the author's session on this node, and the payload. A message of a topic has no
@@ -118,6 +125,3 @@ impl Node {
         Some((author, SessionId::NONE, payload))
     }
 }
-
-/// First capacity of a frame beyond the payload.
-const FRAME_OVERHEAD_BYTES: usize = 96;

@@ -62,8 +62,9 @@ impl LaneRooms<'_> {
         match shared.history.get() {
             None => self.append_announced(&shared, &message, None),
             Some(history) if history.is_fed => {
+                self.send_to_stream(&shared, SessionId::NONE, (NOBODY, ""), payload)?;
                 self.sessions.counters.chat_messages.add(1);
-                self.send_to_stream(&shared, SessionId::NONE, (NOBODY, ""), payload)
+                Ok(())
             }
             Some(history) => self.recorded(history, shared.alias, &message, |rooms, offset| {
                 rooms.append_announced(&shared, &message, Some(offset))
@@ -162,6 +163,8 @@ impl LaneRooms<'_> {
             true => first - (has + 1),
             false => 0,
         };
+        // The node has counted the holes that follow. It counts in the same number, from its own thread.
+        self.sessions.counters.backplane_dropped.add_shared(lost);
         for offset in first..=to {
             let Some(message) = records.get(offset, &mut scratch) else {
                 lost += u64::from(history.is_fed);

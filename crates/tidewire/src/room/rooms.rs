@@ -303,6 +303,7 @@ impl LaneRooms<'_> {
 
     /// Removes a closing session from all its rooms and subscriptions, and releases its name.
     pub(crate) fn leave_all(&mut self, slot: usize) {
+        self.forget_waiting(slot);
         while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
             self.detach(slot, last, DropReason::Closed);
         }
@@ -533,5 +534,5 @@ impl Session {
     }
 }
 
-/// Most bytes that a codec adds to a payload in a room: a header, or brackets and a name.
-pub(super) const FRAME_OVERHEAD_BYTES_MAX: usize = 96;
+/// Most bytes that a codec adds to a payload in a room: a header, or brackets and a name, which may be `name@node`.
+pub(crate) const FRAME_OVERHEAD_BYTES_MAX: usize = 104;

@@ -165,13 +165,12 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Appends the notice that messages are missing to the log of a room.
+    /// Appends the notice that messages are missing to the log of a room. The caller has counted them.
     pub(super) fn append_gap(&mut self, alias: u16, lost: &mut u64) {
         let count = std::mem::take(lost);
         if count == 0 {
             return;
         }
-        self.sessions.counters.backplane_dropped.add(count);
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         let Some(log) = outbox.logs.get_mut(alias) else {
             return;

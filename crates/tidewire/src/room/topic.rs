@@ -391,7 +391,7 @@ impl LaneRooms<'_> {
 const FRAME_OVERHEAD_BYTES: usize = 13;
 
 /// The same for a delivery of a topic with a history, which has an offset.
-pub(super) const RECORDED_OVERHEAD_BYTES: usize = FRAME_OVERHEAD_BYTES + 8;
+pub(crate) const RECORDED_OVERHEAD_BYTES: usize = FRAME_OVERHEAD_BYTES + 8;
 
 #[cfg(test)]
 mod tests {

@@ -98,6 +98,14 @@ impl LaneRooms<'_> {
         self.table.waiting.is_repeating
     }
 
+    /// Drops the joins of a session that ends.
+    pub(super) fn forget_waiting(&mut self, slot: usize) {
+        if self.table.has_waiting() {
+            let id = self.sessions[slot].id;
+            self.table.waiting.joins.retain(|join| join.id != id);
+        }
+    }
+
     /// Takes the joins that need not wait any more, and reads their sessions again.
     #[cold]
     pub(crate) fn take_ready(&mut self) -> Vec<WaitingJoin> {

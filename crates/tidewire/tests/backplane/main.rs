@@ -354,8 +354,8 @@ fn a_clock_that_is_an_hour_ahead_makes_no_difference() {
 /// The longest message that a packet carries reaches the other node, and one more byte is refused.
 #[test]
 fn messages_at_the_limit_of_packets_cross_and_longer_ones_are_refused() {
-    // 64 KiB are a packet of this engine, 1,024 of them for its header, and 96 for that of a frame.
-    const LONGEST: usize = 64 * 1024 - 1_024 - 96;
+    // 64 KiB are a packet of this engine, 1,024 of them for its header, and 104 for that of a frame.
+    const LONGEST: usize = 64 * 1024 - 1_024 - 104;
     let engine = InprocEngine::default();
     let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
     let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
@@ -370,6 +370,38 @@ fn messages_at_the_limit_of_packets_cross_and_longer_ones_are_refused() {
     drop((ann, bob));
     assert_eq!(one.stop().backplane_unsent, 0);
     assert_eq!(two.stop().backplane_lost, 0);
+}
+
+/// Regression: such a message counted as malformed, and once more as dropped for each lane with members. Only its payload was
+/// compared with the limit, so a frame with header and name could be longer than clients take.
+#[test]
+fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once() {
+    const LIMIT: usize = 4_096;
+    let engine = InprocEngine::default();
+    let history = History::last(10);
+    let one = kept_chat(&engine, "one", history);
+    let mut keeps = settings("two");
+    keeps.keeps_histories = true;
+    let limits = Limits {
+        frame_bytes_max: LIMIT,
+        ..Limits::default()
+    };
+    let builder = Server::builder().lanes(2).limits(limits);
+    let builder = builder.backplane(engine.backplane(), keeps);
+    let two = TestServer::over_tcp(builder, &tw1(), move |_| Chat::new().history(history));
+    let author = Reader::join(&one, "ann", None);
+    // Two sessions in a row are assigned to two lanes.
+    let mut readers = ["bob", "carl"].map(|name| Reader::join(&two, name, None));
+    author.say(&"x".repeat(LIMIT - 50));
+    author.say("the end");
+    for reader in &mut readers {
+        assert_eq!((reader.hear(), reader.lost), ("the end".to_owned(), 1));
+    }
+    drop((author, readers));
+    one.stop();
+    let metrics = two.stop();
+    assert_eq!((metrics.backplane_lost, metrics.backplane_dropped), (1, 0));
+    assert_eq!(metrics.backplane_malformed, 0);
 }
 
 /// Regression: the hook was asked when the node had subscribed to the room already, so anybody could make a node subscribe to any
