@@ -304,7 +304,7 @@ impl Node {
             let requests = of.entry((&asker.node, asker.epoch)).or_default();
             requests.push(asker.request);
         }
-        let requests_max = self.entry_bytes_max() / size_of::<u64>();
+        let requests_max = (self.entry_bytes_max() / size_of::<u64>()).max(1);
         for ((node, epoch), requests) in of {
             for part in requests.chunks(requests_max) {
                 let mut packet = Vec::new();

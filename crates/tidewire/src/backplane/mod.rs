@@ -50,6 +50,8 @@ mod incoming;
 mod kept;
 mod kept_stream;
 mod node;
+#[cfg(test)]
+mod node_tests;
 mod opening;
 mod outgoing;
 mod peers;
@@ -328,5 +330,5 @@ pub struct PeerFigures {
     pub received: u64,
 }
 
-/// The smallest limit of packets with which a node starts.
+/// The smallest limit of packets with which a node starts, and is not cut off.
 pub(crate) const PACKET_BYTES_MIN: usize = 4 * 1024;

@@ -27,7 +27,9 @@ use super::peers::Peers;
 use super::presence::LocalRoom;
 use super::stored::Stored;
 use super::to_lanes::ToLanes;
-use super::{BackplaneError, NodeFigures, NodeSettings, Subject, Turn, WhenCutOff, Wire};
+use super::{
+    BackplaneError, NodeFigures, NodeSettings, PACKET_BYTES_MIN, Subject, Turn, WhenCutOff, Wire,
+};
 use crate::broker::BackplaneLink;
 use crate::config::Config;
 use crate::mailbox::Lanes;
@@ -91,6 +93,8 @@ pub(super) struct Life {
     marked: u64,
     /// The node that was asked at a heartbeat, and when.
     asked: Option<(u64, Instant)>,
+    /// Whether the engine carries only packets that are too short for a node, which is then cut off.
+    is_too_narrow: bool,
     /// When the engine was lost, and whether the members have been told.
     cut_off: Option<(Instant, bool)>,
     /// Heartbeats to send in the next turn: to a node, or to all, with these flags.
@@ -137,6 +141,7 @@ impl Node {
                 beat_at: None,
                 marked: 0,
                 asked: None,
+                is_too_narrow: false,
                 cut_off: None,
                 due: Vec::new(),
                 tells_all: false,
@@ -161,6 +166,9 @@ impl Node {
 
     /// Notes that the engine is reachable again, and the subscriptions are made.
     pub fn handle_connected(&mut self) {
+        if self.life.is_too_narrow {
+            return;
+        }
         if let Some((_, was_told)) = self.life.cut_off.take() {
             self.link.set_cut_off(false);
             self.config.refuse_shared(false);
@@ -185,8 +193,15 @@ impl Node {
         }
     }
 
-    /// Notes the largest packet that the engine carries from now on. Longer messages are refused if it is smaller than before.
+    /// Notes the largest packet that the engine carries from now on. Longer messages are refused if it is smaller than before. A
+    /// node that would not start with this limit is cut off until the engine tells a larger one.
     pub fn handle_packet_limit(&mut self, bytes: usize) {
+        self.life.is_too_narrow = bytes < PACKET_BYTES_MIN;
+        if self.life.is_too_narrow {
+            let error = BackplaneError::PacketLimit { bytes };
+            tracing::error!(node = &*self.id, %error, "the node is cut off from its backplane");
+            return;
+        }
         if bytes >= self.packet_bytes_max {
             return;
         }
@@ -230,6 +245,9 @@ impl Node {
     pub fn turn(&mut self, now: Instant, wire: &mut dyn Wire) -> Turn {
         if self.life.beat_at.is_none() {
             self.begin(now, wire);
+        }
+        if self.life.is_too_narrow {
+            self.handle_disconnected(now);
         }
         let work = self.link.take();
         self.open_rooms(&work.rooms, wire);

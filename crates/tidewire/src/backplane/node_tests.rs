@@ -1,0 +1,172 @@
+//! A node by hand: the test is its engine, its lane and its clock.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+use tidewire_proto::backplane::{
+    Asked, Entry, StreamKind, StreamPosition, encode_asked, encode_stream,
+};
+use tidewire_proto::message::MemberId;
+
+use super::*;
+use crate::Server;
+use crate::broker::BackplaneLink;
+use crate::engine::Outgoing;
+use crate::limits::Limits;
+use crate::mailbox::{Lanes, Mailbox};
+use crate::observe::LaneCounters;
+use crate::room::Directory;
+use crate::session::SessionId;
+
+const OTHER: (&str, u64) = ("two", 7);
+
+/// The packets of a node, each with its subject.
+#[derive(Default)]
+struct Recorder {
+    sent: Vec<(String, Vec<u8>)>,
+    /// Whether nothing can go out now.
+    is_full: bool,
+}
+
+impl Wire for Recorder {
+    fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
+        if !self.is_full {
+            self.sent.push((format!("{to:?}"), packet.to_vec()));
+        }
+        !self.is_full
+    }
+
+    fn ask(&mut self, _: &str, _: u64, _: &[u8]) -> bool {
+        true
+    }
+
+    fn subscribe(&mut self, _: Subject<'_>) {}
+
+    fn unsubscribe(&mut self, _: Subject<'_>) {}
+
+    fn append(&mut self, _: &KeptName, _: &str, _: &[u8]) -> bool {
+        true
+    }
+
+    fn follow(&mut self, _: &KeptName, _: &History, _: u64) {}
+
+    fn replace(&mut self, _: &KeptName, _: &History, _: Position) {}
+
+    fn unfollow(&mut self, _: &KeptName) {}
+}
+
+struct Rig {
+    node: Node,
+    wire: Recorder,
+    mailbox: Arc<Mailbox>,
+    now: Instant,
+}
+
+impl Rig {
+    /// Starts the node "one" of a server with one lane. It has joined its cluster.
+    fn start(limits: Limits) -> Self {
+        let mut settings = NodeSettings::new("one").unwrap();
+        settings.services = vec!["echo".to_owned()];
+        let link = Arc::new(BackplaneLink::new("one", 1, 60_000, true));
+        let directory = Directory::new(&limits, None, Some(Arc::clone(&link)));
+        let kind = tidewire_io::poller::PollerKind::Poll;
+        let builder = Server::builder().limits(limits);
+        let shared = builder.share(kind, Outgoing::default(), None);
+        let mailbox = Mailbox::new(Arc::default()).unwrap();
+        let lanes = Arc::new(Lanes::new(Some(Arc::clone(&link))));
+        lanes.set(vec![Arc::clone(&mailbox)]);
+        let node = Node::new(NodeParts {
+            settings,
+            link,
+            directory: Arc::new(directory),
+            config: shared.config,
+            counters: Arc::<CachePadded<LaneCounters>>::default(),
+            lanes,
+            figures: Arc::default(),
+            packet_bytes_max: 64 * 1024,
+            started: std::sync::mpsc::channel().0,
+        });
+        let mut rig = Self {
+            node,
+            wire: Recorder::default(),
+            mailbox,
+            now: Instant::now(),
+        };
+        rig.turn();
+        rig.beat();
+        rig
+    }
+
+    fn turn(&mut self) -> Turn {
+        self.node.turn(self.now, &mut self.wire)
+    }
+
+    /// Lets a heartbeat pass. Returns what the node has sent since the last look.
+    fn beat(&mut self) -> Vec<(String, Vec<u8>)> {
+        self.now += self.node.settings.heartbeat;
+        self.turn();
+        std::mem::take(&mut self.wire.sent)
+    }
+
+    /// Lets somebody join a room of this server.
+    fn join(&self, room: &str, name: &str) -> MemberId {
+        let directory = &self.node.directory;
+        let session = SessionId::new(0, directory.own_count(room), 1);
+        let member = directory.claim(name, session).unwrap();
+        directory.enter(room, &member, 0, None).unwrap();
+        member.id
+    }
+
+    /// Gives the node a packet of the other one.
+    fn receive(&mut self, encode: impl FnOnce((&str, u64), &mut Vec<u8>)) {
+        let mut packet = Vec::new();
+        encode(OTHER, &mut packet);
+        self.node.handle_packet(&packet, self.now);
+    }
+
+    /// Gives the node entries of the other one in a room or topic.
+    fn receive_entries(&mut self, to: (StreamKind, &str), at: (u64, u64), entries: &[Entry<'_>]) {
+        let position = StreamPosition {
+            start: 1,
+            message: at.0,
+            change: at.1,
+        };
+        self.receive(|other, out| {
+            encode_stream(other, to, position, out);
+            entries.iter().for_each(|entry| entry.encode(out));
+        });
+    }
+
+    /// The figures of the node.
+    fn figures(&self) -> NodeFigures {
+        self.node.figures.lock().unwrap().clone()
+    }
+}
+
+/// Regression: the node divided by the room that such packets leave for entries, and its thread panicked.
+#[test]
+fn an_engine_that_comes_back_with_tiny_packets_leaves_the_node_cut_off() {
+    let mut rig = Rig::start(Limits::default());
+    rig.receive(|other, out| {
+        let asked = Asked {
+            request: 1,
+            left_ms: 60_000,
+            service: "echo",
+            payload: b"",
+        };
+        encode_asked(other, &asked, out);
+    });
+    for (bytes, is_cut_off) in [(1_031, true), (0, true), (64 * 1024, false)] {
+        rig.node.handle_disconnected(rig.now);
+        rig.node.handle_packet_limit(bytes);
+        rig.node.handle_connected();
+        let sent = rig.beat();
+        assert_eq!(rig.figures().is_cut_off, is_cut_off, "{bytes}");
+        assert_eq!(sent.is_empty(), is_cut_off, "{bytes}");
+    }
+    // An engine may also tell the limit without having gone.
+    rig.node.handle_packet_limit(0);
+    rig.beat();
+    assert!(rig.figures().is_cut_off);
+}
