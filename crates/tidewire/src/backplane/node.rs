@@ -87,6 +87,8 @@ pub(super) struct Life {
     /// When the id is this node's, if nobody has objected.
     claimed_at: Option<Instant>,
     has_failed: bool,
+    /// The server has ended, and the node with it.
+    has_stopped: bool,
     beat: u64,
     beat_at: Option<Instant>,
     /// The use of streams at the last heartbeat.
@@ -137,6 +139,7 @@ impl Node {
                 started: Some(parts.started),
                 claimed_at: None,
                 has_failed: false,
+                has_stopped: false,
                 beat: 0,
                 beat_at: None,
                 marked: 0,
@@ -276,6 +279,7 @@ impl Node {
         if work.stop && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
         }
+        self.life.has_stopped |= work.stop;
         let mut wake_at = self.life.beat_at.unwrap_or(now);
         if let Some(claimed_at) = self.life.claimed_at {
             wake_at = wake_at.min(claimed_at);
@@ -464,9 +468,21 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Keeps no lane waiting for a node that has ended.
+    /// Keeps no lane waiting for a node that has ended. A server that lives on without its node is cut off.
     fn drop(&mut self) {
-        self.link.close();
+        if !self.life.has_stopped && !self.life.has_failed {
+            tracing::error!(
+                node = &*self.id,
+                "the thread of the node has ended, so this server is cut off from its cluster; start it again"
+            );
+            self.link.set_full(true);
+            let refuses = self.settings.when_cut_off == WhenCutOff::Fail;
+            self.config.refuse_shared(refuses);
+            let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+            figures.is_cut_off = true;
+            figures.peers.clear();
+        }
+        self.counters.backplane_unsent.add_shared(self.link.close());
         self.directory.note_answer();
         self.to_lanes.wake();
         self.count_unappended();

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::{
-    Asked, Entry, StreamKind, StreamPosition, encode_asked, encode_stream,
+    Asked, Entry, StreamKind, StreamPosition, encode_alive, encode_asked, encode_stream,
 };
 use tidewire_proto::message::MemberId;
 
 use super::*;
 use crate::Server;
-use crate::broker::BackplaneLink;
+use crate::broker::{Addressee, BackplaneLink, Item, News};
 use crate::engine::Outgoing;
 use crate::limits::Limits;
 use crate::mailbox::{Lanes, Mailbox};
@@ -169,4 +169,43 @@ fn an_engine_that_comes_back_with_tiny_packets_leaves_the_node_cut_off() {
     rig.node.handle_packet_limit(0);
     rig.beat();
     assert!(rig.figures().is_cut_off);
+}
+
+/// Regression: the server of a node whose thread had panicked looked well, and took messages that went nowhere.
+#[test]
+fn a_server_whose_node_has_ended_early_is_cut_off_and_counts_what_it_drops() {
+    let mut batch = Vec::new();
+    let payload = b"x";
+    let published = Entry::Published { payload };
+    for name in ["a", "b"] {
+        Item::encode(Addressee::Topic, name, Some(&published), &mut batch);
+    }
+    Item::encode(Addressee::Own(News::Ended, 1), "", None, &mut batch);
+    for has_stopped in [false, true] {
+        let mut rig = Rig::start(Limits::default());
+        rig.node.settings.when_cut_off = WhenCutOff::Fail;
+        rig.receive(|(node, epoch), out| encode_alive(node, epoch, 0, 1, out));
+        rig.beat();
+        assert_eq!(rig.figures().peers.len(), 1);
+        let (link, config) = (Arc::clone(&rig.node.link), Arc::clone(&rig.node.config));
+        let (counters, figures) = (
+            Arc::clone(&rig.node.counters),
+            Arc::clone(&rig.node.figures),
+        );
+        if has_stopped {
+            link.stop();
+            assert!(rig.turn().has_ended);
+        }
+        link.post(batch.clone(), &mut Vec::new()).unwrap();
+        drop(rig);
+        assert_eq!(link.is_full(), !has_stopped);
+        assert_eq!(config.check_shared_frame(1, 0).is_err(), !has_stopped);
+        let figures = figures.lock().unwrap();
+        assert_eq!(
+            (figures.is_cut_off, figures.peers.is_empty()),
+            (!has_stopped, !has_stopped)
+        );
+        assert_eq!(counters.backplane_unsent.read(), 2);
+        assert_eq!(link.post(batch.clone(), &mut Vec::new()), Ok(2));
+    }
 }

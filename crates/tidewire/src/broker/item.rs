@@ -1,6 +1,6 @@
 //! Messages of a lane for other nodes, collected for a turn and posted together.
 
-use tidewire_proto::backplane::{Entry, StreamKind};
+use tidewire_proto::backplane::{Entries, Entry, StreamKind};
 use tidewire_proto::message::MemberId;
 
 /// The addressee of an item.
@@ -85,6 +85,16 @@ impl<'a> Item<'a> {
         }
         let length = (out.len() - start - 4) as u32;
         out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// The number of messages in a batch.
+    pub(crate) fn messages_of(mut batch: &[u8]) -> u64 {
+        let mut messages = 0;
+        while let Some(item) = Item::decode(&mut batch) {
+            let entry = Entries::new(item.entry).next().flatten();
+            messages += u64::from(entry.is_some_and(|entry| entry.is_message()));
+        }
+        messages
     }
 
     /// Takes the first item off `batch`.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{Directed, KeptName, StoreQuestion};
+use super::{Directed, Item, KeptName, StoreQuestion};
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
@@ -114,18 +114,18 @@ impl BackplaneLink {
     }
 
     /// Posts the items of a turn, and takes their questions. Gives the items back if too many wait, so that the lane stops reading
-    /// until the node has caught up. A node that has ended takes and drops them.
+    /// until the node has caught up. A node that has ended takes none: they are dropped. Returns the number of dropped messages.
     pub(crate) fn post(
         &self,
         batch: Vec<u8>,
         questions: &mut Vec<StoreQuestion>,
-    ) -> Result<(), Vec<u8>> {
+    ) -> Result<u64, Vec<u8>> {
         let mut waiting = self.lock();
         // A question that came behind the end would never be answered, so this is read under the lock.
         if self.is_closed() {
             drop(waiting);
             questions.clear();
-            return Ok(());
+            return Ok(Item::messages_of(&batch));
         }
         if waiting.batch_bytes > 0 && waiting.batch_bytes + batch.len() > BATCH_BYTES_MAX {
             return Err(batch);
@@ -135,7 +135,7 @@ impl BackplaneLink {
         waiting.work.questions.extend(questions.drain(..));
         drop(waiting);
         self.wake();
-        Ok(())
+        Ok(0)
     }
 
     /// Notes that a room got its first member or lost its last one.
@@ -207,10 +207,11 @@ impl BackplaneLink {
         std::mem::take(&mut waiting.work)
     }
 
-    /// Drops all work from now on, because the node has ended.
-    pub(crate) fn close(&self) {
+    /// Drops all work from now on, because the node has ended. Returns the number of messages that waited.
+    pub(crate) fn close(&self) -> u64 {
         self.is_closed.store(true, Ordering::SeqCst);
-        drop(self.take());
+        let batches = self.take().batches;
+        batches.iter().map(|batch| Item::messages_of(batch)).sum()
     }
 
     fn wake(&self) {

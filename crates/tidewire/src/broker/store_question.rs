@@ -95,7 +95,7 @@ mod tests {
         let link = BackplaneLink::new("one", 1, 100, true);
         let post = || {
             let mut questions = vec![StoreQuestion::new(Answer(answers.clone()))];
-            assert_eq!(link.post(vec![0], &mut questions), Ok(()));
+            assert_eq!(link.post(vec![0], &mut questions), Ok(0));
             assert!(questions.is_empty());
         };
         post();

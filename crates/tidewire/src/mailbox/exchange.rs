@@ -9,6 +9,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::{BACKPLANE, BatchEntry, LaneMessage, Mailbox, SpareBatches};
 use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
+use crate::observe::LaneCounters;
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
 /// The lanes of a server, as each of them sees the others.
@@ -183,11 +184,17 @@ impl Exchange {
 
     /// Posts this turn's batch for other nodes.
     #[cold]
-    fn post_to_node(lanes: &Lanes, batch: &mut Vec<u8>, questions: &mut Vec<StoreQuestion>) {
-        if let Some(link) = &lanes.backplane
-            && let Err(back) = link.post(std::mem::take(batch), questions)
-        {
-            *batch = back;
+    fn post_to_node(
+        lanes: &Lanes,
+        batch: &mut Vec<u8>,
+        questions: &mut Vec<StoreQuestion>,
+        counters: &LaneCounters,
+    ) {
+        if let Some(link) = &lanes.backplane {
+            match link.post(std::mem::take(batch), questions) {
+                Ok(dropped) => counters.backplane_unsent.add_shared(dropped),
+                Err(back) => *batch = back,
+            }
         }
     }
 
@@ -219,7 +226,8 @@ impl Exchange {
             let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
                 if lane == BACKPLANE {
                     self.batch_bytes -= batch.capacity();
-                    Self::post_to_node(&self.lanes, batch, &mut self.questions);
+                    let counters = &self.mailbox.counters;
+                    Self::post_to_node(&self.lanes, batch, &mut self.questions, counters);
                     self.batch_bytes += batch.capacity();
                     continue;
                 }

@@ -113,12 +113,14 @@ impl Directory {
         if let Some(held) = self.hold(name) {
             return Readiness::Ready(Some(held));
         }
+        if link.is_closed() {
+            return Readiness::Failed(ENDED.into());
+        }
         let room = name.text();
         let mut wanted = self.histories_of(name).wanted();
         match wanted.get(room).map(|known| known.failure.as_ref()) {
             Some(None) => return Readiness::Waits,
             Some(Some((text, _))) if is_repeating => return Readiness::Failed(Arc::clone(text)),
-            _ if link.is_closed() => return Readiness::Failed(ENDED.into()),
             _ => {}
         }
         let failure = None;
@@ -311,6 +313,7 @@ mod tests {
         // A node that has ended answers nothing.
         link.close();
         assert!(!directory.awaits(&room));
+        assert!(fails(false) && fails(true), "it waited when the node ended");
         assert!(matches!(
             directory.readiness(&KeptName::Room("new".into()), limits, false),
             Readiness::Failed(_)
