@@ -205,6 +205,11 @@ impl ReceivedStreams {
         arrival
     }
 
+    /// Forgets one stream.
+    pub fn forget(&mut self, kind: StreamKind, name: &str) {
+        self.streams.remove(&(kind, Box::from(name)));
+    }
+
     /// Forgets the streams for which `keeps` returns false.
     pub fn retain(&mut self, mut keeps: impl FnMut(StreamKind, &str) -> bool) {
         self.streams.retain(|(kind, name), _| keeps(*kind, name));

@@ -8,6 +8,7 @@ use tidewire_proto::backplane::{
     Asked, Entry, StreamKind, StreamPosition, encode_alive, encode_asked, encode_stream,
 };
 use tidewire_proto::message::MemberId;
+use tidewire_proto::topic::Pattern;
 
 use super::*;
 use crate::Server;
@@ -16,7 +17,7 @@ use crate::engine::Outgoing;
 use crate::limits::Limits;
 use crate::mailbox::{Lanes, Mailbox};
 use crate::observe::LaneCounters;
-use crate::room::Directory;
+use crate::room::{Directory, SharedRoom};
 use crate::session::SessionId;
 
 const OTHER: (&str, u64) = ("two", 7);
@@ -118,6 +119,13 @@ impl Rig {
         member.id
     }
 
+    /// Lets somebody subscribe to a pattern.
+    fn subscribe(&self, pattern: &str) -> Arc<SharedRoom> {
+        let directory = &self.node.directory;
+        let pattern = Pattern::parse(pattern).unwrap();
+        directory.subscribe(&pattern, 0, None).unwrap()
+    }
+
     /// Gives the node a packet of the other one.
     fn receive(&mut self, encode: impl FnOnce((&str, u64), &mut Vec<u8>)) {
         let mut packet = Vec::new();
@@ -207,5 +215,51 @@ fn a_server_whose_node_has_ended_early_is_cut_off_and_counts_what_it_drops() {
         );
         assert_eq!(counters.backplane_unsent.read(), 2);
         assert_eq!(link.post(batch.clone(), &mut Vec::new()), Ok(2));
+    }
+}
+
+/// Regression: each subscription that ended let the node compare every topic of every other node with every pattern. One client
+/// could keep its thread busy for so long that the others took it for dead.
+#[test]
+fn the_end_of_a_subscription_looks_at_its_own_topic_alone() {
+    const TOPICS: usize = 3_000;
+    let mut rig = Rig::start(Limits::default());
+    let published = [Entry::Published { payload: b"x" }];
+    for number in 0..TOPICS {
+        let topic = format!("t.{number}");
+        rig.subscribe(&topic);
+        rig.receive_entries((StreamKind::Topic, &topic), (0, 0), &published);
+    }
+    rig.turn();
+    let start = Instant::now();
+    for _ in 0..100 {
+        let unique = rig.subscribe("unique");
+        rig.turn();
+        rig.node.directory.unsubscribe(&unique, 0);
+        rig.turn();
+    }
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(rig.node.peers.all["two"].streams.len(), TOPICS);
+}
+
+/// The positions in a topic are kept as long as any subscription matches it.
+#[test]
+fn positions_are_forgotten_with_the_last_subscription_that_matches() {
+    let mut rig = Rig::start(Limits::default());
+    let patterns = ["a.b", "a.*", "a.>"];
+    for last in 0..patterns.len() {
+        let mut shared: Vec<Arc<SharedRoom>> =
+            patterns.iter().map(|it| rig.subscribe(it)).collect();
+        let stays = rig.subscribe("z");
+        for topic in ["a.b", "z"] {
+            let published = [Entry::Published { payload: b"x" }];
+            rig.receive_entries((StreamKind::Topic, topic), (0, 0), &published);
+        }
+        let last = shared.remove(last);
+        for (shared, left) in shared.iter().zip([2, 2]).chain([(&last, 1), (&stays, 0)]) {
+            rig.node.directory.unsubscribe(shared, 0);
+            rig.turn();
+            assert_eq!(rig.node.peers.all["two"].streams.len(), left);
+        }
     }
 }

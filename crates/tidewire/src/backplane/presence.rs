@@ -8,7 +8,7 @@ use tidewire_proto::backplane::{Entry, Here, StreamKind};
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent};
-use tidewire_proto::topic::Pattern;
+use tidewire_proto::topic::{Pattern, PatternIndex};
 
 use super::{Node, Subject, Wire};
 use crate::room::{SharedRoom, Shown};
@@ -95,25 +95,20 @@ impl Node {
 
     /// Ends the subscriptions of rooms that have no members any more.
     pub(super) fn close_rooms(&mut self, names: &HashSet<Box<str>>, wire: &mut dyn Wire) {
-        let mut closed = false;
         for name in names {
             if self.directory.room(name).is_none() && self.rooms.remove(name).is_some() {
                 wire.unsubscribe(Subject::Room(name));
-                closed = true;
-            }
-        }
-        if closed {
-            // Messages that pass while the room has no members here are no loss.
-            for peer in self.peers.all.values_mut() {
-                peer.streams
-                    .retain(|kind, name| kind != StreamKind::Room || self.rooms.contains_key(name));
+                // Messages that pass while the room has no members here are no loss.
+                for peer in self.peers.all.values_mut() {
+                    peer.streams.forget(StreamKind::Room, name);
+                }
             }
         }
     }
 
     /// Subscribes to patterns that have subscribers now, and ends the subscriptions of the others.
     pub(super) fn follow_patterns(&mut self, names: &HashSet<Box<str>>, wire: &mut dyn Wire) {
-        let mut ended = false;
+        let (mut topics, mut wildcards) = (Vec::new(), Vec::new());
         for name in names {
             let is_wanted = self.directory.has_pattern(name);
             if is_wanted && self.patterns.insert(name.clone()) {
@@ -122,20 +117,52 @@ impl Node {
                 }
             } else if !is_wanted && self.patterns.remove(name) {
                 wire.unsubscribe(Subject::Pattern(name));
-                ended = true;
+                match Pattern::parse(name) {
+                    Ok(pattern) if pattern.is_wildcard() => wildcards.push(pattern),
+                    _ => topics.push(&**name),
+                }
             }
         }
-        if ended {
-            let patterns: Vec<Pattern<'_>> = self
-                .patterns
-                .iter()
-                .filter_map(|pattern| Pattern::parse(pattern).ok())
-                .collect();
-            let matches = |topic: &str| patterns.iter().any(|pattern| pattern.matches(topic));
-            for peer in self.peers.all.values_mut() {
-                let keeps = |kind, name: &str| kind != StreamKind::Topic || matches(name);
-                peer.streams.retain(keeps);
+        if !topics.is_empty() || !wildcards.is_empty() {
+            self.forget_topics(&topics, &wildcards);
+        }
+    }
+
+    /// Forgets the positions in topics that only these patterns have matched: what passes from now on is no loss. All topics are
+    /// looked through only for a wildcard, because any client can end a subscription in every turn.
+    fn forget_topics(&mut self, topics: &[&str], wildcards: &[Pattern<'_>]) {
+        self.directory.refresh(&mut self.routes);
+        let is_followed = |topic: &str| {
+            let mut is_followed = false;
+            self.routes.each_match(topic, |shared| {
+                let pattern = shared.pattern.as_deref();
+                is_followed |= pattern.is_some_and(|it| self.patterns.contains(it));
+            });
+            is_followed
+        };
+        let topics: Vec<&str> = topics
+            .iter()
+            .copied()
+            .filter(|it| !is_followed(it))
+            .collect();
+        let mut ended = PatternIndex::new();
+        for wildcard in wildcards {
+            ended.insert(wildcard, ());
+        }
+        for peer in self.peers.all.values_mut() {
+            for topic in &topics {
+                peer.streams.forget(StreamKind::Topic, topic);
             }
+            if wildcards.is_empty() {
+                continue;
+            }
+            peer.streams.retain(|kind, topic| {
+                let mut has_ended = false;
+                if kind == StreamKind::Topic {
+                    ended.each_match(topic, |()| has_ended = true);
+                }
+                !has_ended || is_followed(topic)
+            });
         }
     }
 
