@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidewire_proto::backplane::{ALIVE_ASKS, Content, Entry, Packet, StreamKind, StreamPacket};
+use tidewire_proto::backplane::{Content, Entry, Packet, StreamKind, StreamPacket};
 use tidewire_proto::codec::{ChatMessage, Codec};
 use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::topic::validate_topic;
@@ -45,7 +45,7 @@ impl Node {
         if heard != Heard::Again {
             tracing::info!(node = &*node, "another node is there");
             // Its rooms and positions are not known yet.
-            self.life.due.push((Some(Arc::clone(&node)), ALIVE_ASKS, 0));
+            self.ask_for_all(&node);
         }
         match packet.content {
             Content::Alive { flags, beat } => self.handle_alive(&node, flags, beat, now),
@@ -100,7 +100,7 @@ impl Node {
             self.tell_gap(&places, arrival.lost);
         }
         if arrival.is_stale {
-            self.life.due.push((Some(Arc::clone(node)), ALIVE_ASKS, 0));
+            self.note_stale(node, stream.name);
         }
         let mut known = arrival.known;
         for entry in stream.entries.flatten() {

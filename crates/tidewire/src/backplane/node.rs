@@ -24,7 +24,7 @@ use super::directed::Requests;
 use super::kept_stream::KeptStreams;
 use super::opening::Openings;
 use super::peers::Peers;
-use super::presence::LocalRoom;
+use super::presence::{FirstQuestion, LocalRoom};
 use super::stored::Stored;
 use super::to_lanes::ToLanes;
 use super::{
@@ -101,10 +101,14 @@ pub(super) struct Life {
     cut_off: Option<(Instant, bool)>,
     /// Heartbeats to send in the next turn: to a node, or to all, with these flags.
     pub(super) due: Vec<(Option<Arc<str>>, u8, u64)>,
+    /// Nodes that must be asked for their rooms and positions.
+    pub(super) due_asks: HashSet<Arc<str>>,
+    /// The first questions of rooms that not all nodes have answered.
+    pub(super) first_questions: HashMap<Box<str>, FirstQuestion>,
     /// Whether all rooms and positions must be told.
     pub(super) tells_all: bool,
-    /// Rooms whose members must be told in the next turn.
-    pub(super) due_rooms: HashSet<Box<str>>,
+    /// Rooms whose members must be told in the next turn, and whether the others must be asked for theirs.
+    pub(super) due_rooms: HashMap<Box<str>, bool>,
     /// Large rooms whose number of members must be told at the next heartbeat.
     pub(super) due_counts: HashSet<Box<str>>,
     /// Whether the others must be asked for theirs.
@@ -147,8 +151,10 @@ impl Node {
                 is_too_narrow: false,
                 cut_off: None,
                 due: Vec::new(),
+                due_asks: HashSet::new(),
+                first_questions: HashMap::new(),
                 tells_all: false,
-                due_rooms: HashSet::new(),
+                due_rooms: HashMap::new(),
                 due_counts: HashSet::new(),
                 asks: true,
                 has_logged_duplicate: false,
@@ -338,6 +344,7 @@ impl Node {
         self.life.beat += 1;
         for dead in self.peers.bury(self.settings.silence_max, now) {
             tracing::warn!(node = &*dead, "a node is silent; its members leave");
+            self.note_all_stale(&dead);
             self.forget(&dead);
         }
         self.notice_partition(now);
@@ -352,12 +359,16 @@ impl Node {
             self.life.asked = Some((beat, now));
             self.life.due.push((Some(peer), ALIVE_ECHO, beat));
         }
+        self.life.due_asks.extend(self.peers.to_ask_again());
+        self.ask_rooms_again();
         self.mark(wire);
         self.tell_requests(now, wire);
         self.tend_streams(now, wire);
         self.tend_openings(wire);
         let counts = std::mem::take(&mut self.life.due_counts);
-        self.life.due_rooms.extend(counts);
+        for room in counts {
+            self.tell_later(&room, false);
+        }
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
         figures.peers = self.peers.figures();
         figures.is_cut_off = self.life.cut_off.is_some();
@@ -404,10 +415,16 @@ impl Node {
             let is_to_namesake = to.as_deref() == Some(&*self.id);
             let subject = to.as_deref().map_or(Subject::Nodes, Subject::Node);
             if !self.is_cut_off() && (is_to_namesake || !self.is_claiming()) {
-                // A lost heartbeat is followed by the next one.
+                // A lost answer is followed by the next one.
                 let _ = wire.publish(subject, &packet);
             }
         }
+        if self.is_claiming() || self.life.due_asks.is_empty() {
+            return;
+        }
+        let mut due_asks = std::mem::take(&mut self.life.due_asks);
+        due_asks.retain(|node| !self.alive(ALIVE_ASKS, Subject::Node(node), wire));
+        self.life.due_asks = due_asks;
     }
 
     fn alive(&self, flags: u8, to: Subject<'_>, wire: &mut dyn Wire) -> bool {
@@ -440,6 +457,7 @@ impl Node {
 
     /// Ends what concerns a node that has died.
     pub(super) fn forget(&mut self, node: &Arc<str>) {
+        self.life.due_asks.remove(node);
         self.forget_members_of(node);
         self.forget_requests_of(node);
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
+use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
-    Asked, Entry, StreamKind, StreamPosition, encode_alive, encode_asked, encode_stream,
+    ALIVE_ASKS, Asked, Content, Entry, Packet, StreamKind, StreamPosition, encode_alive,
+    encode_asked, encode_stream,
 };
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
@@ -110,12 +112,24 @@ impl Rig {
         std::mem::take(&mut self.wire.sent)
     }
 
+    /// Gives the node a heartbeat of the other one.
+    fn hear(&mut self) {
+        self.receive(|(node, epoch), out| encode_alive(node, epoch, 0, 1, out));
+    }
+
+    /// Lets a heartbeat of both nodes pass. Returns how often the other one is asked for its members.
+    fn beat_both(&mut self) -> usize {
+        self.hear();
+        asks(&self.beat())
+    }
+
     /// Lets somebody join a room of this server.
-    fn join(&self, room: &str, name: &str) -> MemberId {
+    fn join(&mut self, room: &str, name: &str) -> MemberId {
         let directory = &self.node.directory;
         let session = SessionId::new(0, directory.own_count(room), 1);
         let member = directory.claim(name, session).unwrap();
         directory.enter(room, &member, 0, None).unwrap();
+        self.turn();
         member.id
     }
 
@@ -146,10 +160,55 @@ impl Rig {
         });
     }
 
+    /// Lets the other node tell its members in the room "lobby".
+    fn receive_here(&mut self, change: u64, members: &[(MemberId, &str)]) {
+        let mut here = Vec::new();
+        encode_here(
+            false,
+            members.len() as u32,
+            members.iter().copied(),
+            &mut here,
+        );
+        let position = StreamPosition {
+            start: 1,
+            message: 0,
+            change,
+        };
+        self.receive(|other, out| {
+            encode_stream(other, (StreamKind::Room, "lobby"), position, out);
+            out.extend_from_slice(&here);
+        });
+    }
+
     /// The figures of the node.
     fn figures(&self) -> NodeFigures {
         self.node.figures.lock().unwrap().clone()
     }
+}
+
+/// How often the other node is asked for all its members.
+fn asks(sent: &[(String, Vec<u8>)]) -> usize {
+    let to_other = sent.iter().filter(|(to, _)| to == "Node(\"two\")");
+    let packets = to_other.map(|(_, packet)| Packet::decode(packet).unwrap().content);
+    packets
+        .filter(|it| matches!(it, Content::Alive { flags, .. } if flags & ALIVE_ASKS != 0))
+        .count()
+}
+
+/// What packets tell of who is in the room "lobby": whether they ask for others, and the number.
+fn told(sent: &[(String, Vec<u8>)]) -> Vec<(bool, u32)> {
+    let mut told = Vec::new();
+    for (_, packet) in sent.iter().filter(|(to, _)| to == "Room(\"lobby\")") {
+        let Content::Stream(stream) = Packet::decode(packet).unwrap().content else {
+            continue;
+        };
+        for entry in stream.entries.flatten() {
+            if let Entry::Here(here) = entry {
+                told.push((here.asks, here.count));
+            }
+        }
+    }
+    told
 }
 
 /// Regression: the node divided by the room that such packets leave for entries, and its thread panicked.
@@ -192,7 +251,7 @@ fn a_server_whose_node_has_ended_early_is_cut_off_and_counts_what_it_drops() {
     for has_stopped in [false, true] {
         let mut rig = Rig::start(Limits::default());
         rig.node.settings.when_cut_off = WhenCutOff::Fail;
-        rig.receive(|(node, epoch), out| encode_alive(node, epoch, 0, 1, out));
+        rig.hear();
         rig.beat();
         assert_eq!(rig.figures().peers.len(), 1);
         let (link, config) = (Arc::clone(&rig.node.link), Arc::clone(&rig.node.config));
@@ -262,4 +321,88 @@ fn positions_are_forgotten_with_the_last_subscription_that_matches() {
             assert_eq!(rig.node.peers.all["two"].streams.len(), left);
         }
     }
+}
+
+const LOBBY: (StreamKind, &str) = (StreamKind::Room, "lobby");
+
+const ANN: (MemberId, &str) = (MemberId(1), "ann");
+
+/// Regression: the loss of a change was seen once, so the question that it led to, or the answer, must not be lost. A member that
+/// had left stayed for ever.
+#[test]
+fn a_node_whose_changes_were_lost_is_asked_until_it_has_told_its_members() {
+    let mut rig = Rig::start(Limits::default());
+    rig.join("lobby", "bob");
+    rig.receive_here(0, &[ANN]);
+    (0..3).for_each(|_| drop(rig.beat()));
+    rig.receive_entries(LOBBY, (0, 2), &[]);
+    rig.wire.is_full = true;
+    rig.turn();
+    rig.wire.is_full = false;
+    rig.receive_entries(LOBBY, (0, 3), &[]);
+    rig.turn();
+    assert_eq!(
+        asks(&std::mem::take(&mut rig.wire.sent)),
+        1,
+        "it went out once"
+    );
+    let again: Vec<usize> = (0..8).map(|_| rig.beat_both()).collect();
+    assert_eq!(again, [0, 1, 0, 1, 0, 0, 0, 1]);
+    assert_eq!(rig.node.directory.own_count("lobby"), 1);
+    rig.receive_here(3, &[]);
+    assert_eq!((0..99).map(|_| rig.beat_both()).sum::<usize>(), 0);
+    rig.receive_entries(LOBBY, (0, 9), &[]);
+    let asked: usize = (0..99).map(|_| rig.beat_both()).sum();
+    assert!(
+        asked < 9,
+        "{asked}: one that never answers is not asked for ever"
+    );
+}
+
+/// Regression: a node that was only slow was asked once for the members that had left with it.
+#[test]
+fn a_node_that_is_back_is_asked_until_it_has_told_its_members() {
+    let mut rig = Rig::start(Limits::default());
+    rig.join("lobby", "bob");
+    rig.receive_here(1, &[ANN]);
+    (0..9).for_each(|_| drop(rig.beat()));
+    assert!(rig.figures().peers.is_empty(), "it is dead");
+    rig.hear();
+    let asked: usize = (0..4).map(|_| rig.beat_both()).sum();
+    assert_eq!(asked, 3);
+    rig.receive_here(1, &[ANN]);
+    assert_eq!(rig.beat_both() + rig.beat_both(), 0);
+}
+
+/// Regression: a room asked for its members on other nodes once.
+#[test]
+fn a_room_that_opens_asks_until_all_have_answered_or_three_times() {
+    for answers in [true, false] {
+        let mut rig = Rig::start(Limits::default());
+        rig.hear();
+        rig.join("lobby", "bob");
+        assert_eq!(told(&std::mem::take(&mut rig.wire.sent)), [(true, 1)]);
+        if answers {
+            rig.receive_here(0, &[ANN]);
+        }
+        let again: Vec<usize> = (0..5).map(|_| told(&rig.beat()).len()).collect();
+        assert_eq!(again, if answers { [0; 5] } else { [0, 1, 1, 0, 0] });
+    }
+}
+
+/// Regression: when the last change of a room that has closed was lost, the others heard of no members any more, and kept them.
+#[test]
+fn a_room_that_has_closed_is_told_as_empty() {
+    let mut rig = Rig::start(Limits::default());
+    let bob = rig.join("lobby", "bob");
+    let left = Entry::Left { member: bob };
+    let mut batch = Vec::new();
+    Item::encode(Addressee::Room, "lobby", Some(&left), &mut batch);
+    let alias = rig.node.directory.alias_of("lobby").unwrap();
+    rig.node.directory.exit(alias, bob, 0);
+    rig.node.link.post(batch, &mut Vec::new()).unwrap();
+    rig.turn();
+    rig.wire.sent.clear();
+    let told = [told(&rig.beat()), told(&rig.beat()), told(&rig.beat())].concat();
+    assert_eq!(told, [(false, 0)]);
 }

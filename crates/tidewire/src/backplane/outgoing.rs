@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
     Entries, StreamKind, StreamPosition, encode_stream, encode_whisper,
 };
@@ -131,7 +132,8 @@ impl Node {
         is_sent
     }
 
-    /// Tells the position of a stream. Returns whether it was sent.
+    /// Tells the position of a stream, and that a room has no members here, because nothing else would tell that the last change was
+    /// lost. Returns whether it was sent.
     pub(super) fn send_position(
         &self,
         kind: StreamKind,
@@ -141,6 +143,9 @@ impl Node {
     ) -> bool {
         let mut packet = Vec::new();
         encode_stream((&self.id, self.epoch), (kind, name), position, &mut packet);
+        if kind == StreamKind::Room && !self.rooms.contains_key(name) {
+            encode_here(false, 0, std::iter::empty(), &mut packet);
+        }
         // If it is lost on its way, the next message or question tells the position.
         self.publish(subject(kind, name), &packet, wire)
     }

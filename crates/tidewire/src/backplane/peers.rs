@@ -1,6 +1,6 @@
 //! The other nodes: which live, what has arrived of them, and how far away they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,19 @@ pub(super) struct Peer {
     /// When it said that it ends.
     left_at: Option<Instant>,
     pub(super) received: u64,
+    /// Rooms in which the members of the node are not known for sure, until it tells them.
+    stale: HashSet<Box<str>>,
+    /// Whether the node has told none of its rooms since it is there, and shall be asked once more.
+    is_unknown: bool,
+    asks: Spacing,
+}
+
+/// Spaces questions to all that may be what overloads a cluster: while they are needed, each one waits for twice as many heartbeats
+/// as the one before.
+#[derive(Debug, Default)]
+pub(super) struct Spacing {
+    wait: u32,
+    left: u32,
 }
 
 /// The news of a packet about its sender.
@@ -61,6 +74,7 @@ impl Peers {
                         true => Heard::Again,
                         false => Heard::New,
                     };
+                    peer.is_unknown |= heard == Heard::New;
                 }
             });
             return Some((id, heard));
@@ -114,6 +128,28 @@ impl Peers {
         ids.get(index).map(|id| Arc::clone(id))
     }
 
+    /// Returns the nodes to ask again at this heartbeat, because an answer is missing. One that never answers is not asked for ever.
+    pub(super) fn to_ask_again(&mut self) -> Vec<Arc<str>> {
+        let alive = self.all.iter_mut().filter(|(_, peer)| peer.is_alive);
+        alive
+            .filter_map(|(id, peer)| {
+                let is_due = peer.asks.beat(peer.is_unknown || !peer.stale.is_empty());
+                if is_due {
+                    peer.is_unknown = false;
+                    if peer.asks.wait == WAIT_BEATS_MAX {
+                        peer.stale.clear();
+                    }
+                }
+                is_due.then(|| Arc::clone(id))
+            })
+            .collect()
+    }
+
+    /// The number of nodes that live.
+    pub(super) fn alive(&self) -> usize {
+        self.all.values().filter(|peer| peer.is_alive).count()
+    }
+
     pub(super) fn note_lag(&mut self, id: &str, lag: Duration) {
         if let Some(peer) = self.all.get_mut(id) {
             peer.lag = Some(lag);
@@ -134,6 +170,32 @@ impl Peers {
     }
 }
 
+impl Spacing {
+    /// Whether a question may go out at once, because none has for a while.
+    fn begin(&mut self) -> bool {
+        let is_first = self.wait == 0;
+        if is_first {
+            (self.wait, self.left) = (1, 1);
+        }
+        is_first
+    }
+
+    /// Counts a heartbeat. Returns whether a question is due, if one is needed.
+    pub(super) fn beat(&mut self, is_needed: bool) -> bool {
+        if self.left > 0 {
+            self.left -= 1;
+            return false;
+        }
+        if !is_needed {
+            self.wait = 0;
+            return false;
+        }
+        self.wait = (self.wait * 2).clamp(1, WAIT_BEATS_MAX);
+        self.left = self.wait - 1;
+        true
+    }
+}
+
 impl Peer {
     fn new(epoch: u64, now: Instant) -> Self {
         Self {
@@ -146,7 +208,35 @@ impl Peer {
             received: 0,
             former: Vec::new(),
             left_at: None,
+            stale: HashSet::new(),
+            is_unknown: true,
+            asks: Spacing::default(),
         }
+    }
+
+    /// Notes that the members of the node in a room are not known for sure.
+    pub(super) fn note_stale(&mut self, room: &str) {
+        if self.stale.len() < STALE_MAX {
+            self.stale.insert(room.into());
+        }
+    }
+
+    /// Notes that the node has told its members in a room.
+    pub(super) fn note_told(&mut self, room: &str) {
+        self.is_unknown = false;
+        self.end_stale(room);
+    }
+
+    /// Asks for the members in a room no longer.
+    pub(super) fn end_stale(&mut self, room: &str) {
+        if !self.stale.is_empty() {
+            self.stale.remove(room);
+        }
+    }
+
+    /// Whether the node may be asked at once, between the heartbeats.
+    pub(super) fn may_ask(&mut self) -> bool {
+        self.asks.begin()
     }
 
     fn restart(&mut self, epoch: u64, now: Instant) {
@@ -176,6 +266,12 @@ impl Peer {
 
 /// Nodes that are remembered, with those that are dead.
 const PEERS_MAX: usize = 1024;
+
+/// Rooms of one node that are asked for again. What is beyond them is asked for once, and answered with them.
+const STALE_MAX: usize = 1024;
+
+/// Most heartbeats between two questions.
+const WAIT_BEATS_MAX: u32 = 30;
 
 /// Earlier runs of a node that are remembered.
 const FORMER_MAX: usize = 8;
@@ -253,6 +349,17 @@ mod tests {
         assert_eq!(heard(&mut peers, 8, 3), Heard::Again);
         peers.end("one", start);
         assert_eq!(heard(&mut peers, 8, 60), Heard::New, "it did not end");
+    }
+
+    #[test]
+    fn questions_that_are_needed_again_and_again_are_spaced() {
+        let mut spacing = Spacing::default();
+        let mut due: Vec<u32> = (0..200).filter(|_| spacing.beat(true)).collect();
+        due.truncate(8);
+        assert_eq!(due, [0, 1, 3, 7, 15, 31, 61, 91]);
+        (0..WAIT_BEATS_MAX).for_each(|_| assert!(!spacing.beat(false)));
+        assert!(spacing.begin() && !spacing.begin());
+        assert!(!spacing.beat(true) && spacing.beat(true));
     }
 
     #[test]

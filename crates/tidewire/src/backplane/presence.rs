@@ -36,6 +36,13 @@ impl LocalRoom {
     }
 }
 
+/// The question of a room for its members on other nodes, which it asks when it opens. It may be lost, or an answer.
+#[derive(Debug, Default)]
+pub(super) struct FirstQuestion {
+    answered: HashSet<Arc<str>>,
+    beats: u32,
+}
+
 /// A member on another node.
 #[derive(Clone, Debug)]
 struct Known {
@@ -75,6 +82,67 @@ impl Node {
                 }
             }
             self.send_here(name, true, wire);
+            self.life
+                .first_questions
+                .insert(name.clone(), FirstQuestion::default());
+        }
+    }
+
+    /// Asks again for the members in rooms that have opened, unless all nodes have answered. Only those with members there do, so
+    /// this ends after two more questions. Called at a heartbeat.
+    pub(super) fn ask_rooms_again(&mut self) {
+        let (alive, mut again) = (self.peers.alive(), Vec::new());
+        self.life.first_questions.retain(|room, question| {
+            question.beats += 1;
+            let is_open = question.answered.len() < alive && question.beats <= QUESTION_BEATS_MAX;
+            // Answers to a question have a whole heartbeat.
+            if is_open && question.beats > 1 {
+                again.push(room.clone());
+            }
+            is_open
+        });
+        for room in again {
+            self.tell_later(&room, true);
+        }
+    }
+
+    /// Tells the other nodes the members in a room in one of the next turns, and asks them for theirs.
+    pub(super) fn tell_later(&mut self, room: &str, asks: bool) {
+        match self.life.due_rooms.get_mut(room) {
+            Some(asks_already) => *asks_already |= asks,
+            None => drop(self.life.due_rooms.insert(room.into(), asks)),
+        }
+    }
+
+    /// Asks a node for all its rooms and positions in this turn.
+    pub(super) fn ask_for_all(&mut self, node: &Arc<str>) {
+        if let Some(peer) = self.peers.all.get_mut(node) {
+            // The next question waits for the answer to this one.
+            let _ = peer.may_ask();
+        }
+        self.life.due_asks.insert(Arc::clone(node));
+    }
+
+    /// Asks a node for its members in a room, because a change of them is lost. It is asked again until it has told them.
+    pub(super) fn note_stale(&mut self, node: &Arc<str>, room: &str) {
+        if let Some(peer) = self.peers.all.get_mut(node) {
+            peer.note_stale(room);
+            if peer.may_ask() {
+                self.life.due_asks.insert(Arc::clone(node));
+            }
+        }
+    }
+
+    /// Asks a node that is believed dead for the members that it has had, if it is back. Its positions would not show that they
+    /// are missing.
+    pub(super) fn note_all_stale(&mut self, node: &Arc<str>) {
+        let Some(peer) = self.peers.all.get_mut(node) else {
+            return;
+        };
+        for (room, local) in &self.rooms {
+            if local.remote.contains_key(node) {
+                peer.note_stale(room);
+            }
         }
     }
 
@@ -101,7 +169,9 @@ impl Node {
                 // Messages that pass while the room has no members here are no loss.
                 for peer in self.peers.all.values_mut() {
                     peer.streams.forget(StreamKind::Room, name);
+                    peer.end_stale(name);
                 }
+                self.life.first_questions.remove(name);
             }
         }
     }
@@ -193,14 +263,17 @@ impl Node {
             return false;
         }
         if std::mem::take(&mut self.life.tells_all) {
-            self.life.due_rooms.extend(self.rooms.keys().cloned());
+            let rooms: Vec<Box<str>> = self.rooms.keys().cloned().collect();
+            for room in rooms {
+                self.tell_later(&room, false);
+            }
             self.sent.unmark_all();
         }
-        let due = self.life.due_rooms.iter().take(ROOMS_PER_TURN).cloned();
+        let due = self.life.due_rooms.keys().take(ROOMS_PER_TURN).cloned();
         let due: Vec<Box<str>> = due.collect();
         for name in due {
-            self.life.due_rooms.remove(&name);
-            if self.rooms.contains_key(&name) && !self.send_here(&name, false, wire) {
+            let asks = self.life.due_rooms.remove(&name).unwrap_or_default();
+            if self.rooms.contains_key(&name) && !self.send_here(&name, asks, wire) {
                 break;
             }
         }
@@ -226,8 +299,7 @@ impl Node {
         }
         let is_sent = self.send_stream((StreamKind::Room, name), (0, 0), &entries, wire);
         if !is_sent {
-            self.life.due_rooms.insert(name.into());
-            self.life.asks |= asks;
+            self.tell_later(name, asks);
         }
         is_sent
     }
@@ -289,11 +361,17 @@ impl Node {
 
     /// Replaces what is known of a node's members in a room.
     pub(super) fn handle_here(&mut self, node: &Arc<str>, room: &str, here: &Here<'_>) {
+        if here.asks && self.rooms.contains_key(room) {
+            self.tell_later(room, false);
+        }
         let Some(local) = self.rooms.get_mut(room) else {
             return;
         };
-        if here.asks {
-            self.life.due_rooms.insert(room.into());
+        if let Some(peer) = self.peers.all.get_mut(node) {
+            peer.note_told(room);
+        }
+        if let Some(question) = self.life.first_questions.get_mut(room) {
+            question.answered.insert(Arc::clone(node));
         }
         let present: HashMap<MemberId, &str> = here.members().collect();
         let is_list = present.len() as u64 >= u64::from(here.count);
@@ -445,6 +523,9 @@ impl Node {
         }
     }
 }
+
+/// Heartbeats after which a room that has opened asks no more.
+const QUESTION_BEATS_MAX: u32 = 3;
 
 /// Rooms whose members are told in one turn. The others follow in the next one.
 const ROOMS_PER_TURN: usize = 1_000;
