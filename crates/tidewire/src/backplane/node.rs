@@ -282,6 +282,7 @@ impl Node {
         self.send_due(wire);
         let is_full = self.serve_streams(now, wire, work.stop);
         let is_waiting = self.to_lanes.post(&self.config.codec, &self.counters) || is_full;
+        self.list_members();
         if work.stop && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
         }
@@ -359,7 +360,7 @@ impl Node {
             self.life.asked = Some((beat, now));
             self.life.due.push((Some(peer), ALIVE_ECHO, beat));
         }
-        self.life.due_asks.extend(self.peers.to_ask_again());
+        self.life.due_asks.extend(self.peers.nodes_to_ask());
         self.ask_rooms_again();
         self.mark(wire);
         self.tell_requests(now, wire);

@@ -9,7 +9,8 @@ use tidewire_proto::backplane::{
     ALIVE_ASKS, Asked, Content, Entry, Packet, StreamKind, StreamPosition, encode_alive,
     encode_asked, encode_stream,
 };
-use tidewire_proto::message::MemberId;
+use tidewire_proto::codec::{Codec, Decoded, Presence};
+use tidewire_proto::message::{Kind, MemberId, PresenceEvent};
 use tidewire_proto::topic::Pattern;
 
 use super::*;
@@ -17,7 +18,7 @@ use crate::Server;
 use crate::broker::{Addressee, BackplaneLink, Item, News};
 use crate::engine::Outgoing;
 use crate::limits::Limits;
-use crate::mailbox::{Lanes, Mailbox};
+use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox, MessageQueue};
 use crate::observe::LaneCounters;
 use crate::room::{Directory, SharedRoom};
 use crate::session::SessionId;
@@ -178,6 +179,32 @@ impl Rig {
             encode_stream(other, (StreamKind::Room, "lobby"), position, out);
             out.extend_from_slice(&here);
         });
+    }
+
+    /// Lets the lane take all frames.
+    fn take_frames(&mut self) -> Vec<(Kind, Vec<u8>)> {
+        let mut frames = Vec::new();
+        let mut queue = MessageQueue::default();
+        loop {
+            self.mailbox.take_all(&mut queue);
+            if queue.is_empty() {
+                return frames;
+            }
+            while let Some(message) = queue.pop() {
+                let LaneMessage::Batch(batch) = message else {
+                    continue;
+                };
+                let mut rest = &batch[..];
+                while let Some(BatchEntry::Room { frame, .. }) = BatchEntry::decode(&mut rest) {
+                    let decoded = self.node.config.codec.decode(frame, 1 << 20);
+                    let Ok(Decoded::Frame { message, .. }) = decoded else {
+                        panic!("{decoded:?}");
+                    };
+                    frames.push((message.kind, frame.to_vec()));
+                }
+            }
+            self.turn();
+        }
     }
 
     /// The figures of the node.
@@ -405,4 +432,57 @@ fn a_room_that_has_closed_is_told_as_empty() {
     rig.wire.sent.clear();
     let told = [told(&rig.beat()), told(&rig.beat()), told(&rig.beat())].concat();
     assert_eq!(told, [(false, 0)]);
+}
+
+/// Regression: a change of presence that a slow lane had no room for was told to its members as a missing message, and the member
+/// was never shown there.
+#[test]
+fn a_slow_lane_misses_no_member_of_another_node() {
+    for flood in [0, 40_000] {
+        let mut rig = Rig::start(Limits::default());
+        rig.join("lobby", "bob");
+        let payload = vec![b'x'; 60_000];
+        let said = Entry::ChatMessage {
+            member: MemberId(0),
+            name: "",
+            payload: &payload,
+        };
+        let mut offered = 0;
+        while rig.node.counters.backplane_dropped.read() == 0 {
+            rig.receive_entries(LOBBY, (offered, 0), &[said]);
+            rig.turn();
+            offered += 1;
+        }
+        let (member, name) = ANN;
+        let (joined, left) = (Entry::Joined { member, name }, Entry::Left { member });
+        for change in (0..flood).step_by(2) {
+            rig.receive_entries(LOBBY, (offered, change), &[joined, left]);
+        }
+        rig.receive_entries(LOBBY, (offered, flood), &[joined]);
+        assert_eq!(rig.node.counters.backplane_dropped.read(), 1);
+        let frames = rig.take_frames();
+        let count = |kind| frames.iter().filter(|frame| frame.0 == kind).count() as u64;
+        assert_eq!(count(Kind::Deliver), offered - 1);
+        let mut gap = Vec::new();
+        let (codec, alias) = (&rig.node.config.codec, rig.node.rooms["lobby"].shared.alias);
+        codec.encode_gap(alias, 1, &mut gap).unwrap();
+        assert!(frames.contains(&(Kind::Gap, gap)));
+        let mut shown = Vec::new();
+        rig.node.directory.roster(alias, |member, name| {
+            let event = match flood {
+                0 => PresenceEvent::Joined,
+                _ => PresenceEvent::Here,
+            };
+            let presence = Presence {
+                channel: alias,
+                member,
+                name,
+                event,
+            };
+            shown.clear();
+            codec.encode_presence(&presence, &mut shown).unwrap();
+        });
+        let last = frames.iter().rfind(|frame| frame.0 == Kind::Presence);
+        assert_eq!(last.unwrap().1, shown);
+    }
 }

@@ -129,7 +129,7 @@ impl Peers {
     }
 
     /// Returns the nodes to ask again at this heartbeat, because an answer is missing. One that never answers is not asked for ever.
-    pub(super) fn to_ask_again(&mut self) -> Vec<Arc<str>> {
+    pub(super) fn nodes_to_ask(&mut self) -> Vec<Arc<str>> {
         let alive = self.all.iter_mut().filter(|(_, peer)| peer.is_alive);
         alive
             .filter_map(|(id, peer)| {

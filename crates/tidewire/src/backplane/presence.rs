@@ -506,21 +506,45 @@ impl Node {
         let Some(shared) = self.rooms.get(room).map(|room| Arc::clone(&room.shared)) else {
             return;
         };
+        if let Some(frame) = self.frame_presence(shared.alias, (shown.member, &shown.name), event) {
+            self.to_lanes
+                .send_presence(shared.lanes(), shared.alias, &frame);
+        }
+    }
+
+    /// Lists the members on other nodes to lanes that had no room for changes. Members that have left meanwhile stay there.
+    pub(super) fn list_members(&mut self) {
+        for (lane, alias) in self.to_lanes.take_unshown() {
+            let name = self.directory.name_of(alias).unwrap_or_default();
+            let local = self.rooms.get(&name).into_iter();
+            let known = local.flat_map(|local| local.remote.values().flat_map(HashMap::values));
+            let mut listed: Vec<&Known> = known.filter(|known| known.is_listed).collect();
+            listed.sort_unstable_by_key(|known| known.member);
+            listed.truncate(self.config.limits.presence_members_max);
+            for known in listed {
+                let member = (known.member, &*known.shown);
+                if let Some(frame) = self.frame_presence(alias, member, PresenceEvent::Here) {
+                    self.to_lanes.send_presence(1 << lane, alias, &frame);
+                }
+            }
+        }
+    }
+
+    fn frame_presence(
+        &self,
+        channel: u16,
+        (member, name): (MemberId, &str),
+        event: PresenceEvent,
+    ) -> Option<Vec<u8>> {
         let presence = Presence {
-            channel: shared.alias,
-            member: shown.member,
-            name: &shown.name,
+            channel,
+            member,
+            name,
             event,
         };
         let mut frame = Vec::new();
-        if self
-            .config
-            .codec
-            .encode_presence(&presence, &mut frame)
-            .is_ok()
-        {
-            self.send(&shared, &frame);
-        }
+        let encoded = self.config.codec.encode_presence(&presence, &mut frame);
+        encoded.is_ok().then_some(frame)
     }
 }
 

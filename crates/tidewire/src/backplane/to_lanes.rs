@@ -3,7 +3,7 @@
 //! A lane that does not take its batches slows neither the node nor the other lanes: beyond a limit its messages are dropped
 //! and counted, and its members are told how many, before the next message that they get.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
@@ -17,6 +17,8 @@ use crate::session::SessionId;
 pub(super) struct ToLanes {
     lanes: Arc<Lanes>,
     batches: Vec<Waiting>,
+    /// See [`take_unshown`](Self::take_unshown).
+    unshown: Vec<(usize, u16)>,
 }
 
 #[derive(Debug, Default)]
@@ -24,6 +26,8 @@ struct Waiting {
     batch: Vec<u8>,
     /// Dropped messages by alias, that the members have not been told of.
     dropped: HashMap<u16, u64>,
+    /// The rooms, by alias, whose members were not told of a change of presence.
+    unshown: HashSet<u16>,
     /// The newest messages, by alias, that the lane must take from the histories of their rooms.
     behind: HashMap<u16, u64>,
 }
@@ -32,7 +36,12 @@ impl ToLanes {
     pub(super) fn new(lanes: Arc<Lanes>) -> Self {
         let mut batches = Vec::new();
         batches.resize_with(lanes.all().len(), Waiting::default);
-        Self { lanes, batches }
+        let unshown = Vec::new();
+        Self {
+            lanes,
+            batches,
+            unshown,
+        }
     }
 
     /// The mailboxes of all lanes.
@@ -71,6 +80,21 @@ impl ToLanes {
             BatchEntry::Room { alias, frame }.encode(&mut waiting.batch);
         }
         dropped
+    }
+
+    /// Adds a change of presence in a room for the lanes whose bits are set. It may wait behind more messages than a message may. A lane
+    /// without room for it gets a list of the members later.
+    pub(super) fn send_presence(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+        for (lane, waiting) in self.batches.iter_mut().enumerate() {
+            if lanes & (1 << lane) == 0 {
+                continue;
+            }
+            if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX + PRESENCE_BYTES_MAX {
+                waiting.unshown.insert(alias);
+                continue;
+            }
+            BatchEntry::Room { alias, frame }.encode(&mut waiting.batch);
+        }
     }
 
     /// Adds a message that the history of its room has at an offset, for the lanes whose bits are set. A lane without room for
@@ -125,10 +149,16 @@ impl ToLanes {
         true
     }
 
+    /// Returns the rooms, by lane and alias, whose members the lane must be told, because changes were dropped and now there is room.
+    pub(super) fn take_unshown(&mut self) -> Vec<(usize, u16)> {
+        std::mem::take(&mut self.unshown)
+    }
+
     /// Posts the batches. Returns whether some wait because a mailbox is full.
     pub(super) fn post(&mut self, codec: &AnyCodec, counters: &LaneCounters) -> bool {
         let mut is_waiting = false;
-        for (waiting, mailbox) in self.batches.iter_mut().zip(self.lanes.all()) {
+        let batches = self.batches.iter_mut().zip(self.lanes.all());
+        for (lane, (waiting, mailbox)) in batches.enumerate() {
             if waiting.batch.is_empty() {
                 continue;
             }
@@ -157,6 +187,9 @@ impl ToLanes {
                 entry.encode(&mut waiting.batch);
                 is_waiting = true;
             }
+            is_waiting |= !waiting.unshown.is_empty();
+            let unshown = waiting.unshown.drain();
+            self.unshown.extend(unshown.map(|alias| (lane, alias)));
             for (alias, lost) in waiting.dropped.drain() {
                 let mut gap = Vec::new();
                 if codec.encode_gap(alias, lost, &mut gap).is_ok() {
@@ -171,6 +204,9 @@ impl ToLanes {
 
 /// Bytes that wait for a lane whose mailbox is full.
 const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of changes of presence that wait behind as many messages as may wait.
+const PRESENCE_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
