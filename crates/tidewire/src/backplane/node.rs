@@ -16,14 +16,14 @@ use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::sequence::SentStreams;
 use tidewire_proto::backplane::{
     ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, PACKET_OVERHEAD_BYTES_MAX,
-    encode_alive,
+    StreamKind, StreamPosition, encode_alive,
 };
 use tidewire_proto::message::MemberId;
 
 use super::directed::Requests;
 use super::kept_stream::KeptStreams;
 use super::opening::Openings;
-use super::peers::Peers;
+use super::peers::{Peers, Spacing};
 use super::presence::{FirstQuestion, LocalRoom};
 use super::stored::Stored;
 use super::to_lanes::ToLanes;
@@ -109,10 +109,17 @@ pub(super) struct Life {
     pub(super) tells_all: bool,
     /// Rooms whose members must be told in the next turn, and whether the others must be asked for theirs.
     pub(super) due_rooms: HashMap<Box<str>, bool>,
+    /// Positions to tell, the next one last.
+    pub(super) due_positions: Vec<(StreamKind, Box<str>, StreamPosition)>,
+    /// When more rooms and positions may be told.
+    pub(super) tell_at: Option<Instant>,
     /// Large rooms whose number of members must be told at the next heartbeat.
     pub(super) due_counts: HashSet<Box<str>>,
     /// Whether the others must be asked for theirs.
     pub(super) asks: bool,
+    /// Whether the engine dropped packets since all were asked because of that.
+    has_overflowed: bool,
+    overflow_asks: Spacing,
     has_logged_duplicate: bool,
 }
 
@@ -155,8 +162,12 @@ impl Node {
                 first_questions: HashMap::new(),
                 tells_all: false,
                 due_rooms: HashMap::new(),
+                due_positions: Vec::new(),
+                tell_at: None,
                 due_counts: HashSet::new(),
                 asks: true,
+                has_overflowed: false,
+                overflow_asks: Spacing::default(),
                 has_logged_duplicate: false,
             },
         }
@@ -236,7 +247,7 @@ impl Node {
     /// Notes that the engine dropped packets for this node. Their positions tell how many.
     pub fn handle_overflow(&mut self) {
         self.counters.backplane_overflows.add_shared(1);
-        self.life.asks = true;
+        self.life.has_overflowed = true;
         self.read_streams(false);
     }
 
@@ -278,7 +289,7 @@ impl Node {
         }
         self.claim(now, wire);
         self.beat(now, wire);
-        let has_more = self.tell(wire);
+        let more_at = self.tell(now, wire);
         self.send_due(wire);
         let is_full = self.serve_streams(now, wire, work.stop);
         let is_waiting = self.to_lanes.post(&self.config.codec, &self.counters) || is_full;
@@ -291,8 +302,11 @@ impl Node {
         if let Some(claimed_at) = self.life.claimed_at {
             wake_at = wake_at.min(claimed_at);
         }
-        if is_waiting || has_more {
+        if is_waiting {
             wake_at = wake_at.min(now + PAUSE);
+        }
+        if let Some(more_at) = more_at {
+            wake_at = wake_at.min(more_at);
         }
         Turn {
             wake_at,
@@ -349,6 +363,11 @@ impl Node {
             self.forget(&dead);
         }
         self.notice_partition(now);
+        // The answers of all nodes may be what overflows.
+        if self.life.overflow_asks.beat(self.life.has_overflowed) {
+            self.life.has_overflowed = false;
+            self.life.asks = true;
+        }
         if self.is_claiming() {
             self.alive(ALIVE_ASKS, Subject::Node(&self.id), wire);
         } else {
@@ -362,7 +381,7 @@ impl Node {
         }
         self.life.due_asks.extend(self.peers.nodes_to_ask());
         self.ask_rooms_again();
-        self.mark(wire);
+        self.mark();
         self.tell_requests(now, wire);
         self.tend_streams(now, wire);
         self.tend_openings(wire);
@@ -397,16 +416,17 @@ impl Node {
         }
     }
 
-    /// Tells the position of streams that are silent since the last heartbeat, so that a loss of their last message is found.
-    fn mark(&mut self, wire: &mut dyn Wire) {
-        if self.is_cut_off() {
+    /// Collects the positions of streams that are silent since the last heartbeat, so that a loss of their last message is found.
+    /// Those of the last time go out first.
+    fn mark(&mut self) {
+        if self.is_cut_off() || !self.life.due_positions.is_empty() {
             return;
         }
-        let mut sent = std::mem::take(&mut self.sent);
-        self.life.marked = sent.mark(self.life.marked, |kind, name, position| {
-            self.send_position(kind, name, position, wire)
+        let due = &mut self.life.due_positions;
+        self.life.marked = self.sent.mark(self.life.marked, |kind, name, position| {
+            due.push((kind, name.into(), position));
+            true
         });
-        self.sent = sent;
     }
 
     fn send_due(&mut self, wire: &mut dyn Wire) {
@@ -523,5 +543,5 @@ const PARTITIONED: &str = "this server is cut off from the others: only members 
 /// The announcement in all rooms of a node that was cut off.
 const REJOINED: &str = "this server reaches the others again";
 
-/// Pause before a batch is posted again after a mailbox was full, and between many rooms that must be told.
+/// Pause before a batch is posted again after a mailbox was full.
 const PAUSE: Duration = Duration::from_micros(500);

@@ -25,6 +25,8 @@ use crate::session::SessionId;
 
 const OTHER: (&str, u64) = ("two", 7);
 
+const NODE_TWO: &str = "Node(\"two\")";
+
 /// The packets of a node, each with its subject.
 #[derive(Default)]
 struct Recorder {
@@ -121,7 +123,7 @@ impl Rig {
     /// Lets a heartbeat of both nodes pass. Returns how often the other one is asked for its members.
     fn beat_both(&mut self) -> usize {
         self.hear();
-        asks(&self.beat())
+        asks(&self.beat(), NODE_TWO)
     }
 
     /// Lets somebody join a room of this server.
@@ -213,10 +215,10 @@ impl Rig {
     }
 }
 
-/// How often the other node is asked for all its members.
-fn asks(sent: &[(String, Vec<u8>)]) -> usize {
-    let to_other = sent.iter().filter(|(to, _)| to == "Node(\"two\")");
-    let packets = to_other.map(|(_, packet)| Packet::decode(packet).unwrap().content);
+/// How often this addressee is asked for all its members.
+fn asks(sent: &[(String, Vec<u8>)], addressee: &str) -> usize {
+    let to_it = sent.iter().filter(|(to, _)| to == addressee);
+    let packets = to_it.map(|(_, packet)| Packet::decode(packet).unwrap().content);
     packets
         .filter(|it| matches!(it, Content::Alive { flags, .. } if flags & ALIVE_ASKS != 0))
         .count()
@@ -369,7 +371,7 @@ fn a_node_whose_changes_were_lost_is_asked_until_it_has_told_its_members() {
     rig.receive_entries(LOBBY, (0, 3), &[]);
     rig.turn();
     assert_eq!(
-        asks(&std::mem::take(&mut rig.wire.sent)),
+        asks(&std::mem::take(&mut rig.wire.sent), NODE_TWO),
         1,
         "it went out once"
     );
@@ -485,4 +487,46 @@ fn a_slow_lane_misses_no_member_of_another_node() {
         let last = frames.iter().rfind(|frame| frame.0 == Kind::Presence);
         assert_eq!(last.unwrap().1, shown);
     }
+}
+
+/// Regression: each overflow made all nodes tell all their positions at once, at the next heartbeat, which overflowed again.
+#[test]
+fn overflows_do_not_feed_themselves() {
+    const TOPICS: usize = 2_500;
+    let mut rig = Rig::start(Limits::default());
+    let mut batch = Vec::new();
+    let published = Entry::Published { payload: b"x" };
+    for number in 0..TOPICS {
+        let topic = number.to_string();
+        Item::encode(Addressee::Topic, &topic, Some(&published), &mut batch);
+    }
+    rig.node.link.post(batch, &mut Vec::new()).unwrap();
+    rig.turn();
+    rig.beat();
+    let mut told = Vec::new();
+    let mut wakes = 0;
+    rig.now += rig.node.settings.heartbeat;
+    while told.len() < TOPICS {
+        let wake_at = rig.turn().wake_at;
+        // Turns before that, for other reasons, tell no more.
+        rig.turn();
+        let sent = std::mem::take(&mut rig.wire.sent).into_iter();
+        let before = told.len();
+        told.extend(
+            sent.filter(|(to, _)| to.starts_with("Topic"))
+                .map(|it| it.0),
+        );
+        assert!(told.len() - before <= 1_000);
+        (rig.now, wakes) = (wake_at, wakes + 1);
+        assert!(wakes < 9);
+    }
+    told.sort_unstable();
+    told.dedup();
+    assert_eq!(told.len(), TOPICS, "each one once");
+    let mut asked = 0;
+    for _ in 0..64 {
+        rig.node.handle_overflow();
+        asked += asks(&rig.beat(), "Nodes");
+    }
+    assert_eq!(asked, 7, "of 64 overflows");
 }

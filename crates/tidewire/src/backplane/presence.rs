@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{Entry, Here, StreamKind};
@@ -257,10 +258,11 @@ impl Node {
         !local.is_counted
     }
 
-    /// Tells members that another node asked for, and the numbers of large rooms. Returns whether more must be told.
-    pub(super) fn tell(&mut self, wire: &mut dyn Wire) -> bool {
+    /// Tells members that another node asked for, the numbers of large rooms, and positions. Returns when more must be told. The pace
+    /// is one that the others can follow.
+    pub(super) fn tell(&mut self, now: Instant, wire: &mut dyn Wire) -> Option<Instant> {
         if self.is_cut_off() {
-            return false;
+            return None;
         }
         if std::mem::take(&mut self.life.tells_all) {
             let rooms: Vec<Box<str>> = self.rooms.keys().cloned().collect();
@@ -269,15 +271,31 @@ impl Node {
             }
             self.sent.unmark_all();
         }
-        let due = self.life.due_rooms.keys().take(ROOMS_PER_TURN).cloned();
+        if self.life.tell_at.is_some_and(|at| now < at) {
+            return self.life.tell_at;
+        }
+        let due = self.life.due_rooms.keys().take(TOLD_PER_TURN).cloned();
         let due: Vec<Box<str>> = due.collect();
+        let mut left = TOLD_PER_TURN - due.len();
         for name in due {
             let asks = self.life.due_rooms.remove(&name).unwrap_or_default();
             if self.rooms.contains_key(&name) && !self.send_here(&name, asks, wire) {
+                left = 0;
                 break;
             }
         }
-        !self.life.due_rooms.is_empty()
+        while left > 0
+            && let Some((kind, name, position)) = self.life.due_positions.pop()
+        {
+            left -= 1;
+            if !self.send_position(kind, &name, position, wire) {
+                self.life.due_positions.push((kind, name, position));
+                left = 0;
+            }
+        }
+        let has_more = !self.life.due_rooms.is_empty() || !self.life.due_positions.is_empty();
+        self.life.tell_at = has_more.then(|| now + TELL_PAUSE);
+        self.life.tell_at
     }
 
     /// Tells the other nodes who of this node is in a room. What cannot go out now is due again, because no position counts it.
@@ -551,8 +569,11 @@ impl Node {
 /// Heartbeats after which a room that has opened asks no more.
 const QUESTION_BEATS_MAX: u32 = 3;
 
-/// Rooms whose members are told in one turn. The others follow in the next one.
-const ROOMS_PER_TURN: usize = 1_000;
+/// Rooms and positions that are told in one turn. The others follow after a pause.
+const TOLD_PER_TURN: usize = 1_000;
+
+/// The pause before more rooms and positions are told: 200,000 a second.
+const TELL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Most bytes of a member in a list: a number and a name.
 const MEMBER_BYTES_MAX: usize = 4 + 1 + 64;
