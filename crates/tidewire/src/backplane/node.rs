@@ -93,8 +93,8 @@ pub(super) struct Life {
     beat_at: Option<Instant>,
     /// The use of streams at the last heartbeat.
     marked: u64,
-    /// The node that was asked at a heartbeat, and when.
-    asked: Option<(u64, Instant)>,
+    /// The latest heartbeats at which a node was asked for an answer, each with its time, by their numbers.
+    asked: [Option<(u64, Instant)>; ASKED_MAX],
     /// Whether the engine carries only packets that are too short for a node, which is then cut off.
     is_too_narrow: bool,
     /// When the engine was lost, and whether the members have been told.
@@ -154,7 +154,7 @@ impl Node {
                 beat: 0,
                 beat_at: None,
                 marked: 0,
-                asked: None,
+                asked: [None; ASKED_MAX],
                 is_too_narrow: false,
                 cut_off: None,
                 due: Vec::new(),
@@ -376,7 +376,7 @@ impl Node {
         }
         let beat = self.life.beat;
         if let Some(peer) = self.peers.at_beat(beat) {
-            self.life.asked = Some((beat, now));
+            self.life.asked[beat as usize % ASKED_MAX] = Some((beat, now));
             self.life.due.push((Some(peer), ALIVE_ECHO, beat));
         }
         self.life.due_asks.extend(self.peers.nodes_to_ask());
@@ -469,7 +469,7 @@ impl Node {
             self.life.due.push(answer);
         }
         if flags & ALIVE_ANSWERS != 0
-            && let Some((asked, at)) = self.life.asked
+            && let Some((asked, at)) = self.life.asked[beat as usize % ASKED_MAX]
             && asked == beat
         {
             self.peers.note_lag(node, now.saturating_duration_since(at));
@@ -542,6 +542,9 @@ const PARTITIONED: &str = "this server is cut off from the others: only members 
 
 /// The announcement in all rooms of a node that was cut off.
 const REJOINED: &str = "this server reaches the others again";
+
+/// Questions whose answers are timed. One that takes more heartbeats is ignored.
+const ASKED_MAX: usize = 8;
 
 /// Pause before a batch is posted again after a mailbox was full.
 const PAUSE: Duration = Duration::from_micros(500);

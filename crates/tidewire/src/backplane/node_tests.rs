@@ -6,8 +6,8 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
-    ALIVE_ASKS, Asked, Content, Entry, Packet, StreamKind, StreamPosition, encode_alive,
-    encode_asked, encode_stream,
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, Asked, Content, Entry, Packet, StreamKind,
+    StreamPosition, encode_alive, encode_asked, encode_stream,
 };
 use tidewire_proto::codec::{Codec, Decoded, Presence};
 use tidewire_proto::message::{Kind, MemberId, PresenceEvent};
@@ -529,4 +529,27 @@ fn overflows_do_not_feed_themselves() {
         asked += asks(&rig.beat(), "Nodes");
     }
     assert_eq!(asked, 7, "of 64 overflows");
+}
+
+/// Regression: an answer that took longer than a heartbeat was ignored, so a slow node kept the lag that it had when it was quick.
+#[test]
+fn the_lag_of_a_slow_node_is_measured() {
+    let mut rig = Rig::start(Limits::default());
+    let heartbeat = rig.node.settings.heartbeat;
+    for late in [0, 3, 1] {
+        rig.hear();
+        let sent = rig.beat();
+        let packets = sent
+            .iter()
+            .map(|(_, packet)| Packet::decode(packet).unwrap().content);
+        let asked = packets.filter_map(|content| match content {
+            Content::Alive { flags, beat } => (flags & ALIVE_ECHO != 0).then_some(beat),
+            _ => None,
+        });
+        let beat = asked.last().unwrap();
+        (0..late).for_each(|_| drop(rig.beat_both()));
+        rig.receive(|(node, epoch), out| encode_alive(node, epoch, ALIVE_ANSWERS, beat, out));
+        rig.beat();
+        assert_eq!(rig.figures().peers[0].lag, Some(heartbeat * late));
+    }
 }
