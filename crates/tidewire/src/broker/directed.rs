@@ -36,13 +36,14 @@ pub(crate) enum Directed {
 }
 
 impl Directed {
-    /// Bytes that count against the limit of the queue. Answers and ends of requests count nothing, because each takes the room
+    /// Bytes that count against the limit of the queue. Ends of requests and refusals count nothing, because each takes the place
     /// that its request had.
     pub(super) fn charged_bytes(&self) -> usize {
         match self {
             Self::Message { packet, .. } => size_of::<Self>() + packet.len(),
             Self::Ask { payload, .. } => size_of::<Self>() + payload.len(),
-            Self::GiveUp { .. } | Self::Answer { .. } => 0,
+            Self::Answer { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
+            Self::GiveUp { .. } => 0,
         }
     }
 }
@@ -137,8 +138,12 @@ impl RemoteTicket {
 
     fn post(&mut self, outcome: Outcome) {
         if let Some(to) = self.asker.take() {
-            // A node that has ended cannot answer. The asking node knows that it is gone.
-            let _ = self.link.direct(Directed::Answer { to, outcome });
+            let answer = Directed::Answer { to, outcome };
+            if let Err(Directed::Answer { to, .. }) = self.link.direct(answer) {
+                let outcome = Err((ErrorCode::LimitReached, TOO_MANY.to_owned()));
+                // A node that has ended cannot answer. The asking node knows that it is gone.
+                let _ = self.link.direct(Directed::Answer { to, outcome });
+            }
         }
     }
 }
@@ -167,6 +172,9 @@ const TEXT_BYTES_MAX: usize = 512;
 
 /// The text of the error that the caller gets when the handler neither replied nor refused.
 const DROPPED: &str = "the request was given up without an answer";
+
+/// The text of the error that the caller gets when the reply finds no room in front of the node.
+const TOO_MANY: &str = "the node has too many replies to send; try again later";
 
 #[cfg(test)]
 mod tests {
@@ -209,5 +217,29 @@ mod tests {
                 internal
             ]
         );
+    }
+
+    /// Regression: 16,384 small requests could leave as many replies of a megabyte in front of a slow node.
+    #[test]
+    fn replies_that_wait_for_the_node_are_bounded_and_the_others_are_refused() {
+        const BYTES: usize = 1 << 20;
+        const REPLIES: usize = 100;
+        let link = Arc::new(BackplaneLink::new("one", 1, BYTES, false));
+        for request in 0..REPLIES {
+            ticket(&link, request as u64).reply(&[0; BYTES]).unwrap();
+        }
+        let directed = link.take().directed;
+        assert_eq!(directed.len(), REPLIES, "each has one answer");
+        let bytes: usize = directed.iter().map(Directed::charged_bytes).sum();
+        assert_eq!(bytes, 33 * BYTES);
+        let refusal = directed.iter().filter(|it| match it {
+            Directed::Answer { outcome, .. } => outcome
+                .as_ref()
+                .is_err_and(|(code, _)| *code == ErrorCode::LimitReached),
+            _ => false,
+        });
+        assert_eq!(refusal.count(), REPLIES - 33);
+        ticket(&link, 0).reply(&[0; BYTES]).unwrap();
+        assert_eq!(link.take().directed[0].charged_bytes(), BYTES);
     }
 }

@@ -32,6 +32,7 @@ struct Waiting {
     work: Work,
     batch_bytes: usize,
     directed_bytes: usize,
+    answer_bytes: usize,
 }
 
 /// Work that waits for the node.
@@ -177,10 +178,15 @@ impl BackplaneLink {
         }
         let bytes = directed.charged_bytes();
         let mut waiting = self.lock();
-        if bytes > 0 && waiting.directed_bytes > DIRECTED_BYTES_MAX {
+        // The requests of this node take no room from its answers.
+        let (waits, bytes_max) = match matches!(directed, Directed::Answer { .. }) {
+            true => (&mut waiting.answer_bytes, ANSWER_BYTES_MAX),
+            false => (&mut waiting.directed_bytes, DIRECTED_BYTES_MAX),
+        };
+        if bytes > 0 && *waits > bytes_max {
             return Err(directed);
         }
-        waiting.directed_bytes += bytes;
+        *waits += bytes;
         waiting.work.directed.push_back(directed);
         drop(waiting);
         self.wake();
@@ -204,6 +210,7 @@ impl BackplaneLink {
         let mut waiting = self.lock();
         waiting.batch_bytes = 0;
         waiting.directed_bytes = 0;
+        waiting.answer_bytes = 0;
         std::mem::take(&mut waiting.work)
     }
 
@@ -239,6 +246,9 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes of messages and requests for one node each that wait for the node.
 const DIRECTED_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of replies to other nodes that wait for the node: as many as those of the requests that it takes.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 #[cfg(test)]
 mod tests {
