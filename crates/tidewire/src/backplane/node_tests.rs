@@ -553,3 +553,42 @@ fn the_lag_of_a_slow_node_is_measured() {
         assert_eq!(rig.figures().peers[0].lag, Some(heartbeat * late));
     }
 }
+
+/// Regression: the members of a room whose size moved around the limit were listed and counted in turn. Each list was shown as all of
+/// them joining.
+#[test]
+fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
+    let limits = Limits {
+        presence_members_max: 16,
+        ..Limits::default()
+    };
+    let mut rig = Rig::start(limits);
+    let mut members: Vec<MemberId> = (0..17)
+        .map(|it| rig.join("lobby", &format!("m{it}")))
+        .collect();
+    let alias = rig.node.directory.alias_of("lobby").unwrap();
+    let mut is_list = |rig: &mut Rig| {
+        rig.receive(|other, out| {
+            encode_stream(other, LOBBY, StreamPosition::default(), out);
+            encode_here(true, 0, std::iter::empty(), out);
+        });
+        rig.wire.sent.clear();
+        rig.turn();
+        let Content::Stream(stream) = Packet::decode(&rig.wire.sent[0].1).unwrap().content else {
+            panic!("no stream");
+        };
+        let entry = stream.entries.flatten().next();
+        matches!(entry, Some(Entry::Here(here)) if here.members().next().is_some())
+    };
+    let mut listed = Vec::new();
+    while members.len() > 13 {
+        listed.push((members.len(), is_list(&mut rig)));
+        let member = members.pop().unwrap();
+        rig.node.directory.exit(alias, member, 0);
+    }
+    assert_eq!(listed, [(17, false), (16, false), (15, false), (14, true)]);
+    for name in ["ann", "carl", "eve"] {
+        rig.join("lobby", name);
+    }
+    assert!(is_list(&mut rig), "16 are not above the limit");
+}

@@ -300,11 +300,16 @@ impl Node {
 
     /// Tells the other nodes who of this node is in a room. What cannot go out now is due again, because no position counts it.
     fn send_here(&mut self, name: &str, asks: bool, wire: &mut dyn Wire) -> bool {
-        let members_max = self.config.limits.presence_members_max;
+        let bytes_max = self.entry_bytes_max();
+        let mut members_max = self.config.limits.presence_members_max;
+        members_max = members_max.min(bytes_max / MEMBER_BYTES_MAX);
+        if self.rooms.get(name).is_some_and(|room| room.is_counted) {
+            // A room at the limit is not listed and counted in turn, because each list is shown as members that join.
+            members_max -= members_max / 8;
+        }
         let mut members = Vec::new();
         let own = self.directory.own_count(name);
-        let bytes_max = self.entry_bytes_max();
-        if own <= members_max && own * MEMBER_BYTES_MAX <= bytes_max {
+        if own <= members_max {
             self.directory
                 .own_members(name, |member, name| members.push((member, name.to_owned())));
         }
