@@ -40,6 +40,7 @@ impl Node {
         match heard {
             Heard::Restarted => self.forget(&node),
             Heard::Former => return self.counters.backplane_duplicates.add_shared(1),
+            Heard::Late => return,
             Heard::New | Heard::Again => {}
         }
         if heard != Heard::Again {

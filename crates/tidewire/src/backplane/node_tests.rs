@@ -6,7 +6,7 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
-    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, Asked, Content, Entry, Packet, StreamKind,
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, Asked, Content, Entry, Packet, StreamKind,
     StreamPosition, encode_alive, encode_asked, encode_stream,
 };
 use tidewire_proto::codec::{Codec, Decoded, Presence};
@@ -542,12 +542,12 @@ fn the_lag_of_a_slow_node_is_measured() {
         let packets = sent
             .iter()
             .map(|(_, packet)| Packet::decode(packet).unwrap().content);
-        let asked = packets.filter_map(|content| match content {
+        let mut asked = packets.filter_map(|content| match content {
             Content::Alive { flags, beat } => (flags & ALIVE_ECHO != 0).then_some(beat),
             _ => None,
         });
-        let beat = asked.last().unwrap();
-        (0..late).for_each(|_| drop(rig.beat_both()));
+        let beat = asked.next_back().unwrap();
+        (0..late).for_each(|_| _ = rig.beat_both());
         rig.receive(|(node, epoch), out| encode_alive(node, epoch, ALIVE_ANSWERS, beat, out));
         rig.beat();
         assert_eq!(rig.figures().peers[0].lag, Some(heartbeat * late));
@@ -567,7 +567,7 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
         .map(|it| rig.join("lobby", &format!("m{it}")))
         .collect();
     let alias = rig.node.directory.alias_of("lobby").unwrap();
-    let mut is_list = |rig: &mut Rig| {
+    let is_list = |rig: &mut Rig| {
         rig.receive(|other, out| {
             encode_stream(other, LOBBY, StreamPosition::default(), out);
             encode_here(true, 0, std::iter::empty(), out);
@@ -591,4 +591,15 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
         rig.join("lobby", name);
     }
     assert!(is_list(&mut rig), "16 are not above the limit");
+}
+
+/// Regression: packets that came behind the farewell of their node counted as those of two nodes with one id.
+#[test]
+fn packets_behind_a_farewell_are_no_duplicates() {
+    let mut rig = Rig::start(Limits::default());
+    rig.receive(|(node, epoch), out| encode_alive(node, epoch, ALIVE_LEAVES, 1, out));
+    rig.hear();
+    rig.beat();
+    assert_eq!(rig.node.counters.backplane_duplicates.read(), 0);
+    assert!(rig.figures().peers.is_empty());
 }

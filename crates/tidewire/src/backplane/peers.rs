@@ -55,6 +55,8 @@ pub(super) enum Heard {
     Restarted,
     /// The packet is of an earlier run. It came late, or two nodes have one id.
     Former,
+    /// The packet came behind the farewell of its node.
+    Late,
 }
 
 impl Peers {
@@ -64,8 +66,8 @@ impl Peers {
             let id = Arc::clone(id);
             let mut heard = Heard::Restarted;
             self.all.entry(Arc::clone(&id)).and_modify(|peer| {
-                if peer.is_over(epoch, now) {
-                    heard = Heard::Former;
+                if let Some(over) = peer.over(epoch, now) {
+                    heard = over;
                 } else if peer.epoch != epoch {
                     peer.restart(epoch, now);
                 } else {
@@ -251,16 +253,16 @@ impl Peer {
         };
     }
 
-    /// Whether this run of the node has ended, as far as is known. If the latest run is dead, an earlier one may be the one that
+    /// Tells if this run of the node has ended, as far as is known. If the latest run is dead, an earlier one may be the one that
     /// lives.
-    fn is_over(&self, epoch: u64, now: Instant) -> bool {
-        match epoch == self.epoch {
-            true => {
-                let left_at = self.left_at;
-                left_at.is_some_and(|at| now.saturating_duration_since(at) < LATE_MAX)
-            }
-            false => self.is_alive && self.former.contains(&epoch),
+    fn over(&self, epoch: u64, now: Instant) -> Option<Heard> {
+        if epoch == self.epoch {
+            let left_at = self.left_at?;
+            let is_late = now.saturating_duration_since(left_at) < LATE_MAX;
+            return is_late.then_some(Heard::Late);
         }
+        let is_former = self.is_alive && self.former.contains(&epoch);
+        is_former.then_some(Heard::Former)
     }
 }
 
@@ -343,7 +345,7 @@ mod tests {
             let at = start + Duration::from_secs(seconds);
             peers.hear("one", epoch, at).unwrap().1
         };
-        assert_eq!(heard(&mut peers, 7, 1), Heard::Former);
+        assert_eq!(heard(&mut peers, 7, 1), Heard::Late);
         assert!(peers.figures().is_empty());
         assert_eq!(heard(&mut peers, 8, 2), Heard::Restarted);
         assert_eq!(heard(&mut peers, 8, 3), Heard::Again);

@@ -50,7 +50,7 @@ impl ToLanes {
     }
 
     /// Adds a frame of a room or topic for the lanes whose bits are set. It stands for this many messages: one, or those that a gap
-    /// tells of. Returns for how many lanes it was dropped.
+    /// tells of. Returns how many lanes had no room for it.
     pub(super) fn send(
         &mut self,
         codec: &AnyCodec,
