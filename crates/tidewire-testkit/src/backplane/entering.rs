@@ -93,16 +93,17 @@ pub fn joins_and_leaves_during_a_cut_are_told_once_behind_it<E: Engine>(engine: 
     eva.leave().expect("a member");
     let mut cleo = member(&two, "cleo");
     engine.mend();
-    let (joined, left) = (PresenceEvent::Joined, PresenceEvent::Left);
-    for (peer, event, name) in [(&mut ann, joined, "cleo"), (&mut bob, left, "eva")] {
-        // The other event is of a member of the own node, and was told at once.
+    let joined = (PresenceEvent::Joined, "cleo".to_owned());
+    let left = (PresenceEvent::Left, "eva".to_owned());
+    for peer in [&mut ann, &mut bob] {
+        // The event of the own node was told at once, but may come from another lane, behind that of the other node.
         let mut told = Vec::new();
-        while told.last() != Some(&(event, name.to_owned())) {
+        while told.len() < 2 {
             if let Heard::Presence(event, name) = peer.hear().expect("an event, not the end") {
                 told.push((event, name));
             }
         }
-        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told.contains(&joined) && told.contains(&left), "{told:?}");
     }
     ann.say(b"from one");
     bob.say(b"from two");
