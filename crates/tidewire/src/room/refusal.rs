@@ -86,6 +86,10 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
 /// The remedy for a peer whose server is cut off.
 const CUT_OFF: &str = "the server is cut off from the other nodes of its cluster; try again later";
 
+/// The remedy for a peer whose message would wait behind too many others for its stream.
+const HISTORY_FULL: &str =
+    "too many messages wait to be stored in their histories; try again later";
+
 impl From<SharedFrameError> for RoomError {
     fn from(error: SharedFrameError) -> Self {
         match error {
@@ -181,6 +185,9 @@ pub enum RoomError {
     /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
     #[error("{CUT_OFF}")]
     CutOff,
+    /// Too many messages wait for the streams of histories: the backplane is slow, or cannot store them. Try again later.
+    #[error("{HISTORY_FULL}")]
+    HistoryFull,
     /// The message could not be enqueued.
     #[error(transparent)]
     Send(#[from] SendError),
@@ -255,6 +262,9 @@ pub enum PublishError {
     /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
     #[error("{CUT_OFF}")]
     CutOff,
+    /// Too many messages wait for the streams of histories: the backplane is slow, or cannot store them. Try again later.
+    #[error("{HISTORY_FULL}")]
+    HistoryFull,
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),

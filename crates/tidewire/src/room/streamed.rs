@@ -52,7 +52,7 @@ impl LaneRooms<'_> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX + name.len())?;
         if self.table.directory.is_stream_full() {
-            return Err(RoomError::CutOff);
+            return Err(RoomError::HistoryFull);
         }
         let entry = Entry::ChatMessage {
             member,
@@ -79,7 +79,7 @@ impl LaneRooms<'_> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), RECORDED_OVERHEAD_BYTES + topic.len())?;
         if self.table.directory.is_stream_full() {
-            return Err(PublishError::CutOff);
+            return Err(PublishError::HistoryFull);
         }
         let congested = self.append_to_each_match(|rooms, index| {
             let shared = Arc::clone(&rooms.table.recent.matches[index].shared);

@@ -168,6 +168,7 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
             RoomError::Send(SendError::QueueFull | SendError::Encode(_))
             | RoomError::OutOfMemory
             | RoomError::CutOff
+            | RoomError::HistoryFull
             | RoomError::Encode(_) => ErrorCode::LimitReached,
         },
         UpstreamError => |error| error.with_words(|code, _| code),
@@ -176,7 +177,8 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
             PublishError::Encode(_)
             | PublishError::Enqueue(_)
             | PublishError::OutOfMemory
-            | PublishError::CutOff => ErrorCode::LimitReached,
+            | PublishError::CutOff
+            | PublishError::HistoryFull => ErrorCode::LimitReached,
         },
     }
     None
