@@ -255,7 +255,10 @@ impl Node {
             let is_busy = !kept.pending.is_empty() || kept.reading != Reading::No;
             let is_busy = std::mem::take(&mut kept.is_offered) || is_busy;
             let feed = kept.feed.as_ref().filter(|_| !is_busy);
-            let is_closed = feed.is_some_and(|feed| directory.close_feed(name, feed));
+            let is_unused = feed.is_some_and(|feed| directory.is_unused(name, feed));
+            // The last messages of a member that has left may still be on their way from its lane.
+            let was_unused = std::mem::replace(&mut kept.is_unused, is_unused);
+            let is_closed = was_unused && feed.is_some_and(|feed| directory.close_feed(name, feed));
             if is_closed {
                 wire.unfollow(name);
             }
@@ -474,6 +477,14 @@ impl Node {
         if kept.pending.front().is_some_and(|next| !next.is_appended) {
             self.kept.due.insert(name.clone());
         }
+    }
+
+    /// Whether messages wait for their streams that the engine does not have.
+    pub(super) fn has_unappended(&self) -> bool {
+        self.kept.streams.values().any(|kept| {
+            let mut pending = kept.pending.iter();
+            pending.any(|it| kept.appends_again || !it.is_appended)
+        })
     }
 
     /// Counts the messages that wait when the node ends.

@@ -38,6 +38,8 @@ pub(super) struct KeptStream {
     pub(super) lost: Option<Position>,
     /// Lanes were told of the history since the last heartbeat, and may not have come to use it.
     pub(super) is_offered: bool,
+    /// Whether nobody used the history at the last heartbeat.
+    pub(super) is_unused: bool,
     /// Messages of this node that the stream has not given back.
     pub(super) pending: VecDeque<Pending>,
     /// When the first of them was appended, or one was given back.
@@ -120,6 +122,7 @@ impl KeptStream {
             ids: VecDeque::new(),
             lost: None,
             is_offered: false,
+            is_unused: false,
             pending: VecDeque::new(),
             waits_since: None,
             has_warned_late: false,

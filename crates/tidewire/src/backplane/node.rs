@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use tidewire_io::clock::now_ns;
 use tidewire_proto::backplane::sequence::SentStreams;
 use tidewire_proto::backplane::{
     ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, PACKET_OVERHEAD_BYTES_MAX,
@@ -33,7 +34,7 @@ use super::{
 use crate::broker::BackplaneLink;
 use crate::config::Config;
 use crate::mailbox::Lanes;
-use crate::observe::LaneCounters;
+use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, Routes};
 
 /// One server of a cluster, with its [`NodeSettings`]. A [`Carrier`](super::Carrier) drives it. See the [module](super) for the contract.
@@ -87,8 +88,8 @@ pub(super) struct Life {
     /// When the id is this node's, if nobody has objected.
     claimed_at: Option<Instant>,
     has_failed: bool,
-    /// The server has ended, and the node with it.
-    has_stopped: bool,
+    /// When the node ends at the latest, because its server has ended.
+    stops_at: Option<Instant>,
     beat: u64,
     beat_at: Option<Instant>,
     /// The use of streams at the last heartbeat.
@@ -121,6 +122,8 @@ pub(super) struct Life {
     has_overflowed: bool,
     overflow_asks: Spacing,
     has_logged_duplicate: bool,
+    /// When the log last said that the engine refuses something.
+    refusals: QuietLog,
 }
 
 impl Node {
@@ -150,7 +153,7 @@ impl Node {
                 started: Some(parts.started),
                 claimed_at: None,
                 has_failed: false,
-                has_stopped: false,
+                stops_at: None,
                 beat: 0,
                 beat_at: None,
                 marked: 0,
@@ -169,6 +172,7 @@ impl Node {
                 has_overflowed: false,
                 overflow_asks: Spacing::default(),
                 has_logged_duplicate: false,
+                refusals: QuietLog::default(),
             },
         }
     }
@@ -239,7 +243,14 @@ impl Node {
 
     /// Notes that the engine refuses something. At the start of the node this is the reason why it does not start.
     pub fn handle_refusal(&mut self, text: &str) {
-        tracing::error!(node = &*self.id, text, "the backplane refuses the node");
+        if let Some(unlogged) = self.life.refusals.may_log(now_ns()) {
+            tracing::error!(
+                node = &*self.id,
+                text,
+                unlogged,
+                "the backplane refuses the node"
+            );
+        }
         let text = text.to_owned();
         self.fail(BackplaneError::Refused { text });
     }
@@ -291,18 +302,19 @@ impl Node {
         self.beat(now, wire);
         let more_at = self.tell(now, wire);
         self.send_due(wire);
-        let is_full = self.serve_streams(now, wire, work.stop);
+        let is_stopping = work.stop || self.life.stops_at.is_some();
+        let is_full = self.serve_streams(now, wire, is_stopping);
         let is_waiting = self.to_lanes.post(&self.config.codec, &self.counters) || is_full;
         self.list_members();
-        if work.stop && !self.life.has_failed {
+        let has_ended = is_stopping && self.may_end(now);
+        if has_ended && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
         }
-        self.life.has_stopped |= work.stop;
         let mut wake_at = self.life.beat_at.unwrap_or(now);
         if let Some(claimed_at) = self.life.claimed_at {
             wake_at = wake_at.min(claimed_at);
         }
-        if is_waiting {
+        if is_waiting || is_stopping {
             wake_at = wake_at.min(now + PAUSE);
         }
         if let Some(more_at) = more_at {
@@ -310,8 +322,14 @@ impl Node {
         }
         Turn {
             wake_at,
-            has_ended: work.stop || self.life.has_failed,
+            has_ended: has_ended || self.life.has_failed,
         }
+    }
+
+    /// Whether a node that stops may end: the engine has all messages, or takes none any more.
+    fn may_end(&mut self, now: Instant) -> bool {
+        let stops_at = *self.life.stops_at.get_or_insert(now + STOP_MAX);
+        self.is_cut_off() || self.life.has_failed || now >= stops_at || !self.has_unappended()
     }
 
     /// Subscribes to what every node gets, and asks the others.
@@ -509,7 +527,7 @@ impl Node {
 impl Drop for Node {
     /// Keeps no lane waiting for a node that has ended. A server that lives on without its node is cut off.
     fn drop(&mut self) {
-        if !self.life.has_stopped && !self.life.has_failed {
+        if self.life.stops_at.is_none() && !self.life.has_failed {
             tracing::error!(
                 node = &*self.id,
                 "the thread of the node has ended, so this server is cut off from its cluster; start it again"
@@ -545,6 +563,9 @@ const REJOINED: &str = "this server reaches the others again";
 
 /// Questions whose answers are timed. One that takes more heartbeats is ignored.
 const ASKED_MAX: usize = 8;
+
+/// The longest time for which a node that stops waits until the engine has its messages.
+const STOP_MAX: Duration = Duration::from_secs(2);
 
 /// Pause before a batch is posted again after a mailbox was full.
 const PAUSE: Duration = Duration::from_micros(500);

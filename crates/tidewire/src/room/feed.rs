@@ -198,16 +198,22 @@ impl Directory {
     /// Removes a history that nobody uses. Returns whether it was removed.
     pub(crate) fn close_feed(&self, name: &KeptName, feed: &Feed) -> bool {
         let mut rooms = self.histories_of(name).rooms();
-        // While the table is locked, no lane begins to hold it. One that has let go of it before is seen below.
-        let is_held = feed.0.holds.load(Ordering::Acquire) > 0;
-        let shared = self.shared(name);
-        let is_idle = !is_held && !shared.is_some_and(|shared| shared.is_fed());
-        if is_idle {
+        // While the table is locked, no lane begins to hold it.
+        let is_unused = self.is_unused(name, feed);
+        if is_unused {
             rooms.remove(name.text());
             // The copies of routes may still have the topic.
             feed.0.lock().clear();
         }
-        is_idle
+        is_unused
+    }
+
+    /// Whether nobody uses a history.
+    pub(crate) fn is_unused(&self, name: &KeptName, feed: &Feed) -> bool {
+        // A lane that lets go of it after this is a member or subscriber, who is seen below.
+        let is_held = feed.0.holds.load(Ordering::Acquire) > 0;
+        let shared = self.shared(name);
+        !is_held && !shared.is_some_and(|shared| shared.is_fed())
     }
 }
 

@@ -201,3 +201,18 @@ fn a_server_that_ends_confirms_nothing_that_is_not_stored() {
     waiting.wait().unwrap_err();
     assert_eq!((metrics.deferred, metrics.deferred_answered), (1, 0));
 }
+
+/// Regression: a node that ended before the engine had opened the stream of a topic never gave it the messages.
+#[test]
+fn a_node_that_ends_gives_the_engine_the_first_message_of_a_topic() {
+    let engine = InprocEngine::default();
+    let [one, two] = ["one", "two"].map(|id| serve(&engine, id, History::last(10)));
+    let client = connect(&one);
+    publish(&client, "state.last", "last words");
+    client.close().wait();
+    assert_eq!(stop(one).backplane_unsent, 0);
+    let mut reader = Reader::subscribe(&two, "state.last", None);
+    assert_eq!(reader.hear(), "last words");
+    drop(reader);
+    stop(two);
+}
