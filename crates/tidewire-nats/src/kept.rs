@@ -78,10 +78,11 @@ impl Reader {
     }
 
     async fn read(&self) -> Result<(KeptState, Vec<(u64, Bytes)>), Failure> {
-        if let Some(replaced) = self.replaced {
-            self.remove(replaced).await?;
-        }
-        let info = self.open().await?;
+        let former = match self.replaced {
+            Some(replaced) => self.remove(replaced).await?,
+            None => None,
+        };
+        let info = self.open(former).await?;
         let last = info.state.last_sequence;
         let epoch = epoch_of(&info);
         let newest = (last + 1).saturating_sub(self.limits.messages_max as u64);
@@ -105,13 +106,16 @@ impl Reader {
         Ok((KeptState { epoch, from, last }, packets))
     }
 
-    /// Removes a stream that has lost its end, unless another node has replaced it already.
-    async fn remove(&self, epoch: u64) -> Result<(), Failure> {
+    /// Removes a stream that has lost its end, unless another node has replaced it already. Returns its settings.
+    async fn remove(&self, epoch: u64) -> Result<Option<Config>, Failure> {
         let name = self.prefix.stream(&self.name);
         match self.context.get_stream(&name).await {
-            Ok(stream) if epoch_of(stream.cached_info()) == epoch => self.delete(&name).await,
+            Ok(stream) if epoch_of(stream.cached_info()) == epoch => {
+                self.delete(&name).await?;
+                Ok(Some(stream.cached_info().config.clone()))
+            }
             // If there is an error, opening the stream fails, too, and tells it.
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 
@@ -183,8 +187,8 @@ impl Reader {
         Ok(packets)
     }
 
-    /// Returns the stream, which it makes if there is none.
-    async fn open(&self) -> Result<Info, Failure> {
+    /// Returns the stream, which it makes if there is none, with the settings of a former one.
+    async fn open(&self, former: Option<Config>) -> Result<Info, Failure> {
         let name = self.prefix.stream(&self.name);
         let found = match self.context.get_stream(&name).await {
             Ok(stream) => stream.cached_info().clone(),
@@ -192,7 +196,7 @@ impl Reader {
                 GetStreamErrorKind::JetStream(cause)
                     if cause.error_code() == ErrorCode::STREAM_NOT_FOUND =>
                 {
-                    self.make(&name).await?
+                    self.make(&name, former).await?
                 }
                 _ => return Err(error.into()),
             },
@@ -224,9 +228,16 @@ impl Reader {
         Ok(self.context.update_stream(&changed).await?)
     }
 
-    async fn make(&self, name: &str) -> Result<Info, Failure> {
-        let used = self.make_room().await?;
-        let config = self.config(name, Some(first_sequence(used)));
+    async fn make(&self, name: &str, former: Option<Config>) -> Result<Info, Failure> {
+        let first_sequence = Some(first_sequence(self.make_room().await?));
+        let config = match former {
+            // An operator may have changed it, such as the number of replicas.
+            Some(former) => Config {
+                first_sequence,
+                ..former
+            },
+            None => self.config(name, first_sequence),
+        };
         match self.context.create_stream(config).await {
             Ok(stream) => Ok(stream.cached_info().clone()),
             Err(error) => match error.kind() {
@@ -242,7 +253,8 @@ impl Reader {
         }
     }
 
-    /// Removes the stream that was silent for the longest time, if there are too many. Returns the highest sequence that is known to
+    /// Removes a stream if there are too many: an empty one, or else the one that was silent for the longest time. So nobody can
+    /// remove the messages of others by asking for streams that stay empty. Returns the highest sequence that is known to
     /// be in use.
     async fn make_room(&self) -> Result<u64, Failure> {
         let prefix = self.prefix.streams(&self.name);
@@ -253,9 +265,12 @@ impl Reader {
         let used = own.clone().map(|it| it.state.last_sequence).max();
         let read = if self.from == u64::MAX { 0 } else { self.from };
         if own.clone().count() >= self.limits.rooms_max {
-            let silent = own.min_by_key(|it| it.state.last_timestamp.max(it.created));
-            if let Some(silent) = silent {
-                self.delete(&silent.config.name).await?;
+            let least = own.min_by_key(|it| {
+                let last = it.state.last_timestamp.max(it.created);
+                (it.state.messages > 0, last)
+            });
+            if let Some(least) = least {
+                self.delete(&least.config.name).await?;
             }
         }
         Ok(used.unwrap_or(0).max(read))

@@ -17,6 +17,7 @@
 
 use std::fmt::Write;
 
+use sha2::{Digest, Sha256};
 use tidewire::backplane::{KeptName, Subject};
 
 use crate::error::{NatsError, PREFIX_BYTES_MAX};
@@ -133,10 +134,20 @@ impl Prefix {
         self.of_stream("followed", name)
     }
 
-    /// The name of a stream, which has no dots.
+    /// The name of a stream, which has no dots. In place of its end, a name that is too long for JetStream has a hash of all of it,
+    /// behind `==`, which no other name has.
     pub(crate) fn stream(&self, name: &KeptName) -> String {
         let mut text = self.streams(name);
         push_token(kind_and_name(name).1, &mut text);
+        if text.len() > STREAM_NAME_BYTES_MAX {
+            let hash = Sha256::digest(&text);
+            text.truncate(STREAM_NAME_BYTES_MAX - 2 - 2 * HASH_BYTES);
+            text.push_str("==");
+            for byte in &hash[..HASH_BYTES] {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{byte:02x}");
+            }
+        }
         text
     }
 
@@ -191,6 +202,12 @@ fn push_token(name: &str, out: &mut String) {
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
+
+/// Longest name of a stream: JetStream names a directory after it.
+const STREAM_NAME_BYTES_MAX: usize = 255;
+
+/// Bytes of the hash in the name of a stream. No peer finds two names with the same ones.
+const HASH_BYTES: usize = 32;
 
 /// The tokens behind the prefix.
 const KINDS: [&str; 8] = [

@@ -227,6 +227,56 @@ fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
     }
 }
 
+/// Regression: JetStream refused the name of the stream of a long topic. Its messages then waited for ever, and beyond 4 MiB of them the
+/// node refused those of all rooms and topics.
+#[test]
+fn the_longest_topics_keep_their_messages_apart() {
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    let server = kept_topics(&engine, "one", History::last(10));
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let topics = ["ж", "з"].map(|last| format!("state.{}{last}", "ж".repeat(123)));
+    for topic in &topics {
+        publish(&client, topic, topic);
+    }
+    client.flush().wait().expect("both are stored");
+    for topic in &topics {
+        let mut reader = Reader::subscribe(&server, topic, None);
+        assert_eq!(reader.hear(), *topic);
+        reader.leave();
+    }
+    assert_eq!(streams(&engine).len(), 2);
+    drop(client);
+    assert_eq!(server.stop().backplane_unsent, 0);
+}
+
+/// Regression: a stream that had just been made counted as one that was used, so whoever subscribed to topics without messages removed
+/// the messages of all others.
+#[test]
+fn a_stream_without_messages_makes_room_before_one_with_messages() {
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    let history = History {
+        rooms_max: 2,
+        ..History::last(10)
+    };
+    let server = kept_topics(&engine, "one", history);
+    let client = Client::connect(&server.url()).wait().unwrap();
+    publish(&client, "state.kept", "a value");
+    client.flush().wait().expect("it is stored");
+    // The subscriptions end before the next one begins, because a node follows two streams.
+    for topic in ["state.x", "state.y", "state.z"] {
+        let subscribe = || client.subscribe(topic).wait().ok();
+        drop(wait_until("the node follows no other one", subscribe));
+    }
+    let kept = ("tidewire=topic=state=2Ekept".to_owned(), 1);
+    assert!(streams(&engine).contains(&kept), "{:?}", streams(&engine));
+    drop(client);
+    assert_eq!(server.stop().backplane_unsent, 0);
+}
+
 /// Regression: the clock of the node alone decided where a stream begins, so that one that was made again by a node with a slow
 /// clock began below the one before.
 #[test]

@@ -80,12 +80,13 @@ impl LaneRooms<'_> {
         self.sessions.counters.registrations_refused.add(1);
     }
 
-    fn try_subscribe(
-        &mut self,
+    /// Whether a session may subscribe, but for the limits that all sessions share. Returns its slot.
+    pub(crate) fn check_subscribe(
+        &self,
         id: SessionId,
         pattern: &str,
         policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
+    ) -> Result<usize, SubscribeError> {
         let pattern = Pattern::parse(pattern)?;
         if let Some(policy) = policy {
             self.sessions.config.policies.check(policy)?;
@@ -115,6 +116,17 @@ impl LaneRooms<'_> {
         if self.sessions.relief.memory.pressure() == Pressure::Full {
             return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
         }
+        Ok(slot)
+    }
+
+    fn try_subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let slot = self.check_subscribe(id, pattern, policy)?;
+        let pattern = Pattern::parse(pattern)?;
         let owner = self.sessions[slot].owner();
         let directory = Arc::clone(&self.table.directory);
         let limiter = Arc::clone(&self.table.limiter);
@@ -158,7 +170,7 @@ impl LaneRooms<'_> {
     ) -> Result<(), PublishError> {
         validate_topic(topic)?;
         let config = &self.sessions.config;
-        config.check_shared_frame(payload_bytes, FRAME_OVERHEAD_BYTES + topic.len())?;
+        config.check_shared_frame(payload_bytes, PUBLISHED_OVERHEAD_BYTES + topic.len())?;
         match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             true => Err(PublishError::OutOfMemory),
             false => Ok(()),
@@ -176,7 +188,7 @@ impl LaneRooms<'_> {
         if !self.table.recent.is(topic, &self.table.routes) {
             self.look_up(topic)?;
         }
-        let overhead = FRAME_OVERHEAD_BYTES + topic.len();
+        let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
@@ -278,7 +290,7 @@ impl LaneRooms<'_> {
     ) -> Result<(), EncodeError> {
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
-        let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
+        let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
         let origin = Origin::Published { topic, payload };
         self.append_shared(shared, expected, &origin, |codec, out| {
             codec.encode(&message, out)
@@ -340,7 +352,7 @@ impl LaneRooms<'_> {
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         if let Some(log) = outbox.logs.get_mut(alias) {
-            let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
+            let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
             let (position, bytes) = log.append_with(expected, |out| {
                 delivery.encode_again(&config.codec, &message, out)
             })?;
@@ -388,10 +400,10 @@ impl LaneRooms<'_> {
 
 /// Most bytes that the frame of a delivery adds to its topic and payload: a header with an id, and the topic's
 /// length.
-const FRAME_OVERHEAD_BYTES: usize = 13;
+pub(crate) const PUBLISHED_OVERHEAD_BYTES: usize = 13;
 
 /// The same for a delivery of a topic with a history, which has an offset.
-pub(crate) const RECORDED_OVERHEAD_BYTES: usize = FRAME_OVERHEAD_BYTES + 8;
+pub(crate) const RECORDED_OVERHEAD_BYTES: usize = PUBLISHED_OVERHEAD_BYTES + 8;
 
 #[cfg(test)]
 mod tests {

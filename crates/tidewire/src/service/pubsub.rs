@@ -196,11 +196,19 @@ impl PubSub {
         if history.is_some() {
             cx.check_positions()?;
         }
-        // A history stays open until the session is a subscriber.
-        let topic = (StreamKind::Topic, body.pattern);
-        let Some(_open) = cx.await_entrance(topic, history, message)? else {
-            return Ok(());
-        };
+        let checked = cx
+            .core
+            .rooms()
+            .check_subscribe(cx.id, body.pattern, body.policy);
+        // A history stays open until the session is a subscriber. One that is refused below opens none.
+        let mut _open = None;
+        if checked.is_ok() {
+            let topic = (StreamKind::Topic, body.pattern);
+            _open = cx.await_entrance(topic, history, message)?;
+            if _open.is_none() {
+                return Ok(());
+            }
+        }
         let channel = cx.subscribe(body.pattern, body.policy)?;
         let recovery = cx.open_topic_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);
