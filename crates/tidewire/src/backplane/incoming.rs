@@ -11,8 +11,7 @@ use tidewire_proto::topic::validate_topic;
 use super::Node;
 use super::peers::Heard;
 use super::presence::Author;
-use crate::config::SharedFrameError;
-use crate::room::SharedRoom;
+use crate::room::{FRAME_OVERHEAD_BYTES_MAX, PUBLISHED_OVERHEAD_BYTES, SharedRoom};
 
 impl Node {
     /// Handles a packet. Bytes that are no packet are counted.
@@ -67,15 +66,17 @@ impl Node {
     }
 
     fn handle_stream(&mut self, node: &Arc<str>, stream: &StreamPacket<'_>) {
-        let places = match stream.kind {
+        let receivers = match stream.kind {
             StreamKind::Room => {
                 let room = self.local_room(stream.name);
                 room.into_iter().collect()
             }
-            StreamKind::Topic if validate_topic(stream.name).is_ok() => self.matches(stream.name),
+            StreamKind::Topic if validate_topic(stream.name).is_ok() => {
+                self.receivers_of(stream.name)
+            }
             StreamKind::Topic => Vec::new(),
         };
-        if places.is_empty() {
+        if receivers.is_empty() {
             return;
         }
         let (mut messages, mut changes) = (0, 0);
@@ -98,7 +99,7 @@ impl Node {
         if arrival.lost > 0 {
             peer.lost = peer.lost.saturating_add(arrival.lost);
             self.counters.backplane_lost.add_shared(arrival.lost);
-            self.tell_gap(&places, arrival.lost);
+            self.tell_gap(&receivers, arrival.lost);
         }
         if arrival.is_stale {
             self.note_stale(node, stream.name);
@@ -112,7 +113,7 @@ impl Node {
             if entry.is_change() && arrival.has_known_changes {
                 continue;
             }
-            self.handle_entry(node, stream, &places, &entry);
+            self.handle_entry(node, stream, &receivers, &entry);
         }
         self.counters
             .backplane_received
@@ -123,7 +124,7 @@ impl Node {
         &mut self,
         node: &Arc<str>,
         stream: &StreamPacket<'_>,
-        places: &[Arc<SharedRoom>],
+        receivers: &[Arc<SharedRoom>],
         entry: &Entry<'_>,
     ) {
         match (stream.kind, *entry) {
@@ -136,11 +137,11 @@ impl Node {
                 },
             ) => {
                 if let Some(author) = self.author(node, stream.name, (member, name)) {
-                    self.deliver_chat_message(places, &author, payload);
+                    self.deliver_chat_message(receivers, &author, payload);
                 }
             }
             (StreamKind::Topic, Entry::Published { payload }) => {
-                self.deliver_published(stream.name, places, payload);
+                self.deliver_published(stream.name, receivers, payload);
             }
             (StreamKind::Room, Entry::Joined { member, name }) => {
                 self.handle_joined(node, stream.name, member, name);
@@ -155,34 +156,33 @@ impl Node {
 
     fn deliver_chat_message(
         &mut self,
-        places: &[Arc<SharedRoom>],
+        receivers: &[Arc<SharedRoom>],
         author: &Author,
         payload: &[u8],
     ) {
-        if !self.fits(places, payload.len(), FRAME_OVERHEAD_BYTES) {
+        if !self.fits(receivers, payload.len(), FRAME_OVERHEAD_BYTES_MAX) {
             return;
         }
-        for shared in places {
-            let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES);
-            if self.frame_said(shared, author, payload, &mut frame) {
+        for shared in receivers {
+            let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES_MAX);
+            if self.frame_message(shared, author, payload, &mut frame) {
                 self.send(shared, &frame);
             }
         }
     }
 
     /// Whether a message fits the frames of this node. The node of its author may allow longer ones; then it is a loss here.
-    fn fits(&mut self, places: &[Arc<SharedRoom>], bytes: usize, overhead: usize) -> bool {
-        let checked = self.config.check_shared_frame(bytes, overhead);
-        let fits = !matches!(checked, Err(SharedFrameError::TooLarge(_)));
+    fn fits(&mut self, receivers: &[Arc<SharedRoom>], bytes: usize, overhead: usize) -> bool {
+        let fits = self.config.fits_shared_frame(bytes, overhead);
         if !fits {
             self.counters.backplane_lost.add_shared(1);
-            self.tell_gap(places, 1);
+            self.tell_gap(receivers, 1);
         }
         fits
     }
 
     /// Frames a message with its author's name, unless the members were told of the author.
-    fn frame_said(
+    fn frame_message(
         &self,
         shared: &SharedRoom,
         author: &Author,
@@ -211,12 +211,13 @@ impl Node {
         codec.encode_chat_message(&message, out).is_ok()
     }
 
-    fn deliver_published(&mut self, topic: &str, places: &[Arc<SharedRoom>], payload: &[u8]) {
-        let overhead = FRAME_OVERHEAD_BYTES + topic.len();
-        if !self.fits(places, payload.len(), overhead) {
+    fn deliver_published(&mut self, topic: &str, receivers: &[Arc<SharedRoom>], payload: &[u8]) {
+        // The node of the publisher has checked the same.
+        let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
+        if !self.fits(receivers, payload.len(), overhead) {
             return;
         }
-        for shared in places {
+        for shared in receivers {
             let name = if shared.is_wildcard { topic } else { "" };
             let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
             let mut frame = Vec::with_capacity(payload.len() + overhead);
@@ -227,7 +228,7 @@ impl Node {
     }
 
     /// The patterns that match a topic and have subscribers here, but not the topic itself if a stream has its messages.
-    fn matches(&mut self, topic: &str) -> Vec<Arc<SharedRoom>> {
+    fn receivers_of(&mut self, topic: &str) -> Vec<Arc<SharedRoom>> {
         self.directory.refresh(&mut self.routes);
         let mut matches = Vec::new();
         self.routes.each_match(topic, |shared| {
@@ -239,8 +240,8 @@ impl Node {
     }
 
     /// Tells the members or subscribers here how many messages are missing.
-    fn tell_gap(&mut self, places: &[Arc<SharedRoom>], lost: u64) {
-        for shared in places {
+    fn tell_gap(&mut self, receivers: &[Arc<SharedRoom>], lost: u64) {
+        for shared in receivers {
             let mut frame = Vec::new();
             let codec = &self.config.codec;
             // A codec without gap notices cannot tell; the loss is counted.
@@ -283,7 +284,7 @@ impl Node {
             is_listed: true,
         };
         let mut frame = Vec::new();
-        let fits = self.frame_said(shared, &author, text.as_bytes(), &mut frame);
+        let fits = self.frame_message(shared, &author, text.as_bytes(), &mut frame);
         fits.then_some(frame)
     }
 
@@ -332,6 +333,3 @@ impl Node {
         }
     }
 }
-
-/// Most bytes that a frame adds to the payload: header and name.
-const FRAME_OVERHEAD_BYTES: usize = 96;

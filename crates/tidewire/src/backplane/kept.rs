@@ -243,7 +243,7 @@ impl Node {
         let due = &mut self.kept.due;
         self.kept.streams.retain(|name, kept| {
             let waits = kept.waits_since;
-            let is_late = waits.is_some_and(|at| now.saturating_duration_since(at) > PATIENCE);
+            let is_late = waits.is_some_and(|at| now.saturating_duration_since(at) > STORE_TIMEOUT);
             kept.warn_if_late(name, is_late);
             if kept.must_be_read(silence_max) || is_late && kept.reading == Reading::No {
                 kept.reading = Reading::Due;
@@ -507,7 +507,7 @@ const APPENDED_BYTES_MAX: usize = 32 << 10;
 const ID_BYTES_MAX: usize = 128;
 
 /// The time for the stream to give a message back, before the node reads it and appends the message again.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const LOST_END: &str = "a stream has lost messages that this node has, as when its engine loses power or gets an older copy; it is made \
      again, and its readers are told that an unknown number is missing";

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use super::Node;
-use super::kept::PATIENCE;
+use super::kept::STORE_TIMEOUT;
 use crate::broker::{KeptName, News, NotStored, StoreQuestion};
 use crate::session::SessionId;
 
@@ -127,7 +127,7 @@ impl Stored {
     /// Gives up the messages that no stream has given back in time.
     pub(super) fn end_doubts(&mut self, now: Instant) {
         let is_late =
-            |(_, since): &(Origin, Instant)| now.saturating_duration_since(*since) > PATIENCE;
+            |(_, since): &(Origin, Instant)| now.saturating_duration_since(*since) > STORE_TIMEOUT;
         let late = self.doubts.extract_if(|_, doubt| is_late(doubt));
         let late: Vec<Origin> = late.map(|(_, (origin, _))| origin).collect();
         for origin in late {
@@ -254,9 +254,9 @@ mod tests {
         }
         ask(&mut stored, 1, &answers);
         stored.end_doubt(0);
-        stored.end_doubts(now + PATIENCE);
+        stored.end_doubts(now + STORE_TIMEOUT);
         assert_eq!(told(&answers), []);
-        stored.end_doubts(now + PATIENCE + Duration::from_nanos(1));
+        stored.end_doubts(now + STORE_TIMEOUT + Duration::from_nanos(1));
         assert_eq!(told(&answers), [(1, LOST)]);
     }
 

@@ -41,4 +41,4 @@ pub(crate) use rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms, RoomTable};
 pub(crate) use routes::Routes;
 pub(crate) use shared_room::LANES_MAX;
 pub(crate) use shared_room::SharedRoom;
-pub(crate) use topic::RECORDED_OVERHEAD_BYTES;
+pub(crate) use topic::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES};

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::backplane::Subject;
-use tidewire::{Chat, Client, ErrorCode, HandlerError, History, Limits, Server};
+use tidewire::{
+    Chat, Client, ErrorCode, HandlerError, History, Limits, PubSub, Server, TopicEvent,
+};
 use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
@@ -23,7 +25,7 @@ use tidewire_testkit::backplane::services::{
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::{codec, tw1};
-use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
+use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer, wait_until};
 
 tidewire_testkit::backplane_suite!(Some(InprocEngine::default()));
 
@@ -368,6 +370,28 @@ fn messages_at_the_limit_of_packets_cross_and_longer_ones_are_refused() {
     let refusal = ann.hear();
     assert!(matches!(refusal, Some(Heard::Refused(_))), "{refusal:?}");
     drop((ann, bob));
+    assert_eq!(one.stop().backplane_unsent, 0);
+    assert_eq!(two.stop().backplane_lost, 0);
+}
+
+/// Regression: the other node took less than the node of the publisher, so the longest messages were lost there.
+#[test]
+fn published_messages_at_the_limit_of_packets_cross() {
+    const LONGEST: usize = 64 * 1024 - 1_024 - 13 - "lobby".len();
+    let engine = InprocEngine::default();
+    let [one, two] = ["one", "two"].map(|id| {
+        let builder = Server::builder().backplane(engine.backplane(), settings(id));
+        TestServer::over_tcp(builder, &tw1(), |_| PubSub::new())
+    });
+    let reader = Client::connect(&two.url()).wait().unwrap();
+    let subscription = reader.subscribe("lobby").wait().unwrap();
+    let publisher = Client::connect(&one.url()).wait().unwrap();
+    publisher.publish("lobby", &vec![b'x'; LONGEST]).unwrap();
+    let event = subscription.next_event().wait_for(DEADLINE);
+    assert!(
+        matches!(event, Some(TopicEvent::Message(message)) if message.payload.len() == LONGEST)
+    );
+    drop((publisher, subscription, reader));
     assert_eq!(one.stop().backplane_unsent, 0);
     assert_eq!(two.stop().backplane_lost, 0);
 }
