@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::text::escaped;
 
 /// The room or topic of a stream. Streams are those of [`NodeSettings`](crate::backplane::NodeSettings).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,11 +38,25 @@ impl KeptName {
     }
 }
 
+/// For logs: peers choose topics, so hazardous characters are escaped.
 impl fmt::Display for KeptName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Room(name) => write!(formatter, "room {name}"),
-            Self::Topic(name) => write!(formatter, "topic {name}"),
-        }
+        let kind = match self {
+            Self::Room(_) => "room",
+            Self::Topic(_) => "topic",
+        };
+        write!(formatter, "{kind} {}", escaped(self.text().as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a topic reached the log as its publisher wrote it.
+    #[test]
+    fn a_name_is_shown_without_characters_that_change_the_line() {
+        let name = KeptName::Topic("a\u{202e}b".into());
+        assert_eq!(name.to_string(), "topic a\\u{202e}b");
     }
 }
