@@ -224,7 +224,7 @@ fn asks(sent: &[(String, Vec<u8>)], addressee: &str) -> usize {
         .count()
 }
 
-/// What packets tell of who is in the room "lobby": whether they ask for others, and the number.
+/// Returns for each packet of the room "lobby" whether it asks others for their members, and the number of members.
 fn told(sent: &[(String, Vec<u8>)]) -> Vec<(bool, u32)> {
     let mut told = Vec::new();
     for (_, packet) in sent.iter().filter(|(to, _)| to == "Room(\"lobby\")") {
