@@ -15,7 +15,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks until `probe` has an answer, and leaves the processor to others in between.
+/// Blocks until `probe` has an answer, and yields the processor in between.
 ///
 /// # Panics
 /// It has none within the deadline.
@@ -29,7 +29,7 @@ pub fn wait_until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
             Instant::now() < deadline,
             "waited {DEADLINE:?} in vain: {what}"
         );
-        std::thread::sleep(PROBE_INTERVAL);
+        std::thread::yield_now();
     }
 }
 
@@ -45,10 +45,6 @@ pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
         }
     }
 }
-
-/// The pause between two probes. A thread that yields instead keeps a processor for milliseconds, and tests that run at the
-/// same time wait for it.
-const PROBE_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The time after which a test gives up on any condition. It is far more than a busy machine needs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
