@@ -141,9 +141,9 @@ impl Prefix {
         push_token(kind_and_name(name).1, &mut text);
         if text.len() > STREAM_NAME_BYTES_MAX {
             let hash = Sha256::digest(&text);
-            text.truncate(STREAM_NAME_BYTES_MAX - 2 - 2 * HASH_BYTES);
+            text.truncate(STREAM_NAME_BYTES_MAX - "==".len() - 2 * hash.len());
             text.push_str("==");
-            for byte in &hash[..HASH_BYTES] {
+            for byte in hash {
                 // Writing to a string cannot fail.
                 let _ = write!(text, "{byte:02x}");
             }
@@ -205,9 +205,6 @@ fn is_plain(byte: u8) -> bool {
 
 /// Longest name of a stream: JetStream names a directory after it.
 const STREAM_NAME_BYTES_MAX: usize = 255;
-
-/// Bytes of the hash in the name of a stream. No peer finds two names with the same ones.
-const HASH_BYTES: usize = 32;
 
 /// The tokens behind the prefix.
 const KINDS: [&str; 8] = [

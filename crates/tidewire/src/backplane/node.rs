@@ -302,11 +302,14 @@ impl Node {
         self.beat(now, wire);
         let more_at = self.tell(now, wire);
         self.send_due(wire);
-        let is_stopping = work.stop || self.life.stops_at.is_some();
+        if work.stop {
+            self.life.stops_at.get_or_insert(now + STOP_MAX);
+        }
+        let is_stopping = self.life.stops_at.is_some();
         let is_full = self.serve_streams(now, wire, is_stopping);
         let is_waiting = self.to_lanes.post(&self.config.codec, &self.counters) || is_full;
         self.list_members();
-        let has_ended = is_stopping && self.may_end(now);
+        let has_ended = self.has_stopped(now);
         if has_ended && !self.life.has_failed {
             self.alive(ALIVE_LEAVES, Subject::Nodes, wire);
         }
@@ -326,10 +329,11 @@ impl Node {
         }
     }
 
-    /// Whether a node that stops may end: the engine has all messages, or takes none any more.
-    fn may_end(&mut self, now: Instant) -> bool {
-        let stops_at = *self.life.stops_at.get_or_insert(now + STOP_MAX);
-        self.is_cut_off() || self.life.has_failed || now >= stops_at || !self.has_unappended()
+    /// Whether a node stops and has nothing to wait for: the engine has all messages, or takes none any more.
+    fn has_stopped(&self, now: Instant) -> bool {
+        self.life
+            .stops_at
+            .is_some_and(|at| now >= at || self.is_cut_off() || !self.has_unappended())
     }
 
     /// Subscribes to what every node gets, and asks the others.

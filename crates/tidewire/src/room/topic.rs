@@ -80,13 +80,13 @@ impl LaneRooms<'_> {
         self.sessions.counters.registrations_refused.add(1);
     }
 
-    /// Whether a session may subscribe, but for the limits that all sessions share. Returns its slot.
-    pub(crate) fn check_subscribe(
+    /// Whether a session may subscribe, but for the limits that all sessions share. Returns its slot and the pattern.
+    pub(crate) fn check_subscribe<'p>(
         &self,
         id: SessionId,
-        pattern: &str,
+        pattern: &'p str,
         policy: Option<Policy>,
-    ) -> Result<usize, SubscribeError> {
+    ) -> Result<(usize, Pattern<'p>), SubscribeError> {
         let pattern = Pattern::parse(pattern)?;
         if let Some(policy) = policy {
             self.sessions.config.policies.check(policy)?;
@@ -116,7 +116,7 @@ impl LaneRooms<'_> {
         if self.sessions.relief.memory.pressure() == Pressure::Full {
             return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
         }
-        Ok(slot)
+        Ok((slot, pattern))
     }
 
     fn try_subscribe(
@@ -125,8 +125,7 @@ impl LaneRooms<'_> {
         pattern: &str,
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
-        let slot = self.check_subscribe(id, pattern, policy)?;
-        let pattern = Pattern::parse(pattern)?;
+        let (slot, pattern) = self.check_subscribe(id, pattern, policy)?;
         let owner = self.sessions[slot].owner();
         let directory = Arc::clone(&self.table.directory);
         let limiter = Arc::clone(&self.table.limiter);

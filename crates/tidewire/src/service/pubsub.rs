@@ -196,20 +196,17 @@ impl PubSub {
         if history.is_some() {
             cx.check_positions()?;
         }
-        let checked = cx
-            .core
-            .rooms()
-            .check_subscribe(cx.id, body.pattern, body.policy);
+        let (pattern, policy) = (body.pattern, body.policy);
+        let checked = cx.core.rooms().check_subscribe(cx.id, pattern, policy);
         // A history stays open until the session is a subscriber. One that is refused below opens none.
-        let mut _open = None;
-        if checked.is_ok() {
-            let topic = (StreamKind::Topic, body.pattern);
-            _open = cx.await_entrance(topic, history, message)?;
-            if _open.is_none() {
-                return Ok(());
-            }
-        }
-        let channel = cx.subscribe(body.pattern, body.policy)?;
+        let _open = match checked {
+            Err(_) => None,
+            Ok(_) => match cx.await_entrance((StreamKind::Topic, pattern), history, message)? {
+                None => return Ok(()),
+                open => open,
+            },
+        };
+        let channel = cx.subscribe(pattern, policy)?;
         let recovery = cx.open_topic_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);
         if let Some(recovery) = recovery.filter(|_| cx.codec().has_positions()) {
