@@ -36,6 +36,7 @@ pub mod descriptors;
 pub mod memory;
 pub mod poller;
 pub mod ring;
+mod signal;
 pub mod socket;
 pub mod timer;
 pub mod waker;

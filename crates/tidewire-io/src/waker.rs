@@ -12,6 +12,9 @@
 //!                                     after_sleep:  sleeping = false, drain the eventfd if it was written
 //! ```
 //!
+//! A write may come after the lane has drained, because its thread was stopped between flag and write. The lane counts
+//! such writes and drains them later, as [`crate::signal`] says.
+//!
 //! Without the fence both may read the old values: the message sits in the queue and the lane sleeps. The tests show
 //! this with a model checker, for the protocol with its fence and without.
 //!
@@ -22,10 +25,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{self, AtomicBool, Ordering};
+use std::sync::atomic::{self, AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+
+use crate::signal::{Counter, Undrained};
 
 /// Wakes one sleeping lane; clones are handles to the same one.
 ///
@@ -40,9 +44,8 @@ pub struct LaneWaker {
 struct WakerShared {
     sleep: SleepFlag<AtomicBool>,
     eventfd: OwnedFd,
-    /// A thread decided to wake the lane but had not yet written the eventfd when the lane drained it. Only the lane
-    /// touches this flag.
-    is_write_due: AtomicBool,
+    /// Wakes whose write had not arrived when the lane drained the eventfd. Only the lane touches this number.
+    undrained: AtomicU64,
 }
 
 impl LaneWaker {
@@ -57,7 +60,7 @@ impl LaneWaker {
             shared: Arc::new(WakerShared {
                 sleep: SleepFlag::new(),
                 eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-                is_write_due: AtomicBool::new(false),
+                undrained: AtomicU64::new(0),
             }),
         })
     }
@@ -69,7 +72,7 @@ impl LaneWaker {
     #[inline]
     pub fn wake(&self) {
         if self.shared.sleep.must_wake() {
-            self.write_eventfd();
+            self.shared.eventfd.increment();
         }
     }
 
@@ -84,30 +87,12 @@ impl LaneWaker {
     /// [`before_sleep`](Self::before_sleep), before looking at the queues.
     #[inline]
     pub fn after_sleep(&self) {
-        let was_woken = self.shared.sleep.retract();
-        // A lane that another event woke, as happens under load, makes no system call here.
-        if was_woken || self.shared.is_write_due.load(Ordering::Relaxed) {
-            self.drain();
+        let undrained = &self.shared.undrained;
+        let before = Undrained(undrained.load(Ordering::Relaxed));
+        let after = self.shared.sleep.retract(before, &self.shared.eventfd);
+        if after != before {
+            undrained.store(after.0, Ordering::Relaxed);
         }
-    }
-
-    #[cold]
-    fn write_eventfd(&self) {
-        let one = 1_u64.to_ne_bytes();
-        while rustix::io::write(&self.shared.eventfd, &one) == Err(Errno::INTR) {}
-        // No other error is possible: only an overflow of the counter could fail, and then the eventfd is readable
-        // already.
-    }
-
-    #[cold]
-    fn drain(&self) {
-        let mut count = [0; 8];
-        let drained = rustix::io::read(&self.shared.eventfd, &mut count);
-        // Without this flag a late write would leave the eventfd readable for ever, because later calls see no wake and
-        // would not drain it.
-        self.shared
-            .is_write_due
-            .store(drained.is_err(), Ordering::Relaxed);
     }
 }
 
@@ -136,9 +121,16 @@ impl<F: Flag> SleepFlag<F> {
         F::fence();
     }
 
-    /// Takes the announcement back. Returns whether another thread had already taken it.
-    fn retract(&self) -> bool {
-        !self.is_sleeping.swap(false, Ordering::AcqRel)
+    /// Takes the announcement back and drains the wakes that have arrived. Returns those that are still on their way.
+    fn retract(&self, mut undrained: Undrained, counter: &impl Counter) -> Undrained {
+        if !self.is_sleeping.swap(false, Ordering::AcqRel) {
+            undrained.note();
+        }
+        // A lane that another event woke, as happens under load, makes no system call here.
+        if !undrained.is_none() {
+            undrained.drain(counter);
+        }
+        undrained
     }
 
     /// Returns whether the caller is the one that must wake the lane.
@@ -227,14 +219,14 @@ mod tests {
         checker.check(move || {
             let sleep = loom::sync::Arc::new(SleepFlag::<F>::new());
             let queue = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
-            let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(0));
             let threads: Vec<_> = (0..callers)
                 .map(|_| {
                     let (sleep, queue, rings) = (sleep.clone(), queue.clone(), rings.clone());
                     loom::thread::spawn(move || {
                         queue.fetch_add(1, Ordering::Release);
                         if sleep.must_wake() {
-                            rings.fetch_add(1, Ordering::Relaxed);
+                            rings.increment();
                         }
                     })
                 })
@@ -251,12 +243,57 @@ mod tests {
                 callers - found
             );
             assert!(rung <= 1, "one caller makes the system call");
+            assert!(
+                sleep.retract(Undrained::default(), &*rings).is_none(),
+                "the lane drains what was written"
+            );
+            assert_eq!(rings.load(Ordering::Relaxed), 0, "the eventfd is clear");
+        });
+    }
+
+    /// Runs every interleaving of two threads that wake while the lane goes to sleep again and again, with what the lane
+    /// remembers of late writes. After all writes have arrived, one more sleep leaves the eventfd clear.
+    fn a_late_write_is_drained(remember: fn(Undrained) -> Undrained) {
+        let mut checker = loom::model::Builder::new();
+        checker.preemption_bound = Some(3);
+        checker.check(move || {
+            let sleep = loom::sync::Arc::new(SleepFlag::<Modelled<true>>::new());
+            let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(0));
+            let threads = [(); 2].map(|()| {
+                let (sleep, rings) = (sleep.clone(), rings.clone());
+                loom::thread::spawn(move || {
+                    if sleep.must_wake() {
+                        rings.increment();
+                    }
+                })
+            });
+            let mut undrained = Undrained::default();
+            for _ in 0..2 {
+                sleep.announce();
+                undrained = remember(sleep.retract(undrained, &*rings));
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            sleep.announce();
+            sleep.retract(undrained, &*rings);
             assert_eq!(
-                sleep.retract(),
-                rung == 1,
-                "the lane knows whether to drain"
+                rings.load(Ordering::Relaxed),
+                0,
+                "the eventfd stays readable, and the lane spins"
             );
         });
+    }
+
+    #[test]
+    fn no_interleaving_leaves_the_eventfd_readable() {
+        a_late_write_is_drained(|undrained| undrained);
+    }
+
+    #[test]
+    #[should_panic(expected = "the eventfd stays readable, and the lane spins")]
+    fn negative_control_a_lane_that_forgets_late_writes_spins() {
+        a_late_write_is_drained(|_| Undrained::default());
     }
 
     #[test]
@@ -362,12 +399,32 @@ mod tests {
         // The waking thread is stopped between its decision and its system call.
         assert!(waker.shared.sleep.must_wake());
         waker.after_sleep();
-        waker.write_eventfd();
+        waker.shared.eventfd.increment();
 
         waker.before_sleep();
         assert!(is_readable(&waker), "a wake too many is allowed");
         waker.after_sleep();
         assert!(!is_readable(&waker), "a bell that rings for ever is not");
+    }
+
+    /// A flag in place of a count forgot the first late write, because the second wake had arrived.
+    #[test]
+    fn a_late_write_is_not_forgotten_when_another_wake_comes_between() {
+        let waker = LaneWaker::new().unwrap();
+        waker.before_sleep();
+        assert!(
+            waker.shared.sleep.must_wake(),
+            "the first thread stops here"
+        );
+        waker.after_sleep();
+        waker.before_sleep();
+        waker.wake();
+        waker.after_sleep();
+        waker.shared.eventfd.increment();
+
+        waker.before_sleep();
+        waker.after_sleep();
+        assert!(!is_readable(&waker));
     }
 
     #[test]

@@ -26,15 +26,12 @@
 //! stays set until the work is done, and it has two directions on one eventfd.
 //!
 //! The peer takes the announcement first and writes to the eventfd after. The owner therefore counts the *undrained*
-//! signals: those made or about to be made. The drained counter tells how many have arrived. A signal that comes late
-//! is then drained by a later rearm and does not keep the eventfd readable for ever.
+//! signals, as [`crate::signal`] says: a signal that comes late is drained by a later rearm.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{self, AtomicUsize, Ordering};
 
-use rustix::io::Errno;
-
 use super::index::CacheLine;
+use crate::signal::{Counter, Undrained};
 
 /// The announcement of one end and its signal. Both ends use it.
 #[derive(Debug)]
@@ -82,7 +79,7 @@ pub(super) struct Watch {
     /// The last announcement, unless it was taken back since. The peer may have taken it.
     announced: usize,
     /// Signals made, or about to be made, that were not drained yet.
-    undrained: u64,
+    undrained: Undrained,
 }
 
 impl Watch {
@@ -94,7 +91,7 @@ impl Watch {
         signal: &ReadySignal<F, C>,
         wanted: usize,
     ) -> bool {
-        self.undrained == 0 && self.announced == wanted && signal.announced.0.load() == wanted
+        self.undrained.is_none() && self.announced == wanted && signal.announced.0.load() == wanted
     }
 
     /// Sets the signal if the owner is ready in one of the wanted directions. Otherwise clears it and announces these
@@ -108,13 +105,13 @@ impl Watch {
         ready: impl Fn() -> usize,
     ) -> usize {
         self.retract(signal);
-        if self.undrained > 0 {
+        if !self.undrained.is_none() {
             let found = ready() & wanted;
             if found != 0 {
                 // The signal is set already, or about to be, as it should be.
                 return found;
             }
-            self.undrained -= signal.counter.drain().min(self.undrained);
+            self.undrained.drain(&signal.counter);
         }
         if wanted == 0 {
             return 0;
@@ -137,13 +134,13 @@ impl Watch {
         self.retract(signal);
         if self.undrained == before {
             signal.counter.increment();
-            self.undrained += 1;
+            self.undrained.note();
         }
     }
 
     fn retract<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) {
         if self.announced != 0 && signal.announced.0.swap(0) == 0 {
-            self.undrained += 1;
+            self.undrained.note();
         }
         self.announced = 0;
     }
@@ -180,36 +177,6 @@ impl Flags for AtomicUsize {
     }
 }
 
-/// The eventfd that a poller watches: readable while its value is not zero.
-pub(super) trait Counter {
-    fn increment(&self);
-    /// Sets the value to zero and returns the previous value.
-    fn drain(&self) -> u64;
-}
-
-impl Counter for OwnedFd {
-    #[cold]
-    fn increment(&self) {
-        let one = 1_u64.to_ne_bytes();
-        while rustix::io::write(self, &one) == Err(Errno::INTR) {}
-        // No other error is possible: only an overflow of the counter could fail, and then the eventfd is readable
-        // already.
-    }
-
-    #[cold]
-    fn drain(&self) -> u64 {
-        let mut count = [0; 8];
-        loop {
-            match rustix::io::read(self, &mut count) {
-                Ok(_) => return u64::from_ne_bytes(count),
-                Err(Errno::INTR) => {}
-                // The value is zero already: the undrained signal is still on its way.
-                Err(_) => return 0,
-            }
-        }
-    }
-}
-
 /// The owner can read: there are bytes, or the stream has ended.
 pub(super) const READ: usize = 1;
 /// The owner can write: there is room, or the reader is gone.
@@ -241,18 +208,6 @@ mod tests {
             if FENCED {
                 loom::sync::atomic::fence(Ordering::SeqCst);
             }
-        }
-    }
-
-    /// The kernel's counter. Every real system call that touches it is a full barrier for the calling thread. The model
-    /// assumes no barrier, which shows more errors.
-    impl Counter for ModelledU64 {
-        fn increment(&self) {
-            self.fetch_add(1, Ordering::Relaxed);
-        }
-
-        fn drain(&self) -> u64 {
-            self.swap(0, Ordering::Relaxed)
         }
     }
 
