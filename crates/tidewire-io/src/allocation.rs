@@ -48,17 +48,17 @@ impl<A> CountingAllocator<A> {
 // atomics and thread-locals without destructors, so it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        hold(layout.size() as i64);
         // SAFETY: the caller's promises are those that the inner allocator requires.
-        unsafe { self.0.alloc(layout) }
+        let pointer = unsafe { self.0.alloc(layout) };
+        note(pointer, layout.size(), layout.size() as i64);
+        pointer
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        hold(layout.size() as i64);
         // SAFETY: as above.
-        unsafe { self.0.alloc_zeroed(layout) }
+        let pointer = unsafe { self.0.alloc_zeroed(layout) };
+        note(pointer, layout.size(), layout.size() as i64);
+        pointer
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -68,10 +68,20 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count(new_size.saturating_sub(layout.size()));
-        hold(new_size as i64 - layout.size() as i64);
         // SAFETY: as above.
-        unsafe { self.0.realloc(pointer, layout, new_size) }
+        let moved = unsafe { self.0.realloc(pointer, layout, new_size) };
+        let added = new_size.saturating_sub(layout.size());
+        note(moved, added, new_size as i64 - layout.size() as i64);
+        moved
+    }
+}
+
+/// Counts an allocation, unless the inner allocator has refused it: a refused allocation holds nothing.
+#[inline]
+fn note(pointer: *mut u8, bytes_added: usize, bytes_held: i64) {
+    if !pointer.is_null() {
+        count(bytes_added);
+        hold(bytes_held);
     }
 }
 
@@ -133,7 +143,8 @@ fn count(bytes: usize) {
 /// Notes that the process holds this many bytes more. One thread may free what another allocated, so a thread's own
 /// share can be below zero.
 fn hold(bytes: i64) {
-    let unpublished = UNPUBLISHED.get() + bytes;
+    // An allocator must not unwind, so this addition must not check for overflow.
+    let unpublished = UNPUBLISHED.get().wrapping_add(bytes);
     if unpublished.unsigned_abs() < UNPUBLISHED_MAX {
         UNPUBLISHED.set(unpublished);
     } else {

@@ -40,6 +40,17 @@ fn a_thread_counts_its_own_allocations_and_the_process_what_it_holds() {
     });
     assert_eq!((grown.count, grown.bytes), (2, 3_000));
 
+    // A refused allocation holds nothing, and a length near the largest does not overflow the count.
+    let before = bytes_held();
+    for refused in [isize::MAX as usize, isize::MAX as usize >> 2] {
+        let refused_at_once = Vec::<u8>::new().try_reserve_exact(black_box(refused));
+        assert!(black_box(refused_at_once).is_err());
+        let mut grown = vec![1_u8; 100];
+        assert!(grown.try_reserve_exact(black_box(refused - 200)).is_err());
+        black_box(&grown);
+    }
+    assert!((bytes_held() - before).abs() < 1 << 20);
+
     // Far more bytes than the test runner may take or free meanwhile.
     let (large, slack) = (64_i64 << 20, 1_i64 << 20);
     let before = bytes_held();
