@@ -114,20 +114,18 @@ impl BackplaneLink {
         let _ = self.waker.set(waker);
     }
 
-    /// Posts the items of a turn, and takes their questions. Gives the items back if too many wait, so that the lane stops reading
-    /// until the node has caught up. A node that has ended takes none: they are dropped. Returns the number of dropped messages.
+    /// Posts the items of a turn, and takes their questions. Gives the items back if too many wait, so that the lane stops
+    /// reading until the node has caught up. A node that has ended takes none: they are dropped. Returns the number of
+    /// dropped messages.
     pub(crate) fn post(
         &self,
         batch: Vec<u8>,
         questions: &mut Vec<StoreQuestion>,
     ) -> Result<u64, Vec<u8>> {
-        let mut waiting = self.lock();
-        // A question that came behind the end would never be answered, so this is read under the lock.
-        if self.is_closed() {
-            drop(waiting);
+        let Some(mut waiting) = self.lock_open() else {
             questions.clear();
             return Ok(Item::messages_of(&batch));
-        }
+        };
         if waiting.batch_bytes > 0 && waiting.batch_bytes + batch.len() > BATCH_BYTES_MAX {
             return Err(batch);
         }
@@ -141,43 +139,38 @@ impl BackplaneLink {
 
     /// Notes that a room got its first member or lost its last one.
     pub(crate) fn note_room(&self, name: &str) {
-        if !self.is_closed.load(Ordering::Relaxed) {
-            self.lock().work.rooms.insert(name.into());
-            self.wake();
-        }
+        self.note(|work| work.rooms.insert(name.into()));
     }
 
     /// Notes that a pattern got its first subscriber or lost its last one.
     pub(crate) fn note_pattern(&self, pattern: &str) {
-        if !self.is_closed.load(Ordering::Relaxed) {
-            self.lock().work.patterns.insert(pattern.into());
-            self.wake();
-        }
+        self.note(|work| work.patterns.insert(pattern.into()));
     }
 
     /// Notes that lanes wait until the node has subscribed to a room or pattern.
     pub(crate) fn note_opening(&self, name: KeptName) {
-        if !self.is_closed.load(Ordering::Relaxed) {
-            self.lock().work.openings.insert(name);
-            self.wake();
-        }
+        self.note(|work| work.openings.insert(name));
     }
 
     /// Notes that lanes wait for the history of a room or topic.
     pub(crate) fn note_history(&self, name: &KeptName) {
-        if !self.is_closed.load(Ordering::Relaxed) {
-            self.lock().work.histories.insert(name.clone());
+        self.note(|work| work.histories.insert(name.clone()));
+    }
+
+    fn note(&self, insert: impl FnOnce(&mut Work) -> bool) {
+        if let Some(mut waiting) = self.lock_open() {
+            insert(&mut waiting.work);
+            drop(waiting);
             self.wake();
         }
     }
 
     /// Posts work for one other node. Gives it back if too much waits, or if the node has ended.
     pub(crate) fn direct(&self, directed: Directed) -> Result<(), Directed> {
-        if self.is_closed.load(Ordering::Relaxed) {
-            return Err(directed);
-        }
         let bytes = directed.charged_bytes();
-        let mut waiting = self.lock();
+        let Some(mut waiting) = self.lock_open() else {
+            return Err(directed);
+        };
         // The requests of this node take no room from its answers.
         let (waits, bytes_max) = match matches!(directed, Directed::Answer { .. }) {
             true => (&mut waiting.answer_bytes, ANSWER_BYTES_MAX),
@@ -207,24 +200,33 @@ impl BackplaneLink {
 
     /// Takes all work. Only the node calls it.
     pub(crate) fn take(&self) -> Work {
-        let mut waiting = self.lock();
-        waiting.batch_bytes = 0;
-        waiting.directed_bytes = 0;
-        waiting.answer_bytes = 0;
-        std::mem::take(&mut waiting.work)
+        std::mem::take(&mut *self.lock()).work
     }
 
     /// Drops all work from now on, because the node has ended. Returns the number of messages that waited.
     pub(crate) fn close(&self) -> u64 {
-        self.is_closed.store(true, Ordering::SeqCst);
-        let batches = self.take().batches;
+        let batches = self.end().batches;
         batches.iter().map(|batch| Item::messages_of(batch)).sum()
+    }
+
+    /// Takes all work, and notes under the same lock that nothing more is taken.
+    fn end(&self) -> Work {
+        let mut waiting = self.lock();
+        self.is_closed.store(true, Ordering::SeqCst);
+        std::mem::take(&mut *waiting).work
     }
 
     fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker();
         }
+    }
+
+    /// Locks the work of a node that has not ended. The end is noted under the same lock. Work that came after the node's
+    /// last look would never be done, and its questions would never be answered.
+    fn lock_open(&self) -> Option<MutexGuard<'_, Waiting>> {
+        let waiting = self.lock();
+        (!self.is_closed()).then_some(waiting)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -252,6 +254,8 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -291,5 +295,32 @@ mod tests {
         assert!(link.direct(ask(5)).is_ok());
         link.close();
         assert!(link.direct(ask(6)).is_err());
+    }
+
+    /// The end was looked at before the lock. A request that came between was taken, and nobody answered it.
+    #[test]
+    fn a_request_that_races_with_the_end_of_the_node_is_taken_by_it_or_given_back() {
+        const EACH: u64 = 2_000;
+        let link = BackplaneLink::new("one", 1, 100, false);
+        let (taken, given_back) = thread::scope(|scope| {
+            let callers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let refused = |request| link.direct(Directed::GiveUp { request }).is_err();
+                    (0..EACH).filter(|request| refused(*request)).count()
+                })
+            });
+            let mut taken = 0;
+            while taken < 100 {
+                taken += link.take().directed.len();
+            }
+            taken += link.end().directed.len();
+            let given_back: usize = callers.into_iter().map(|it| it.join().unwrap()).sum();
+            (taken, given_back)
+        });
+        assert_eq!(taken + given_back, 2 * EACH as usize);
+        assert!(
+            link.take().directed.is_empty(),
+            "nothing came after the end"
+        );
     }
 }
