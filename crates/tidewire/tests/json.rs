@@ -160,7 +160,10 @@ fn a_token_needs_a_hello_and_nobody_else_does() {
 #[test]
 fn a_mistake_ends_the_session_and_says_what_to_change() {
     let server = TestServer::over_tcp(Server::builder(), &json(), |_| echo);
-    let mistakes: [(&[u8], &str); 6] = [
+    let mistakes: [(&[u8], &str); 9] = [
+        (b"[\"join\"]\n", "a message is a JSON object"),
+        (b"hello\n", "no valid JSON at byte 1"),
+        (b"[[[[\n", "a message is a JSON object"),
         (
             b"{\"kind\":\"say\",\"dta\":\"x\"}\n",
             "unknown field \\\"dta\\\"",
@@ -183,7 +186,7 @@ fn a_mistake_ends_the_session_and_says_what_to_change() {
             "malformed payload of a Welcome frame",
         ),
     ];
-    for (mistake, text) in &mistakes[..4] {
+    for (mistake, text) in &mistakes[..7] {
         // As the first message, and as a later one.
         for is_first in [true, false] {
             let mut person = Person::at(&server.url());
@@ -202,19 +205,18 @@ fn a_mistake_ends_the_session_and_says_what_to_change() {
     }
     // Half a line is no message.
     let mut person = Person::at(&server.url());
-    person.send(mistakes[4].0);
+    person.send(mistakes[7].0);
     assert_eq!(person.end(), "");
     let mut person = Person::at(&server.url());
     person.ask(r#"{"kind":"ping"}"#);
-    person.send(mistakes[5].0);
-    assert!(person.hear().contains(mistakes[5].1));
-    // Another protocol.
+    person.send(mistakes[8].0);
+    assert!(person.hear().contains(mistakes[8].1));
+    // The first line of another protocol is a mistake of the first message.
     let mut browser = Person::at(&server.url());
     browser.send("GET / HTTP/1.1\r\n\r\n");
     while !browser.hear().is_empty() {}
     let metrics = server.stop();
-    assert_eq!(metrics.closed_by("decode"), 9);
-    assert_eq!(metrics.closed_by("handshake"), 1);
+    assert_eq!(metrics.closed_by("decode"), 16);
     assert_eq!(metrics.closed_by("peer_closed"), 1);
 }
 

@@ -70,8 +70,8 @@ impl FrameFilter {
             // The codec contradicts itself. Without this error the bytes that it refused once would be kept for ever.
             Ok(_) => DecodeError::MalformedFrame,
         };
-        // A peer without a hello may be one of the codec, whose first message has a mistake.
-        if self.is_open() || (codec.hello_is_optional() && rest.starts_with(b"{")) {
+        // Where the hello is optional, the first bytes may be any message of the codec. The codec knows the mistake.
+        if self.is_open() || codec.hello_is_optional() {
             CloseReason::Decode(error)
         } else {
             CloseReason::Handshake(classify_garbage(rest))

@@ -301,7 +301,7 @@ impl JsonField {
             Self::Code => "the word of the reason that \"number\" gives, or be left out",
             Self::Members => "a list of objects with \"member\" and \"name\"",
             Self::Data64 => "bytes in base64 with its padding",
-            Self::Json => "JSON with at most 127 levels",
+            Self::Json => "JSON of at most 127 levels of lists and objects",
             _ => match self.type_of() {
                 Type::Number(65_535) => "a whole number from 0 to 65535",
                 Type::Number(4_294_967_295) => "a whole number from 0 to 4294967295",

@@ -72,6 +72,13 @@ fn a_payload_may_be_json_and_is_passed_on_as_it_is_written() {
         r#"{"kind":"say","json":null}"#,
         Message::new(Kind::Say, 0, b"null"),
     );
+    // Neither is a value that this program could hold.
+    for json in ["1e999", &"9".repeat(400), r#""\ud800""#, r#""[\"[{""#] {
+        check(
+            &format!(r#"{{"kind":"say","json":{json}}}"#),
+            Message::new(Kind::Say, 0, json.as_bytes()),
+        );
+    }
     let levels = |count| {
         let (open, close) = ("[".repeat(count), "]".repeat(count));
         format!(r#"{{"kind":"say","json":{open}{close}}}"#)
