@@ -53,6 +53,7 @@
 
 mod epoll;
 mod kind;
+mod list;
 mod poll;
 mod select;
 mod table;

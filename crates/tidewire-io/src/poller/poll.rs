@@ -8,25 +8,21 @@
 //! and its front would otherwise starve its end. Entries beyond a full batch are kept for the next wait, which then
 //! makes no system call. A call for every batch would walk ten thousand ready descriptors for each hundred that are
 //! reported. An entry that is changed or removed meanwhile is queried anew.
-#![expect(
-    unsafe_code,
-    reason = "the list outlives the borrow of each descriptor"
-)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 
+use super::list::{BROKEN, PollList};
 use super::table::{DescriptorTable, index_of};
-use super::{Events, Interest, Poller, PollerKind, RegisterError, Token, WaitError, timespec};
+use super::{Events, Interest, Poller, PollerKind, RegisterError, Token, WaitError};
 
 #[derive(Debug)]
 pub(super) struct PollPoller {
     /// The kernel's list, and for each entry the number of its descriptor.
-    watched: Vec<PollFd<'static>>,
+    watched: PollList,
     owners: Vec<usize>,
     registered: DescriptorTable<Registration>,
     /// The index at which the next collection starts.
@@ -46,7 +42,7 @@ struct Registration {
 impl PollPoller {
     pub(super) const fn open() -> Self {
         Self {
-            watched: Vec::new(),
+            watched: PollList::new(),
             owners: Vec::new(),
             registered: DescriptorTable::new(),
             cursor: 0,
@@ -56,7 +52,7 @@ impl PollPoller {
 
     /// Puts a descriptor on the kernel's list and returns its index.
     fn watch(&mut self, descriptor: RawFd, owner: usize, interest: Interest) -> usize {
-        self.watched.push(entry(descriptor, interest));
+        self.watched.push(descriptor, interest);
         self.owners.push(owner);
         self.watched.len() - 1
     }
@@ -88,12 +84,10 @@ impl PollPoller {
             } else {
                 start + step - length
             };
-            let entry = &mut self.watched[index];
-            let seen = entry.revents();
+            let seen = self.watched.take_answer(index);
             if seen.is_empty() {
                 continue;
             }
-            entry.clear_revents();
             self.uncollected -= 1;
             let Some(registration) = self.registered.find(self.owners[index]) else {
                 continue;
@@ -151,7 +145,7 @@ impl Poller for PollPoller {
             }
             (None, _) => Some(self.watch(descriptor.as_raw_fd(), index_of(descriptor), interest)),
             (Some(index), _) => {
-                self.watched[index] = entry(descriptor.as_raw_fd(), interest);
+                self.watched.set(index, descriptor.as_raw_fd(), interest);
                 Some(index)
             }
         };
@@ -176,38 +170,17 @@ impl Poller for PollPoller {
         if !events.is_empty() {
             return Ok(());
         }
-        let timeout = timeout.map(timespec);
-        match rustix::event::poll(&mut self.watched, timeout.as_ref()) {
+        match self.watched.wait(timeout) {
             Ok(ready) => {
                 self.uncollected = ready;
                 self.collect(events);
                 Ok(())
             }
-            Err(Errno::INTR) => Ok(()),
-            Err(cause) => Err(WaitError::Io {
-                source: io::Error::from(cause),
-            }),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(source) => Err(WaitError::Io { source }),
         }
     }
 }
-
-fn entry(descriptor: RawFd, interest: Interest) -> PollFd<'static> {
-    // SAFETY: `borrow_raw` requires that the descriptor stay open for as long as the value exists. The contract of
-    // `Poller` obliges the caller to remove a descriptor before closing it, and removal drops this value. If a caller
-    // breaks the contract, the number is only passed to poll(2), which reports a closed one as POLLNVAL and reads or
-    // writes nothing through it.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    PollFd::from_borrowed_fd(borrowed, flags(interest))
-}
-
-fn flags(interest: Interest) -> PollFlags {
-    let mut flags = PollFlags::empty();
-    flags.set(PollFlags::IN, interest.is_readable());
-    flags.set(PollFlags::OUT, interest.is_writable());
-    flags
-}
-
-const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
 
 #[cfg(test)]
 mod tests {
@@ -215,10 +188,8 @@ mod tests {
     use crate::socket::Stream;
     use std::os::fd::AsFd;
 
-    /// The unsafe block relies on two facts. A removed descriptor is on no list, at any index. A descriptor that was
-    /// closed against the contract is an event and not a failure.
     #[test]
-    fn removal_leaves_no_entry_behind_and_a_closed_descriptor_is_reported() {
+    fn removal_leaves_no_entry_behind() {
         let mut poller = PollPoller::open();
         let pairs: Vec<_> = (0..5).map(|_| Stream::pair().unwrap()).collect();
         for (index, (near, _)) in pairs.iter().enumerate() {
@@ -228,25 +199,12 @@ mod tests {
         }
         for index in [1, 4, 0] {
             poller.remove(pairs[index].0.as_fd()).unwrap();
-            let number = pairs[index].0.as_fd().as_raw_fd();
-            assert!(
-                poller
-                    .watched
-                    .iter()
-                    .all(|entry| entry.as_fd().as_raw_fd() != number)
-            );
+            let removed = index_of(pairs[index].0.as_fd());
+            assert!(!poller.owners.contains(&removed));
+            assert_eq!(poller.watched.len(), poller.owners.len());
             for (index, &owner) in poller.owners.iter().enumerate() {
                 assert_eq!(poller.registered.find(owner).unwrap().index, Some(index));
             }
         }
-
-        // A number that is never open in this process represents a descriptor closed too early.
-        let number = i32::MAX - 1;
-        poller.watched.push(entry(number, Interest::READ));
-        let revents = {
-            rustix::event::poll(&mut poller.watched, Some(&timespec(Duration::ZERO))).unwrap();
-            poller.watched.pop().unwrap().revents()
-        };
-        assert_eq!(revents, PollFlags::NVAL);
     }
 }

@@ -31,7 +31,7 @@
 //! cancellation at once rather than at the next wait; otherwise closing the descriptor would not end the connection.
 #![expect(
     unsafe_code,
-    reason = "submission entries and the list of descriptors outlive the borrows they were made from"
+    reason = "submission entries outlive the borrows they were made from"
 )]
 
 mod refusal;
@@ -44,11 +44,12 @@ use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs};
 use io_uring::{IoUring, cqueue, opcode, squeue};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use self::refusal::unavailable;
-use self::registration::{BROKEN, Registration, RequestId};
+use self::registration::{Registration, RequestId};
+use super::list::{BROKEN, PollList, poll_flags};
 use super::table::DescriptorTable;
 use super::{
     Events, Interest, Poller, PollerError, PollerKind, RegisterError, Token, WaitError, timespec,
@@ -63,7 +64,7 @@ pub(super) struct UringPoller {
     /// Descriptors to query with poll(2) at the next wait, longest waiting first.
     listed: VecDeque<RequestId>,
     /// Scratch lists for that query, and the request of each entry.
-    asked: Vec<PollFd<'static>>,
+    asked: PollList,
     asking: Vec<RequestId>,
     /// The number of this wait, so that two completions for one descriptor make one event.
     wait_number: u64,
@@ -101,7 +102,7 @@ impl UringPoller {
             registered: DescriptorTable::new(),
             generation: 0,
             listed: VecDeque::new(),
-            asked: Vec::new(),
+            asked: PollList::new(),
             asking: Vec::new(),
             wait_number: 0,
         })
@@ -264,7 +265,8 @@ impl UringPoller {
                     break;
                 };
                 if let Some(registration) = request.find(&mut self.registered) {
-                    self.asked.push(question(request, registration.interest));
+                    let number = request.number.cast_signed();
+                    self.asked.push(number, registration.interest);
                     self.asking.push(request);
                 }
             }
@@ -277,7 +279,7 @@ impl UringPoller {
                 let seen = if registration.is_broken {
                     BROKEN
                 } else {
-                    self.asked[index].revents()
+                    self.asked.take_answer(index)
                 };
                 if let Some(event) = registration.event(seen) {
                     registration.reported = (self.wait_number, events.len());
@@ -429,35 +431,18 @@ enum Woken {
     ForGood,
 }
 
-fn question(request: RequestId, interest: Interest) -> PollFd<'static> {
-    // SAFETY: `borrow_raw` requires that the descriptor stay open for as long as the value exists. The value lives
-    // until the next query at most, and is used only in this one, while the registration is still in the table. The
-    // contract of `Poller` obliges the caller to remove a descriptor before closing it. If a caller breaks it, poll(2)
-    // reports POLLNVAL and reads or writes nothing through the number.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(request.number.cast_signed()) };
-    PollFd::from_borrowed_fd(borrowed, poll_flags(interest))
-}
-
 /// Calls poll(2) without waiting, and repeats it when a signal interrupts it.
-fn ask(asked: &mut [PollFd<'_>]) -> io::Result<()> {
+fn ask(asked: &mut PollList) -> io::Result<()> {
     if asked.is_empty() {
         return Ok(());
     }
-    let at_once = timespec(Duration::ZERO);
     loop {
-        match rustix::event::poll(asked, Some(&at_once)) {
+        match asked.wait(Some(Duration::ZERO)) {
             Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(cause) => return Err(io::Error::from(cause)),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
         }
     }
-}
-
-fn poll_flags(interest: Interest) -> PollFlags {
-    let mut flags = PollFlags::empty();
-    flags.set(PollFlags::IN, interest.is_readable());
-    flags.set(PollFlags::OUT, interest.is_writable());
-    flags
 }
 
 fn is(error: &io::Error, errno: Errno) -> bool {

@@ -2,6 +2,7 @@
 
 use rustix::event::PollFlags;
 
+use crate::poller::list::BROKEN;
 use crate::poller::table::DescriptorTable;
 use crate::poller::{Event, Interest, Token};
 
@@ -74,6 +75,3 @@ impl RequestId {
             })
     }
 }
-
-/// The flags that are reported in every registered direction.
-pub(super) const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
