@@ -16,6 +16,7 @@ use hyper::{Method, StatusCode, Version};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidewire::auth::Token;
+use tidewire::text::hexadecimal;
 
 use crate::http::PeerAddress;
 
@@ -262,7 +263,7 @@ fn cookies(headers: &HeaderMap) -> impl Iterator<Item = [u8; 16]> {
     let numbers = pairs.filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='));
     numbers
         .filter(|number| number.len() == 32)
-        .filter_map(|number| Some(u128::from_str_radix(number, 16).ok()?.to_be_bytes()))
+        .filter_map(|number| Some(hexadecimal(number)?.to_be_bytes()))
 }
 
 fn hash(secret: &str) -> [u8; 32] {

@@ -2,6 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use tidewire::text::hexadecimal;
 use tidewire::{InspectError, RoomFigures, SessionFigures};
 
 use crate::model::{Page, Room, Session};
@@ -161,7 +162,7 @@ fn decode(text: &str) -> Result<String, BadQuery> {
             b'+' => bytes.push(b' '),
             b'%' => {
                 let digits = tail.get(..2).and_then(|it| std::str::from_utf8(it).ok());
-                let byte = digits.and_then(|it| u8::from_str_radix(it, 16).ok());
+                let byte = digits.and_then(hexadecimal).map(|it| it as u8);
                 bytes.push(
                     byte.ok_or_else(|| format!("a percent sign without two digits: {text:?}"))?,
                 );

@@ -11,6 +11,7 @@ use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tidewire::text::hexadecimal;
 use tidewire::{GoAwayCode, SessionId};
 use tokio::task::spawn_blocking;
 
@@ -176,13 +177,11 @@ impl Routes {
     }
 
     fn close(&self, id: &str, wanted: &Close) -> Result<Answer, Refused> {
-        let number = u64::from_str_radix(id, 16);
-        let number = number.map_err(|_| {
-            (
-                StatusCode::BAD_REQUEST,
-                "the session's number is not hexadecimal",
-            )
-        })?;
+        let number = hexadecimal(id).and_then(|number| u64::try_from(number).ok());
+        let number = number.ok_or((
+            StatusCode::BAD_REQUEST,
+            "the session's number is not hexadecimal",
+        ))?;
         let code = match wanted.reconnect {
             true => GoAwayCode::Shutdown,
             false => GoAwayCode::Removed,

@@ -19,6 +19,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 use tidewire::backplane::{KeptName, Subject};
+use tidewire::text::hexadecimal;
 
 use crate::error::{NatsError, PREFIX_BYTES_MAX};
 
@@ -114,7 +115,7 @@ impl Prefix {
 /// Returns the request that a subject of [`Prefix::unserved`] is about.
 pub(crate) fn unserved_request(subject: &str) -> Option<u64> {
     let (_, number) = subject.rsplit_once('.')?;
-    u64::from_str_radix(number, 16).ok()
+    hexadecimal(number)?.try_into().ok()
 }
 
 impl Prefix {

@@ -114,6 +114,14 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Reads a number of one to 32 hexadecimal digits. The parser of the standard library takes a sign as well, so that
+/// two texts would be one number.
+#[must_use]
+pub fn hexadecimal(digits: &str) -> Option<u128> {
+    let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(digits, 16).ok().filter(|_| are_digits)
+}
+
 const REPLACEMENT: &str = "?";
 
 #[cfg(test)]
@@ -132,6 +140,15 @@ mod tests {
         let family = "Grüße 王 👩\u{200d}👧 ok";
         assert_eq!(visible(family.as_bytes()), family);
         assert_eq!(escaped(family.as_bytes()), family);
+    }
+
+    #[test]
+    fn a_hexadecimal_number_has_digits_and_no_sign() {
+        assert_eq!(hexadecimal("fF"), Some(255));
+        assert_eq!(hexadecimal(&"f".repeat(32)), Some(u128::MAX));
+        for text in ["", "+f", "-0", "0x1", " 1", "g", &"f".repeat(33)] {
+            assert_eq!(hexadecimal(text), None, "{text:?}");
+        }
     }
 
     #[test]

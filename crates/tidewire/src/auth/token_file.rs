@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
+use tidewire_proto::text;
 
 use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Token, Users};
 
@@ -230,7 +231,7 @@ impl Entry {
         }
         let mut hash = [0; 32];
         for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
-            *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
+            *byte = text::hexadecimal(str::from_utf8(pair).ok()?)? as u8;
         }
         Some(Self {
             hash,

@@ -7,6 +7,7 @@ use thiserror::Error;
 use tidewire_proto::backplane::{Directed as Packet, encode_directed, validate_node};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
+use tidewire_proto::text::hexadecimal;
 
 use super::{Context, Sessions};
 use crate::broker::Directed;
@@ -86,9 +87,8 @@ impl FromStr for SessionAddress {
         let mut parts = text.split('.');
         let node = parts.next().filter(|node| validate_node(node).is_ok());
         let mut number = || {
-            let digits = parts.next()?;
-            let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            u64::from_str_radix(digits, 16).ok().filter(|_| are_digits)
+            let digits = hexadecimal(parts.next()?)?;
+            u64::try_from(digits).ok()
         };
         let (epoch, id) = (number(), number());
         match (node, epoch, id, parts.next()) {
