@@ -14,6 +14,9 @@
 //! To the compiler the two halves are different memory. This is sound because bytes written through one half are read
 //! through the other only after an acquire load that saw the release store made after the write. Neither the compiler
 //! nor the processor moves memory accesses across those, on one thread or two.
+//!
+//! A child process that was forked has the same pages. It must not use the ring, because no thread of it knows the
+//! state of the other side.
 #![expect(
     unsafe_code,
     reason = "mapping memory, and slices of memory that two threads share"

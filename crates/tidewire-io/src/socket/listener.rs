@@ -8,11 +8,11 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, chmod, fchmod};
+use rustix::fs::{Mode, OFlags, chmod, fchmod, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
 
@@ -221,9 +221,24 @@ fn bind_unix(
         path: path.to_path_buf(),
         identity,
     };
-    // The second call sets the bits that the umask took away.
-    chmod(path, mode).map_err(failed)?;
+    set_mode(path, identity, mode).map_err(failed)?;
     Ok(file)
+}
+
+/// Sets the bits that the umask took away. In a directory that others can write, another user may have put a link in
+/// place of the file. So the mode is set through a descriptor of the file that was bound, and only if bits are missing.
+fn set_mode(path: &Path, bound: (u64, u64), mode: Mode) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty())?;
+    let found = fstat(&file)?;
+    if (found.st_dev, found.st_ino) != bound {
+        return Err(Errno::NOENT);
+    }
+    if Mode::from_raw_mode(found.st_mode) == mode {
+        return Ok(());
+    }
+    // Only this name reaches a file by such a descriptor on all supported kernels.
+    chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
 /// The mode of a socket file for which none is asked: only its own user may connect.
@@ -266,5 +281,34 @@ fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
         Ok(metadata) => Ok(Some((metadata.dev(), metadata.ino()))),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// The mode was set through the path, which another user of the directory could replace by a link.
+    #[test]
+    fn a_link_in_place_of_the_socket_file_changes_no_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let [victim, path] = ["victim", "socket"].map(|name| directory.path().join(name));
+        let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for file in [&victim, &path] {
+            fs::write(file, "").unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let bound = identity(&path).unwrap().unwrap();
+        set_mode(&path, bound, Mode::from_raw_mode(0o640)).unwrap();
+        assert_eq!(mode_of(&path), 0o640);
+
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        // The link may have the number of the removed file. Then the kernel refuses, because a link has no mode.
+        let refused = set_mode(&path, bound, Mode::from_raw_mode(0o666));
+        assert!(refused.is_err());
+        assert_eq!(mode_of(&victim), 0o600);
     }
 }
