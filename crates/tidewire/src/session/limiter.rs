@@ -187,15 +187,15 @@ impl SessionLimiter {
     pub(crate) fn hold_handshake(&self, owner: IpAddr, before: usize, after: usize) -> bool {
         let mut state = self.lock();
         let bytes_max = state.limits.handshake_bytes_max;
-        let held = state.handshake_bytes.entry(owner).or_default();
-        let others = *held - before;
+        let held = state.handshake_bytes.get(&owner).copied().unwrap_or(0);
+        let others = held - before;
         if after > before && others + after > bytes_max {
             return false;
         }
-        *held = others + after;
-        if *held == 0 {
-            state.handshake_bytes.remove(&owner);
-        }
+        match others + after {
+            0 => state.handshake_bytes.remove(&owner),
+            held => state.handshake_bytes.insert(owner, held),
+        };
         true
     }
 
@@ -370,9 +370,10 @@ mod tests {
             handshake_bytes_per_address_max: usize::MAX,
             ..Limits::default()
         });
-        let [one, two] = [1, 2].map(|number| IpAddr::from([10, 0, 0, number]));
+        let [one, two, three] = [1, 2, 3].map(|number| IpAddr::from([10, 0, 0, number]));
         assert!(limiter.hold_handshake(one, 0, 200_000));
         assert!(!limiter.hold_handshake(one, 0, 60_000), "above a quarter");
+        assert!(!limiter.hold_handshake(three, 0, 300_000), "above it alone");
         assert!(!limiter.hold_handshake(one, 200_000, 260_000));
         assert!(limiter.hold_handshake(two, 0, 250_000));
         assert!(limiter.hold_handshake(one, 200_000, 0));
