@@ -11,6 +11,9 @@ use super::{Context, Service};
 pub trait Part: Service {
     /// Whether this message belongs to this part. It is called for each message that names no method of the router
     /// and that no earlier part has taken, so it should check little more than the kind.
+    ///
+    /// The answer must not depend on the payload: the lane asks [`Service::action`] once for consecutive messages of the
+    /// same kind, channel and name, and checks permissions by that answer.
     fn takes(&self, cx: &Context<'_>, message: &Message<'_>) -> bool;
 
     /// Whether a failed connection was started by this part, as [`Context::tag`] tells. The first part that returns
