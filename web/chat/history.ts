@@ -189,7 +189,7 @@ export class View {
       const fresh = document.createDocumentFragment()
       for (let index = rows.length; index < last; index++) {
         const number = chunk * CHUNK + index
-        const row = this.#row(lines[number - first]!)
+        const row = this.#row(lines[number - first]!, lines[number - first - 1])
         row.setAttribute("aria-posinset", String(number + 1))
         rows.push(row)
         fresh.append(row)
@@ -209,15 +209,22 @@ export class View {
     return this.#drawn.get(next)?.[0] ?? null
   }
 
-  #row(line: Line): HTMLLIElement {
+  /** A line that follows one of the same author shows the author and the time to screen readers alone. */
+  #row(line: Line, previous: Line | undefined): HTMLLIElement {
     const row = document.createElement("li")
     row.className = line.look
     const time = document.createElement("time")
     time.dateTime = line.at.toISOString()
     time.textContent = clock.format(line.at)
-    const what = element("span", "what", line.what)
-    if (line.who) row.append(element("span", "who", line.who), time, what)
-    else row.append(what, time)
+    const what = withLinks(line.what)
+    if (!line.who) {
+      row.append(what, time)
+      return row
+    }
+    const who = element("span", "who", line.who)
+    const isMore = previous?.who === line.who && previous.look === line.look && line.at.getTime() - previous.at.getTime() < SAME_MS
+    if (isMore) for (const it of [row, who, time]) it.classList.add(it === row ? "more" : "unseen")
+    row.append(who, time, what)
     return row
   }
 
@@ -239,6 +246,23 @@ export class View {
   }
 }
 
+/** The text, with a link in place of each address of a page. Its text is the address as it was written. */
+function withLinks(text: string): HTMLElement {
+  const made = element("span", "what", "")
+  for (const [index, part] of text.split(/(https?:\/\/[^\s<>"']*[^\s<>"'.,;:!?)\]])/).entries()) {
+    if (index % 2 === 0 || !URL.canParse(part)) {
+      made.append(part)
+      continue
+    }
+    const link = element("a", "", part) as HTMLAnchorElement
+    link.href = part
+    link.target = "_blank"
+    link.rel = "noopener noreferrer"
+    made.append(link)
+  }
+  return made
+}
+
 export function element(tag: string, look: string, text: string): HTMLElement {
   const made = document.createElement(tag)
   made.className = look
@@ -247,6 +271,9 @@ export function element(tag: string, look: string, text: string): HTMLElement {
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" })
+
+/** Lines of one author within this time are one block. */
+const SAME_MS = 60_000
 
 /** Longer than browsers scroll after a key or a wheel. */
 const GOING_MS = 500

@@ -1,7 +1,7 @@
 /** The chat page of `tidewire serve --web`. Nothing that a name or a message contains ever becomes HTML. */
 
 import { Client, ConnectError, ErrorCode, GoAwayCode, RequestError, Room, RoomEvent, describe, visible } from "../client/src/index.js"
-import type { Event } from "../client/src/index.js"
+import type { CloseReason, Event } from "../client/src/index.js"
 import { History, Line, View, element } from "./history.js"
 
 /** A room that this tab is in. */
@@ -10,6 +10,8 @@ interface ChatRoom {
   room: Room | undefined
   history: History
   unread: number
+  /** The unsent words in the field of messages while another room is shown. */
+  draft: string
   /** The newest messages of this tab, which it shows already. After a reconnect the server sends them again. */
   said: string[]
   /** The members that left, with the time. */
@@ -42,7 +44,6 @@ async function enter(): Promise<void> {
     await join(room)
     find("enter").hidden = true
     find("chat").hidden = false
-    say("note", `You are in ${room} as ${name}.`)
     input("text").focus()
   } catch (error) {
     leaveAll(refusal(error), error instanceof ConnectError && error.reason.code === GoAwayCode.Unauthenticated)
@@ -57,6 +58,8 @@ function leaveAll(why: string, isToken: boolean): void {
   void client?.close()
   client = present = undefined
   chats.clear()
+  input("text").value = ""
+  isOver(false)
   find("chat").hidden = true
   find("enter").hidden = false
   find("refusal").textContent = why
@@ -65,14 +68,31 @@ function leaveAll(why: string, isToken: boolean): void {
 }
 
 function refusal(error: unknown): string {
-  if (error instanceof RequestError && error.code === ErrorCode.NameTaken) return `${visible(error.message)}. Try another name.`
-  return error instanceof Error ? visible(error.message) : String(error)
+  if (error instanceof RequestError && error.code === ErrorCode.NameTaken) return `${sentence(visible(error.message))}. Try another name.`
+  if (error instanceof ConnectError) return ending(error.reason)
+  return sentence(error instanceof Error ? visible(error.message) : String(error))
+}
+
+/** Why a connection ended, as a sentence for the user of this page. */
+function ending(reason: CloseReason): string {
+  if (reason.name === "go_away") {
+    if (reason.code === GoAwayCode.Unauthenticated) return sentence(visible(reason.text) || "the server asks for a token")
+    if (reason.code === GoAwayCode.Removed) return `You were removed from this server${reason.text && `: ${visible(reason.text)}`}`
+  }
+  return sentence(describe(reason))
+}
+
+const sentence = (text: string) => text.slice(0, 1).toUpperCase() + text.slice(1)
+
+/** Whether this page can say nothing more. */
+function isOver(over: boolean): void {
+  for (const id of ["text", "send", "other", "join", "leave"]) find<HTMLInputElement>(id).disabled = over
 }
 
 async function join(name: string): Promise<void> {
   const known = chats.get(name)
   if (known) return show(known)
-  const chat: ChatRoom = { name, room: undefined, history: new History(), unread: 0, said: [], away: new Map() }
+  const chat: ChatRoom = { name, room: undefined, history: new History(), unread: 0, draft: "", said: [], away: new Map() }
   chats.set(name, chat)
   try {
     chat.room = await client!.join(name, me, { onEvent: (event) => hearRoom(chat, event) })
@@ -81,9 +101,13 @@ async function join(name: string): Promise<void> {
     throw error
   }
   show(chat)
+  note(chat, `You are in ${name} as ${me}. What you say reaches everybody here; /msg NAME text reaches one member.`)
 }
 
 function show(chat: ChatRoom): void {
+  const field = input("text")
+  if (present) present.draft = field.value
+  field.value = chat.draft
   present = chat
   chat.unread = 0
   find("title").textContent = chat.name
@@ -96,19 +120,20 @@ function show(chat: ChatRoom): void {
 function hear(event: Event): void {
   switch (event.type) {
     case "opened":
-      return state("connected")
+      return state("Connected")
     case "reconnecting":
-      return state(`${event.cause}; trying again in ${Math.ceil(event.delay / 1000)} s`, true)
+      return state(`Not connected. Trying again in ${Math.ceil(event.delay / 1000)} s`, true, event.cause)
     case "credentials_expire":
-      return state(`your token expires in ${Math.ceil(event.left / 1000)} s`, true)
+      return state(`Your token expires in ${Math.ceil(event.left / 1000)} s`, true)
     case "closed":
       // An old token is not tried again and again.
-      if (event.reason.name === "go_away" && event.reason.code === GoAwayCode.Unauthenticated) return leaveAll(describe(event.reason), true)
-      return state(describe(event.reason), true)
+      if (event.reason.name === "go_away" && event.reason.code === GoAwayCode.Unauthenticated) return leaveAll(ending(event.reason), true)
+      return state(ending(event.reason), true)
     case "error":
       return say("gap", `Not said: ${visible(event.error.message)}`)
     case "ended":
-      if (present) say("gap", "This page is not connected any more. Reload it to enter again.")
+      isOver(true)
+      say("gap", "This page is not connected any more. Reload it to enter again.")
   }
 }
 
@@ -180,9 +205,10 @@ function speak(line: Line): void {
   }, 1_000)
 }
 
-function state(words: string, isBad = false): void {
+function state(words: string, isBad = false, cause = ""): void {
   const line = find("state")
   line.textContent = words
+  line.title = cause
   line.classList.toggle("bad", isBad)
 }
 
@@ -215,7 +241,8 @@ function drawSide(): void {
     else button.removeAttribute("aria-current")
     unread += chat.unread
   }
-  find("menu").textContent = unread ? `Rooms and members (${unread} unread)` : "Rooms and members"
+  // On a narrow screen there is no place for the whole name.
+  find("menu").replaceChildren("Rooms", element("span", "unseen", " and members"), unread ? ` (${unread} unread)` : "")
   const names = [...(present?.room?.members.values() ?? [])].map(visible).sort(order.compare)
   find("count").textContent = `(${names.length + 1})`
   find("self").textContent = `${me} (you)`
@@ -271,6 +298,11 @@ async function send(): Promise<void> {
   const chat = present
   if (!words.trim() || !chat?.room) return
   const [, to, whispered] = /^\/msg (\S+) (.+)$/s.exec(words) ?? []
+  const [, command] = /^\/(\S*)/.exec(words) ?? []
+  if (command !== undefined && !to) {
+    const what = command === "msg" ? "Write /msg NAME text." : `There is no command /${command}. A message may begin with a space and then a slash.`
+    return add(chat, { who: "", what, at: new Date(), look: "gap" })
+  }
   try {
     if (to) await chat.room.whisper(to.normalize(), whispered!)
     else {
@@ -282,7 +314,8 @@ async function send(): Promise<void> {
     add(chat, { who: to ? `${me} (to ${to} only)` : me, what: whispered ?? words, at: new Date(), look: to ? "private" : "mine" })
   } catch (error) {
     // The words stay in the field.
-    add(chat, { who: "", what: `Not sent: ${refusal(error)}`, at: new Date(), look: "gap" })
+    const isUnknown = to && error instanceof RequestError && error.code === ErrorCode.NotFound
+    add(chat, { who: "", what: isUnknown ? `Not sent: no member is called ${to}.` : `Not sent: ${refusal(error)}`, at: new Date(), look: "gap" })
   }
 }
 
