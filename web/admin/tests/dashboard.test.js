@@ -91,7 +91,7 @@ test("a session is closed with a reason", async (t) => {
   await page.getByLabel("Reason, which the peer is told").fill("maintenance");
   await page.keyboard.press("Enter");
   await client.ended;
-  await page.getByText("Nothing was found.").waitFor();
+  await page.getByText("There are no sessions.").waitFor();
   assert.equal(await focused(page), "Entries", "the button has gone, and the focus stays at the table");
   assert.deepEqual(errors, []);
 });
@@ -187,7 +187,9 @@ test("a drain ends the server, and the page says so", async (t) => {
   await page.getByRole("button", { name: "Drain" }).click();
   await page.locator("#confirm-go").click();
   assert.equal(await server.ended, 0);
-  await page.getByText("Not connected").waitFor();
+  await page.getByText(/Not connected. The figures are of \d/).waitFor();
+  await page.locator("#figures.old").waitFor();
+  for (const name of ["Reload", "Drain"]) assert.ok(await page.getByRole("button", { name, exact: true }).isDisabled(), name);
 });
 
 test("the token is asked for once, and a log-out forgets it", async (t) => {

@@ -43,6 +43,8 @@ function duration(seconds) {
     return `${value} ${unit}`;
   }).join(" ");
 }
+function clock(at) { return at.toLocaleTimeString("en", { hour12: false }); }
+function plural(number, noun) { return `${whole.format(number)} ${number === 1 ? noun.slice(0, -1) : noun}`; }
 function words(name) { return name.replaceAll("_", " "); }
 
 // ---- talking to the server
@@ -73,7 +75,7 @@ function listen() {
   source = new EventSource("/api/events");
   source.addEventListener("overview", (event) => showOverview(JSON.parse(event.data)));
   source.addEventListener("error", () => {
-    setState("", "Not connected");
+    showLost();
     // After an answer that is no stream, the browser does not connect again by itself. The next request shows why.
     if (source.readyState === EventSource.CLOSED) {
       setTimeout(() => begin(), 2000);
@@ -86,7 +88,7 @@ async function begin() {
     showOverview(await ask("/api/overview"));
   } catch (error) {
     if ($("login").hidden) {
-      setState("", "Not connected");
+      showLost();
       setTimeout(begin, 2000);
     }
     return;
@@ -109,6 +111,18 @@ function showLogin() {
 // ---- the overview
 
 const history = [];
+let heard; // the time of the last overview
+
+// Old figures must not look like those of now.
+function showLost() {
+  setState("lost", heard ? `Not connected. The figures are of ${clock(heard)}` : "Not connected");
+  $("figures").classList.add("old");
+  setActions(false);
+}
+
+function setActions(isPossible) {
+  for (const button of document.querySelectorAll("#reload, #drain, #figures button")) button.disabled = !isPossible;
+}
 
 function setState(name, text) {
   $("state").className = name;
@@ -117,6 +131,10 @@ function setState(name, text) {
 
 function showOverview(it) {
   const wasHidden = $("figures").hidden;
+  const wasLost = $("figures").classList.contains("old");
+  heard = new Date();
+  $("figures").classList.remove("old");
+  if (wasLost) setActions(true);
   $("login").hidden = true;
   $("figures").hidden = false;
   $("actions").hidden = false;
@@ -139,7 +157,7 @@ function showOverview(it) {
   showIdentity(it);
   showCluster(it.node);
   showSlowest(it.tops);
-  if (wasHidden) loadList();
+  if (wasHidden || wasLost) loadList();
 }
 
 function showTiles(it) {
@@ -150,7 +168,7 @@ function showTiles(it) {
     ["Deliveries", `${rate(rates.delivered)}/s`, `${bytes(rates.bytes_out)}/s out`],
     ["Fan-out", rates.fan_out === null ? "–" : rate(rates.fan_out), "subscribers of a message"],
     ["Dropped", `${rate(rates.dropped)}/s`, `${count(it.in_flight)} in flight`],
-    ["Lanes answer in", milliseconds(it.turns.last_ms), `median ${milliseconds(it.turns.p50_ms)}, longest ${milliseconds(it.turns.max_ms)} of a minute`],
+    ["Lanes answer in", milliseconds(it.turns.last_ms), `median ${milliseconds(it.turns.p50_ms)}, longest ${milliseconds(it.turns.max_ms)} in the last minute`],
     ["Load", percent(load(it)), `of ${it.lanes.length} ${it.lanes.length === 1 ? "lane" : "lanes"}`],
     ["Memory", bytes(it.memory.bytes), `of ${bytes(it.memory.bytes_max)}`],
   ];
@@ -180,7 +198,9 @@ const CHARTS = [
 ];
 
 function showCharts() {
-  const figures = CHARTS.map(([title, show, least, curves]) => {
+  const figures = CHARTS.map(([title, show, least, all]) => {
+    // With one lane, the mean and the busiest are one curve.
+    const curves = title === "Load of lanes" && history.at(-1)?.lanes.length === 1 ? all.slice(0, 1) : all;
     const values = curves.map(([, figure]) => history.map((it) => figure(it) ?? 0));
     const highest = Math.max(0, ...values.flat());
     const most = Math.max(least, highest);
@@ -192,7 +212,7 @@ function showCharts() {
     });
     const spoken = curves.map(([name], index) => `${name} ${values[index].length ? show(values[index].at(-1)) : "not known"}`);
     return make("figure", {}, caption, chart(values, most, `${title}: ${spoken.join(", ")}`),
-      make("div", { className: "scale", ariaHidden: "true" }, make("span", {}, `${duration(history.length)} ago`), make("span", {}, `highest ${history.length ? show(highest) : "–"}`), make("span", {}, "now")));
+      make("div", { className: "scale", ariaHidden: "true" }, make("span", {}, `${duration(history.length)} ago`), make("span", {}, `0 to ${show(most)}, highest ${history.length ? show(highest) : "–"}`), make("span", {}, "now")));
   });
   $("charts").replaceChildren(...figures);
 }
@@ -335,7 +355,7 @@ function table(element, columns, rows, none, sort) {
 
 function closeButton(session) {
   const who = session.name ?? session.identity ?? session.peer ?? session.id;
-  const button = make("button", { type: "button", className: "danger", ariaLabel: `Close the session of ${who}` }, "Close");
+  const button = make("button", { type: "button", className: "quiet", ariaLabel: `Close the session of ${who}` }, "Close");
   button.dataset.close = session.id;
   button.dataset.who = who;
   return button;
@@ -347,7 +367,7 @@ const SESSIONS = [
   ["Name", (it) => it.name ?? none, false, "name"], ["Age", (it) => duration(it.age_seconds), true, "age"], ["Behind", (it) => bytes(it.lag_bytes + it.queued_bytes), true, "lag"],
   ["Messages", (it) => count(it.lag_messages), true], ["Policy", (it) => it.policy ?? none], ["Queued", (it) => bytes(it.queued_bytes), true, "queued"],
   ["Memory", (it) => bytes(it.memory_bytes), true, "memory"], ["Rooms", (it) => it.rooms, true, "rooms"], ["Topics", (it) => it.topics, true, "topics"],
-  ["Read", (it) => (it.paused ? "paused" : "yes")], ["Lane", (it) => it.lane, true], ["", closeButton],
+  ["Reading", (it) => (it.paused ? "paused" : "yes")], ["Lane", (it) => it.lane, true], ["", closeButton],
 ];
 const ROOMS = [
   ["Name", (it) => it.name, false, "name"], ["Members", (it) => count(it.members), true, "members"], ["Messages", (it) => count(it.messages), true, "messages"],
@@ -355,7 +375,7 @@ const ROOMS = [
 ];
 
 function showSlowest(tops) {
-  const columns = SESSIONS.filter(([title]) => ["Peer", "Identity", "Name", "Behind", "Messages", "Policy", "Read", ""].includes(title));
+  const columns = SESSIONS.filter(([title]) => ["Peer", "Identity", "Name", "Behind", "Messages", "Policy", "Reading", ""].includes(title));
   table($("slowest"), columns, tops.slowest, "Every session has received everything.");
 }
 
@@ -377,8 +397,9 @@ async function loadList() {
   // A later request is on its way, and its answer counts.
   if (asked !== list.asked) return;
   const columns = list.kind === "sessions" ? SESSIONS : ROOMS;
-  table($("entries"), columns, page.entries, "Nothing was found.", { by: list.by, order: list.order });
-  $("found").textContent = list.search === "" ? `${whole.format(page.total)} ${list.kind}` : `${whole.format(page.found)} of ${whole.format(page.total)} ${list.kind}`;
+  table($("entries"), columns, page.entries, list.search === "" ? `There are no ${list.kind}.` : "Nothing was found.", { by: list.by, order: list.order });
+  const found = list.search === "" ? "" : `${whole.format(page.found)} of `;
+  $("found").textContent = `${found}${plural(page.total, list.kind)}, as of ${clock(new Date())}`;
   const last = Math.min(page.found, page.offset + page.entries.length);
   $("page").textContent = page.found === 0 ? "" : `${whole.format(page.offset + 1)} to ${whole.format(last)}`;
   const pager = document.activeElement;
@@ -396,7 +417,7 @@ function choose(kind) {
     tab.tabIndex = isChosen ? 0 : -1;
   }
   $("list").setAttribute("aria-labelledby", `tab-${kind}`);
-  $("search").placeholder = kind === "sessions" ? "Search by name, identity or address" : "Search by name";
+  $("search").placeholder = kind === "sessions" ? "Name, identity, address" : "Name";
   loadList();
 }
 
@@ -429,7 +450,7 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   if (button.dataset.close) {
     const { close, who } = button.dataset;
-    confirmThen("Close the session?", `The session of ${who} ends after what was sent to it.`, "Close the session", true, async () => {
+    confirmThen("Close the session?", `The session of ${who} ends when everything that was sent to it is written.`, "Close the session", true, async () => {
       const body = { reason: $("reason").value, reconnect: $("reconnect").checked };
       await perform(`/api/sessions/${encodeURIComponent(close)}/close`, body, `The session of ${who} is being closed.`);
       setTimeout(loadList, 300);
