@@ -13,6 +13,9 @@
 //! minutes.
 //!
 //! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
+//!
+//! A flush is marked as well, because its reply changes what the client [knows](super::unconfirmed). It is cancelled like a
+//! request without an effect.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -55,6 +58,9 @@ impl Effect {
         Self(NonZeroU32::MIN.saturating_add(1 + key as u32))
     }
 
+    /// Marks a flush, whose reply [confirms](super::unconfirmed) what was sent before it. It needs no undoing.
+    pub(crate) const FLUSH: Self = Self(NonZeroU32::new(1 << 29).unwrap());
+
     /// The effect of joining a room, with its key in [`RoomPositions`](super::room_positions::RoomPositions).
     pub(crate) fn of_join(key: usize) -> Self {
         Self(NonZeroU32::MIN | OF_JOIN | (key as u32) << 1)
@@ -62,7 +68,7 @@ impl Effect {
 
     /// The key of the subscription's entry.
     pub(crate) fn subscription(self) -> Option<usize> {
-        if self.0.get() & OF_JOIN != 0 {
+        if self.0.get() & OF_JOIN != 0 || self == Self::FLUSH {
             return None;
         }
         ((self.0.get() & !GIVEN_UP) as usize).checked_sub(2)
@@ -106,6 +112,9 @@ impl ClientService {
         result: Result<u16, RequestError>,
         message: &Message<'_>,
     ) {
+        if effect == Effect::FLUSH {
+            return self.pending.handle_flushed(head, result, message.payload);
+        }
         let (payload, recovery) = match RecoveryBody::split(message) {
             Ok(split) if message.kind == Kind::Reply => split,
             _ => (message.payload, None),

@@ -90,6 +90,16 @@ pub enum RequestError {
     /// The reply does not have the form that this kind of request expects.
     #[error("the reply does not have the form that this request expects")]
     MalformedReply,
+    /// The [flush](crate::Client::flush) confirms nothing: messages that were sent before it went down with their connection, or
+    /// were not sent for lack of one. The next flush does not report them again. Send what was not confirmed again. Some of it may
+    /// come twice.
+    #[error(
+        "the connection ended since the last confirmation: up to {messages} messages may be lost; send again what was not confirmed"
+    )]
+    MayBeLost {
+        /// The number of messages without a confirmation: publications, one-way messages and what was said in rooms.
+        messages: u64,
+    },
     /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server
     /// [forbade](crate::GoAwayCode::is_final) that. An earlier [`Event::Closed`](crate::Event::Closed) has the reason.
     #[error("the client has ended")]

@@ -26,6 +26,7 @@ mod submissions;
 mod subscription;
 mod sync;
 mod table;
+mod unconfirmed;
 
 use std::sync::Arc;
 use std::time::Duration;

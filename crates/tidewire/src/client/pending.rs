@@ -13,11 +13,13 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
+use super::effect::Effect;
 use super::error::{Disconnected, RequestError};
 use super::link::{Control, Link};
 use super::reply::Completions;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
+use super::unconfirmed::Unconfirmed;
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::service::SessionSender;
@@ -41,6 +43,7 @@ pub(super) struct Pending {
     expired: Vec<u32>,
     /// Outcomes that are not published yet.
     pub(super) completions: Completions,
+    pub(super) unconfirmed: Unconfirmed,
     /// The session, while it is open.
     pub(super) session: Option<SessionId>,
     /// The error of the last attempt to connect, if it failed.
@@ -84,6 +87,10 @@ enum NotSent {
     Encode(EncodeError),
     /// The caller does not want the outcome any more.
     Abandoned,
+    /// It is a flush, and messages that were sent before it may be lost.
+    MayBeLost {
+        messages: u64,
+    },
 }
 
 impl Pending {
@@ -102,6 +109,7 @@ impl Pending {
             due_ns: None,
             expired: Vec::new(),
             completions: Completions::default(),
+            unconfirmed: Unconfirmed::default(),
             session: None,
             unreachable: None,
             reconnects,
@@ -195,6 +203,11 @@ impl Pending {
         name: &str,
         payload: &[u8],
     ) -> Result<u32, NotSent> {
+        if head.effect == Some(Effect::FLUSH)
+            && let Some(messages) = self.unconfirmed.take_lost()
+        {
+            return Err(NotSent::MayBeLost { messages });
+        }
         let Some(sender) = &mut block.sender else {
             return Err(NotSent::NoSession);
         };
@@ -223,6 +236,9 @@ impl Pending {
         block.bytes += name.len() + payload.len();
         self.note_sent(head.slot, id);
         self.note_deadline(head.deadline_ns);
+        if head.effect == Some(Effect::FLUSH) {
+            self.unconfirmed.begin_flush(head.slot);
+        }
         Ok(id)
     }
 
@@ -234,6 +250,7 @@ impl Pending {
             NotSent::NoSession => self.not_connected(),
             // The caller has gone, so the value does not matter.
             NotSent::Abandoned => RequestError::Shutdown,
+            NotSent::MayBeLost { messages } => RequestError::MayBeLost { messages },
         }
     }
 
@@ -403,7 +420,9 @@ impl Pending {
     /// stays pending without a slot until a later deadline, so that its reply can be undone.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
         if let Some(Sent { head, kept }) = self.sent.find_mut(id)
-            && let Some(effect) = head.effect.filter(|effect| !effect.is_given_up())
+            && let Some(effect) = head.effect
+            && !effect.is_given_up()
+            && effect != Effect::FLUSH
         {
             let deadline_ns = now_ns().saturating_add(nanoseconds(LATE_ANSWER_TIMEOUT));
             (head.effect, head.deadline_ns) = (Some(effect.given_up()), deadline_ns);
@@ -424,13 +443,35 @@ impl Pending {
         }
     }
 
+    /// Handles the reply or the refusal of a flush.
+    pub(super) fn handle_flushed(
+        &mut self,
+        head: &RequestHead,
+        result: Result<u16, RequestError>,
+        payload: &[u8],
+    ) {
+        let flushed =
+            result.and_then(|channel| self.unconfirmed.end_flush(head.slot).map(|()| channel));
+        match flushed {
+            Ok(channel) => {
+                let table = &self.link.table;
+                table.reply(&mut self.completions, head.slot, channel, payload);
+            }
+            Err(error) => self.completions.fail(head.slot, error),
+        }
+    }
+
     /// Handles the end of the connection: requests that may be repeated are queued for the next one, the others fail.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;
         self.drop_abandoned();
         let queued = std::mem::take(&mut self.queued);
         let mut again = Vec::new();
+        let mut flushes = Vec::new();
         for Sent { head, kept } in self.sent.drain() {
+            if head.effect == Some(Effect::FLUSH) && !self.link.table.is_abandoned(head.slot) {
+                flushes.push(head.slot);
+            }
             match kept {
                 Some(kept) => again.push(*kept),
                 None => self
@@ -438,6 +479,7 @@ impl Pending {
                     .fail(head.slot, RequestError::Closed(end.clone())),
             }
         }
+        self.unconfirmed.handle_close(flushes.into_iter());
         for kept in again.into_iter().chain(queued) {
             if kept.head.idempotent && self.reconnects {
                 self.enqueue(kept);

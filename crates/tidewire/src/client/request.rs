@@ -146,6 +146,12 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Makes the request a flush: its reply confirms what was sent before it.
+    pub(super) fn flushing(mut self) -> Self {
+        self.effect = Some(Effect::FLUSH);
+        self
+    }
+
     /// Sets the channel: the alias of a room or a method. Default 0.
     pub fn channel(mut self, channel: u16) -> Self {
         self.channel = channel;

@@ -78,9 +78,13 @@ impl ClientService {
             Submission::Messages { count, .. } => {
                 let session = self.pending.session.ok_or(SendError::NotOpen);
                 let sent = session.and_then(|session| cx.send_frames(session, bytes));
-                if let Err(error) = sent {
-                    tracing::trace!(%error, count, "messages were not sent");
-                    self.link.events.push(Event::Lost { count });
+                match sent {
+                    Ok(()) => self.pending.unconfirmed.note_sent(count),
+                    Err(error) => {
+                        tracing::trace!(%error, count, "messages were not sent");
+                        self.pending.unconfirmed.note_lost(count);
+                        self.link.events.push(Event::Lost { count });
+                    }
                 }
             }
             Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
@@ -256,21 +260,16 @@ impl Service for ClientService {
             return Ok(());
         }
         let Some(id) = self.pending.answered_id(&message) else {
+            if message.kind == Kind::Error {
+                let (code, number, text) = refusal(cx, &message);
+                self.pending.unconfirmed.note_refused(code, number, text);
+            }
             self.link.events.push(Event::Message(message.into()));
             self.pause_if_held(cx);
             return Ok(());
         };
         let result = if message.kind == Kind::Error {
-            let body = cx.codec().decode_error(&message);
-            let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
-                let text = if body.text.is_empty() {
-                    body.code.to_string()
-                } else {
-                    body.text.to_owned()
-                };
-                (body.code, text)
-            });
-            let number = cx.codec().error_number(&message);
+            let (code, number, text) = refusal(cx, &message);
             Err(RequestError::Refused { code, number, text })
         } else {
             Ok(message.channel)
@@ -401,6 +400,20 @@ impl Service for ClientService {
         }
         self.link.table.is_occupied()
     }
+}
+
+/// The code, the codec's own number and the text of an error frame.
+fn refusal(cx: &Context<'_>, message: &Message<'_>) -> (ErrorCode, i32, String) {
+    let number = cx.codec().error_number(message);
+    let body = cx.codec().decode_error(message);
+    let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
+        let text = match body.text {
+            "" => body.code.to_string(),
+            text => text.to_owned(),
+        };
+        (body.code, text)
+    });
+    (code, number, text)
 }
 
 impl Drop for ClientService {

@@ -158,14 +158,21 @@ impl Client {
     }
 
     /// Asks a publish/subscribe server to reply after it has passed on all earlier messages to the subscriptions. A
-    /// publisher that waits for this reply from time to time never runs ahead of its server.
+    /// publisher that waits for this reply from time to time never runs ahead of its server. `Ok` confirms all that this client
+    /// has sent before and that no earlier flush has confirmed: publications, one-way messages and what was said in rooms.
+    ///
+    /// # Errors
+    /// [`RequestError::MayBeLost`], once, if the connection has ended since the last confirmation, although the client may have
+    /// another one by now. [`RequestError::Refused`], once, if the server has refused messages before this flush; the text has
+    /// the first reason. The other [`RequestError`]s if there is no reply. After an error send again what is not confirmed.
+    /// Some of it may then come twice.
     ///
     /// If the server is a node whose [backplane keeps histories](crate::backplane::NodeSettings::keeps_histories), the reply comes
     /// when they have stored all that this client has sent before on the connection to topics and rooms with a history. It may take as
     /// long as the backplane is gone; [`RequestError::TimedOut`] says that the fate of the messages is not known.
-    /// [`RequestError::Refused`] says that some may not be stored. What is not confirmed may be sent again, and may then come twice.
+    /// [`RequestError::Refused`] says that some may not be stored.
     pub fn flush(&self) -> Request {
-        self.request(&[]).send()
+        self.request(&[]).flushing().send()
     }
 }
 

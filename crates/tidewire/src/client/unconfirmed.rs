@@ -1,0 +1,191 @@
+//! The messages without a reply that a client has sent and that no flush has confirmed.
+//!
+//! Problem: one-way messages, publications and what is said in rooms have no reply. A flush on the next connection would
+//! be answered like any other, although what was sent before it went down with the connection before. A server that
+//! refuses a publication answers the flush after it, too.
+//!
+//! Approach: the lane counts what it has sent, and notes at each flush how much that was. The reply confirms that much.
+//! What is not confirmed when the connection ends fails the next flush, once. So does what the server has refused.
+//!
+//! Rejected: failing every flush until the program sends again. The client cannot know what the program sends again.
+
+use tidewire_proto::body::ErrorCode;
+
+use super::error::RequestError;
+use super::slots::SlotId;
+
+/// See the module. Counts are messages of the present connection, unless they say otherwise.
+#[derive(Debug, Default)]
+pub(super) struct Unconfirmed {
+    sent: u64,
+    confirmed: u64,
+    /// The value of `sent` when the latest flush of each slot was sent.
+    at_flush: Vec<u64>,
+    /// Messages of earlier connections that may be lost, and messages that were not sent. No flush has told them.
+    lost: u64,
+    refused: u64,
+    /// The first refusal that no flush has told.
+    refusal: Option<Refusal>,
+}
+
+/// Why the server refused a message.
+#[derive(Debug)]
+struct Refusal {
+    code: ErrorCode,
+    number: i32,
+    text: String,
+}
+
+impl Unconfirmed {
+    pub(super) fn note_sent(&mut self, messages: u64) {
+        self.sent += messages;
+    }
+
+    pub(super) fn note_lost(&mut self, messages: u64) {
+        self.lost += messages;
+    }
+
+    /// Notes that the server refused a message.
+    pub(super) fn note_refused(&mut self, code: ErrorCode, number: i32, text: String) {
+        self.refused += 1;
+        self.refusal.get_or_insert_with(|| Refusal {
+            code,
+            number,
+            text,
+        });
+    }
+
+    /// Whether messages were sent on this connection and not confirmed.
+    pub(super) fn is_any(&self) -> bool {
+        self.sent > self.confirmed
+    }
+
+    /// The messages that may be lost, if there are any. Only one flush gets them.
+    pub(super) fn take_lost(&mut self) -> Option<u64> {
+        let messages = std::mem::take(&mut self.lost);
+        (messages > 0).then_some(messages)
+    }
+
+    /// Notes that a flush is sent now.
+    pub(super) fn begin_flush(&mut self, slot: Option<SlotId>) {
+        let Some(slot) = slot else {
+            return;
+        };
+        if slot.index() >= self.at_flush.len() {
+            self.at_flush.resize(slot.index() + 1, 0);
+        }
+        self.at_flush[slot.index()] = self.sent;
+    }
+
+    fn at_flush(&self, slot: Option<SlotId>) -> u64 {
+        let at = slot.and_then(|slot| self.at_flush.get(slot.index()));
+        at.copied().unwrap_or(0)
+    }
+
+    /// Notes the reply to a flush.
+    ///
+    /// # Errors
+    /// The server has refused messages since the last flush.
+    pub(super) fn end_flush(&mut self, slot: Option<SlotId>) -> Result<(), RequestError> {
+        self.confirmed = self.confirmed.max(self.at_flush(slot));
+        let refused = std::mem::take(&mut self.refused);
+        let Some(Refusal { code, number, text }) = self.refusal.take() else {
+            return Ok(());
+        };
+        let text = match refused {
+            1 => format!("a message before this flush was refused: {text}"),
+            _ => format!("{refused} messages before this flush were refused, the first: {text}"),
+        };
+        Err(RequestError::Refused { code, number, text })
+    }
+
+    /// Notes the end of the connection. The flushes in `failed` end with it and so tell their callers.
+    pub(super) fn handle_close(&mut self, failed: impl Iterator<Item = Option<SlotId>>) {
+        let told = failed.map(|slot| self.at_flush(slot)).max().unwrap_or(0);
+        self.lost += self.sent.saturating_sub(self.confirmed.max(told));
+        *self = Self {
+            lost: self.lost,
+            ..Self::default()
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(unconfirmed: &mut Unconfirmed) -> u64 {
+        unconfirmed.take_lost().unwrap_or(0)
+    }
+
+    fn slots() -> [Option<SlotId>; 2] {
+        [0, 1].map(|index| Some(SlotId::new(index)))
+    }
+
+    #[test]
+    fn what_was_sent_after_the_confirmed_flush_is_told_once() {
+        let mut it = Unconfirmed::default();
+        let [first, _] = slots();
+        it.note_sent(5);
+        it.begin_flush(first);
+        it.note_sent(3);
+        assert_eq!(it.end_flush(first), Ok(()));
+        it.handle_close([].into_iter());
+        assert_eq!(lost(&mut it), 3);
+        assert_eq!(lost(&mut it), 0);
+    }
+
+    #[test]
+    fn a_connection_that_was_confirmed_to_the_end_loses_nothing() {
+        let mut it = Unconfirmed::default();
+        let [first, second] = slots();
+        it.note_sent(5);
+        it.begin_flush(first);
+        it.begin_flush(second);
+        assert_eq!(it.end_flush(second), Ok(()));
+        assert!(!it.is_any());
+        it.handle_close([first].into_iter());
+        assert_eq!(lost(&mut it), 0);
+    }
+
+    #[test]
+    fn a_flush_that_failed_with_its_connection_has_told_what_was_before_it() {
+        let mut it = Unconfirmed::default();
+        let [first, _] = slots();
+        it.note_sent(5);
+        it.begin_flush(first);
+        it.note_sent(2);
+        it.handle_close([first].into_iter());
+        assert_eq!(lost(&mut it), 2);
+    }
+
+    #[test]
+    fn messages_that_were_never_sent_count_as_lost() {
+        let mut it = Unconfirmed::default();
+        it.note_lost(4);
+        it.note_sent(1);
+        it.handle_close([].into_iter());
+        it.handle_close([].into_iter());
+        assert_eq!(lost(&mut it), 5);
+    }
+
+    #[test]
+    fn refusals_fail_one_flush_and_name_the_first() {
+        let mut it = Unconfirmed::default();
+        let [first, _] = slots();
+        it.note_sent(2);
+        it.note_refused(ErrorCode::Forbidden, 0, "not this topic".to_owned());
+        it.note_refused(ErrorCode::LimitReached, 0, "too many".to_owned());
+        it.begin_flush(first);
+        let Err(RequestError::Refused { code, text, .. }) = it.end_flush(first) else {
+            panic!("the flush confirmed refused messages");
+        };
+        assert_eq!(code, ErrorCode::Forbidden);
+        assert_eq!(
+            text,
+            "2 messages before this flush were refused, the first: not this topic"
+        );
+        it.begin_flush(first);
+        assert_eq!(it.end_flush(first), Ok(()));
+    }
+}
