@@ -6,10 +6,10 @@ import { readFileSync, statSync, writeFileSync } from "node:fs"
 import { fileURLToPath } from "node:url"
 import { build } from "esbuild"
 
-const BYTES_MAX = 12 * 1024
+const BYTES_MAX = 14 * 1024
 /** Members of objects that only this module sees: they get short names. The tests run what is built. */
 const INTERNAL = [
-  "alias", "answer", "ask", "attach", "backlog", "behind", "cancel", "emit", "end", "epoch", "fail", "features", "filled", "finish", "flags",
+  "alias", "answer", "ask", "attach", "backlog", "behind", "cancel", "doubt", "emit", "end", "epoch", "fail", "features", "filled", "finish", "flags",
   "forget", "frame", "goAway", "handle", "hello", "here", "interrupt", "isWaiting", "lastText", "limit", "load", "open", "over", "pause", "put",
   "quit", "reading", "repeat", "repeats", "reply", "report", "rest", "resume", "skip", "take", "title", "uint", "welcomed", "what", "word",
 ]

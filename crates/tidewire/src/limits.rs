@@ -249,6 +249,10 @@ impl Limits {
     }
 }
 
+/// How long the drop of a client's last clone waits until its messages are written. A server that reads takes a queue of a
+/// megabyte in a few milliseconds, and nobody waits for a second without noticing.
+pub(crate) const CLIENT_LINGER_DEFAULT: Duration = Duration::from_secs(1);
+
 /// A quarter of the memory that the process may use. It is read once, because it takes many files of the system.
 fn memory_bytes_max_default() -> usize {
     static DEFAULT: OnceLock<usize> = OnceLock::new();

@@ -12,6 +12,8 @@ export interface Link {
   emit(kind: Kind, channel: number, body?: Body, id?: number): void
   /** Cancels a request that was sent. */
   cancel(channel: number, id: number): void
+  /** A reply did not come in time. */
+  doubt(): void
 }
 
 export interface Calls {
@@ -83,7 +85,10 @@ export function callTable({ requestTimeout = 10_000, pendingMax = 4_096 }: Clien
           if (kind === Kind.Request && pending.delete(call.id)) link.cancel(channel, call.id)
         }
         const abort = () => abandon(signal!.reason)
-        const expire = () => abandon(new RequestError("timed_out", "no reply in time"))
+        const expire = () => {
+          link.doubt()
+          abandon(new RequestError("timed_out", "no reply in time"))
+        }
         const timer = later(expire, Math.min(timeout, TIMER_MS_MAX))
         signal?.addEventListener("abort", abort)
         submit(call)

@@ -3,7 +3,7 @@
 import { Link, TIMER_MS_MAX, callTable, cancelTimer, later, refusal } from "./calls.js"
 import { BeginOptions, CallOptions, Channel, Host, Room, Subscription, room, subscription } from "./channel.js"
 import { Connection, openConnection } from "./connection.js"
-import { Away, CloseReason, Code, ConnectError, because, describe, isFinal, refuse } from "./errors.js"
+import { Away, CloseReason, Code, ConnectError, RequestError, because, describe, isFinal, refuse } from "./errors.js"
 import type { Backoff, ClientOptions, Event, JoinOptions, Metrics, RequestOptions, SubscribeOptions } from "./options.js"
 import { ENDED, eventQueue } from "./queue.js"
 import { Body, Frame, Kind, Payload } from "./wire.js"
@@ -17,8 +17,9 @@ export interface Client {
   /** Publishes to all subscribers whose pattern matches. Throws a `RequestError` if it is not sent. */
   publish(topic: string, payload: Payload): void
   /**
-   * Waits until the server has passed on everything that was published before, and histories of several servers have stored it.
-   * It rejects with a `RequestError` if something may not be stored.
+   * Waits until the server has passed on everything that was sent before, and histories of several servers have stored it. It rejects with
+   * a `RequestError`, once, if messages without a reply may be lost with an earlier connection (`may_be_lost`), or if the server has refused
+   * one of them (`refused`), or if something may not be stored. Send again what is not confirmed; some of it may come twice.
    */
   flush(options?: CallOptions): Promise<void>
   /** Waits until half of `bufferedBytesMax` is free again, or there is no connection. */
@@ -77,6 +78,13 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
   let isOver = false
   let attempts = 0
   let retryTimer: ReturnType<typeof setTimeout>
+  /** Messages without a reply: those of the present connection, and how many of them a flush has confirmed or waits for. */
+  let sent = 0
+  let confirmed = 0
+  let asked = 0
+  /** Those that may be lost with an earlier connection, and the first refusal of one. No flush has told them. */
+  let lost = 0
+  let refused: RequestError | undefined
   const channels = new Set<Channel>()
   let byAlias: Channel[] = []
   let finish: () => void
@@ -89,6 +97,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       refuse("queue_full", "not sent: too many bytes wait; wait for `drained()`")
     }
     connection!.emit(kind, channel, id, body)
+    if (!id) sent++
   }
   /** After a go-away: ends the connection when it has its answers. */
   const endIfDrained = () => {
@@ -101,6 +110,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       connection?.emit(Kind.Cancel, channel, id)
       endIfDrained()
     },
+    doubt: () => connection?.doubt(),
   }
   const calls = callTable(options, link)
   const host: Host = {
@@ -163,8 +173,10 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       metrics.messagesLost += lost
       target?.skip(lost)
     } else if (kind === Kind.Error) {
+      const error = refusal(frame)
+      refused ??= error
       const report = target?.report ?? push
-      report({ type: "error", error: refusal(frame) })
+      report({ type: "error", error })
     } else {
       // Frames of a room or subscription that was left may still be on their way.
       target?.handle(frame)
@@ -196,6 +208,10 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     connection = undefined
     byAlias = []
     planRenewal(0)
+    // A flush that waits fails, and so tells what was before it.
+    lost += sent - Math.max(confirmed, asked)
+    sent = confirmed = asked = 0
+    refused = undefined
     // Only the first attempt can fail.
     failed(new ConnectError(reason))
     willRetry &&= !isFinal(reason)
@@ -205,6 +221,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     if (!willRetry) {
       isOver = true
       for (const channel of channels) channel.end()
+      listen("removeEventListener")
       push(ENDED)
       return finish()
     }
@@ -237,7 +254,28 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       if (!topic) refuse("encode", "the topic is empty")
       emit(Kind.Publish, 0, named(topic, payload))
     },
-    flush: (options) => calls.ask<void>(Kind.Request, 0, undefined, options),
+    async flush(options) {
+      if (lost) {
+        const text = `up to ${lost} messages may be lost: the connection ended since the last confirmation`
+        lost = 0
+        refuse("may_be_lost", text)
+      }
+      const before = (asked = sent)
+      let error: RequestError | undefined
+      try {
+        // It is never repeated on another connection, whose answer says nothing about this one.
+        await calls.ask<void>(Kind.Request, 0, undefined, { ...options, idempotent: false } as CallOptions, () => {
+          confirmed = Math.max(confirmed, before)
+          error = refused
+          refused = undefined
+        })
+      } catch (failure) {
+        // Without a reply and with the connection there, the next flush tells.
+        if ((failure as RequestError).kind !== "closed") asked = 0
+        throw failure
+      }
+      if (error) throw new RequestError("refused", `a message before was refused: ${error.message}`, error.code)
+    },
     async drained() {
       while (isOpen && connection!.backlog() > bufferedBytesMax / 2) await new Promise<void>((resolve) => later(resolve, 4))
     },
@@ -267,6 +305,14 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
     },
   }
 
+  /** The network is back, or the page is looked at again. The connection may be dead since long. */
+  const wake = () => globalThis.document?.hidden || connection?.doubt()
+  const listen = (how: "addEventListener" | "removeEventListener") => {
+    // Node has neither.
+    globalThis[how]?.("online", wake)
+    globalThis.document?.[how]("visibilitychange", wake)
+  }
+  listen("addEventListener")
   void dial()
 }
 

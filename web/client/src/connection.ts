@@ -37,6 +37,8 @@ export interface Connection {
   /** Adds a frame to the message that is sent when the present task is done. */
   emit(kind: Kind, channel?: number, id?: number, body?: Body): void
   goAway(code: number, text: string): void
+  /** Asks whether the server is still there. The connection ends unless it answers soon. */
+  doubt(): void
   /** Ends in order: everything that was sent is delivered first. */
   finish(): void
 }
@@ -57,8 +59,11 @@ export function openConnection(
   /** The reason of the end, once it is known. */
   let reason: CloseReason | undefined
   let timer: ReturnType<typeof setTimeout>
-  /** The number of intervals of the heartbeat without a message of the server. */
-  let silence = 0
+  let heartbeat = 0
+  /** Something came since the timer was set. */
+  let isHeard = false
+  /** The number of pings since the last sign of life. */
+  let asked = 0
 
   const flush = () => {
     if (out.filled && socket?.readyState === 1) socket.send(out.take())
@@ -85,13 +90,26 @@ export function openConnection(
     if (isNow) end(why)
     else timer = later(() => end(why), closeTimeout)
   }
-  /** Pings a silent server, and ends after a second interval of silence. Browsers delay timers, but never so that one fires early. */
-  const beat = (intervalMs: number) => {
+  /**
+   * Pings after an interval of silence, and ends if no answer comes. A timer that comes much too late proves that the device slept or the page
+   * was hidden: what was heard may be older than that, and an answer may lie unread, so it asks again, once. No timer fires early.
+   */
+  const watch = (ms: number) => {
+    isHeard = false
+    const due = Date.now() + ms
+    cancelTimer(timer)
     timer = later(() => {
-      if (silence > 1) return close(because("idle_timeout"))
-      if (silence++) send(Kind.Ping)
-      beat(intervalMs)
-    }, intervalMs)
+      const isLate = Date.now() - due > LATE_MS
+      if (isHeard) asked = 0
+      else if (asked > (isLate ? 1 : 0)) return close(because("idle_timeout"))
+      if (!isHeard || isLate) ask()
+      else if (heartbeat) watch(heartbeat)
+    }, ms)
+  }
+  const ask = () => {
+    asked++
+    send(Kind.Ping)
+    watch(ANSWER_MS)
   }
   const decode = decoder(frameBytesMax, (frame) => {
     // A callback may have closed the connection in the middle of a message.
@@ -105,7 +123,7 @@ export function openConnection(
       if (!isOpen) {
         isOpen = true
         cancelTimer(timer)
-        if (heartbeatMs) beat(heartbeatMs)
+        if ((heartbeat = heartbeatMs)) watch(heartbeat)
       }
       handler.welcomed(agent, expiresInMs)
     } else if (kind === Kind.GoAway) {
@@ -131,7 +149,7 @@ export function openConnection(
   made.binaryType = "arraybuffer"
   made.onopen = flush
   made.onmessage = ({ data }) => {
-    silence = 0
+    isHeard = true
     try {
       if (typeof data === "string") broken("a text message came")
       metrics.bytesReceived += data.byteLength
@@ -155,6 +173,13 @@ export function openConnection(
     hello,
     emit: send,
     goAway,
+    doubt: () => isOpen && !isOver && !reason && !asked && ask(),
     finish: () => close(because("closed"), false),
   }
 }
+
+/** How long a server may take to answer a ping. It is a slow network's round trip, several times. */
+const ANSWER_MS = 10_000
+
+/** From this delay on, a timer does not come late because the page was busy. */
+const LATE_MS = 5_000

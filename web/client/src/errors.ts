@@ -92,11 +92,12 @@ export class RequestError extends Error {
   /**
    * - `refused`: by the server, with an error `code`;
    * - `timed_out`, `closed`: there is no reply; the server may have processed the request;
+   * - `may_be_lost`: a flush confirms nothing, because messages before it may be lost with their connection;
    * - `not_connected`, `window_full`, `queue_full`, `encode`: it was not sent;
    * - `malformed_reply`; `shutdown`: the client has ended.
    */
   declare readonly kind:
-    | "refused" | "timed_out" | "closed" | "not_connected" | "window_full" | "queue_full" | "encode" | "malformed_reply" | "shutdown"
+    | "refused" | "timed_out" | "closed" | "may_be_lost" | "not_connected" | "window_full" | "queue_full" | "encode" | "malformed_reply" | "shutdown"
   declare readonly code: number | undefined
 
   constructor(kind: RequestError["kind"], text: string, code?: number) {

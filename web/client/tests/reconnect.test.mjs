@@ -225,7 +225,7 @@ test("back pressure: a server that does not read", async () => {
   server.stop()
 })
 
-test("a silent server is pinged, and given up after a second interval", async (t) => {
+test("a silent server is pinged, and given up if it does not answer within ten seconds", async (t) => {
   let pings = 0
   let isLively = true
   const server = await peer((frame, connection) => {
@@ -242,16 +242,16 @@ test("a silent server is pinged, and given up after a second interval", async (t
   for (let round = 1; round <= 3; round++) {
     const before = client.metrics.bytesReceived
     t.mock.timers.tick(1_000)
-    t.mock.timers.tick(1_000)
     await until(() => pings === round && client.metrics.bytesReceived > before)
+    t.mock.timers.tick(10_000)
     assert.ok(client.isOpen, "it answered")
   }
   isLively = false
   t.mock.timers.tick(1_000)
-  t.mock.timers.tick(1_000)
   await until(() => pings === 4)
+  t.mock.timers.tick(9_999)
   assert.ok(client.isOpen, "it may still answer")
-  t.mock.timers.tick(1_000)
+  t.mock.timers.tick(1)
   assert.equal((await client.nextEvent()).type, "opened")
   assert.deepEqual((await client.nextEvent()).reason, { name: "idle_timeout", text: "" })
   server.stop()
@@ -355,3 +355,111 @@ test("each pause before a reconnect is twice the one before, less a random part 
   assert.ok(shares.size > 10, `clients come back spread over time: ${[...shares]}`)
   await client.close()
 })
+
+/** The bug: `flush ok`, `flush ok`, although ten publications had gone down with the connection before. */
+test("a flush on the next connection tells what was lost with the last one, once", async () => {
+  const lost = later()
+  let taken = 0
+  const server = await peer((frame, connection, number) => {
+    if (frame.kind === "request") connection.send("reply", { id: frame.id })
+    if (frame.kind === "join") connection.send("reply", { channel: 3, id: frame.id }, (body) => body.uint(1, 4).uint(1, 4))
+    if (number === 1 && ["publish", "say", "one-way"].includes(frame.kind) && ++taken === 5) {
+      connection.socket.terminate()
+      lost.fulfil()
+    }
+  })
+  const client = await connect(server.url)
+  const room = await client.join("lobby", "ann")
+  client.publish("t", "confirmed")
+  await client.flush()
+  client.publish("t", "1")
+  client.publish("t", "2")
+  room.say("3")
+  client.trySend("4")
+  await lost.promise
+  await until(room, "resumed")
+  await assert.rejects(client.flush(), { kind: "may_be_lost", message: /up to 4 messages may be lost/ })
+  await client.flush()
+  await client.close()
+  server.stop()
+})
+
+test("a loss that a pending flush has told is not told again, and no flush is repeated on another connection", async () => {
+  const server = await peer((frame, connection, number) => {
+    if (frame.kind !== "request") return
+    if (number === 1) connection.socket.terminate()
+    else connection.send("reply", { id: frame.id })
+  })
+  const client = await connect(server.url)
+  client.publish("t", "1")
+  await assert.rejects(client.flush({ idempotent: true }), { kind: "closed" })
+  await until(client, "closed")
+  await until(client, "opened")
+  await client.flush()
+  await client.close()
+  server.stop()
+})
+
+/** The bug: a flush was answered like any other after a publication that was refused. */
+test("a flush tells that a message before it was refused", async () => {
+  const server = await peer((frame, connection) => {
+    if (frame.kind === "publish") connection.send("error", {}, (body) => body.uint(12, 2).put("no"))
+    if (frame.kind === "request") connection.send("reply", { id: frame.id })
+  })
+  const client = await connect(server.url)
+  client.publish("secret", "1")
+  await assert.rejects(client.flush(), { kind: "refused", code: 12, message: /a message before was refused: no/ })
+  await client.flush()
+  await client.close()
+  server.stop()
+})
+
+/** The bug: a dead connection was noticed after 57 s, whatever the browser said meanwhile. */
+for (const cause of ["online", "visibilitychange", "timeout", "sleep"]) {
+  test(`a connection that fell silent ends soon after this: ${cause}`, async (t) => {
+    let pings = 0
+    let isDead = false
+    const server = await peer((frame, connection) => {
+      if (frame.kind === "ping") pings++
+      if (frame.kind === "ping" && !isDead) connection.send("pong")
+      if (frame.kind === "one-way") connection.send("one-way")
+    }, { heartbeatMs: 20_000 })
+    const page = new EventTarget()
+    const [listen, forget] = ["addEventListener", "removeEventListener"].map((name) => page[name].bind(page))
+    Object.assign(globalThis, { addEventListener: listen, removeEventListener: forget, document: Object.assign(page, { hidden: false }) })
+    t.after(() => ["addEventListener", "removeEventListener", "document"].forEach((name) => delete globalThis[name]))
+    t.mock.timers.enable({ apis: ["setTimeout", "Date"] })
+    const turn = async (isSo) => {
+      while (!isSo()) await new Promise(setImmediate)
+    }
+    const client = await connect(server.url, { reconnect: false })
+    const doubt = async () => {
+      if (cause === "timeout") {
+        client.request("x", { timeout: 1_000 }).catch(() => {})
+        t.mock.timers.tick(1_000)
+      } else if (cause === "sleep") {
+        // What was heard before the device slept says nothing. All timers are late when it wakes up.
+        const before = client.metrics.bytesReceived
+        client.trySend("hello")
+        await turn(() => client.metrics.bytesReceived > before)
+        t.mock.timers.setTime(Date.now() + 3_600_000)
+        t.mock.timers.tick(20_000)
+      } else page.dispatchEvent(new Event(cause))
+    }
+    await doubt()
+    await turn(() => pings === 1)
+    const pong = client.metrics.bytesReceived
+    await turn(() => client.metrics.bytesReceived > pong)
+    t.mock.timers.tick(10_000)
+    assert.ok(client.isOpen, "it answered")
+    isDead = true
+    await doubt()
+    await turn(() => pings === 2)
+    if (cause !== "timeout") page.hidden = true
+    t.mock.timers.tick(9_000)
+    assert.ok(client.isOpen, "it may still answer")
+    t.mock.timers.tick(1_000)
+    assert.deepEqual((await until(client, "closed")).reason, { name: "idle_timeout", text: "" })
+    server.stop()
+  })
+}

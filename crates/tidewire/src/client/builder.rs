@@ -21,7 +21,7 @@ use super::table::RequestTable;
 use super::{Client, Inner};
 use crate::address::Address;
 use crate::auth::Credentials;
-use crate::limits::Limits;
+use crate::limits::{CLIENT_LINGER_DEFAULT, Limits};
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::tls::ClientTls;
 use crate::transport::LayerFactory;
@@ -51,6 +51,7 @@ pub struct ClientBuilder {
     limits: Limits,
     request_timeout: Duration,
     close_timeout: Duration,
+    linger: Duration,
     pending_max: usize,
     when_window_full: WhenWindowFull,
     event_bounds: EventBounds,
@@ -73,6 +74,7 @@ impl Default for ClientBuilder {
             limits: Limits::default(),
             request_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
+            linger: CLIENT_LINGER_DEFAULT,
             pending_max: 4096,
             when_window_full: WhenWindowFull::default(),
             event_bounds: EventBounds::default(),
@@ -141,6 +143,16 @@ impl ClientBuilder {
     #[must_use]
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.close_timeout = timeout;
+        self
+    }
+
+    /// Sets the longest time for which dropping the last clone of the client waits until its messages are with the server:
+    /// publications, one-way messages and what was said in rooms. Default 1 s. With 0 the drop ends the client at once, and what was
+    /// not written yet is lost. A client whose messages were all [confirmed](Client::flush) does not wait, nor one that has sent none.
+    /// A drop on a lane does not wait either: the client goes on by itself for this time.
+    #[must_use]
+    pub fn linger(mut self, longest: Duration) -> Self {
+        self.linger = longest;
         self
     }
 
@@ -359,6 +371,7 @@ impl ClientBuilder {
                 matches_replies: !is_udp || ids != RequestIds::None,
                 request_timeout: self.request_timeout,
                 close_timeout: self.close_timeout,
+                linger: self.linger,
                 when_window_full: self.when_window_full,
                 coarse_tick_ns: coarse_tick_ns(),
                 lane,

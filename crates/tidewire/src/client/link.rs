@@ -60,6 +60,8 @@ pub(crate) enum Control {
     Unsubscribe(Arc<TopicQueue>),
     /// Carries the reason that is sent to the server.
     Close(Option<Box<Farewell>>),
+    /// The last clone of the client was dropped.
+    Dropped,
 }
 
 /// A request for a subscription.
@@ -92,7 +94,7 @@ impl submissions::Control for Control {
         match self {
             Self::Subscribe(subscribe) => Some((subscribe.deadline_ns, subscribe.slot)),
             Self::Join(join) => Some((join.deadline_ns, join.slot)),
-            Self::Unsubscribe(_) | Self::Close(_) => None,
+            Self::Unsubscribe(_) | Self::Close(_) | Self::Dropped => None,
         }
     }
 }
@@ -119,19 +121,16 @@ impl Link {
         self.table.waker().wake();
     }
 
-    /// Sets the time at which the client ends, and closes its connection. An earlier time that was set before stays.
-    pub(crate) fn close_by(
-        &self,
-        at_ns: u64,
-        farewell: Option<Box<Farewell>>,
-    ) -> Result<(), EnqueueError> {
+    /// Sets the time at which the client ends, and submits this control, which ends its connection. An earlier time that was set
+    /// before stays.
+    pub(super) fn close_by(&self, at_ns: u64, control: Control) -> Result<(), EnqueueError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // An earlier call has already submitted the close.
         if before_ns < u64::MAX && !self.table.has_ended() {
             self.table.waker().wake();
             return Ok(());
         }
-        self.table.control(Control::Close(farewell))
+        self.table.control(control)
     }
 
     /// When the client ends, or `None` if it was not closed.

@@ -54,7 +54,7 @@ use crate::mailbox::EnqueueError;
 use crate::observe::Metrics;
 use crate::server::Server;
 use crate::session::encode_within;
-use link::Link;
+use link::{Control, Link};
 
 /// A connection to a server, shared by any number of threads and tasks. Clones are handles to the same connection.
 ///
@@ -83,6 +83,7 @@ struct Inner {
     matches_replies: bool,
     request_timeout: Duration,
     close_timeout: Duration,
+    linger: Duration,
     when_window_full: WhenWindowFull,
     /// Resolution of the coarse clock, in nanoseconds: the clock may be late by this much.
     coarse_tick_ns: u64,
@@ -111,7 +112,8 @@ impl Client {
     /// # Errors
     /// [`EnqueueError::QueueFull`] if the queue to the lane is full, [`EnqueueError::Ended`] if the client has ended, and
     /// [`EnqueueError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
-    /// to the socket. If the connection is down by then, an [`Event::Lost`] says so.
+    /// to the socket. If the connection is down by then, an [`Event::Lost`] says so. [`Client::flush`] confirms that the server has
+    /// it.
     pub fn try_send(&self, payload: &[u8]) -> Result<(), EnqueueError> {
         self.try_send_method("", payload)
     }
@@ -134,15 +136,15 @@ impl Client {
     /// [`ClientBuilder::close_timeout`]. Messages that the server has not accepted by then are dropped, and [`Event::Lost`] says
     /// how many one-way messages were still queued. A client that is [connecting lazily](ClientBuilder::connect_lazy) and
     /// has taken messages waits for that attempt and sends them. Closing does not wait for the replies to requests. It takes
-    /// no events: the remaining ones, and [`Event::Ended`] after them, can still be taken. Dropping the last clone instead
-    /// ends the client at once.
+    /// no events: the remaining ones, and [`Event::Ended`] after them, can still be taken. Dropping the last clone closes, too, but
+    /// waits for [`ClientBuilder::linger`] at most, and nobody learns what was lost.
     ///
     /// The client begins to close at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
     pub fn close(&self) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
         // The only error is that the client has ended already.
-        let _ = self.inner.link.close_by(at_ns, None);
+        let _ = self.inner.link.close_by(at_ns, Control::Close(None));
         Closing::new(self.clone())
     }
 
@@ -154,7 +156,7 @@ impl Client {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
         let farewell = Some(Box::new(Farewell::new(code, text)));
-        let _ = self.inner.link.close_by(at_ns, farewell);
+        let _ = self.inner.link.close_by(at_ns, Control::Close(farewell));
         Closing::new(self.clone())
     }
 
@@ -171,5 +173,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.link.events.discard();
         request::drop_shares(&self.link);
+        if !self.linger.is_zero() {
+            let at_ns = now_ns().saturating_add(nanoseconds(self.linger));
+            // The only error is that the client has ended already.
+            let _ = self.link.close_by(at_ns, Control::Dropped);
+            self.lane.leave();
+        }
     }
 }

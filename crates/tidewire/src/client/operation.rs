@@ -120,9 +120,10 @@ pub struct Connecting {
 /// example.
 ///
 /// # Cancel safety
-/// Dropping it changes nothing: the client goes on closing as long as a clone of it exists.
+/// Dropping it changes nothing: the client goes on closing as long as a clone of it exists, and then for
+/// [`ClientBuilder::linger`](super::ClientBuilder::linger) at most.
 #[derive(Debug)]
-#[must_use = "what was not written yet is lost if the client is dropped before it is awaited or waited for"]
+#[must_use = "if the client is dropped before, nobody learns whether all was written"]
 pub struct Closing {
     client: Client,
     waiter: Waiter,

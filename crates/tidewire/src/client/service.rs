@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidewire_io::clock::now_ns;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
 use super::dialing::Dialing;
@@ -94,14 +95,21 @@ impl ClientService {
                 // At once, so that it comes before a new subscription to the same pattern.
                 self.ask_due(cx);
             }
-            Submission::Control(Control::Close(farewell)) => {
-                self.closing = true;
-                self.pending.reconnects = false;
-                match self.session {
-                    Some(session) => cx.end_session(session, farewell),
-                    None => cx.stop_lane(),
-                }
+            Submission::Control(Control::Close(farewell)) => self.close(cx, farewell),
+            // Only messages are worth a wait: nobody takes replies or events any more.
+            Submission::Control(Control::Dropped) if !self.pending.unconfirmed.is_any() => {
+                cx.stop_lane();
             }
+            Submission::Control(Control::Dropped) => self.close(cx, None),
+        }
+    }
+
+    fn close(&mut self, cx: &mut Context<'_>, farewell: Option<Box<Farewell>>) {
+        self.closing = true;
+        self.pending.reconnects = false;
+        match self.session {
+            Some(session) => cx.end_session(session, farewell),
+            None => cx.stop_lane(),
         }
     }
 

@@ -150,7 +150,7 @@ impl Client {
     /// # Errors
     /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Enqueue`] if the message cannot be queued. With
     /// `Ok` the message is on its way to the socket. If the connection is down by then, an
-    /// [`Event::Lost`](super::Event::Lost) says so.
+    /// [`Event::Lost`](super::Event::Lost) says so. [`Client::flush`] confirms that the server has it.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
         self.send(&Message::new(Kind::Publish, 0, payload).with_name(topic))?;

@@ -47,7 +47,7 @@ use tidewire_proto::connection::Phase;
 
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};
-pub(crate) use thread::LaneThread;
+pub(crate) use thread::{LaneThread, is_lane};
 pub(crate) use wait::Spin;
 
 use crate::engine::{Core, PROXIED_LAST, earlier};

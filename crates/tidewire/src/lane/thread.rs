@@ -1,5 +1,6 @@
 //! The server's handle to the thread of a lane.
 
+use std::cell::Cell;
 use std::thread::{self, JoinHandle};
 
 use super::{Lane, LaneError};
@@ -13,9 +14,10 @@ impl LaneThread {
     /// Starts the thread of the lane with this index.
     pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> Result<Self, LaneError> {
         let name = format!("tidewire-lane-{index}");
-        let thread = thread::Builder::new()
-            .name(name)
-            .spawn(move || lane.run())?;
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            IS_LANE.set(true);
+            lane.run()
+        })?;
         Ok(Self(thread))
     }
 
@@ -42,4 +44,14 @@ impl LaneThread {
             Err(_) => Some("the service panicked".to_owned()),
         }
     }
+}
+
+/// Whether this thread is a lane, of any server or client of the process.
+pub(crate) fn is_lane() -> bool {
+    // A thread that ends has no such variable any more, and serves no sessions.
+    IS_LANE.try_with(Cell::get).unwrap_or(false)
+}
+
+thread_local! {
+    static IS_LANE: Cell<bool> = const { Cell::new(false) };
 }

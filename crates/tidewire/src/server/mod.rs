@@ -28,7 +28,7 @@ use crate::auth::{Network, SharedAuthenticator};
 use crate::backplane::BackplaneChoice;
 use crate::config::ConnectionAge;
 use crate::engine::ServerShared;
-use crate::lane::LaneThread;
+use crate::lane::{LaneThread, is_lane};
 use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
@@ -230,6 +230,17 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Waits for lanes that end by themselves. On a lane of any server it does not wait, because that would hold the lane's
+    /// sessions: the lanes go on without this value.
+    pub(crate) fn leave(&mut self) {
+        if is_lane() {
+            self.threads.clear();
+        }
+        for failure in self.threads.drain(..).filter_map(LaneThread::join) {
+            tracing::error!(failure, "a lane ended with an error");
+        }
     }
 
     fn stop(&mut self, message: &dyn Fn() -> LaneMessage) -> Stopped {

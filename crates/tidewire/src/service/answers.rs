@@ -6,7 +6,7 @@ use tidewire_proto::body::ErrorBody;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::Kind;
+use tidewire_proto::message::{Kind, Message};
 
 use super::{Context, Current, Deferred, HandlerError, HandlerResult, Ticket};
 use crate::broker::{RemoteTicket, StoreQuestion};
@@ -14,6 +14,11 @@ use crate::engine::Origin;
 use crate::session::{
     CloseReason, NOWHERE, QueuedReply, SendError, SessionId, Unanswered, encode_within,
 };
+
+/// Whether a request asks only whether all before it was handled: it has neither a method nor a payload.
+pub(super) fn is_flush(message: &Message<'_>) -> bool {
+    message.name.is_empty() && message.channel == 0 && message.payload.is_empty()
+}
 
 impl Context<'_> {
     /// Defers the answer to the message being handled. The returned token may go to another thread and answer later.

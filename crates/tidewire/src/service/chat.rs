@@ -15,6 +15,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
+use super::answers::is_flush;
 use super::chat_hooks::Hooks;
 use super::chat_past::Past;
 use crate::auth::Action;
@@ -262,7 +263,8 @@ impl Service for Chat {
                 cx.leave_room(message.channel)?;
                 cx.reply(&[])
             }
-            Kind::Request => self.call(cx, &message),
+            Kind::Request if is_flush(&message) => cx.reply_when_stored(),
+            Kind::Request if message.name.is_empty() => self.call(cx, &message),
             Kind::OneWay if !cx.codec().has_room_frames() => self.line(cx, message.payload),
             // The caller cancelled a request. Every reply here is immediate, so there is nothing to cancel.
             Kind::Cancel => Ok(()),
@@ -292,7 +294,9 @@ impl Part for Chat {
     fn takes(&self, cx: &Context<'_>, message: &Message<'_>) -> bool {
         match message.kind {
             Kind::Say | Kind::Join | Kind::Leave => true,
-            Kind::Request => message.name.is_empty() && cx.is_in_room(message.channel),
+            Kind::Request => {
+                is_flush(message) || message.name.is_empty() && cx.is_in_room(message.channel)
+            }
             Kind::OneWay => cx.codec().is_typed(),
             _ => false,
         }

@@ -12,6 +12,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
 
+use super::answers::is_flush;
 use crate::room::{History, KeptPattern, SubscribeError};
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
@@ -161,9 +162,7 @@ impl PubSub {
                 cx.reply(&[])
             }
             // Frames of one session are handled in order, so this answer confirms all frames before it.
-            Kind::Request if message.name.is_empty() && message.payload.is_empty() => {
-                cx.reply_when_stored()
-            }
+            Kind::Request if is_flush(message) => cx.reply_when_stored(),
             // The lane cancels the answers that come later. The others are immediate.
             Kind::Cancel => Ok(()),
             _ => Err(HandlerError::new(
@@ -260,7 +259,7 @@ impl Part for PubSub {
             Kind::Request | Kind::OneWay if !message.name.is_empty() => {
                 cx.codec().registers_subscribers()
             }
-            Kind::Request => message.channel == 0 && message.payload.is_empty(),
+            Kind::Request => is_flush(message),
             _ => false,
         }
     }

@@ -6,5 +6,7 @@ mod executor;
 mod given_up;
 mod lazy;
 mod misuse;
+mod relay;
 mod streams;
 mod twins;
+mod unconfirmed;
