@@ -97,7 +97,6 @@ export function openConnection(
   const watch = (ms: number) => {
     isHeard = false
     const due = Date.now() + ms
-    cancelTimer(timer)
     timer = later(() => {
       const isLate = Date.now() - due > LATE_MS
       if (isHeard) asked = 0
@@ -173,7 +172,11 @@ export function openConnection(
     hello,
     emit: send,
     goAway,
-    doubt: () => isOpen && !isOver && !reason && !asked && ask(),
+    doubt() {
+      if (!isOpen || isOver || reason || asked) return
+      cancelTimer(timer)
+      ask()
+    },
     finish: () => close(because("closed"), false),
   }
 }
