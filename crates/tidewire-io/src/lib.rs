@@ -8,6 +8,8 @@
 //! allocations, [`append`] appends small messages to a vector, and [`words`] passes a few bytes from one thread to
 //! another.
 //!
+//! [`process`] tells a child of `fork` from its parent.
+//!
 //! [`memory`] reads from the system's files how much memory the process may use. A server derives its limit from it.
 //!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
@@ -35,6 +37,7 @@ pub mod datagram;
 pub mod descriptors;
 pub mod memory;
 pub mod poller;
+pub mod process;
 pub mod ring;
 mod signal;
 pub mod socket;

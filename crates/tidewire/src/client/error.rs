@@ -100,6 +100,9 @@ pub enum RequestError {
         /// The number of messages without a confirmation: publications, one-way messages and what was said in rooms.
         messages: u64,
     },
+    /// The client belongs to another process: this one is its child by `fork`. Nothing was sent from here. Connect after the fork.
+    #[error("this client belongs to another process; connect after the fork")]
+    OtherProcess,
     /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server
     /// [forbade](crate::GoAwayCode::is_final) that. An earlier [`Event::Closed`](crate::Event::Closed) has the reason.
     #[error("the client has ended")]
@@ -147,6 +150,7 @@ impl From<EnqueueError> for RequestError {
         match error {
             EnqueueError::QueueFull => Self::WindowFull,
             EnqueueError::Ended => Self::Shutdown,
+            EnqueueError::OtherProcess => Self::OtherProcess,
             EnqueueError::Encode(error) => Self::Encode(error),
         }
     }

@@ -12,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tidewire_io::process::Process;
+
 use super::sync::{OnceWaker, WakeLane};
 pub(crate) use state::EventBounds;
 use state::State;
@@ -59,6 +61,8 @@ pub(crate) struct Reading {
     may_be_held: AtomicBool,
     /// Events that queues dropped because the application did not take them.
     dropped: AtomicU64,
+    /// The process with the lane. In a child by `fork` all queues have ended.
+    process: Process,
     waker: OnceWaker,
 }
 
@@ -117,6 +121,9 @@ impl<E: Queued> EventQueue<E> {
 
     /// Drops all events, also those that follow, because the application will not take them.
     pub(crate) fn discard(&self) {
+        if !self.reading.process.is_this() {
+            return;
+        }
         let mut state = self.lock();
         let events = state.discard();
         self.note_level(&mut state);
@@ -126,6 +133,9 @@ impl<E: Queued> EventQueue<E> {
 
     /// Blocks until there is an event. Returns `None` at the timeout.
     pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<E> {
+        if !self.reading.process.is_this() {
+            return Some(E::ended());
+        }
         // A timeout beyond the range of the clock is no timeout.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
@@ -154,6 +164,9 @@ impl<E: Queued> EventQueue<E> {
 
     /// Polls the next event. If there is none, the task is woken when there may be one.
     pub(super) fn poll_next(&self, waiter: &mut Waiter, cx: &mut Context<'_>) -> Poll<E> {
+        if !self.reading.process.is_this() {
+            return Poll::Ready(E::ended());
+        }
         let mut state = self.lock();
         if let Some(event) = self.take(&mut state) {
             return Poll::Ready(event);
@@ -168,6 +181,9 @@ impl<E: Queued> EventQueue<E> {
 
     /// Ready when no more events are pushed. Events in the queue stay.
     pub(super) fn poll_end(&self, waiter: &mut Waiter, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.reading.process.is_this() {
+            return Poll::Ready(());
+        }
         let mut state = self.lock();
         if state.ended {
             return Poll::Ready(());
@@ -181,7 +197,9 @@ impl<E: Queued> EventQueue<E> {
 
     /// Removes the wakers of a future that no longer waits.
     pub(super) fn forget(&self, waiter: &mut Waiter) {
-        if let Some(number) = waiter.0.take() {
+        if let Some(number) = waiter.0.take()
+            && self.reading.process.is_this()
+        {
             let mut state = self.lock();
             let State { wakers, at_end, .. } = &mut *state;
             let mut own = None;

@@ -167,6 +167,9 @@ impl Link {
 
     /// Ready when the first attempt to connect succeeded or failed. Only one future may call it.
     pub(super) fn poll_first(&self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        if !self.table.is_here() {
+            return Poll::Ready(Err(ConnectError::Ended));
+        }
         let mut first = self.lock_first();
         match first.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),

@@ -58,6 +58,9 @@ use link::{Control, Link};
 
 /// A connection to a server, shared by any number of threads and tasks. Clones are handles to the same connection.
 ///
+/// A child by `fork` has no client of its parent: its calls fail at once, with [`RequestError::OtherProcess`] or
+/// [`EnqueueError::OtherProcess`], its events have ended, and a drop does nothing. Connect after the fork.
+///
 /// ```
 /// use tidewire::{Client, Context, Message};
 ///
@@ -169,8 +172,11 @@ impl Client {
 }
 
 impl Drop for Inner {
-    /// The link may outlive the client, because another thread can still hold a reference to it.
+    /// The link may outlive the client, because another thread can still hold a reference to it. In a child by `fork` a drop forgets.
     fn drop(&mut self) {
+        if !self.link.table.is_here() {
+            return;
+        }
         self.link.events.discard();
         request::drop_shares(&self.link);
         if !self.linger.is_zero() {

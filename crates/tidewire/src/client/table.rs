@@ -29,6 +29,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
+use tidewire_io::process::Process;
 use tidewire_proto::error::EncodeError;
 
 use super::effect::Undo;
@@ -49,6 +50,8 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
     is_single: bool,
     /// Largest frame that both sides of the connection accept.
     frame_bytes_max: AtomicUsize,
+    /// The process with the lane.
+    process: Process,
     shared: P::Lock<TableShared<C>>,
     slots: Slots<P>,
     /// Whether submissions wait: one of the constants below. With it a lane that is about to sleep does not need the lock.
@@ -76,6 +79,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             queue_bytes_max,
             is_single,
             frame_bytes_max: AtomicUsize::new(usize::MAX),
+            process: Process::this(),
             shared: P::Lock::default(),
             slots: Slots::default(),
             news: P::Word::new(NOTHING),
@@ -154,6 +158,10 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         push: impl FnOnce(&mut TableShared<C>) -> Result<T, EnqueueError>,
     ) -> Result<T, EnqueueError> {
+        // Asked first, because nobody unlocks in a child what another thread had locked.
+        if !self.is_here() {
+            return Err(EnqueueError::OtherProcess);
+        }
         let mut shared = self.shared.lock();
         if self.has_ended() {
             return Err(EnqueueError::Ended);
@@ -175,6 +183,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Takes the outcome of a request. If there is none yet, stores `waker`, if given, to be woken when there is one.
     pub(super) fn poll(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
+        if !self.is_here() {
+            return Some(Err(Box::new(RequestError::OtherProcess)));
+        }
         if waker.is_none() && self.slots.answer(slot) == Answer::Pending {
             return None;
         }
@@ -211,6 +222,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Abandons a request whose outcome was not taken. Submits that to the lane if the request is still pending.
     pub(super) fn abandon(&self, slot: SlotId) {
+        if !self.is_here() {
+            return;
+        }
         let mut shared = self.shared.lock();
         let is_pending = self.slots.answer(slot) == Answer::Pending;
         let held = shared.waits.take(slot);
@@ -401,6 +415,12 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.news.load(Ordering::Relaxed) == ENDED
+    }
+
+    /// Whether the lane is in this process. It is not in a child by `fork`.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_this()
     }
 
     pub(super) fn set_frame_bytes_max(&self, bytes: usize) {

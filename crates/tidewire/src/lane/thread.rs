@@ -3,31 +3,37 @@
 use std::cell::Cell;
 use std::thread::{self, JoinHandle};
 
+use tidewire_io::process::Process;
+
 use super::{Lane, LaneError};
 use crate::service::Service;
 
 /// The handle to a lane's thread.
 #[derive(Debug)]
-pub(crate) struct LaneThread(JoinHandle<Result<(), LaneError>>);
+pub(crate) struct LaneThread {
+    handle: JoinHandle<Result<(), LaneError>>,
+    process: Process,
+}
 
 impl LaneThread {
     /// Starts the thread of the lane with this index.
     pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> Result<Self, LaneError> {
         let name = format!("tidewire-lane-{index}");
-        let thread = thread::Builder::new().name(name).spawn(move || {
+        let handle = thread::Builder::new().name(name).spawn(move || {
             IS_LANE.set(true);
             lane.run()
         })?;
-        Ok(Self(thread))
+        let process = Process::this();
+        Ok(Self { handle, process })
     }
 
     /// Whether the lane has ended.
     pub(crate) fn is_finished(&self) -> bool {
-        self.0.is_finished()
+        !self.process.is_this() || self.handle.is_finished()
     }
 
     pub(crate) fn is_current(&self) -> bool {
-        self.0.thread().id() == thread::current().id()
+        self.handle.thread().id() == thread::current().id()
     }
 
     /// Waits for the end of a lane that was asked to end. Returns the reason if it failed.
@@ -38,7 +44,14 @@ impl LaneThread {
         if self.is_current() {
             return None;
         }
-        match self.0.join() {
+        if !self.process.is_this() {
+            // There is no such thread here, so the handle can be neither joined nor dropped.
+            std::mem::forget(self.handle);
+            return Some(
+                "the lane belongs to another process; start a server after the fork".to_owned(),
+            );
+        }
+        match self.handle.join() {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some("the service panicked".to_owned()),

@@ -23,6 +23,9 @@ pub enum EnqueueError {
     /// The client has ended.
     #[error("the client has ended")]
     Ended,
+    /// The client belongs to another process: this one is its child by `fork`, and has no lane of the client. Connect after the fork.
+    #[error("this client belongs to another process; connect after the fork")]
+    OtherProcess,
     /// The codec cannot express the message, or it is larger than what both sides take.
     #[error(transparent)]
     Encode(#[from] EncodeError),

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
+use tidewire_io::process::Process;
 use tidewire_io::ring::RingStream;
 use tidewire_io::waker::LaneWaker;
 
@@ -58,6 +59,8 @@ pub(crate) struct Mailbox {
     retired: AtomicBool,
     pub(crate) waker: Arc<LaneWaker>,
     counters: Arc<CachePadded<LaneCounters>>,
+    /// The process with the lane. In a child by `fork` the lane counts as ended.
+    process: Process,
 }
 
 impl Mailbox {
@@ -69,12 +72,17 @@ impl Mailbox {
             retired: AtomicBool::new(false),
             waker: Arc::new(LaneWaker::new()?),
             counters,
+            process: Process::this(),
         }))
     }
 
     /// Posts a message and wakes the lane if it sleeps. Gives the message back if the lane has ended, or if the message
     /// has reserved no place and there is none.
     pub(crate) fn post(&self, message: LaneMessage) -> Result<(), LaneMessage> {
+        // Asked first, because nobody unlocks in a child what another thread had locked.
+        if !self.process.is_this() {
+            return Err(message);
+        }
         let mut queue = self.lock();
         if self.is_retired() || !queue.admits(&message) {
             return Err(message);
@@ -169,8 +177,13 @@ impl Mailbox {
         self.retired.store(true, Ordering::SeqCst);
     }
 
+    /// Whether the lane is in this process. It is not in a child by `fork`.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
+
     pub(crate) fn is_retired(&self) -> bool {
-        self.retired.load(Ordering::SeqCst)
+        self.retired.load(Ordering::SeqCst) || !self.process.is_this()
     }
 }
 

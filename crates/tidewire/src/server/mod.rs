@@ -244,6 +244,9 @@ impl Server {
     }
 
     fn stop(&mut self, message: &dyn Fn() -> LaneMessage) -> Stopped {
+        if self.lanes.first().is_some_and(|lane| !lane.is_here()) {
+            return self.forget();
+        }
         self.readiness.withdraw();
         self.names.clear();
         for index in self.threads.len()..self.lanes.len() {
@@ -271,9 +274,26 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Ends the server in a child by `fork`, where it has no threads. What belongs to them can be neither ended nor dropped: it may
+    /// be locked for ever.
+    fn forget(&mut self) -> Stopped {
+        std::mem::forget(std::mem::take(&mut self.names));
+        std::mem::forget(self.node.take());
+        let failures = self.threads.drain(..).filter_map(LaneThread::join);
+        Stopped {
+            failures: failures.collect(),
+            metrics: self.metrics.read(),
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let stopped = self.stop(&|| LaneMessage::Stop);
+        if self.lanes.first().is_some_and(|lane| !lane.is_here()) {
+            return;
+        }
         for failure in stopped.failures {
             tracing::error!(failure, "a lane ended with an error");
         }

@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tidewire_io::process::Process;
 use tidewire_io::socket::PeerCredentials;
 
 use super::{Session, SessionId};
@@ -21,6 +22,8 @@ use crate::transport::TransportKind;
 pub(crate) struct SessionTable {
     /// Indexed by lane, then by the session's slot.
     lanes: Box<[Mutex<Slots>]>,
+    /// The process with the lanes. A child by `fork` finds no session.
+    process: Process,
 }
 
 type Slots = Vec<Option<Arc<SessionShared>>>;
@@ -49,6 +52,7 @@ impl SessionTable {
     pub(crate) fn new(lanes: usize) -> Self {
         Self {
             lanes: (0..lanes).map(|_| Mutex::default()).collect(),
+            process: Process::this(),
         }
     }
 
@@ -82,14 +86,21 @@ impl SessionTable {
     /// Lists all open sessions, lane by lane.
     pub(crate) fn list(&self) -> Vec<Arc<SessionShared>> {
         let mut sessions = Vec::new();
-        for lane in &self.lanes {
+        for lane in self.lanes() {
             sessions.extend(lock(lane).iter().flatten().map(Arc::clone));
         }
         sessions
     }
 
     fn slots(&self, id: SessionId) -> Option<MutexGuard<'_, Slots>> {
-        self.lanes.get(id.lane()).map(lock)
+        self.lanes().get(id.lane()).map(lock)
+    }
+
+    fn lanes(&self) -> &[Mutex<Slots>] {
+        match self.process.is_this() {
+            true => &self.lanes,
+            false => &[],
+        }
     }
 }
 
