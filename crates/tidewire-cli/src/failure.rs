@@ -266,6 +266,7 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
         | ServeError::Framing { .. }
         | ServeError::Bind(_)
         | ServeError::PassedSocket { .. }
+        | ServeError::Twice { .. }
         | ServeError::PassedPort(_)
         | ServeError::Inproc(_)
         | ServeError::Tls(_)

@@ -77,6 +77,7 @@ fn ipv6_is_served_where_the_machine_has_it() {
 #[test]
 fn options_reach_the_sockets_of_servers_and_clients() {
     let options = SocketOptions {
+        ipv6_only: false,
         nodelay: false,
         keep_alive: Some(KeepAlive {
             idle: Duration::from_secs(60),
@@ -106,6 +107,7 @@ fn options_reach_the_sockets_of_servers_and_clients() {
 #[test]
 fn options_that_cannot_be_name_themselves() {
     let options = SocketOptions {
+        ipv6_only: false,
         send_buffer_bytes: Some(usize::MAX),
         ..SocketOptions::default()
     };

@@ -8,6 +8,7 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::low_level::raise;
 use tidewire::auth::Token;
+use tidewire::{Address, Endpoint};
 use tidewire_admin::{Admin, AdminError, BoundAdmin, Settings};
 
 use crate::failure::Failure;
@@ -33,11 +34,15 @@ pub(super) struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// Binds the address, if there is one.
+    /// Binds the address, if there is one. `binds` are the addresses of the server.
     ///
     /// # Errors
     /// The address cannot be used, or the token cannot be read.
-    pub(super) fn bind(&self, is_insecure: bool) -> anyhow::Result<Option<BoundAdmin>> {
+    pub(super) fn bind(
+        &self,
+        is_insecure: bool,
+        binds: &[String],
+    ) -> anyhow::Result<Option<BoundAdmin>> {
         let Some(address) = self.admin else {
             return match self.admin_token_file.is_some() || !self.admin_host.is_empty() {
                 true => {
@@ -47,6 +52,7 @@ impl AdminArguments {
                 false => Ok(None),
             };
         };
+        check_apart(address, binds)?;
         let mut settings = Settings::default()
             .allow_plaintext(is_insecure)
             .on_drain(once(SIGTERM))
@@ -69,6 +75,21 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let wanted = "use an IP address and a port, such as 127.0.0.1:9090 or [::1]:9090";
     text.parse()
         .map_err(|_| format!("it is no address to listen on; {wanted}; port 0 takes a free one"))
+}
+
+/// Refuses an address that the server has, too. The one that is bound second would be in use, by this process itself.
+fn check_apart(admin: SocketAddr, binds: &[String]) -> Result<(), Failure> {
+    let admin = Endpoint::from(admin);
+    for bind in binds {
+        // An address with a mistake is refused where it is bound.
+        let address = bind.parse::<Address>();
+        let endpoints = address.and_then(|it| it.resolve_all()).unwrap_or_default();
+        if endpoints.iter().any(|it| it.excludes(&admin)) {
+            let what = format!("--admin {admin} and --bind {bind} have the same port");
+            return Err(Failure::configuration(what, "give --admin another port"));
+        }
+    }
+    Ok(())
 }
 
 fn refused(error: &AdminError) -> Failure {
@@ -100,3 +121,28 @@ fn send(signal: i32) {
 
 const TOKEN: &str =
     "write a long random text into a file of mode 600, as `tidewire token new` prints one";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the error advised to stop the process that has the port, which was this one.
+    #[test]
+    fn an_admin_address_is_not_that_of_the_server() {
+        let check = |admin: &str, bind: &str| {
+            let outcome = check_apart(admin.parse().unwrap(), &[bind.to_owned()]);
+            outcome.map_err(|error| error.to_string())
+        };
+        let error = check("127.0.0.1:8080", "ws://0.0.0.0:8080/chat").unwrap_err();
+        assert!(error.contains("have the same port"), "{error}");
+        assert!(check("127.0.0.1:8080", "127.0.0.1:8080").is_err());
+        for bind in [
+            "tcp://127.0.0.1:8081",
+            "udp://127.0.0.1:8080",
+            "tcp://127.0.0.2:8080",
+        ] {
+            assert_eq!(check("127.0.0.1:8080", bind), Ok(()));
+        }
+        assert_eq!(check("127.0.0.1:0", "tcp://127.0.0.1:0"), Ok(()));
+    }
+}

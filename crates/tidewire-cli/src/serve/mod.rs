@@ -235,7 +235,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     watch_signals(arguments, sender.clone(), &ending)?;
     let settings = Settings::read(arguments);
     let users = ServedUsers::read(arguments)?;
-    let admin = arguments.admin.bind(arguments.insecure)?;
+    let admin = arguments.admin.bind(arguments.insecure, &arguments.binds)?;
 
     let drain = arguments.drain.clone();
     let follow_stdin = arguments.exit_with_stdin;

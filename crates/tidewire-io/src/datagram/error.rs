@@ -70,7 +70,10 @@ impl DatagramBindError {
         match Errno::from_io_error(&source) {
             Some(Errno::ADDRINUSE) => Self::InUse { address, source },
             Some(Errno::ACCESS | Errno::PERM) => Self::PermissionDenied { address, source },
-            Some(Errno::ADDRNOTAVAIL) => Self::AddressNotAvailable { address, source },
+            // A kernel without IPv6 has no socket of that family.
+            Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => {
+                Self::AddressNotAvailable { address, source }
+            }
             Some(Errno::MFILE | Errno::NFILE) => {
                 let DescriptorLimit { soft, hard } = descriptor_limit();
                 Self::DescriptorsExhausted {

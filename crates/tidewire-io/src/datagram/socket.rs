@@ -42,6 +42,9 @@ pub struct DatagramOptions {
     /// Whether several sockets, such as one for each lane, may be bound to the same address. The kernel then spreads
     /// the peers over them. All of them must set it. Off by default.
     pub reuse_port: bool,
+    /// Whether a socket at `[::]` leaves IPv4 to another socket at the same port. Off by default: it receives over IPv4, too, whatever
+    /// the system's `net.ipv6.bindv6only` is.
+    pub ipv6_only: bool,
 }
 
 impl Default for DatagramOptions {
@@ -51,6 +54,7 @@ impl Default for DatagramOptions {
             receive_buffer_bytes: None,
             send_buffer_bytes: None,
             reuse_port: false,
+            ipv6_only: false,
         }
     }
 }
@@ -78,6 +82,9 @@ impl DatagramSocket {
         if options.reuse_port {
             sockopt::set_socket_reuseport(&socket, true)?;
         }
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, options.ipv6_only)?;
+        }
         bind(&socket, address)?;
         Self::prepared(socket, options)
     }
@@ -104,7 +111,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Takes up a socket of another program, and sets these options. `reuse_port` is as the other program set it.
+    /// Takes up a socket of another program, and sets these options. `reuse_port` and `ipv6_only` are as the other program set
+    /// them.
     ///
     /// # Errors
     ///

@@ -100,7 +100,10 @@ impl BindError {
         match cause {
             Errno::ADDRINUSE => Self::InUse { address, source },
             Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::PermissionDenied { address, source },
-            Errno::ADDRNOTAVAIL => Self::AddressNotAvailable { address, source },
+            // A kernel without IPv6 has no socket of that family.
+            Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => {
+                Self::AddressNotAvailable { address, source }
+            }
             Errno::NOENT | Errno::NOTDIR => Self::NoDirectory { address, source },
             Errno::NAMETOOLONG => Self::PathTooLong { address },
             Errno::MFILE | Errno::NFILE => {

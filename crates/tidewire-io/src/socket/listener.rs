@@ -63,6 +63,11 @@ impl Listener {
                 sockopt::set_socket_reuseaddr(&socket, options.reuse_address)
                     .map_err(refused("reuse_address"))
                     .map_err(unusable)?;
+                if let SocketAddress::Tcp(SocketAddr::V6(_)) = address {
+                    sockopt::set_ipv6_v6only(&socket, options.ipv6_only)
+                        .map_err(refused("ipv6_only"))
+                        .map_err(unusable)?;
+                }
                 let local =
                     bind_tcp(&socket, address).map_err(|cause| BindError::new(address, cause))?;
                 (SocketAddress::Tcp(local), None)
@@ -88,8 +93,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Takes up a listener of another program, and sets these options for its connections. `reuse_address`, `backlog` and
-    /// `unix_mode` are those of the other program. The file of a Unix socket stays when this listener is dropped.
+    /// Takes up a listener of another program, and sets these options for its connections. `reuse_address`, `backlog`,
+    /// `unix_mode` and `ipv6_only` are those of the other program. The file of a Unix socket stays when this listener is dropped.
     ///
     /// # Errors
     ///

@@ -34,6 +34,9 @@ pub struct SocketOptions {
     /// The permission bits of a Unix socket's file, such as `0o660`. They are in force before any client can connect.
     /// Default none, which is `0o600`: only the user of the server may connect. Connecting requires the permission to write.
     pub unix_mode: Option<u32>,
+    /// Whether a server at `[::]` leaves IPv4 to another socket at the same port. Default no: it listens on every IPv4 address, too,
+    /// whatever the system's `net.ipv6.bindv6only` is.
+    pub ipv6_only: bool,
 }
 
 /// When the kernel probes a silent TCP connection, and when it ends it. In whole seconds.
@@ -179,6 +182,7 @@ impl Default for SocketOptions {
             reuse_address: true,
             backlog: BACKLOG,
             unix_mode: None,
+            ipv6_only: false,
         }
     }
 }

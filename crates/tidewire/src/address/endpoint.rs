@@ -1,7 +1,7 @@
 //! An address that is ready for use.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use tidewire_io::socket::SocketAddress;
@@ -43,6 +43,44 @@ impl Endpoint {
     pub fn is_local(&self) -> bool {
         let address = self.socket_address();
         address.is_none_or(|it| it.ip().to_canonical().is_loopback())
+    }
+
+    /// Whether two sockets cannot listen at these endpoints at the same time: they have the same port, and an address that both take.
+    /// `[::]` takes the addresses of IPv4, too.
+    ///
+    /// ```
+    /// use tidewire::Address;
+    ///
+    /// let at = |text: &str| text.parse::<Address>().unwrap().resolve().unwrap();
+    /// assert!(at("tcp://127.0.0.1:80").excludes(&at("ws://0.0.0.0:80/")));
+    /// assert!(!at("tcp://127.0.0.1:80").excludes(&at("udp://127.0.0.1:80")));
+    /// ```
+    #[must_use]
+    pub fn excludes(&self, other: &Self) -> bool {
+        let is_udp = |it: &Self| matches!(it, Self::Udp(_));
+        let (Some(one), Some(two)) = (self.socket_address(), other.socket_address()) else {
+            return self == other;
+        };
+        let takes =
+            |one: IpAddr, two: IpAddr| one.is_unspecified() && (one.is_ipv6() || two.is_ipv4());
+        let (port, one_ip, two_ip) = (one.port(), one.ip(), two.ip());
+        let shares_address = one_ip == two_ip || takes(one_ip, two_ip) || takes(two_ip, one_ip);
+        port != 0 && port == two.port() && is_udp(self) == is_udp(other) && shares_address
+    }
+
+    /// The same endpoint with another port, if it has one.
+    pub(crate) fn with_port(self, port: u16) -> Self {
+        let at = |mut address: SocketAddr| {
+            address.set_port(port);
+            address
+        };
+        match self {
+            Self::Socket(SocketAddress::Tcp(address)) => Self::from(at(address)),
+            Self::Tls(address) => Self::Tls(at(address)),
+            Self::Udp(address) => Self::Udp(at(address)),
+            Self::WebSocket(endpoint) => endpoint.with_port(port).into(),
+            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => self,
+        }
     }
 
     /// Whether connections are encrypted by TLS.

@@ -1,7 +1,7 @@
 //! Addresses: one string picks the transport.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -26,9 +26,9 @@ use websocket::{WebPath, parse_path};
 /// `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means TCP. `tls://` means TLS over TCP, `ws://`
 /// WebSocket over TCP, and `wss://` WebSocket over TLS. A WebSocket without a path has the path `/`.
 ///
-/// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too. Port 0 asks the system for a free
-/// port. A host name may have several addresses: a server takes the first that this machine has, and a client tries one
-/// after the other. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
+/// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too, unless the same server listens on every IPv4 address
+/// at the same port. Port 0 asks the system for a free port. A host name may have several addresses: a server takes the first that this
+/// machine has, and at `localhost` both loopback addresses; a client keeps the first that accepts it. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
 /// the machine may connect to it. An in-process name is known in its own process only.
 ///
 /// A tcp, tls or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames,
@@ -112,6 +112,35 @@ impl Address {
 }
 
 impl Address {
+    /// The endpoints at which a server listens, in the order in which to try them, and whether it listens at all of them that the
+    /// machine has, in place of the first. Blocks as [`resolve_all`](Self::resolve_all).
+    pub(crate) fn resolve_to_listen(&self) -> Result<(Vec<Endpoint>, bool), AddressError> {
+        let is_localhost = self
+            .host()
+            .is_some_and(|it| it.eq_ignore_ascii_case("localhost"));
+        if !is_localhost {
+            return Ok((self.resolve_all()?, false));
+        }
+        // The name may have one of the two only, and its clients on this machine try both.
+        let mut endpoints = Vec::new();
+        for loopback in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+            let mut address = self.clone();
+            address.set_host(loopback);
+            endpoints.extend(address.resolve_all()?);
+        }
+        Ok((endpoints, true))
+    }
+
+    fn set_host(&mut self, address: IpAddr) {
+        match &mut self.kind {
+            AddressKind::Tcp { host, .. }
+            | AddressKind::Tls { host, .. }
+            | AddressKind::WebSocket { host, .. }
+            | AddressKind::Udp { host, .. } => *host = address.to_string(),
+            AddressKind::Ipc(_) | AddressKind::Inproc(_) => {}
+        }
+    }
+
     /// The host as it was written, a name or a number. A layer such as TLS compares it with a certificate. `None` for a
     /// transport without hosts.
     #[must_use]
@@ -171,7 +200,9 @@ impl Address {
     pub(crate) fn websocket_host(&self) -> Option<String> {
         match &self.kind {
             AddressKind::WebSocket { host, port, .. } if host.contains(':') => {
-                Some(format!("[{host}]:{port}"))
+                // The zone of an address is known on this machine only.
+                let address = host.split_once('%').map_or(&**host, |(address, _)| address);
+                Some(format!("[{address}]:{port}"))
             }
             AddressKind::WebSocket { host, port, .. } => Some(format!("{host}:{port}")),
             _ => None,

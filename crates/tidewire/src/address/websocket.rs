@@ -54,6 +54,11 @@ impl WebSocketEndpoint {
         self.is_tls
     }
 
+    pub(super) fn with_port(mut self, port: u16) -> Self {
+        self.address.set_port(port);
+        self
+    }
+
     pub(super) fn web_path(&self) -> &WebPath {
         &self.path
     }

@@ -47,8 +47,17 @@ impl Bound {
             ..Self::default()
         };
         bound.ports.resize_with(lanes, Vec::new);
-        for address in addresses {
-            bound.bind_first(address, codec, sockets, datagrams, layers)?;
+        let places = addresses.iter().map(Place::of);
+        let places: Vec<Place<'_>> = places.collect::<Result<_, _>>()?;
+        for place in &places {
+            let settings = Settings {
+                codec,
+                sockets,
+                datagrams,
+                layers: layers.and_then(|factory| factory.layers(place.address)),
+                all: &places,
+            };
+            bound.bind_place(place, &settings)?;
         }
         match bound.passed.first() {
             Some(unused) => Err(ServeError::PassedSocket {
@@ -64,60 +73,123 @@ impl Bound {
         Some(self.passed.remove(index))
     }
 
-    /// Binds the first endpoint of an address that this machine has. A host name may also have endpoints of other
-    /// machines.
-    fn bind_first(
-        &mut self,
-        address: &Address,
-        codec: &AnyCodec,
-        sockets: &SocketOptions,
-        datagrams: &DatagramOptions,
-        layers: Option<&LayerFactory>,
-    ) -> Result<(), ServeError> {
-        let layers = layers.and_then(|factory| factory.layers(address));
-        let mut endpoints = address.resolve_all()?.into_iter().peekable();
-        while let Some(endpoint) = endpoints.next() {
-            let outcome = match endpoint {
-                Endpoint::Socket(at) => {
-                    self.bind_listener(&at, address, codec, sockets, layers.clone())
+    /// Binds an address, and another port if the system chose one that another program has at a further endpoint.
+    fn bind_place(&mut self, place: &Place<'_>, settings: &Settings<'_>) -> Result<(), ServeError> {
+        let chooses = place.endpoints[0]
+            .socket_address()
+            .is_some_and(|it| it.port() == 0);
+        let before = [
+            self.listeners.len(),
+            self.ports[0].len(),
+            self.addresses.len(),
+        ];
+        for _ in 1..PORT_ATTEMPTS {
+            match self.bind_endpoints(place, settings) {
+                Err(error) if chooses && is_in_use(&error) => {
+                    let [listeners, ports, addresses] = before;
+                    self.listeners.truncate(listeners);
+                    self.ports.iter_mut().for_each(|it| it.truncate(ports));
+                    self.addresses.truncate(addresses);
                 }
-                Endpoint::Tls(at) => {
-                    self.bind_listener(&at.into(), address, codec, sockets, layers.clone())
-                }
-                Endpoint::WebSocket(at) => {
-                    let at = at.address().into();
-                    self.bind_listener(&at, address, codec, sockets, layers.clone())
-                }
-                _ if layers.is_some() => Err(ServeError::Layers {
-                    address: address.clone(),
-                }),
-                Endpoint::Udp(address) => self.bind_ports(address, datagrams),
-                name => Ok(name),
-            };
-            match outcome {
-                Err(
-                    ServeError::Bind(BindError::AddressNotAvailable { .. })
-                    | ServeError::Datagram(DatagramBindError::AddressNotAvailable { .. }),
-                ) if endpoints.peek().is_some() => {}
-                outcome => {
-                    self.addresses.push(outcome?);
-                    return Ok(());
-                }
+                outcome => return outcome,
             }
         }
-        let host = address.to_string();
-        let detail = "no address".to_owned();
-        Err(AddressError::Unresolved { host, detail }.into())
+        self.bind_endpoints(place, settings)
+    }
+
+    /// Binds the first endpoint of an address that this machine has, or all of them. A host name may also have endpoints of other
+    /// machines.
+    fn bind_endpoints(
+        &mut self,
+        place: &Place<'_>,
+        settings: &Settings<'_>,
+    ) -> Result<(), ServeError> {
+        let (mut port, mut absent) = (None, None);
+        for endpoint in &place.endpoints {
+            let endpoint = match port {
+                Some(port) => endpoint.clone().with_port(port),
+                None => endpoint.clone(),
+            };
+            let wanted = endpoint.clone();
+            match self.bind_endpoint(endpoint, place, settings) {
+                Ok(bound) => {
+                    port = bound.socket_address().map(|it| it.port());
+                    self.addresses.push(bound);
+                    if !place.binds_all {
+                        return Ok(());
+                    }
+                }
+                Err(
+                    error @ (ServeError::Bind(BindError::AddressNotAvailable { .. })
+                    | ServeError::Datagram(DatagramBindError::AddressNotAvailable {
+                        ..
+                    })),
+                ) => absent = Some(error),
+                Err(error) => return Err(self.explain(wanted, error)),
+            }
+        }
+        match absent {
+            Some(error) if port.is_none() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says so if it is this server that has the port already.
+    fn explain(&self, address: Endpoint, error: ServeError) -> ServeError {
+        let mut others = self.addresses.iter();
+        match others.find(|other| is_in_use(&error) && other.excludes(&address)) {
+            Some(other) => ServeError::Twice {
+                address,
+                other: other.clone(),
+            },
+            None => error,
+        }
+    }
+
+    fn bind_endpoint(
+        &mut self,
+        endpoint: Endpoint,
+        place: &Place<'_>,
+        settings: &Settings<'_>,
+    ) -> Result<Endpoint, ServeError> {
+        let leaves_ipv4 = settings.leaves_ipv4(&endpoint);
+        match endpoint {
+            Endpoint::Socket(at) => self.bind_listener(&at, leaves_ipv4, place.address, settings),
+            Endpoint::Tls(at) => {
+                self.bind_listener(&at.into(), leaves_ipv4, place.address, settings)
+            }
+            Endpoint::WebSocket(at) => {
+                let at = at.address().into();
+                self.bind_listener(&at, leaves_ipv4, place.address, settings)
+            }
+            _ if settings.layers.is_some() => Err(ServeError::Layers {
+                address: place.address.clone(),
+            }),
+            Endpoint::Udp(address) => {
+                let mut options = settings.datagrams.clone();
+                options.ipv6_only |= leaves_ipv4;
+                self.bind_ports(address, &options)
+            }
+            name => match self.addresses.contains(&name) {
+                true => Err(ServeError::Twice {
+                    address: name.clone(),
+                    other: name,
+                }),
+                false => Ok(name),
+            },
+        }
     }
 
     fn bind_listener(
         &mut self,
         at: &SocketAddress,
+        leaves_ipv4: bool,
         address: &Address,
-        codec: &AnyCodec,
-        options: &SocketOptions,
-        layers: Option<Layers>,
+        settings: &Settings<'_>,
     ) -> Result<Endpoint, ServeError> {
+        let (codec, layers) = (settings.codec, settings.layers.clone());
+        let mut options = settings.sockets.clone();
+        options.ipv6_only |= leaves_ipv4;
         let framing = address.framing().or(codec.stream_framing());
         let leaves_lengths_out = framing != codec.stream_framing();
         if leaves_lengths_out && layers.is_some() {
@@ -125,8 +197,8 @@ impl Bound {
             return Err(ServeError::Layers { address });
         }
         let socket = match self.take_passed(&PassedAddress::Stream(at.clone())) {
-            Some(passed) => Listener::adopt(&passed, options)?,
-            None => Listener::bind(at, options)?,
+            Some(passed) => Listener::adopt(&passed, &options)?,
+            None => Listener::bind(at, &options)?,
         };
         let local = address.bound(socket.local_address().clone());
         let own = framing.and_then(|framing| codec.with_stream_framing(framing));
@@ -170,6 +242,63 @@ impl Bound {
         Ok(Endpoint::Udp(address))
     }
 }
+
+/// An address of a server, and where that is.
+struct Place<'a> {
+    address: &'a Address,
+    endpoints: Vec<Endpoint>,
+    /// Whether the server listens at each endpoint that the machine has, in place of the first.
+    binds_all: bool,
+}
+
+/// How the endpoints of one address are bound.
+struct Settings<'a> {
+    codec: &'a AnyCodec,
+    sockets: &'a SocketOptions,
+    datagrams: &'a DatagramOptions,
+    layers: Option<Layers>,
+    /// All addresses of the server.
+    all: &'a [Place<'a>],
+}
+
+impl<'a> Place<'a> {
+    fn of(address: &'a Address) -> Result<Self, AddressError> {
+        let (endpoints, binds_all) = address.resolve_to_listen()?;
+        Ok(Self {
+            address,
+            endpoints,
+            binds_all,
+        })
+    }
+}
+
+impl Settings<'_> {
+    /// Whether an endpoint `[::]` has to leave IPv4 to another address of this server, every IPv4 address at the same port. Otherwise
+    /// the two could not be bound, or only in one order.
+    fn leaves_ipv4(&self, endpoint: &Endpoint) -> bool {
+        let is_ipv6 = |it: &Endpoint| {
+            let address = it.socket_address();
+            address.is_some_and(|it| it.is_ipv6() && it.ip().is_unspecified())
+        };
+        let is_ipv4 = |it: &Endpoint| {
+            let address = it.socket_address();
+            address.is_some_and(|it| it.is_ipv4() && it.ip().is_unspecified())
+        };
+        let mut others = self.all.iter().flat_map(|place| &place.endpoints);
+        is_ipv6(endpoint) && others.any(|other| is_ipv4(other) && other.excludes(endpoint))
+    }
+}
+
+fn is_in_use(error: &ServeError) -> bool {
+    matches!(
+        error,
+        ServeError::Bind(BindError::InUse { .. })
+            | ServeError::Datagram(DatagramBindError::InUse { .. })
+    )
+}
+
+/// How often the system may choose a port at one loopback address that another program has at the other one.
+const PORT_ATTEMPTS: usize = 16;
 
 /// Returns the codec that a server writes with. If no address sets a framing, it is the given codec. If all addresses
 /// have the framing without lengths, the codec has that framing. Otherwise the codec writes lengths, and an address

@@ -4,7 +4,7 @@ use thiserror::Error;
 use tidewire_io::datagram::DatagramBindError;
 use tidewire_io::socket::{BindError, PassedAddress};
 
-use crate::address::{Address, AddressError};
+use crate::address::{Address, AddressError, Endpoint};
 use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
 use crate::lane::LaneError;
@@ -37,6 +37,16 @@ pub enum ServeError {
     /// A UDP port could not be bound.
     #[error(transparent)]
     Datagram(#[from] DatagramBindError),
+    /// Two addresses of the server cannot be listened on at the same time, because they have the same port.
+    #[error(
+        "cannot listen on {address}: this server listens on {other} already, at the same port; give each its own port, or leave one out"
+    )]
+    Twice {
+        /// The address.
+        address: Endpoint,
+        /// The address that is listened on.
+        other: Endpoint,
+    },
     /// A [passed socket](crate::ServerBuilder::passed_socket) is bound to none of the addresses.
     #[error(
         "a socket was passed that is bound to {address}, and no address to listen on is that one; add it as tcp://, tls://, \

@@ -81,3 +81,87 @@ fn nobody_at_an_address_is_named_with_its_remedy() {
     let story = whole_story(&Client::connect(&address).wait().unwrap_err());
     assert!(story.contains("is the server running?"), "{story}");
 }
+
+/// Starts a server at these addresses.
+fn serve_all(addresses: &[String]) -> Result<Server, ServeError> {
+    let mut builder = Server::builder();
+    for address in addresses {
+        builder = builder.listen(address).unwrap();
+    }
+    builder.start(|_| echo)
+}
+
+/// Whether this machine has IPv6.
+fn has_ipv6() -> bool {
+    std::net::TcpListener::bind("[::1]:0").is_ok()
+}
+
+fn assert_answers(address: &str) {
+    let client = Client::connect(address).wait().unwrap();
+    assert_eq!(client.request(b"?").wait().unwrap().payload(), b"?");
+    client.close().wait();
+}
+
+/// A port that is free at all addresses at this moment.
+fn free_port(transport: &str) -> u16 {
+    let server = serve_all(&[format!("{transport}://[::]:0")]).unwrap();
+    server.addresses()[0].socket_address().unwrap().port()
+}
+
+/// Regression: the second of the two was "in use", in both orders, and where the system's `bindv6only` is set, `[::]` alone served no
+/// IPv4.
+#[test]
+fn every_address_of_both_families_is_served_at_one_port_in_any_order() {
+    if !has_ipv6() {
+        return;
+    }
+    for transport in ["tcp", "udp"] {
+        for hosts in [&["[::]"][..], &["[::]", "0.0.0.0"], &["0.0.0.0", "[::]"]] {
+            let port = free_port(transport);
+            let address = |host: &&str| format!("{transport}://{host}:{port}");
+            let addresses: Vec<String> = hosts.iter().map(address).collect();
+            let server = serve_all(&addresses).unwrap();
+            assert_eq!(server.addresses().len(), hosts.len());
+            assert_answers(&address(&"127.0.0.1"));
+            assert_answers(&address(&"[::1]"));
+        }
+    }
+}
+
+/// Regression: a server listened at one of the two loopback addresses only, and clients that know the other one were refused.
+#[test]
+fn localhost_is_listened_on_at_both_loopback_addresses() {
+    for transport in ["tcp", "udp", "ws"] {
+        let server = serve_all(&[format!("{transport}://localhost:0")]).unwrap();
+        let ports = server.addresses().iter();
+        let ports: Vec<u16> = ports
+            .map(|it| it.socket_address().unwrap().port())
+            .collect();
+        assert_eq!(ports.len(), if has_ipv6() { 2 } else { 1 });
+        assert!(ports.iter().all(|port| *port == ports[0]), "{ports:?}");
+        for address in server.addresses() {
+            assert_answers(&address.to_string());
+        }
+    }
+}
+
+/// Regression: the error advised to stop the process that has the port, which was this server.
+#[test]
+fn a_server_says_that_it_has_an_address_already_itself() {
+    let port = free_port("tcp");
+    for (one, two) in [
+        ("tcp://127.0.0.1", "tcp://127.0.0.1"),
+        ("tcp://0.0.0.0", "ws://127.0.0.1"),
+        ("tcp://[::]", "tcp://127.0.0.1"),
+        ("udp://127.0.0.1", "udp://0.0.0.0"),
+    ] {
+        let addresses = [one, two].map(|it| format!("{it}:{port}"));
+        let error = serve_all(&addresses).unwrap_err();
+        assert!(matches!(error, ServeError::Twice { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("this server listens on"), "{text}");
+        assert!(text.contains(&addresses[0]), "{text}");
+    }
+    let error = serve_all(&["inproc://twice", "inproc://twice"].map(str::to_owned)).unwrap_err();
+    assert!(matches!(error, ServeError::Twice { .. }), "{error:?}");
+}
