@@ -79,6 +79,11 @@ impl LogArguments {
 
     /// The level, and the error of a variable that is ignored.
     fn level(&self, is_flag: bool, default_level: &str) -> (String, Option<LogError>) {
+        let (level, ignored) = self.chosen_level(is_flag, default_level);
+        (without_nats(level), ignored)
+    }
+
+    fn chosen_level(&self, is_flag: bool, default_level: &str) -> (String, Option<LogError>) {
         let variable = std::env::var("RUST_LOG").ok();
         let variable = variable.filter(|text| !text.is_empty());
         let own = self.log_level.as_deref();
@@ -136,6 +141,17 @@ pub(crate) fn follow_file() {
 /// The log of this program, once it is started.
 static CONTROL: OnceLock<LogControl> = OnceLock::new();
 
+/// Leaves the lines of the client of NATS out of the log, unless the filter names that client or asks for details. It logs each failed
+/// attempt to connect, and Tidewire logs the same failures once in ten seconds.
+fn without_nats(level: String) -> String {
+    let lower = level.to_lowercase();
+    let shows = ["async_nats", "debug", "trace"];
+    match shows.iter().any(|word| lower.contains(word)) {
+        true => level,
+        false => format!("{level},async_nats=off"),
+    }
+}
+
 /// Parses a filter in which every word without a target is a level. Otherwise a misspelt level would count as a target,
 /// and nothing would be logged, without an error.
 fn parse_filter(text: &str) -> Result<String, String> {
@@ -159,6 +175,17 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: NATS that was away for 10 s led to 38 lines, each fact twice.
+    #[test]
+    fn the_client_of_nats_logs_only_where_it_is_asked_for() {
+        assert_eq!(without_nats("info".into()), "info,async_nats=off");
+        for text in ["debug", "warn,async_nats=info", "tidewire=TRACE"] {
+            assert_eq!(without_nats(text.into()), text);
+        }
+        let filter = without_nats("warn,tidewire::lane=info".into());
+        assert!(LogBuilder::new().filter(&filter).is_ok());
+    }
 
     #[test]
     fn a_misspelt_level_is_no_target() {

@@ -11,6 +11,7 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::error::NatsError;
 use crate::kept::{News, What, sequence_of};
+use crate::retry::QuietLog;
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 
@@ -25,6 +26,8 @@ pub(crate) struct NatsCarrier {
     pub(crate) keeps_histories: bool,
     /// The address without credentials.
     pub(crate) address: String,
+    /// The paths of the files of credentials and authorities, for the log.
+    pub(crate) files: String,
 }
 
 impl Carrier for NatsCarrier {
@@ -52,13 +55,20 @@ impl Carrier for NatsCarrier {
             events,
             prefix,
             keeps_histories,
+            address,
+            files,
             ..
         } = *self;
+        let mut heard = Heard {
+            address,
+            files,
+            log: QuietLog::default(),
+        };
         let (inbox, packets) = Inbox::new();
         let (news, told) = mpsc::channel(NEWS_MAX);
         let mut wire = NatsWire::new(client, prefix, node.id(), (inbox, news));
         wire.probe(keeps_histories);
-        runtime.block_on(drive(node, wire, (packets, told), events));
+        runtime.block_on(drive(node, wire, (packets, told), events, &mut heard));
     }
 }
 
@@ -67,6 +77,7 @@ async fn drive(
     mut wire: NatsWire,
     (mut packets, mut told): (Packets, mpsc::Receiver<News>),
     mut events: mpsc::Receiver<Event>,
+    heard: &mut Heard,
 ) {
     let work = Arc::new(Notify::new());
     node.set_waker({
@@ -86,7 +97,7 @@ async fn drive(
         tokio::select! {
             Some(packet) = packets.next() => receive(&mut node, &wire, &packet),
             Some(news) = told.recv() => handle_news(&mut node, &wire, &news),
-            Some(event) = events.recv() => handle(&mut node, &wire, &event),
+            Some(event) = events.recv() => heard.handle(&mut node, &wire, &event),
             () = work.notified() => {}
             () = sleep_until(wake_at.into()) => {}
         }
@@ -95,7 +106,7 @@ async fn drive(
             handle_news(&mut node, &wire, &news);
         }
         while let Ok(event) = events.try_recv() {
-            handle(&mut node, &wire, &event);
+            heard.handle(&mut node, &wire, &event);
         }
         if packets.take_overflow() {
             node.handle_overflow();
@@ -167,20 +178,49 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
     }
 }
 
-fn handle(node: &mut Node, wire: &NatsWire, event: &Event) {
-    match event {
-        Event::Connected => {
-            node.handle_packet_limit(wire.packet_bytes_max());
-            node.handle_connected();
+/// Handles the events of the client of NATS, and logs those of failures: once in ten seconds, because an attempt to connect fails once a
+/// second while NATS is away.
+#[derive(Debug)]
+struct Heard {
+    address: String,
+    files: String,
+    log: QuietLog,
+}
+
+impl Heard {
+    fn handle(&mut self, node: &mut Node, wire: &NatsWire, event: &Event) {
+        match event {
+            Event::Connected => {
+                node.handle_packet_limit(wire.packet_bytes_max());
+                node.handle_connected();
+            }
+            Event::Disconnected => node.handle_disconnected(Instant::now()),
+            Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => {
+                node.handle_overflow();
+            }
+            Event::ServerError(ServerError::Other(text)) if is_about_permission(text) => {
+                node.handle_refusal(text);
+            }
+            event => self.log(event),
         }
-        Event::Disconnected => node.handle_disconnected(Instant::now()),
-        Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => {
-            node.handle_overflow();
-        }
-        Event::ServerError(ServerError::Other(text)) if is_about_permission(text) => {
-            node.handle_refusal(text);
-        }
-        event => tracing::warn!(%event, "NATS says"),
+    }
+
+    fn log(&mut self, event: &Event) {
+        let Some(unlogged) = self.log.may_log(Instant::now()) else {
+            return;
+        };
+        let (address, files) = (&self.address, &self.files);
+        let remedy = match files.is_empty() {
+            true => "check that nats-server runs there, and the user of the address",
+            false => "check that nats-server runs there, and these files, which are read again",
+        };
+        tracing::warn!(
+            %event,
+            address,
+            files,
+            unlogged,
+            "NATS reports a failure: {remedy}; further failures are not logged for 10 s"
+        );
     }
 }
 

@@ -24,8 +24,10 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod carrier;
+mod credentials;
 mod error;
 mod kept;
+mod retry;
 mod settings;
 mod subject;
 mod tls;

@@ -1,16 +1,20 @@
 //! The settings of a backplane on NATS, and how it connects.
 
+use std::future::ready;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use async_nats::{Auth, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use tidewire::backplane::{Backplane, BackplaneError, Carrier};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
 use crate::carrier::{NatsCarrier, pass_on};
+use crate::credentials::CredentialsFile;
 use crate::error::NatsError;
 use crate::kept::SUBSCRIPTION_PACKETS_MAX;
+use crate::retry::{AT_START, Pauses, QuietLog};
 use crate::subject::Prefix;
 use crate::tls;
 
@@ -49,14 +53,16 @@ impl Nats {
         Ok(self)
     }
 
-    /// Sets the file with the credentials of a user, as `nsc` writes it.
+    /// Sets the file with the credentials of a user, as `nsc` writes it. It is read again for a connection if it has changed. Credentials
+    /// that cannot be read leave the earlier ones in use, and the log says so.
     #[must_use]
     pub fn credentials_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.credentials = Some(path.into());
         self
     }
 
-    /// Sets the file with the certificates of the authorities that NATS is trusted by, in place of those of the system.
+    /// Sets the file with the certificates of the authorities that NATS is trusted by, in place of those of the system. It is read again
+    /// as [credentials](Self::credentials_file) are.
     #[must_use]
     pub fn authority_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.authority = Some(path.into());
@@ -70,42 +76,32 @@ impl Nats {
         self
     }
 
+    /// The files that a refusal of NATS may be about, for the log.
+    fn files(&self) -> String {
+        let paths = self.credentials.iter().chain(&self.authority);
+        let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+        paths.join(" ")
+    }
+
     /// The address without credentials.
     fn shown(&self) -> String {
         format!("{}:{}", self.address.host(), self.address.port())
     }
 
-    async fn options(&self, events: mpsc::Sender<Event>) -> Result<ConnectOptions, NatsError> {
-        let mut options = ConnectOptions::new()
+    fn options(&self, events: mpsc::Sender<Event>) -> Result<ConnectOptions, NatsError> {
+        let pauses = Pauses::new();
+        let mut options = self
+            .authentication()?
             .name("tidewire")
             // A node has its own messages already.
             .no_echo()
             .subscription_capacity(SUBSCRIPTION_PACKETS_MAX)
             .ping_interval(PING_INTERVAL)
-            .reconnect_delay_callback(|attempt| {
-                RECONNECT_STEP
-                    .saturating_mul(u32::try_from(attempt).unwrap_or(u32::MAX))
-                    .min(RECONNECT_MAX)
-            })
+            .reconnect_delay_callback(move |attempt| pauses.next(attempt, Instant::now()))
             .event_callback(move |event| {
                 pass_on(&events, event);
-                std::future::ready(())
+                ready(())
             });
-        // The client leaves out what the address says of the user.
-        options = match (self.address.username(), self.address.password()) {
-            (Some(user), Some(password)) => {
-                options.user_and_password(user.to_owned(), password.to_owned())
-            }
-            (Some(token), None) => options.token(token.to_owned()),
-            (None, _) => options,
-        };
-        if let Some(path) = &self.credentials {
-            let read = options.credentials_file(path).await;
-            options = read.map_err(|source| NatsError::Credentials {
-                path: path.clone(),
-                source,
-            })?;
-        }
         options = options.tls_client_config(tls::config(self.authority.as_deref())?);
         if self.address.tls_required() {
             options = options.require_tls(true);
@@ -113,22 +109,48 @@ impl Nats {
         Ok(options)
     }
 
+    /// Options that show NATS what the address and the file of credentials say of the user, at each connection.
+    fn authentication(&self) -> Result<ConnectOptions, NatsError> {
+        let mut auth = Auth::new();
+        // The client of NATS leaves out what the address says of the user.
+        match (self.address.username(), self.address.password()) {
+            (Some(user), Some(password)) => {
+                (auth.username, auth.password) = (Some(user.to_owned()), Some(password.to_owned()));
+            }
+            (Some(token), None) => auth.token = Some(token.to_owned()),
+            (None, _) => {}
+        }
+        let file = self.credentials.as_deref().map(CredentialsFile::load);
+        let file = file.transpose()?.map(Arc::new);
+        Ok(ConnectOptions::with_auth_callback(move |nonce| {
+            let signed = match &file {
+                Some(file) => file.sign(auth.clone(), &nonce),
+                None => Ok(auth.clone()),
+            };
+            ready(signed)
+        }))
+    }
+
     /// Connects, again and again if it shall wait.
     async fn open(&self, events: &mpsc::Sender<Event>) -> Result<Client, NatsError> {
-        let mut delay = RECONNECT_STEP;
-        loop {
-            let options = self.options(events.clone()).await?;
+        let mut log = QuietLog::default();
+        for attempt in 0_u32.. {
+            let options = self.options(events.clone())?;
             let error = match options.connect(self.address.clone()).await {
                 Ok(client) => return Ok(client),
                 Err(error) => self.judge(error),
             };
-            if !self.waits || !matches!(error, NatsError::Unreachable { .. }) {
-                return Err(error);
+            let cause = match &error {
+                NatsError::Unreachable { source, .. } if self.waits => source,
+                _ => return Err(error),
+            };
+            if let Some(unlogged) = log.may_log(Instant::now()) {
+                let address = self.shown();
+                tracing::warn!(address, %cause, unlogged, "NATS cannot be reached; waiting for it");
             }
-            tracing::warn!(%error, "waiting for NATS");
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(WAIT_MAX);
+            tokio::time::sleep(AT_START.delay(attempt, fastrand::f64())).await;
         }
+        unreachable!("attempts are not counted to an end")
     }
 
     fn judge(&self, source: ConnectError) -> NatsError {
@@ -161,6 +183,7 @@ impl Nats {
             packet_bytes_max,
             keeps_histories: false,
             address: self.shown(),
+            files: self.files(),
         })
     }
 }
@@ -179,12 +202,3 @@ const EVENTS_MAX: usize = 256;
 
 /// After two of these without an answer the connection counts as lost.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The delay before the first attempt to connect again. It grows by this much with each attempt.
-const RECONNECT_STEP: Duration = Duration::from_millis(50);
-
-/// The longest delay between two attempts.
-const RECONNECT_MAX: Duration = Duration::from_secs(1);
-
-/// The longest delay between two attempts at the start.
-const WAIT_MAX: Duration = Duration::from_secs(5);

@@ -2,14 +2,23 @@
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_nats::ConnectError;
-use async_nats::rustls::crypto::{CryptoProvider, ring};
-use async_nats::rustls::pki_types::CertificateDer;
+use async_nats::rustls::client::WebPkiServerVerifier;
+use async_nats::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use async_nats::rustls::crypto::{
+    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+};
 use async_nats::rustls::pki_types::pem::PemObject;
-use async_nats::rustls::{self, ClientConfig, RootCertStore};
+use async_nats::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use async_nats::rustls::{
+    self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use tidewire::system::FileState;
 
 use crate::error::NatsError;
 
@@ -18,24 +27,132 @@ use crate::error::NatsError;
 /// The client of NATS would ask rustls for the one provider of cryptography that is compiled in, which panics if there are two.
 /// That depends on other crates of the program.
 pub(crate) fn config(authority: Option<&Path>) -> Result<ClientConfig, NatsError> {
-    let roots = match authority {
-        Some(path) => authorities(path).map_err(|source| NatsError::Authority {
-            path: path.to_owned(),
-            source,
-        })?,
-        None => {
-            let mut roots = RootCertStore::empty();
-            // A NATS without TLS needs none. With TLS, one that is missing is told.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            roots
-        }
-    };
     let chosen = CryptoProvider::get_default().cloned();
     let provider = chosen.unwrap_or_else(|| Arc::new(ring::default_provider()));
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(io::Error::other)?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    let Some(path) = authority else {
+        let mut roots = RootCertStore::empty();
+        // A NATS without TLS needs none. With TLS, one that is missing is told.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(builder.with_root_certificates(roots).with_no_client_auth());
+    };
+    let verifier = FileVerifier::load(path, provider).map_err(|source| NatsError::Authority {
+        path: path.to_owned(),
+        source,
+    })?;
+    let builder = builder.dangerous();
+    Ok(builder
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth())
+}
+
+/// Trusts the authorities of a file. The file is read again for a connection if it has changed.
+///
+/// The client of NATS keeps the settings of TLS for all its connections, so the verifier reads. It runs on the thread of the node.
+#[derive(Debug)]
+struct FileVerifier {
+    path: PathBuf,
+    provider: Arc<CryptoProvider>,
+    present: Mutex<Present>,
+}
+
+#[derive(Debug)]
+struct Present {
+    verifier: Arc<WebPkiServerVerifier>,
+    /// The state of the file at the last read. `None` after a read that failed, which is repeated.
+    seen: Option<FileState>,
+}
+
+impl FileVerifier {
+    fn load(path: &Path, provider: Arc<CryptoProvider>) -> io::Result<Self> {
+        let seen = FileState::of(path);
+        let verifier = verifier(path, &provider)?;
+        Ok(Self {
+            path: path.to_owned(),
+            provider,
+            present: Mutex::new(Present { verifier, seen }),
+        })
+    }
+
+    /// The verifier of the present file. A file that cannot be used leaves the earlier one in use, and the log says so.
+    fn present(&self) -> Arc<WebPkiServerVerifier> {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = FileState::of(&self.path);
+        if present.seen.is_some() && state == present.seen {
+            return Arc::clone(&present.verifier);
+        }
+        let path = self.path.display();
+        match verifier(&self.path, &self.provider) {
+            Ok(verifier) => {
+                (present.verifier, present.seen) = (verifier, state);
+                tracing::info!(%path, "NATS is trusted by the authorities that were read again");
+            }
+            Err(error) => {
+                let is_first = present.seen.take().is_some();
+                if is_first {
+                    tracing::warn!(
+                        %path,
+                        %error,
+                        "the new authorities of NATS cannot be used, and the old ones stay"
+                    );
+                }
+            }
+        }
+        Arc::clone(&present.verifier)
+    }
+}
+
+impl ServerCertVerifier for FileVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.present().verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+fn verifier(path: &Path, provider: &Arc<CryptoProvider>) -> io::Result<Arc<WebPkiServerVerifier>> {
+    let roots = Arc::new(authorities(path)?);
+    let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
+    builder.build().map_err(io::Error::other)
 }
 
 fn authorities(path: &Path) -> io::Result<RootCertStore> {

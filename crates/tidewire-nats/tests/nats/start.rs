@@ -14,7 +14,7 @@ use tidewire_testkit::certificates::{self, Authority};
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{NatsServer, TestServer};
 
-use crate::NatsEngine;
+use crate::{NatsEngine, announced};
 
 /// The error of NATS behind an error of the backplane.
 fn cause(error: &BackplaneError) -> &NatsError {
@@ -98,6 +98,48 @@ fn tls_needs_the_right_authority_and_a_wrong_one_is_not_waited_for() {
     drop((ann, bob));
     one.stop();
     assert_eq!(two.stop().backplane_received, 1);
+}
+
+/// Regression: the authorities were read at the start only. After NATS had a certificate of a new authority, nodes were cut off until
+/// they were started again.
+#[test]
+fn nodes_come_back_with_the_authority_that_the_file_has_now() {
+    let Some(mut engine) = NatsEngine::start("") else {
+        return;
+    };
+    let server = &mut engine.server;
+    server.configure("tls { cert_file: cert.pem, key_file: key.pem }");
+    let renew = |server: &mut NatsServer, name: &str| {
+        let authority = Authority::new(name);
+        let identity = authority.sign_server();
+        server.file("cert.pem", &identity.chain);
+        server.file("key.pem", &identity.key);
+        server.start_again();
+        authority
+    };
+    server.kill();
+    let first = renew(server, "first");
+    let ca = server.file("ca.pem", first.text());
+    let address = format!("tls://127.0.0.1:{}", server.port());
+    let [one, two] = ["one", "two"].map(|id| {
+        let nats = Nats::new(&address).expect("a valid address");
+        let builder = Server::builder().backplane(nats.authority_file(&ca), settings(id));
+        TestServer::over_tcp(builder, &tw1(), |_| Chat::new())
+    });
+    let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
+    ann.hear_of("bob");
+    server.kill();
+    announced(&mut ann, "cut off");
+    announced(&mut bob, "cut off");
+    let second = renew(server, "second");
+    server.file("ca.pem", second.text());
+    announced(&mut ann, "again");
+    announced(&mut bob, "again");
+    ann.say(b"after");
+    announced(&mut bob, "after");
+    drop((ann, bob));
+    one.stop();
+    two.stop();
 }
 
 #[test]

@@ -100,6 +100,10 @@ pub(super) struct Life {
     is_too_narrow: bool,
     /// When the engine was lost, and whether the members have been told.
     cut_off: Option<(Instant, bool)>,
+    /// Limits the log lines of an engine that comes and goes.
+    cut_off_log: QuietLog,
+    /// Whether the log has the present loss of the engine.
+    is_cut_off_logged: bool,
     /// Heartbeats to send in the next turn: to a node, or to all, with these flags.
     pub(super) due: Vec<(Option<Arc<str>>, u8, u64)>,
     /// Nodes that must be asked for their rooms and positions.
@@ -173,6 +177,8 @@ impl Node {
                 overflow_asks: Spacing::default(),
                 has_logged_duplicate: false,
                 refusals: QuietLog::default(),
+                cut_off_log: QuietLog::default(),
+                is_cut_off_logged: false,
             },
         }
     }
@@ -197,7 +203,9 @@ impl Node {
             self.link.set_cut_off(false);
             self.config.refuse_shared(false);
             self.counters.backplane_reconnects.add_shared(1);
-            tracing::info!(node = &*self.id, "the node reaches its backplane again");
+            if std::mem::take(&mut self.life.is_cut_off_logged) {
+                tracing::info!(node = &*self.id, "the node reaches its backplane again");
+            }
             if was_told {
                 self.announce_everywhere(REJOINED);
             }
@@ -210,7 +218,14 @@ impl Node {
     /// Notes that the engine cannot be reached. Packets are not given out until it can.
     pub fn handle_disconnected(&mut self, now: Instant) {
         if self.life.cut_off.is_none() {
-            tracing::warn!(node = &*self.id, "the node is cut off from its backplane");
+            if let Some(unlogged) = self.life.cut_off_log.may_log(now_ns()) {
+                tracing::warn!(
+                    node = &*self.id,
+                    unlogged,
+                    "the node is cut off from its backplane"
+                );
+                self.life.is_cut_off_logged = true;
+            }
             self.life.cut_off = Some((now, false));
             self.config
                 .refuse_shared(self.settings.when_cut_off == WhenCutOff::Fail);
