@@ -77,6 +77,7 @@ mod client;
 pub mod codec;
 mod config;
 mod describe;
+mod dial;
 mod engine;
 mod lane;
 pub mod layer;

@@ -9,7 +9,7 @@ use tidewire_io::socket::SocketOptions;
 use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
 use tidewire_proto::layer::Layer;
 
-use super::dialing::{Backoff, Dialing, Target};
+use super::dialing::Dialing;
 use super::error::ConnectError;
 use super::event_queue::{EventBounds, WhenEventsFull};
 use super::link::Link;
@@ -21,9 +21,10 @@ use super::table::RequestTable;
 use super::{Client, Inner};
 use crate::address::Address;
 use crate::auth::Credentials;
+use crate::dial::{Backoff, Target};
 use crate::limits::{CLIENT_LINGER_DEFAULT, Limits};
 use crate::server::{ServeError, Server, adapt, frame};
-use crate::tls::ClientTls;
+use crate::tls::{ClientConfigs, ClientTls};
 use crate::transport::LayerFactory;
 
 /// The settings of a client before it connects. Made by [`Client::builder`].
@@ -124,7 +125,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the limits. `handshake_timeout` bounds the time to connect to each address of the server.
+    /// Sets the limits. `handshake_timeout` bounds the time to connect to all addresses of the server together.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -258,13 +259,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects. The client tries the addresses of a host name one after the other until one answers. Await the client,
-    /// or [`wait`](Connecting::wait) for it. This call does not block: a separate thread looks up the host name. It
-    /// looks the name up again after an attempt has failed with each of its addresses.
+    /// Connects. A host name may have several addresses: the client begins with the one that it was connected to last, begins the
+    /// next one after 250 ms or as soon as one fails, and keeps the first that accepts it. Await the client, or
+    /// [`wait`](Connecting::wait) for it. This call does not block: a separate thread looks up the host name. It looks the name
+    /// up again after an attempt has failed with each of its addresses.
     ///
     /// # Errors
-    /// See [`ConnectError`]. If several addresses fail, it is the error of the last one. The first attempt is never
-    /// repeated.
+    /// See [`ConnectError`]. If several addresses fail, it is the error of the one where a server answered, else of the last one.
+    /// The first attempt is never repeated.
     pub fn connect(self, address: &str) -> Connecting {
         Connecting::new(self.start(address, false))
     }
@@ -323,11 +325,13 @@ impl ClientBuilder {
         // A layer of the program may belong to the one server, so a client with layers stays.
         let may_move =
             self.layers.is_none() && address.is_stream_socket() && address.host().is_some();
+        let tls = address.is_tls().then(|| ClientConfigs::load(&self.tls));
+        let tls = tls.transpose().map_err(ServeError::from)?;
         let mover = (self.follow_moves && may_move).then(|| Mover {
-            tls: self.tls.clone(),
+            tls: tls.clone(),
             codec: self.codec.clone(),
         });
-        let layers = secured(address, &self.tls, &self.codec, self.layers.take())?;
+        let layers = secured(address, tls.as_ref(), &self.codec, self.layers.take())?;
         let layers = layers.and_then(|factory| factory.layers(address));
         if layers.is_some() && !address.is_stream_socket() {
             let address = address.clone();
@@ -346,7 +350,7 @@ impl ClientBuilder {
             self.backoff,
             is_lazy,
             self.credentials,
-            mover,
+            (mover, tls),
         );
         let follows_moves = dialing.follows_moves();
         let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);

@@ -9,58 +9,29 @@
 //!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
-//! A separate thread looks up the host name and gets the credentials, because that may take seconds and the lane has
-//! deadlines to keep. The addresses are used until an attempt has failed with all of them.
+//! A separate thread looks up the host name, gets the credentials, and reads files of TLS that have changed, because that may
+//! take seconds and the lane has deadlines to keep. The addresses are used until an attempt has failed with all of them. The
+//! addresses of one attempt are a [`Race`].
 
-use std::mem::take;
-use std::net::IpAddr;
+use std::mem::replace;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
-use tidewire_proto::body::GoAwayCode;
 
 use super::error::{ConnectError, Disconnected};
 use super::events::Event;
-use super::link::{Found, Link};
+use super::link::Link;
 use super::moving::{Moved, Mover};
 use super::renewal::Renewal;
 use super::service::ClientService;
-use crate::address::{Address, AddressError, Endpoint};
+use crate::address::Endpoint;
 use crate::auth::{Credentials, Token};
+use crate::dial::{Backoff, Found, Lookup, Pace, Race, Step, Target};
 use crate::limits::nanoseconds;
 use crate::service::Context;
-use crate::session::CloseReason;
+use crate::session::{CloseReason, SessionId};
+use crate::tls::ClientConfigs;
 use crate::transport::ConnectFailure;
-
-/// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each pause is
-/// twice as long as the one before. A random part spreads the clients of a server that comes back.
-///
-/// While a server refuses the credentials of a client, the pauses are longer: 1 s, and then four times as long each time, up to
-/// 60 s. So few clients behind one address do not use up the failures that a server allows it.
-///
-/// [`ClientBuilder`](crate::ClientBuilder) has an example.
-#[derive(Clone, Copy, Debug)]
-pub struct Backoff {
-    /// The first pause. Default 200 ms.
-    pub first: Duration,
-    /// The longest pause. Default 5 s.
-    pub max: Duration,
-}
-
-/// A server's address and the endpoints that it resolves to.
-#[derive(Debug)]
-pub(super) struct Target {
-    address: Address,
-    /// Resolves the host name. `None` if the address has no name.
-    resolver: Option<Resolver>,
-    /// Endpoints in the order in which they are tried. Empty while the host name is not resolved.
-    endpoints: Vec<Endpoint>,
-}
-
-/// Resolves an address to all endpoints of its host. It may take seconds.
-pub(super) type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
 
 /// The state of a client's attempts to connect.
 #[derive(Debug)]
@@ -71,28 +42,27 @@ pub(super) struct Dialing {
     pub(super) moved: Option<Moved>,
     /// Present if the client follows moves.
     pub(super) mover: Option<Mover>,
-    /// Index of the endpoint that is being tried.
-    endpoint: usize,
+    /// The files of TLS that may change.
+    tls: Option<Arc<ClientConfigs>>,
     wait_for_server: bool,
-    backoff: Option<Backoff>,
+    /// Whether the client connects again by itself.
+    reconnects: bool,
+    pace: Pace,
     /// Connects at the first submission instead of at once.
     is_lazy: bool,
     state: State,
-    attempts: u32,
-    /// How often the server has refused the credentials since the last connection.
-    refusals: u32,
     credentials: Option<Credentials>,
     /// The token of the present or next connection.
     token: Option<Token>,
     pub(super) renewal: Renewal,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     Idle,
     /// The name of the host is being looked up.
     Resolving,
-    Connecting,
+    Connecting(Race),
     Open,
     /// An attempt has failed. Submissions that waited for it must fail before the next attempt begins.
     Failed,
@@ -104,57 +74,6 @@ enum State {
     Refused,
 }
 
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            first: Duration::from_millis(200),
-            max: Duration::from_secs(5),
-        }
-    }
-}
-
-impl Backoff {
-    /// Returns the pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the pause
-    /// is half as long at 0 and full at 1.
-    #[must_use]
-    pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
-        let doubled = self
-            .first
-            .saturating_mul(1 << attempt.min(20))
-            .min(self.max);
-        doubled.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
-    }
-}
-
-impl Target {
-    /// Creates a target. It resolves IP addresses at once, and leaves host names to a lookup thread.
-    pub(super) fn of(address: Address) -> Result<Self, AddressError> {
-        let is_name = |host: &str| host != "*" && host.parse::<IpAddr>().is_err();
-        let (resolver, endpoints): (Option<Resolver>, _) = match address.host().is_some_and(is_name)
-        {
-            true => (Some(Address::resolve_all), Vec::new()),
-            false => (None, address.resolve_all()?),
-        };
-        Ok(Self {
-            address,
-            resolver,
-            endpoints,
-        })
-    }
-
-    /// Drops the resolved endpoints after an attempt has failed with all of them. The server may have moved, so its name is
-    /// looked up again.
-    fn forget_addresses(&mut self) {
-        if self.resolver.is_some() {
-            self.endpoints.clear();
-        }
-    }
-
-    pub(super) fn address(&self) -> &Address {
-        &self.address
-    }
-}
-
 impl Dialing {
     pub(super) fn new(
         target: Target,
@@ -162,7 +81,7 @@ impl Dialing {
         backoff: Option<Backoff>,
         is_lazy: bool,
         credentials: Option<Credentials>,
-        mover: Option<Mover>,
+        (mover, tls): (Option<Mover>, Option<Arc<ClientConfigs>>),
     ) -> Self {
         Self {
             token: credentials.as_ref().and_then(Credentials::fixed).cloned(),
@@ -171,13 +90,12 @@ impl Dialing {
             home: target,
             moved: None,
             mover,
-            endpoint: 0,
+            tls,
             wait_for_server,
-            backoff,
+            reconnects: backoff.is_some(),
+            pace: Pace::new(backoff.unwrap_or_default()),
             is_lazy,
             state: State::Idle,
-            attempts: 0,
-            refusals: 0,
         }
     }
 
@@ -196,41 +114,42 @@ impl Dialing {
 
     /// Whether the client reconnects by itself when a connection ends.
     pub(super) fn reconnects(&self) -> bool {
-        self.backoff.is_some()
+        self.reconnects
     }
 
-    /// The time of the next attempt, if one is planned.
-    pub(super) fn retry_at_ns(&self) -> Option<u64> {
-        match self.state {
-            State::Waiting { until_ns } => Some(until_ns),
+    /// When the next attempt or its next address is due.
+    pub(super) fn wake_at_ns(&self) -> Option<u64> {
+        match &self.state {
+            State::Waiting { until_ns } => Some(*until_ns),
+            State::Connecting(race) => Some(race.wake_ns()),
             _ => None,
         }
     }
 
     /// Whether submissions wait for the attempt that is under way.
     pub(super) fn holds_submissions(&self) -> bool {
-        self.is_lazy && matches!(self.state, State::Resolving | State::Connecting)
+        self.is_lazy && matches!(self.state, State::Resolving | State::Connecting(_))
     }
 
     /// Whether the next submission begins an attempt to connect.
     pub(super) fn is_lazily_idle(&self) -> bool {
-        self.is_lazy && self.state == State::Idle
+        self.is_lazy && matches!(self.state, State::Idle)
     }
 
     /// Whether the results of a lookup are the next step.
     pub(super) fn awaits_lookup(&self) -> bool {
-        self.state == State::Resolving || self.renewal.is_asked()
+        matches!(self.state, State::Resolving) || self.renewal.is_asked()
     }
 
     /// Whether the server refused this client for good.
     pub(super) fn is_refused(&self) -> bool {
-        self.state == State::Refused
+        matches!(self.state, State::Refused)
     }
 
     /// Ends the state `Failed` after the submissions that waited for the attempt have failed. The next submission begins
     /// another attempt.
     pub(super) fn note_told(&mut self) {
-        if self.state == State::Failed {
+        if matches!(self.state, State::Failed) {
             self.state = State::Idle;
         }
     }
@@ -241,23 +160,28 @@ impl Dialing {
         provider.filter(|it| it.fixed().is_none()).cloned()
     }
 
-    pub(super) fn note_open(&mut self) {
+    /// Notes that a session is open. Returns the sessions of the other addresses, or `None` if another address has won already.
+    fn note_open(&mut self, id: SessionId) -> Option<Vec<SessionId>> {
+        let State::Connecting(race) = &mut self.state else {
+            return None;
+        };
+        let endpoint = race.take(id)?;
+        let losers = race.sessions().collect();
+        self.target().note_good(endpoint);
+        self.pace.note_open(now_ns());
         self.state = State::Open;
-        self.attempts = 0;
-        self.refusals = 0;
+        Some(losers)
     }
 
-    /// The pause before the next attempt, if one may follow.
-    fn next_pause(&mut self) -> Option<Duration> {
-        let backoff = self.backoff.as_ref()?;
-        let jitter = fastrand::f64();
-        let mut pause = backoff.delay(self.attempts, jitter);
-        if let Some(earlier) = self.refusals.checked_sub(1) {
-            let doublings = earlier.saturating_mul(2);
-            pause = pause.max(WHILE_REFUSED.delay(doublings, jitter));
+    /// Ends the attempt that is under way. Returns its race, if there is one.
+    fn take_race(&mut self) -> Option<Race> {
+        if !matches!(self.state, State::Connecting(_)) {
+            return None;
         }
-        self.attempts = self.attempts.saturating_add(1);
-        Some(pause)
+        match replace(&mut self.state, State::Idle) {
+            State::Connecting(race) => Some(race),
+            _ => None,
+        }
     }
 }
 
@@ -274,29 +198,21 @@ impl ClientService {
                     self.handle_found(cx, found);
                 }
             }
+            State::Connecting(_) => self.run_race(cx),
             _ => {}
         }
     }
 
     pub(super) fn dial(&mut self, cx: &mut Context<'_>) {
-        self.dialing.endpoint = 0;
-        let Target {
-            address,
-            resolver,
-            endpoints,
-        } = self.dialing.target();
-        let lookup = Lookup {
-            resolver: resolver.filter(|_| endpoints.is_empty()),
-            address: address.clone(),
-            credentials: self.dialing.provider(),
+        let dialing = &mut self.dialing;
+        let (provider, tls) = (dialing.provider(), dialing.tls.clone());
+        let Some(lookup) = dialing.target().lookup(provider, tls.as_ref()) else {
+            return self.begin_race(cx);
         };
-        if lookup.resolver.is_none() && lookup.credentials.is_none() {
-            return self.connect_to_endpoint(cx);
-        }
-        self.dialing.state = State::Resolving;
+        dialing.state = State::Resolving;
         // An earlier lookup may have ended too late for its connection.
         drop(self.link.take_found());
-        if let Err(error) = lookup.clone().start(&self.link) {
+        if let Err(error) = look_up(lookup.clone(), &self.link) {
             tracing::debug!(%error, "cannot start a thread for a lookup; the lane does it");
             self.handle_found(cx, lookup.run());
         }
@@ -304,7 +220,7 @@ impl ClientService {
 
     fn handle_found(&mut self, cx: &mut Context<'_>, found: Found) {
         // Newer credentials for an earlier connection came late. The addresses are still being looked up.
-        if found.endpoints.is_none() && self.dialing.target().endpoints.is_empty() {
+        if found.endpoints.is_none() && self.dialing.target().is_unresolved() {
             return;
         }
         match (found.endpoints.transpose(), found.token.transpose()) {
@@ -312,66 +228,106 @@ impl ClientService {
             (_, Err(cause)) => self.handle_unreachable(cx, ConnectError::Credentials { cause }),
             (Ok(endpoints), Ok(token)) => {
                 let dialing = &mut self.dialing;
-                let target = dialing.target();
-                target.endpoints = endpoints.unwrap_or(take(&mut target.endpoints));
+                if let Some(endpoints) = endpoints {
+                    dialing.target().set_endpoints(endpoints);
+                }
                 dialing.token = token.or(dialing.token.take());
-                self.connect_to_endpoint(cx);
+                self.begin_race(cx);
             }
         }
     }
 
-    fn connect_to_endpoint(&mut self, cx: &mut Context<'_>) {
-        let dialing = &mut self.dialing;
-        dialing.state = State::Connecting;
-        let index = dialing.endpoint;
-        let endpoint = dialing.target().endpoints[index].clone();
-        // No connection begins that could not have the credentials.
-        if dialing.token.is_some()
-            && let Err(failure) = cx.check_credentials(&endpoint)
-        {
-            return self.handle_failure(cx, failure);
-        }
-        let session = match &dialing.moved {
-            Some(moved) => cx.connect_over(&endpoint, moved.stack()),
-            None if dialing.wait_for_server => cx.connect_when_bound(&endpoint, 0),
-            None => cx.connect(&endpoint, 0),
-        };
-        match session {
-            Ok(session) => {
-                self.session = Some(session);
-                if let Some(token) = &self.dialing.token {
-                    // The address was checked above.
-                    let _ = cx.set_credentials(session, token.clone());
+    fn begin_race(&mut self, cx: &mut Context<'_>) {
+        let endpoints = self.dialing.target().in_order();
+        let timeout_ns = cx.core.config.rules.handshake_timeout_ns;
+        let race = Race::new(endpoints, now_ns(), timeout_ns);
+        self.dialing.state = State::Connecting(race);
+        self.run_race(cx);
+    }
+
+    /// Begins the addresses that are due, and ends the attempt if none is left.
+    fn run_race(&mut self, cx: &mut Context<'_>) {
+        while let State::Connecting(race) = &mut self.dialing.state {
+            match race.step(now_ns()) {
+                Step::Wait => return,
+                Step::Connect(endpoint) => match self.connect_to(cx, &endpoint) {
+                    Ok(session) => {
+                        if let State::Connecting(race) = &mut self.dialing.state {
+                            race.note_started(session, endpoint);
+                        }
+                    }
+                    Err(failure) => self.note_failure(cx, failure),
+                },
+                Step::Lost => {
+                    if let Some(failure) = self.end_race(cx) {
+                        self.dialing.pace.note_failure(&failure);
+                        self.handle_unreachable(cx, ConnectError::Failed(failure));
+                    }
                 }
             }
-            Err(failure) => self.handle_failure(cx, failure),
         }
     }
 
+    fn connect_to(
+        &self,
+        cx: &mut Context<'_>,
+        endpoint: &Endpoint,
+    ) -> Result<SessionId, ConnectFailure> {
+        let dialing = &self.dialing;
+        // No connection begins that could not have the credentials.
+        if dialing.token.is_some() {
+            cx.check_credentials(endpoint)?;
+        }
+        let session = match &dialing.moved {
+            Some(moved) => cx.connect_over(endpoint, moved.stack()),
+            None if dialing.wait_for_server => cx.connect_when_bound(endpoint, 0),
+            None => cx.connect(endpoint, 0),
+        }?;
+        if let Some(token) = &dialing.token {
+            // The address was checked above.
+            let _ = cx.set_credentials(session, token.clone());
+        }
+        Ok(session)
+    }
+
+    /// Takes the session as that of the client. Returns whether it is: the session of another address may have been open before.
+    pub(super) fn take_open(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(losers) = self.dialing.note_open(cx.session()) else {
+            cx.close();
+            return false;
+        };
+        self.session = Some(cx.session());
+        close_all(cx, losers);
+        true
+    }
+
+    /// Ends the attempt that is under way, if there is one, and returns its failure.
+    pub(super) fn end_race(&mut self, cx: &mut Context<'_>) -> Option<ConnectFailure> {
+        let race = self.dialing.take_race()?;
+        close_all(cx, race.sessions());
+        Some(race.into_failure())
+    }
+
+    /// Handles a session that ended without being open.
     pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
-        self.session = None;
+        // The session of an address that has lost is not that of the client any more.
+        if let State::Connecting(race) = &mut self.dialing.state
+            && race.take(cx.session()).is_some()
+        {
+            self.note_failure(cx, failure);
+            self.run_race(cx);
+        }
+    }
+
+    fn note_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         if let Some(end) = final_end(&failure) {
+            self.end_race(cx);
             return self.handle_refusal(cx, end, failure);
         }
-        if refuses_credentials(&failure) {
-            self.dialing.refusals = self.dialing.refusals.saturating_add(1);
+        tracing::debug!(%failure, "an address cannot be connected to");
+        if let State::Connecting(race) = &mut self.dialing.state {
+            race.note_failure(failure);
         }
-        // Try the next address only if no server answered: a server that refuses is the right one.
-        let is_nobody_there = matches!(
-            failure,
-            ConnectFailure::Stream(_)
-                | ConnectFailure::Datagram(_)
-                | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
-        );
-        let dialing = &mut self.dialing;
-        let index = dialing.endpoint;
-        let endpoints = &dialing.target().endpoints;
-        if is_nobody_there && !self.closing && index + 1 < endpoints.len() {
-            tracing::debug!(endpoint = %endpoints[index], %failure, "trying the next address");
-            dialing.endpoint += 1;
-            return self.connect_to_endpoint(cx);
-        }
-        self.handle_unreachable(cx, ConnectError::Failed(failure));
     }
 
     /// Handles an attempt that failed: ends the client if it was the first one, else plans the next.
@@ -387,7 +343,7 @@ impl ClientService {
         let cause = error.to_string();
         self.pending.unreachable = Some(cause.as_str().into());
         self.retry(cx, cause);
-        if self.dialing.state == State::Idle {
+        if matches!(self.dialing.state, State::Idle) {
             self.dialing.state = State::Failed;
         }
     }
@@ -409,22 +365,23 @@ impl ClientService {
     /// Disables all further attempts, lazy ones included, if the close reason is final.
     pub(super) fn stay_away_if_told(&mut self, reason: CloseReason) {
         if reason.is_final() {
-            self.dialing.backoff = None;
+            self.dialing.reconnects = false;
             self.dialing.is_lazy = false;
             self.pending.reconnects = false;
         }
+    }
+
+    /// Notes the end of the open connection.
+    pub(super) fn note_end(&mut self, reason: CloseReason) {
+        self.dialing.pace.note_end(now_ns(), reason);
     }
 
     /// Plans the next attempt, or ends the client if no attempt may follow.
     pub(super) fn retry(&mut self, cx: &mut Context<'_>, cause: String) {
         let dialing = &mut self.dialing;
         dialing.state = State::Idle;
-        let pause = if self.closing {
-            None
-        } else {
-            dialing.next_pause()
-        };
-        match pause {
+        let may_retry = dialing.reconnects && !self.closing;
+        match may_retry.then(|| dialing.pace.next_pause()) {
             Some(delay) => {
                 let until_ns = now_ns().saturating_add(nanoseconds(delay));
                 dialing.state = State::Waiting { until_ns };
@@ -449,51 +406,24 @@ fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
     end.reason.is_final().then_some(end)
 }
 
-/// Whether a server is there that does not take the credentials of this client.
-fn refuses_credentials(failure: &ConnectFailure) -> bool {
-    let unauthenticated = CloseReason::GoAway(GoAwayCode::Unauthenticated);
-    matches!(failure, ConnectFailure::Refused { reason, .. } if *reason == unauthenticated)
-}
-
-/// The least pauses while a server refuses the credentials. Each is four times as long as the one before, because the number of
-/// refusals counts twice. A server allows an address 30 failures in a minute; so a client has five at most in its first minute, and
-/// two in each later one.
-const WHILE_REFUSED: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    max: Duration::from_secs(60),
-};
-
-/// The lookups that may take seconds: of the host name and of the credentials.
-#[derive(Clone)]
-pub(super) struct Lookup {
-    pub(super) address: Address,
-    /// Resolves the host name, if it is asked for.
-    pub(super) resolver: Option<Resolver>,
-    /// Gets the credentials, if they are asked for.
-    pub(super) credentials: Option<Credentials>,
-}
-
-impl Lookup {
-    fn run(&self) -> Found {
-        Found {
-            endpoints: self.resolver.map(|resolver| resolver(&self.address)),
-            token: self.credentials.as_ref().map(Credentials::get),
+/// Closes sessions of addresses that have lost.
+fn close_all(cx: &mut Context<'_>, sessions: impl IntoIterator<Item = SessionId>) {
+    for session in sessions {
+        if let Some(slot) = cx.core.sessions.slot_of(session) {
+            cx.core.sessions.close(slot, CloseReason::Service);
         }
     }
+}
 
-    /// Looks up on a new thread, which stores the results in the link.
-    pub(super) fn start(self, link: &Arc<Link>) -> std::io::Result<()> {
-        let link = Arc::downgrade(link);
-        let look = move || {
-            let found = self.run();
-            // The client may have been dropped meanwhile.
-            if let Some(link) = link.upgrade() {
-                link.set_found(found);
-            }
-        };
-        let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
-        thread.spawn(look).map(drop)
-    }
+/// Looks up on a new thread, which stores the results in the link.
+pub(super) fn look_up(lookup: Lookup, link: &Arc<Link>) -> std::io::Result<()> {
+    let link = Arc::downgrade(link);
+    lookup.start(move |found| {
+        // The client may have been dropped meanwhile.
+        if let Some(link) = link.upgrade() {
+            link.set_found(found);
+        }
+    })
 }
 
 #[cfg(test)]

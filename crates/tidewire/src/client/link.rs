@@ -18,8 +18,7 @@ use super::submissions::{self, WhenWindowFull};
 use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
-use crate::address::{AddressError, Endpoint};
-use crate::auth::Token;
+use crate::dial::Found;
 use crate::mailbox::EnqueueError;
 
 /// The shared state of one client. See the module.
@@ -42,14 +41,6 @@ struct First {
     waker: Option<Waker>,
     /// The results of a lookup that the lane has not taken yet.
     found: Option<Found>,
-}
-
-/// The results of a lookup. A field is `None` if the lookup was not asked for it.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) endpoints: Option<Result<Vec<Endpoint>, AddressError>>,
-    /// Credentials for the server, or why there are none.
-    pub(super) token: Option<Result<Token, String>>,
 }
 
 /// A submission to a client's lane that is neither a request nor a message.

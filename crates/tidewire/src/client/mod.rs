@@ -37,8 +37,8 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::{Kind, Message};
 
+pub use crate::dial::Backoff;
 pub use builder::ClientBuilder;
-pub use dialing::Backoff;
 pub use error::{ConnectError, Disconnected, RequestError};
 pub use event_queue::WhenEventsFull;
 pub use events::{ClientEvent, Event, Events, NextEvent, OwnedMessage};

@@ -7,22 +7,26 @@
 //! The client stays with the new server until an attempt to connect there fails, and then returns to the program's address. So a wrong address costs one
 //! attempt, and a server that is gone is not tried for ever.
 
+use std::sync::Arc;
+
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::Stack;
 use tidewire_proto::text::escaped;
 
-use super::dialing::{Dialing, Target};
+use super::dialing::Dialing;
 use super::error::ConnectError;
 use crate::address::{Address, Successor};
+use crate::dial::Target;
 use crate::server::ServeError;
-use crate::tls::{ClientTls, Connector, protocol};
+use crate::tls::{ClientConfigs, Connector, protocol};
 use crate::transport::{LayerFactory, Layers};
 use crate::websocket::WebSocketConnector;
 
 /// The settings of a client that follows moves.
 #[derive(Clone, Debug)]
 pub(super) struct Mover {
-    pub(super) tls: ClientTls,
+    /// The configuration of TLS, if the address that the program gave asks for TLS.
+    pub(super) tls: Option<Arc<ClientConfigs>>,
     pub(super) codec: AnyCodec,
 }
 
@@ -47,7 +51,7 @@ impl Mover {
             return Err(format!("its transport is not that of {home}"));
         }
         let address = successor.address().clone();
-        let layers = secured(&address, &self.tls, &self.codec, None);
+        let layers = secured(&address, self.tls.as_ref(), &self.codec, None);
         let layers = layers.map_err(|error| error.to_string())?;
         let layers = layers.and_then(|factory| factory.layers(&address));
         let target = Target::of(address).map_err(|error| error.to_string())?;
@@ -75,10 +79,11 @@ impl Dialing {
     }
 }
 
-/// Makes the layers of an address, with WebSocket and TLS beneath those of the program if the address asks for it.
+/// Makes the layers of an address, with WebSocket and TLS beneath those of the program if the address asks for it. `tls` is the
+/// configuration for an address with TLS, and `None` for others.
 pub(super) fn secured(
     address: &Address,
-    tls: &ClientTls,
+    tls: Option<&Arc<ClientConfigs>>,
     codec: &AnyCodec,
     mut layers: Option<LayerFactory>,
 ) -> Result<Option<LayerFactory>, ConnectError> {
@@ -87,11 +92,11 @@ pub(super) fn secured(
             Some(connector.layer())
         }));
     }
-    let Some(host) = address.host().filter(|_| address.is_tls()) else {
+    let (Some(host), Some(tls)) = (address.host(), tls) else {
         return Ok(layers);
     };
     let protocol = protocol(address.websocket_path().is_some(), codec);
-    let connector = Connector::load(tls, host, Some(protocol));
+    let connector = Connector::new(tls, host, Some(protocol));
     let connector = connector.map_err(ServeError::from)?;
     let secure = move |_: &Address| Some(connector.layer());
     Ok(Some(LayerFactory::beneath(layers, secure)))

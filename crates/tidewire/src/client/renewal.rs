@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::dialing::Lookup;
+use super::dialing::look_up;
 use super::events::Event;
 use super::service::ClientService;
+use crate::dial::Lookup;
 use crate::service::Context;
 
 /// The state of the credentials of the present connection.
@@ -65,12 +66,9 @@ impl ClientService {
                 let left = Duration::from_nanos(left_ns);
                 self.link.events.push(Event::CredentialsExpire { left });
                 self.dialing.renewal.step = Step::None;
-                let lookup = Lookup {
-                    address: self.dialing.home.address().clone(),
-                    resolver: None,
-                    credentials: Some(self.dialing.provider()?),
-                };
-                match lookup.start(&self.link) {
+                let address = self.dialing.home.address().clone();
+                let lookup = Lookup::of_credentials(address, self.dialing.provider()?);
+                match look_up(lookup, &self.link) {
                     Ok(()) => self.dialing.renewal.step = Step::Asked,
                     Err(error) => return self.try_again(now_ns, left_ns, &error.to_string()),
                 }

@@ -109,7 +109,10 @@ impl ClientService {
         self.pending.reconnects = false;
         match self.session {
             Some(session) => cx.end_session(session, farewell),
-            None => cx.stop_lane(),
+            None => {
+                self.end_race(cx);
+                cx.stop_lane();
+            }
         }
     }
 
@@ -233,10 +236,12 @@ impl ClientService {
 
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
+        if !self.take_open(cx) {
+            return;
+        }
         self.pending.session = Some(cx.session());
         self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
         self.pending.unreachable = None;
-        self.dialing.note_open();
         self.listening.handle_open();
         self.plan_renewal(cx);
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
@@ -310,7 +315,12 @@ impl Service for ClientService {
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        if self.session != Some(cx.session()) {
+            // The session of another address was open before this one.
+            return;
+        }
         self.session = None;
+        self.note_end(reason);
         self.is_reading_paused = false;
         self.stay_away_if_told(reason);
         let farewell = cx.peer_farewell();
@@ -384,7 +394,7 @@ impl Service for ClientService {
         [
             renew_at_ns,
             close_at_ns,
-            self.dialing.retry_at_ns(),
+            self.dialing.wake_at_ns(),
             waiting_deadline_ns,
             join_by_ns,
             self.pending.next_deadline_ns(),

@@ -9,7 +9,7 @@ use super::Lane;
 use crate::engine::Core;
 use crate::mailbox::LaneMessage;
 use crate::service::{
-    Service, end_idle_upstreams, handle_node_answer, handle_upstream_token, run_answers,
+    Service, end_idle_upstreams, handle_node_answer, handle_upstream_found, run_answers,
 };
 use crate::session::Session;
 use crate::transport::Arrival;
@@ -74,9 +74,9 @@ impl<S: Service> Lane<S> {
             LaneMessage::Authenticated(answer) => {
                 self.handle_late_answer(*answer);
             }
-            LaneMessage::UpstreamToken(found) => {
-                let (number, token) = *found;
-                handle_upstream_token(&mut self.core, number, token);
+            LaneMessage::UpstreamFound(found) => {
+                let (number, found) = *found;
+                handle_upstream_found(&mut self.core, number, found);
                 run_answers(&mut self.core);
             }
             LaneMessage::RemoteCall(call) => self.serve_remote(*call),

@@ -54,7 +54,7 @@ use crate::engine::{Core, PROXIED_LAST, earlier};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
-use crate::session::{CloseReason, TimerKey};
+use crate::session::{CloseReason, SessionId, TimerKey};
 use crate::transport::{ConnectFailure, Transport};
 use wait::SpinBackoff;
 
@@ -321,23 +321,13 @@ impl<S: Service> Lane<S> {
         let is_upstream = session.profile.is_upstream();
         let closing = trace::Entered::close(session, &self.core.config.codec, reason);
         if is_upstream {
-            self.core
-                .sessions
-                .connect_failures
-                .retain(|(failed, _)| *failed != id);
-            handle_upstream_end(&mut self.core, id, reason);
+            let failure = self.take_connect_failure(id, reason);
+            handle_upstream_end(&mut self.core, id, reason, failure);
         } else if announced {
             let mut context = self.core.context(id);
             self.service.on_close(&mut context, reason);
         } else if outgoing {
-            let failure = self
-                .core
-                .sessions
-                .connect_failures
-                .iter()
-                .position(|(failed, _)| *failed == id)
-                .map(|index| self.core.sessions.connect_failures.swap_remove(index).1);
-            let failure = failure.unwrap_or(ConnectFailure::Closed(reason));
+            let failure = self.take_connect_failure(id, reason);
             let mut context = self.core.context(id);
             self.service.on_connect_failed(&mut context, failure);
         }
@@ -346,6 +336,14 @@ impl<S: Service> Lane<S> {
         forget_asker(&mut self.core, id);
         self.core.exchange.tell_ended(id);
         run_answers(&mut self.core);
+    }
+
+    /// Takes the noted failure of an outgoing session that ends.
+    fn take_connect_failure(&mut self, id: SessionId, reason: CloseReason) -> ConnectFailure {
+        let failures = &mut self.core.sessions.connect_failures;
+        let index = failures.iter().position(|(failed, _)| *failed == id);
+        let noted = index.map(|index| failures.swap_remove(index).1);
+        noted.unwrap_or(ConnectFailure::Closed(reason))
     }
 
     pub(crate) fn close_all(&mut self) {

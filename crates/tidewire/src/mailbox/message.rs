@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tidewire_proto::connection::Farewell;
 
 use super::Inspection;
-use crate::auth::{Attempt, AuthOutcome, Token};
+use crate::auth::{Attempt, AuthOutcome};
 use crate::broker::{NodeAnswer, RemoteCall};
+use crate::dial::Found;
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{AnyTransport, Arrival, StreamListener};
@@ -54,8 +55,8 @@ pub(crate) enum LaneMessage {
     Placed { ticket: u64 },
     /// The late answer of an authenticator.
     Authenticated(Box<LateOutcome>),
-    /// The credentials for a connection to the upstream of this number, or why there are none.
-    UpstreamToken(Box<(u64, Result<Token, String>)>),
+    /// The results of a lookup for a connection to the upstream of this number.
+    UpstreamFound(Box<(u64, Found)>),
     /// A request of another node.
     RemoteCall(Box<RemoteCall>),
     /// The answer of another node to a request of this lane.
@@ -76,7 +77,7 @@ impl LaneMessage {
 
     /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
     /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
-    /// and one late answer about its peer. An upstream has one question for credentials at a time, and a lane one
+    /// and one late answer about its peer. An upstream has one lookup at a time, and a lane one
     /// question about itself. The node bounds the requests that it has taken, and a lane those that it has sent.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
@@ -86,7 +87,7 @@ impl LaneMessage {
             | Self::Reading { .. }
             | Self::Broadcast(_)
             | Self::Authenticated(_)
-            | Self::UpstreamToken(_)
+            | Self::UpstreamFound(_)
             | Self::RemoteCall(_)
             | Self::NodeAnswer(_)
             | Self::Inspect(_) => true,
@@ -136,7 +137,7 @@ impl LaneMessage {
             | Self::Listen(_)
             | Self::Placed { .. }
             | Self::Authenticated(_)
-            | Self::UpstreamToken(_)
+            | Self::UpstreamFound(_)
             | Self::RemoteCall(_)
             | Self::NodeAnswer(_)
             | Self::Inspect(_)

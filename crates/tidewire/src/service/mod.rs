@@ -52,7 +52,7 @@ pub use sessions::{NotOpen, SessionHandle, Sessions};
 pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};
 pub(crate) use upstream::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_node_answer, handle_upstream_end,
-    handle_upstream_timer, handle_upstream_token, run_answers,
+    handle_upstream_found, handle_upstream_timer, run_answers,
 };
 
 use crate::session::CloseReason;

@@ -1,83 +1,225 @@
 //! The client's side: whom it trusts, and the layers of its connections.
 
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use rustls_platform_verifier::Verifier;
+use tidewire_io::clock::now_ns;
 use tidewire_proto::layer::Layer;
 
 use super::ClientTls;
 use super::acceptor::{HTTP, authorities, unusable};
 use super::error::{PemPart, TlsError};
 use super::layer::{TlsLayer, failed};
+use super::pem::Pem;
 use super::provider::{provider, versions};
+use crate::observe::QuietLog;
+use crate::system::FileState;
 
-/// Makes the TLS layers of a client's connections to one server. Its configuration keeps the tickets for resumption.
+/// The configuration of connections to servers, from files that are read again when they have changed.
+///
+/// Reading may block, so it happens at the start, and later on a thread that is no lane: before an attempt to connect of a
+/// client or an upstream, and once a second for the connections of handlers.
+#[derive(Debug)]
+pub(crate) struct ClientConfigs {
+    settings: ClientTls,
+    present: Mutex<Present>,
+    /// Held while files are read, so that of two reads at once the later one reads the later files.
+    reading: Mutex<Reading>,
+}
+
+/// The configuration in use.
+#[derive(Debug)]
+struct Present {
+    /// It offers no name by ALPN.
+    base: ClientConfig,
+    /// Those with a name, which share its tickets. There are few names: that of the codec, and [`HTTP`].
+    named: Vec<(&'static str, Arc<ClientConfig>)>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    /// The states of the files at the last read. `None` after a read that failed, which is repeated.
+    seen: Option<Vec<Option<FileState>>>,
+    log: QuietLog,
+}
+
+/// Makes the TLS layers of a client's connections to one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
-    config: Arc<ClientConfig>,
+    configs: Arc<ClientConfigs>,
+    protocol: Option<&'static str>,
     server: ServerName<'static>,
 }
 
 /// Makes the TLS layers of connections that the lanes of a server make.
 #[derive(Debug)]
 pub(crate) struct OutgoingTls {
-    /// For `tls://`, with the codec's name.
-    codec: Arc<ClientConfig>,
-    /// For `wss://`, with [`HTTP`].
-    web: Arc<ClientConfig>,
+    configs: Arc<ClientConfigs>,
+    /// The codec's name, which is offered at `tls://`.
+    protocol: &'static str,
     /// The name that all certificates must have. Without it, it is the address of the connection.
     server: Option<ServerName<'static>>,
 }
 
+impl ClientConfigs {
+    /// Reads what the settings name.
+    pub(crate) fn load(settings: &ClientTls) -> Result<Arc<Self>, TlsError> {
+        let seen = Some(settings.states());
+        let present = Present::new(settings.config()?);
+        Ok(Arc::new(Self {
+            settings: settings.clone(),
+            present: Mutex::new(present),
+            reading: Mutex::new(Reading {
+                seen,
+                log: QuietLog::default(),
+            }),
+        }))
+    }
+
+    /// Whether there are files that may change.
+    pub(crate) fn has_files(&self) -> bool {
+        self.settings.pems().any(|pem| matches!(pem, Pem::File(_)))
+    }
+
+    /// Reads the files again if one of them has changed. If the new ones cannot be used, the old ones stay, and the log says so.
+    /// It blocks, so never call it on a lane.
+    pub(crate) fn refresh(&self) {
+        let mut reading = lock(&self.reading);
+        let states = self.settings.states();
+        if reading.seen.as_ref() == Some(&states) {
+            return;
+        }
+        match self.settings.config() {
+            Ok(config) => {
+                reading.seen = Some(states);
+                *lock(&self.present) = Present::new(config);
+                tracing::info!(
+                    files = ?self.settings.pems().collect::<Vec<_>>(),
+                    "new connections use the certificates that were read again"
+                );
+            }
+            Err(error) => {
+                reading.seen = None;
+                if let Some(unlogged) = reading.log.may_log(now_ns()) {
+                    tracing::warn!(
+                        %error,
+                        unlogged,
+                        "the new certificates for connections to other servers cannot be used, and the old ones stay; \
+                         further failures are not logged for 10 s"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Refreshes once a second, on a thread that ends with the last user of these settings.
+    fn watch(self: &Arc<Self>) {
+        let configs = Arc::downgrade(self);
+        let thread = thread::Builder::new().name("tidewire-tls".to_owned());
+        let watch = move || {
+            while let Some(configs) = configs.upgrade() {
+                configs.refresh();
+                drop(configs);
+                thread::sleep(WATCH_INTERVAL);
+            }
+        };
+        if let Err(error) = thread.spawn(watch) {
+            tracing::warn!(
+                %error,
+                "no thread compares the certificates for connections to other servers: restart the server when they change"
+            );
+        }
+    }
+
+    fn connection(
+        &self,
+        protocol: Option<&'static str>,
+        server: ServerName<'static>,
+    ) -> Result<ClientConnection, rustls::Error> {
+        let config = lock(&self.present).config(protocol);
+        ClientConnection::new(config, server)
+    }
+}
+
+impl Present {
+    fn new(base: ClientConfig) -> Self {
+        let named = Vec::new();
+        Self { base, named }
+    }
+
+    /// The configuration that offers this name.
+    fn config(&mut self, protocol: Option<&'static str>) -> Arc<ClientConfig> {
+        let name = protocol.unwrap_or_default();
+        if let Some((_, config)) = self.named.iter().find(|(it, _)| *it == name) {
+            return Arc::clone(config);
+        }
+        let mut config = self.base.clone();
+        config.alpn_protocols = protocol.map(Vec::from).into_iter().collect();
+        let config = Arc::new(config);
+        self.named.push((name, Arc::clone(&config)));
+        config
+    }
+}
+
 impl OutgoingTls {
-    /// Reads what the settings name. `protocol` is the codec's name.
-    pub(crate) fn load(settings: &ClientTls, protocol: &str) -> Result<Self, TlsError> {
+    /// Reads what the settings name, and watches the files. `protocol` is the codec's name.
+    pub(crate) fn load(settings: &ClientTls, protocol: &'static str) -> Result<Self, TlsError> {
         let server = settings.server_name.as_deref().map(server_name);
-        let codec = settings.config(Some(protocol))?;
-        let mut web = codec.clone();
-        web.alpn_protocols = vec![HTTP.into()];
+        let server = server.transpose()?;
+        let configs = ClientConfigs::load(settings)?;
+        if configs.has_files() {
+            configs.watch();
+        }
         Ok(Self {
-            server: server.transpose()?,
-            codec: Arc::new(codec),
-            web: Arc::new(web),
+            configs,
+            protocol,
+            server,
         })
     }
 
     /// Makes the layer of a new connection to this address, beneath WebSocket or not.
     pub(crate) fn layer(&self, address: IpAddr, is_web: bool) -> Box<dyn Layer> {
-        let config = if is_web { &self.web } else { &self.codec };
+        let protocol = if is_web { HTTP } else { self.protocol };
         let name = self.server.clone();
         let name = name.unwrap_or_else(|| address.into());
-        layer(ClientConnection::new(Arc::clone(config), name))
+        layer(self.configs.connection(Some(protocol), name))
     }
 }
 
 impl Connector {
-    /// Reads what the settings name. `host` is the host of the server's address, and `protocol` the codec's name.
-    pub(crate) fn load(
-        settings: &ClientTls,
+    /// Makes the layers of connections to a host. `protocol` is the name to offer, that of the codec or [`HTTP`].
+    pub(crate) fn new(
+        configs: &Arc<ClientConfigs>,
         host: &str,
-        protocol: Option<&str>,
+        protocol: Option<&'static str>,
     ) -> Result<Self, TlsError> {
+        let name = configs.settings.server_name.as_deref().unwrap_or(host);
         Ok(Self {
-            server: server_name(settings.server_name.as_deref().unwrap_or(host))?,
-            config: Arc::new(settings.config(protocol)?),
+            configs: Arc::clone(configs),
+            protocol,
+            server: server_name(name)?,
         })
     }
 
-    /// The same with another name to offer, that of a codec or [`HTTP`]. They share the tickets.
-    pub(crate) fn with_protocol(&self, protocol: &str) -> Self {
-        let mut config = ClientConfig::clone(&self.config);
-        config.alpn_protocols = vec![protocol.into()];
+    /// The same with another name to offer. They share the tickets.
+    pub(crate) fn with_protocol(&self, protocol: &'static str) -> Self {
+        let protocol = Some(protocol);
         Self {
-            config: Arc::new(config),
-            server: self.server.clone(),
+            protocol,
+            ..self.clone()
         }
+    }
+
+    /// The configuration, for a lookup before a connection.
+    pub(crate) fn configs(&self) -> &Arc<ClientConfigs> {
+        &self.configs
     }
 
     /// Makes the layer of a new connection.
@@ -86,7 +228,7 @@ impl Connector {
     }
 
     pub(super) fn connection(&self) -> Result<ClientConnection, rustls::Error> {
-        ClientConnection::new(Arc::clone(&self.config), self.server.clone())
+        self.configs.connection(self.protocol, self.server.clone())
     }
 }
 
@@ -97,9 +239,17 @@ fn layer(connection: Result<ClientConnection, rustls::Error>) -> Box<dyn Layer> 
     }
 }
 
+/// The name that a certificate must have. A zone of an IPv6 address says how this machine reaches the address, and is in no
+/// certificate.
 fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
-    let name = name.to_owned();
+    let without_zone = name.split_once('%').map(|(address, _)| address);
+    let address = without_zone.filter(|address| address.parse::<Ipv6Addr>().is_ok());
+    let name = address.unwrap_or(name).to_owned();
     ServerName::try_from(name.clone()).map_err(|_| TlsError::BadServerName { name })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ClientTls {
@@ -109,23 +259,35 @@ impl ClientTls {
     /// # Errors
     /// See [`TlsError`].
     pub fn layer(&self, host: &str, protocol: Option<&str>) -> Result<Box<dyn Layer>, TlsError> {
-        Ok(Connector::load(self, host, protocol)?.layer())
+        let mut config = self.config()?;
+        config.alpn_protocols = protocol.map(Vec::from).into_iter().collect();
+        let server = server_name(self.server_name.as_deref().unwrap_or(host))?;
+        Ok(layer(ClientConnection::new(Arc::new(config), server)))
     }
 
-    fn config(&self, protocol: Option<&str>) -> Result<ClientConfig, TlsError> {
+    /// The authorities, the certificate chain and the key, as far as they are set.
+    fn pems(&self) -> impl Iterator<Item = &Pem> {
+        let identity = self.identity.iter();
+        let identity = identity.flat_map(|(chain, key)| [chain, key]);
+        self.ca.iter().chain(identity)
+    }
+
+    fn states(&self) -> Vec<Option<FileState>> {
+        self.pems().map(Pem::file_state).collect()
+    }
+
+    fn config(&self) -> Result<ClientConfig, TlsError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(versions(self.allows_tls12))
             .map_err(|error| no_roots(&error))?
             .dangerous()
             .with_custom_certificate_verifier(self.verifier()?);
-        let mut config = match &self.identity {
-            None => builder.with_no_client_auth(),
+        match &self.identity {
+            None => Ok(builder.with_no_client_auth()),
             Some((chain, key)) => builder
                 .with_client_auth_cert(chain.certificates(PemPart::Chain)?, key.key()?)
-                .map_err(|error| unusable(chain, key, &error))?,
-        };
-        config.alpn_protocols = protocol.map(Vec::from).into_iter().collect();
-        Ok(config)
+                .map_err(|error| unusable(chain, key, &error)),
+        }
     }
 
     fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
@@ -154,3 +316,6 @@ fn no_roots(error: &rustls::Error) -> TlsError {
     let detail = error.to_string();
     TlsError::NoSystemRoots { detail }
 }
+
+/// How often the files of connections that handlers make are compared: the same as those of a server.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);

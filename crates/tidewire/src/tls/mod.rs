@@ -23,7 +23,7 @@ mod tests;
 
 pub use acceptor::TlsReloader;
 pub(crate) use acceptor::{Acceptor, protocol};
-pub(crate) use connector::{Connector, OutgoingTls};
+pub(crate) use connector::{ClientConfigs, Connector, OutgoingTls};
 pub use error::{PemError, PemPart, TlsError};
 pub use pem::Pem;
 pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsAlert, TlsFault};
@@ -64,7 +64,11 @@ enum ClientAuth {
     Required(Pem),
 }
 
-/// The TLS settings of a client.
+/// The TLS settings of a client, of an upstream, or of connections that handlers make.
+///
+/// Files are read again when they have changed: before each attempt to connect of a client or an upstream, and within a second for
+/// connections that handlers make. If the new files cannot be used, the old ones stay, and the log says so. The authorities of
+/// the system are read once.
 ///
 /// [`ServerTls`] has an example.
 #[derive(Clone, Debug, Default)]

@@ -17,7 +17,7 @@ use crate::system::FileState;
 /// [`TlsError`](crate::tls::TlsError) has an example.
 #[derive(Clone)]
 pub enum Pem {
-    /// A file. A server can read it again.
+    /// A file. It is read again when it has changed.
     File(PathBuf),
     /// The content of a file.
     Bytes(Arc<[u8]>),

@@ -19,6 +19,11 @@ fn settings() -> [(ServerTls, ClientTls); 2] {
     [(server, client.clone()), (asking, client)]
 }
 
+fn connector(settings: &ClientTls, protocol: Option<&'static str>) -> Connector {
+    let configs = ClientConfigs::load(settings).unwrap();
+    Connector::new(&configs, "localhost", protocol).unwrap()
+}
+
 /// Moves bytes between the two until nothing is left.
 fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) {
     while client.wants_write() || server.wants_write() {
@@ -57,7 +62,7 @@ fn kind(connector: &Connector, acceptor: &Acceptor) -> HandshakeKind {
 fn the_second_connection_of_a_client_is_resumed_unless_certificates_of_clients_are_asked_for() {
     for ((server, client), second) in settings().into_iter().zip([Resumed, Full]) {
         let acceptor = Acceptor::load(server, "tw1").unwrap();
-        let connector = Connector::load(&client, "localhost", Some("tw1")).unwrap();
+        let connector = connector(&client, Some("tw1"));
         let kinds = [(); 3].map(|()| kind(&connector, &acceptor));
         assert_eq!(kinds, [Full, second, second]);
         // The lanes of a gateway share the tickets of an upstream.
@@ -81,7 +86,7 @@ fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
         (Some(HTTP), false, false),
         (Some("tw1"), false, true),
     ] {
-        let connector = Connector::load(&client, "localhost", offered).unwrap();
+        let connector = connector(&client, offered);
         let mut client = connector.connection().unwrap();
         let mut server = acceptor.connection(is_web).unwrap();
         let mut hello = Vec::new();
@@ -90,4 +95,64 @@ fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
         let outcome = server.process_new_packets();
         assert_eq!(outcome.is_ok(), is_accepted, "{offered:?}, {is_web}");
     }
+}
+
+/// Whether a client trusts a server.
+fn trusts(connector: &Connector, server: &ServerTls) -> bool {
+    let acceptor = Acceptor::load(server.clone(), "tw1").unwrap();
+    let mut client = connector.connection().unwrap();
+    let mut server = acceptor.connection(false).unwrap();
+    let (mut hello, mut answer) = (Vec::new(), Vec::new());
+    client.write_tls(&mut hello).unwrap();
+    server.read_tls(&mut &hello[..]).unwrap();
+    server.process_new_packets().unwrap();
+    while server.wants_write() {
+        server.write_tls(&mut answer).unwrap();
+    }
+    client.read_tls(&mut &answer[..]).unwrap();
+    client.process_new_packets().is_ok()
+}
+
+/// Regression: a client read its authorities and its certificate once, and was cut off for ever after a renewal.
+#[test]
+fn files_of_a_client_are_read_again_and_unusable_ones_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    let [(old, _), (new, _)] = [settings()[0].clone(), settings()[0].clone()];
+    let put = |text: &[u8]| {
+        let next = ca.with_extension("next");
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(next, &ca).unwrap();
+    };
+    let chain = |server: &ServerTls| match &server.chain {
+        Pem::Bytes(bytes) => bytes.to_vec(),
+        Pem::File(_) => panic!("it is given as bytes"),
+    };
+    put(&chain(&old));
+    let configs = ClientConfigs::load(&ClientTls::new().only_ca(ca.as_path())).unwrap();
+    assert!(configs.has_files());
+    let connector = Connector::new(&configs, "localhost", Some("tw1")).unwrap();
+    configs.refresh();
+    assert!(trusts(&connector, &old) && !trusts(&connector, &new));
+
+    put(b"no certificate");
+    configs.refresh();
+    assert!(trusts(&connector, &old), "the old ones stay");
+    std::fs::remove_file(&ca).unwrap();
+    configs.refresh();
+    assert!(trusts(&connector, &old), "the old ones stay");
+
+    put(&chain(&new));
+    configs.refresh();
+    assert!(trusts(&connector, &new) && !trusts(&connector, &old));
+    let bytes = ClientConfigs::load(&settings()[0].1).unwrap();
+    assert!(!bytes.has_files(), "bytes do not change");
+}
+
+/// The bug: the zone was taken for a part of the name, and `tls://[fe80::1%eth0]` could not be connected to.
+#[test]
+fn the_zone_of_an_address_is_in_no_certificate() {
+    let configs = ClientConfigs::load(&settings()[0].1).unwrap();
+    assert!(Connector::new(&configs, "fe80::1%eth0", None).is_ok());
+    assert!(Connector::new(&configs, "server%eth0", None).is_err());
 }

@@ -10,7 +10,7 @@ use tidewire::{
     SocketAddress,
 };
 use tidewire_proto::layer::LayerError;
-use tidewire_testkit::certificates::usual;
+use tidewire_testkit::certificates::{Authority, usual};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{DEADLINE, TestServer};
 
@@ -187,4 +187,57 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
         matches!(opened, Seen::Open(None, None, false)),
         "{opened:?}"
     );
+}
+
+/// Connects until it succeeds.
+struct Stubborn {
+    to: Endpoint,
+    has_begun: bool,
+    seen: Sender<Result<(), ConnectFailure>>,
+}
+
+impl Service for Stubborn {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            cx.connect(&self.to, 0).unwrap();
+        }
+        None
+    }
+
+    fn on_open(&mut self, _: &mut Context<'_>) {
+        self.seen.send(Ok(())).unwrap();
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+        self.seen.send(Err(failure)).unwrap();
+        cx.connect(&self.to, 0).unwrap();
+    }
+}
+
+/// Regression: the files were read at the start only.
+#[test]
+fn handlers_connect_with_the_authorities_that_the_file_has_now() {
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    std::fs::write(&ca, Authority::new("stranger").text()).unwrap();
+    let server = TestServer::over_tls(
+        Server::builder().tls(usual().1.server()),
+        &tidewire_testkit::fixtures::tw1(),
+        |_| echo,
+    );
+    let (sender, seen) = channel();
+    let builder = Server::builder().outgoing_tls(ClientTls::new().only_ca(ca.as_path()));
+    let dialer = builder.start(|_| Stubborn {
+        to: server.address().clone(),
+        has_begun: false,
+        seen: sender.clone(),
+    });
+    let failed = seen.recv_timeout(DEADLINE).unwrap();
+    assert!(failed.is_err(), "the authority is unknown");
+    let next = ca.with_extension("next");
+    std::fs::write(&next, usual().0.text()).unwrap();
+    std::fs::rename(next, &ca).unwrap();
+    while seen.recv_timeout(DEADLINE).unwrap().is_err() {}
+    drop(dialer);
+    server.stop();
 }

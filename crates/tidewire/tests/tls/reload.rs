@@ -3,9 +3,12 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
-use tidewire::tls::{ServerTls, TlsError, TlsFault};
+use tidewire::tls::{ClientTls, ServerTls, TlsError, TlsFault};
+use tidewire::{Backoff, Client};
+use tidewire_testkit::DEADLINE;
 use tidewire_testkit::certificates::{Authority, Identity};
 
 use crate::{ask, connect, fault, logs, serve};
@@ -83,10 +86,8 @@ fn a_client_whose_authority_was_taken_away_does_not_come_back_by_its_ticket() {
     let (chain, key) = clients.sign_client("ann").pair();
     let settings = servers.client().identity(chain, key);
     // A client's tickets live as long as it does, so it must be the same one.
-    let builder = tidewire::Client::builder().tls(settings);
-    let client = builder
-        .reconnect(tidewire::Backoff::default())
-        .connect(&server.url());
+    let builder = Client::builder().tls(settings);
+    let client = builder.reconnect(Backoff::default()).connect(&server.url());
     let client = client.wait().unwrap();
     ask(&client, b"known");
 
@@ -103,6 +104,50 @@ fn a_client_whose_authority_was_taken_away_does_not_come_back_by_its_ticket() {
         session.close().unwrap();
     }
     server.wait_for("it is refused", |metrics| metrics.closed_by("layer") > 0);
+    drop(client);
+    server.stop();
+}
+
+/// Regression: a client kept the certificate of its start. When that expired, the server refused the client for ever, although the
+/// file had a newer one.
+#[test]
+fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_have_now() {
+    let directory = TempDir::new().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let [servers, clients, new_servers, new_clients] =
+        ["servers", "clients", "new servers", "new clients"].map(Authority::new);
+    let put_client = |servers: &Authority, clients: &Authority| {
+        let identity = clients.sign_client("ann");
+        replace(&path("ca.pem"), servers.text());
+        replace(&path("client.pem"), &identity.chain);
+        replace(&path("client.key"), &identity.key);
+    };
+    put_client(&servers, &clients);
+    replace(&path("clients.pem"), clients.text());
+    let settings = put(&directory, &servers.sign_server());
+    let server = serve(settings.require_clients_of(path("clients.pem")));
+    let settings = ClientTls::new().only_ca(path("ca.pem"));
+    let settings = settings.identity(path("client.pem"), path("client.key"));
+    let client = Client::builder().tls(settings).reconnect(Backoff {
+        first: Duration::from_millis(1),
+        max: Duration::from_millis(1),
+    });
+    let client = client.connect(&server.url()).wait().unwrap();
+    ask(&client, b"before");
+
+    put(&directory, &new_servers.sign_server());
+    replace(&path("clients.pem"), new_clients.text());
+    let reloader = server.server().tls_reloader().unwrap();
+    assert!(reloader.reload_if_changed().unwrap());
+    for session in server.server().sessions().list() {
+        session.close().unwrap();
+    }
+    server.wait_for("the old certificate is refused", |metrics| {
+        metrics.closed_by("layer") > 0
+    });
+    put_client(&new_servers, &new_clients);
+    let after = client.request(b"after").idempotent().timeout(DEADLINE);
+    assert_eq!(after.wait().unwrap().payload(), b"after");
     drop(client);
     server.stop();
 }

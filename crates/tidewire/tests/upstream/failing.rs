@@ -173,7 +173,9 @@ fn what_a_session_asked_is_taken_back_when_it_ends() {
 #[test]
 fn requests_fail_with_their_connection_and_the_next_ones_make_another() {
     let (backend, kept) = keeper(&tw1());
+    // Each connection lasts longer than this, so there is no pause after it.
     let upstream = Upstream::new(&backend.url()).unwrap();
+    let upstream = upstream.pause_max(Duration::ZERO);
     let server = serve(&tw1(), |_| gateway(&upstream));
     let client = client(&tw1(), &server);
     for round in 1..=3 {

@@ -1,3 +1,4 @@
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use tidewire_proto::codec::RequestIds;
 
 use super::*;
 use crate::Message;
+use crate::address::Address;
 use crate::client::event_queue::EventBounds;
 use crate::client::table::RequestTable;
 use crate::client::{Client, ClientBuilder, Connecting};
@@ -15,11 +17,7 @@ use crate::service::{Context, Service};
 /// Starts to connect to a host whose name resolves to these endpoints.
 fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
     let address = endpoints[0].clone().into();
-    let target = Target {
-        address,
-        resolver: None,
-        endpoints,
-    };
+    let target = Target::new(address, None, endpoints);
     Connecting::new(Client::builder().start_to(target, false))
 }
 
@@ -95,7 +93,7 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     let table = RequestTable::new(1 << 20, false);
     let link = Arc::new(Link::new(table, EventBounds::default()));
     let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
-    let dialing = Dialing::new(target, false, None, false, None, None);
+    let dialing = Dialing::new(target, false, None, false, None, (None, None));
     let mut service = ClientService::new(Arc::clone(&link), dialing, RequestIds::Bits32, 1);
     let found = || Found {
         endpoints: None,
@@ -105,7 +103,7 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     assert!(!service.has_work());
     link.set_found(found());
     assert!(service.has_work());
-    service.dialing.state = State::Connecting;
+    service.dialing.state = State::Open;
     assert!(!service.has_work(), "late results are not awaited");
 }
 
@@ -126,11 +124,7 @@ fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
     let token = || Client::builder().credentials(Token::new("secret").unwrap());
     let connect = |builder: ClientBuilder, endpoints: Vec<Endpoint>, resolver| {
         let address = "tcp://server.example:7000".parse().unwrap();
-        let target = Target {
-            address,
-            resolver,
-            endpoints,
-        };
+        let target = Target::new(address, resolver, endpoints);
         Connecting::new(builder.start_to(target, false)).wait()
     };
     let refused = |outcome: Result<Client, ConnectError>, by: &Endpoint| match outcome {
@@ -176,11 +170,9 @@ fn a_host_is_looked_up_again_after_none_of_its_addresses_answered() {
         first: pause,
         max: pause,
     });
-    let target = Target {
-        address: "tcp://server.example:7000".parse().unwrap(),
-        resolver: Some(|_| Ok(FOUND.lock().unwrap().clone())),
-        endpoints: Vec::new(),
-    };
+    let address = "tcp://server.example:7000".parse().unwrap();
+    let resolver = |_: &Address| Ok(FOUND.lock().unwrap().clone());
+    let target = Target::new(address, Some(resolver), Vec::new());
     let client = Connecting::new(builder.start_to(target, false));
     let client = client.wait().unwrap();
     assert_eq!(client.request(b"here").wait().unwrap().payload(), b"here");
@@ -194,44 +186,123 @@ fn a_host_is_looked_up_again_after_none_of_its_addresses_answered() {
     client.close().wait();
 }
 
-#[test]
-fn pauses_double_up_to_the_maximum_and_vary() {
-    let backoff = Backoff {
-        first: Duration::from_millis(100),
-        max: Duration::from_secs(1),
-    };
-    assert_eq!(backoff.delay(0, 1.0), Duration::from_millis(100));
-    assert_eq!(backoff.delay(2, 1.0), Duration::from_millis(400));
-    assert_eq!(backoff.delay(50, 1.0), Duration::from_secs(1));
-    assert_eq!(backoff.delay(50, 0.0), Duration::from_millis(500));
+/// An address that accepts connections and says nothing.
+fn silent() -> (TcpListener, Endpoint) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address.into())
 }
 
-/// The bug: a client whose token was revoked tried again every 4 s, so three of them used up the failures of their address.
+/// The connections that wait at a listener. They have ended or not.
+fn accepted(listener: &TcpListener) -> usize {
+    let mut count = 0;
+    loop {
+        match listener.accept() {
+            Ok(_) => count += 1,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return count,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Regression: a silent first address cost the whole timeout, at the first connect and at each later one.
 #[test]
-fn credentials_that_stay_refused_are_tried_a_few_times_in_a_minute() {
-    let quick = Backoff {
+fn a_silent_first_address_does_not_keep_a_client_from_the_second_and_is_not_tried_first_again() {
+    let server = crate::serve(
+        "tcp://127.0.0.1:0",
+        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+    )
+    .unwrap();
+    let (listener, nobody) = silent();
+    let endpoints = vec![nobody, server.addresses()[0].clone()];
+    let address = endpoints[0].clone().into();
+    let target = Target::new(address, None, endpoints);
+    // The test would not end within this timeout.
+    let timeout = Duration::from_secs(3_600);
+    let limits = crate::Limits {
+        handshake_timeout: timeout,
+        ..crate::Limits::default()
+    };
+    let builder = Client::builder().limits(limits).reconnect(Backoff {
         first: Duration::from_millis(1),
         max: Duration::from_millis(1),
-    };
-    let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
-    let mut dialing = Dialing::new(target, false, Some(quick), false, None, None);
-    assert!(dialing.next_pause().unwrap() <= quick.max);
-    let mut attempts_at = vec![Duration::ZERO];
-    for _ in 0..20 {
-        dialing.refusals += 1;
-        let pause = dialing.next_pause().unwrap();
-        attempts_at.push(attempts_at[attempts_at.len() - 1] + pause);
+    });
+    let client = Connecting::new(builder.start_to(target, false));
+    let client = client.wait().unwrap();
+    assert_eq!(client.request(b"found").wait().unwrap().payload(), b"found");
+    assert_eq!(accepted(&listener), 1);
+    for session in server.sessions().list() {
+        session.close().unwrap();
     }
-    let minute = Duration::from_secs(60);
-    let within = |from: Duration| {
-        let in_it = |at: &&Duration| (from..from + minute).contains(*at);
-        attempts_at.iter().filter(in_it).count()
+    while !matches!(client.next_event().wait(), Event::Closed { .. }) {}
+    let again = client.request(b"again").idempotent().timeout(timeout);
+    assert_eq!(again.wait().unwrap().payload(), b"again");
+    assert_eq!(accepted(&listener), 0, "the last good one is first");
+    client.close().wait();
+    let metrics = server.shutdown(Duration::from_secs(10)).metrics;
+    assert_eq!(metrics.sessions_opened, 2);
+}
+
+/// Regression: each address had a timeout of its own, so a name with silent addresses took several of them.
+#[test]
+fn one_timeout_holds_for_all_addresses() {
+    let listeners = [(); 3].map(|()| silent());
+    let endpoints: Vec<Endpoint> = listeners.iter().map(|(_, at)| at.clone()).collect();
+    let target = Target::new(endpoints[0].clone().into(), None, endpoints);
+    let limits = crate::Limits {
+        handshake_timeout: Duration::from_millis(10),
+        ..crate::Limits::default()
     };
-    assert!(within(Duration::ZERO) <= 5, "{attempts_at:?}");
-    assert!(within(minute) <= 2, "{attempts_at:?}");
-    dialing.note_open();
+    let client = Connecting::new(Client::builder().limits(limits).start_to(target, false));
+    let outcome = client.wait();
     assert!(
-        dialing.next_pause().unwrap() <= quick.max,
-        "it is known now"
+        matches!(
+            outcome,
+            Err(ConnectError::Failed(ConnectFailure::Closed(
+                CloseReason::HandshakeTimeout
+            )))
+        ),
+        "{outcome:?}"
     );
+    let tried = listeners.map(|(listener, _)| accepted(&listener));
+    assert_eq!(tried, [1, 0, 0], "the others would have begun later");
+}
+
+/// Regression: pauses began anew at each accepted connection, so a server that accepts and closes was dialled for ever without
+/// a longer pause.
+#[test]
+fn pauses_grow_at_a_server_that_accepts_and_closes() {
+    const ROUNDS: u32 = 8;
+    let server = crate::serve(
+        "tcp://127.0.0.1:0",
+        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+    )
+    .unwrap();
+    let backoff = Backoff {
+        first: Duration::from_millis(1),
+        max: Duration::from_secs(3_600),
+    };
+    let connecting = Client::builder().reconnect(backoff);
+    let client = connecting.connect(&server.to_string()).wait().unwrap();
+    let mut round = 0;
+    while round < ROUNDS {
+        match client.next_event().wait() {
+            Event::Opened { .. } => {
+                for session in server.sessions().list() {
+                    // A session that has ended meanwhile is closed as well.
+                    let _ = session.close();
+                }
+            }
+            Event::Reconnecting { delay, .. } => {
+                assert!(
+                    delay >= backoff.delay(round, 0.0),
+                    "pause {round}: {delay:?}"
+                );
+                round += 1;
+            }
+            _ => {}
+        }
+    }
+    client.close().wait();
 }

@@ -78,7 +78,7 @@ impl Context<'_> {
             let text = "only requests are forwarded";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         }
-        if upstream.0.address.is_none() && self.core.replies.remote.is_some() {
+        if upstream.0.target.is_none() && self.core.replies.remote.is_some() {
             // Nodes that pass each other what none of them has would never end.
             return Err(UpstreamError::NoNode.into());
         }

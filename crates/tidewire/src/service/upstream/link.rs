@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem::replace;
 use std::sync::Arc;
-use std::thread;
 
 use tidewire_io::timer::TimerId;
 use tidewire_proto::codec::{AnyCodec, Codec};
@@ -12,7 +12,9 @@ use tidewire_proto::layer::Stack;
 use tidewire_proto::message::{Kind, Message};
 
 use super::{PAUSE_FIRST, Upstream, UpstreamError};
+use crate::address::Endpoint;
 use crate::auth::{Credentials, Token};
+use crate::dial::{Backoff, Found, Pace, Race, Step, Target};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::mailbox::LaneMessage;
@@ -20,6 +22,7 @@ use crate::observe::QuietLog;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
 use crate::tls::{Connector, protocol};
+use crate::transport::ConnectFailure;
 use crate::websocket::WebSocketConnector;
 
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
@@ -63,12 +66,12 @@ impl Waiting {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     Idle,
-    /// The provider of credentials is being asked.
-    Asking,
-    Connecting(SessionId),
+    /// The name of the host, credentials, or changed files of TLS are being looked up.
+    LookingUp,
+    Connecting(Race),
     Open(SessionId),
 }
 
@@ -76,6 +79,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) upstream: Upstream,
+    target: Target,
     /// Makes the layers of TLS, with the name of this lane's codec.
     tls: Option<Connector>,
     websocket: Option<WebSocketConnector>,
@@ -86,9 +90,9 @@ pub(super) struct Link {
     /// Requests that wait to be sent, oldest first.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    timer: Option<TimerId>,
-    /// Failed attempts to connect since the last success.
-    attempts: u32,
+    /// The timer and its time.
+    timer: Option<(TimerId, u64)>,
+    pace: Pace,
     /// Earliest time of the next attempt.
     retry_ns: u64,
     /// Limits the log lines about an upstream that cannot be reached.
@@ -96,11 +100,16 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(upstream: &Upstream, codec: &AnyCodec) -> Self {
-        let address = upstream.0.address.as_ref();
-        let websocket = address.and_then(|address| WebSocketConnector::new(address, codec));
+    /// Creates the link to an upstream that has an address.
+    pub(super) fn new(upstream: &Upstream, target: &Target, codec: &AnyCodec) -> Self {
+        let websocket = WebSocketConnector::new(target.address(), codec);
         let tls = upstream.0.terms.tls.as_ref();
+        let backoff = Backoff {
+            first: PAUSE_FIRST,
+            max: upstream.0.terms.pause_max,
+        };
         Self {
+            target: target.clone(),
             tls: tls.map(|tls| tls.with_protocol(protocol(websocket.is_some(), codec))),
             websocket,
             token: None,
@@ -110,7 +119,7 @@ impl Link {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             timer: None,
-            attempts: 0,
+            pace: Pace::new(backoff),
             retry_ns: 0,
             log: QuietLog::default(),
         }
@@ -123,10 +132,21 @@ impl Link {
         Stack::new(tls.into_iter().chain(websocket).collect())
     }
 
-    pub(super) fn session(&self) -> Option<SessionId> {
-        match self.state {
-            State::Idle | State::Asking => None,
-            State::Connecting(id) | State::Open(id) => Some(id),
+    /// The sessions with the upstream: the open one, or those of the addresses that are being tried.
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
+        match &self.state {
+            State::Idle | State::LookingUp => Vec::new(),
+            State::Connecting(race) => race.sessions().collect(),
+            State::Open(id) => vec![*id],
+        }
+    }
+
+    /// Whether this session is one with the upstream.
+    pub(super) fn has(&self, id: SessionId) -> bool {
+        match &self.state {
+            State::Idle | State::LookingUp => false,
+            State::Connecting(race) => race.has(id),
+            State::Open(open) => *open == id,
         }
     }
 
@@ -167,7 +187,7 @@ impl Link {
             let error = tidewire_proto::error::EncodeError::PayloadTooLarge { bytes, limit };
             return Err((error.into(), asked.then));
         }
-        if self.state == State::Idle && !self.connect(core) {
+        if matches!(self.state, State::Idle) && !self.connect(core) {
             return Err((UpstreamError::Down, asked.then));
         }
         let deadline_ns = asked.deadline_ns;
@@ -266,101 +286,113 @@ impl Link {
         if core.sessions.reactor.now_ns < self.retry_ns {
             return false;
         }
-        let credentials = &self.upstream.0.terms.credentials;
-        match credentials.as_ref().map(|it| (it, it.fixed())) {
-            Some((_, Some(token))) => self.token = Some(token.clone()),
-            Some((provider, None)) if self.token.is_none() => {
-                return self.ask_provider(core, provider.clone());
-            }
-            _ => {}
-        }
-        loop {
-            // Each address of the host is tried once before the first pause.
-            let endpoints = &self.upstream.0.endpoints;
-            let endpoint = &endpoints[self.attempts as usize % endpoints.len()];
-            let stack = self.stack();
-            let may_send = match self.token {
-                Some(_) => core.shared.outgoing.check_credentials(endpoint),
-                None => Ok(()),
-            };
-            let connected = may_send.and_then(|()| core.connect_over(endpoint, 0, false, stack));
-            match connected {
-                Ok(id) => {
-                    if let Some(session) = core.sessions.find_mut(id) {
-                        let attached = session.profile.attach();
-                        attached.is_upstream = true;
-                        attached.credentials = self.token.take();
-                    }
-                    self.state = State::Connecting(id);
-                    return true;
-                }
-                Err(error) => {
-                    if !self.note_failure(core, &error) {
-                        return false;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Asks for credentials on a thread of its own. Returns whether an answer will come.
-    fn ask_provider(&mut self, core: &Core, provider: Credentials) -> bool {
+        let credentials = self.upstream.0.terms.credentials.as_ref();
+        let fixed = credentials.and_then(Credentials::fixed);
+        self.token = fixed.cloned();
+        let provider = credentials.filter(|_| fixed.is_none()).cloned();
+        let tls = self.tls.as_ref().map(Connector::configs);
+        let Some(lookup) = self.target.lookup(provider, tls) else {
+            return self.begin_race(core);
+        };
         let number = self.upstream.0.number;
         let mailbox = Arc::clone(&core.exchange.mailbox);
-        let thread = thread::Builder::new().name("tidewire-credentials".to_owned());
-        let ask = move || {
-            let found = Box::new((number, provider.get()));
+        let started = lookup.start(move |found| {
             // If the lane has ended, so has the upstream.
-            let _ = mailbox.post(LaneMessage::UpstreamToken(found));
-        };
-        match thread.spawn(ask) {
-            Ok(_) => {
-                self.state = State::Asking;
-                true
-            }
-            Err(error) => {
-                while self.note_failure(core, &error) {}
-                false
-            }
+            let _ = mailbox.post(LaneMessage::UpstreamFound(Box::new((number, found))));
+        });
+        if let Err(error) = started {
+            return self.fail_round(core, &error);
         }
+        self.state = State::LookingUp;
+        true
     }
 
-    /// Handles the answer of the provider. Returns the failed requests with their errors.
-    pub(super) fn handle_token(
+    /// Handles the results of a lookup. Returns the failed requests with their errors.
+    pub(super) fn handle_found(
         &mut self,
         core: &mut Core,
-        token: Result<Token, String>,
+        found: Found,
     ) -> Vec<(UpstreamError, Asked)> {
-        if self.state != State::Asking {
+        if !matches!(self.state, State::LookingUp) {
             return Vec::new();
         }
         self.state = State::Idle;
-        let is_connecting = match token {
-            Ok(token) => {
-                self.token = Some(token);
-                self.waiting.is_empty() || self.connect(core)
-            }
-            Err(cause) => {
-                // No other address would help.
-                while self.note_failure(core, &cause) {}
-                false
+        let is_connecting = match (found.endpoints.transpose(), found.token.transpose()) {
+            (Err(error), _) => self.fail_round(core, &error),
+            (_, Err(cause)) => self.fail_round(core, &cause),
+            (Ok(endpoints), Ok(token)) => {
+                if let Some(endpoints) = endpoints {
+                    self.target.set_endpoints(endpoints);
+                }
+                self.token = token.or(self.token.take());
+                !core.ending.server_ends && self.begin_race(core)
             }
         };
-        match is_connecting {
-            true => Vec::new(),
-            false => self.fail_waiting(core, &UpstreamError::Down),
-        }
+        self.fail_unless(core, is_connecting)
     }
 
-    /// Notes a failed attempt. Returns whether another address may be tried at once.
-    fn note_failure(&mut self, core: &Core, cause: &dyn fmt::Display) -> bool {
-        self.attempts = self.attempts.saturating_add(1);
-        let endpoints = self.upstream.0.endpoints.len() as u32;
-        if !self.attempts.is_multiple_of(endpoints) {
-            tracing::debug!(upstream = %self.upstream.0, %cause, "cannot connect");
-            return true;
+    fn begin_race(&mut self, core: &mut Core) -> bool {
+        let (now_ns, rules) = (core.sessions.reactor.now_ns, &core.config.rules);
+        let race = Race::new(self.target.in_order(), now_ns, rules.handshake_timeout_ns);
+        self.state = State::Connecting(race);
+        self.run_race(core)
+    }
+
+    /// Begins the addresses that are due. Returns whether the upstream is connected or a connection is in progress.
+    fn run_race(&mut self, core: &mut Core) -> bool {
+        let now_ns = core.sessions.reactor.now_ns;
+        while let State::Connecting(race) = &mut self.state {
+            match race.step(now_ns) {
+                Step::Wait => {
+                    let wake_ns = race.wake_ns();
+                    self.arm_timer(core, wake_ns);
+                    return true;
+                }
+                Step::Connect(endpoint) => {
+                    let connected = self.connect_to(core, &endpoint);
+                    if let State::Connecting(race) = &mut self.state {
+                        match connected {
+                            Ok(id) => race.note_started(id, endpoint),
+                            Err(failure) => race.note_failure(failure),
+                        }
+                    }
+                }
+                Step::Lost => {
+                    if let State::Connecting(race) = replace(&mut self.state, State::Idle) {
+                        close_all(core, race.sessions());
+                        let failure = race.into_failure();
+                        self.pace.note_failure(&failure);
+                        self.fail_round(core, &failure);
+                    }
+                    return false;
+                }
+            }
         }
-        if let Some(unlogged) = self.log.may_log(core.sessions.reactor.now_ns) {
+        matches!(self.state, State::Open(_))
+    }
+
+    fn connect_to(
+        &self,
+        core: &mut Core,
+        endpoint: &Endpoint,
+    ) -> Result<SessionId, ConnectFailure> {
+        if self.token.is_some() {
+            core.shared.outgoing.check_credentials(endpoint)?;
+        }
+        let id = core.connect_over(endpoint, 0, false, self.stack())?;
+        if let Some(session) = core.sessions.find_mut(id) {
+            let attached = session.profile.attach();
+            attached.is_upstream = true;
+            attached.credentials = self.token.clone();
+        }
+        Ok(id)
+    }
+
+    /// Notes that an attempt has failed with all addresses, and plans the next one. Returns false: no connection is in progress.
+    fn fail_round(&mut self, core: &Core, cause: &dyn fmt::Display) -> bool {
+        self.target.forget_addresses();
+        let now_ns = core.sessions.reactor.now_ns;
+        if let Some(unlogged) = self.log.may_log(now_ns) {
             tracing::warn!(
                 upstream = %self.upstream.0,
                 %cause,
@@ -368,40 +400,79 @@ impl Link {
                 "an upstream cannot be reached; further failures are not logged for 10 s"
             );
         }
-        let rounds = (self.attempts / endpoints - 1).min(20);
-        let max = self.upstream.0.terms.pause_max;
-        let pause = nanoseconds(PAUSE_FIRST.saturating_mul(1 << rounds).min(max));
-        let pause = pause / 2 + fastrand::u64(..=pause / 2);
-        self.retry_ns = core.sessions.reactor.now_ns.saturating_add(pause);
+        let pause_ns = nanoseconds(self.pace.next_pause());
+        self.retry_ns = now_ns.saturating_add(pause_ns);
         false
     }
 
-    pub(super) fn handle_open(&mut self, id: SessionId) {
+    /// Handles a session whose handshake has ended. Returns whether it is the connection: the session of another address may have
+    /// been open before.
+    pub(super) fn handle_open(&mut self, core: &mut Core, id: SessionId) -> bool {
+        let State::Connecting(race) = &mut self.state else {
+            return false;
+        };
+        let Some(endpoint) = race.take(id) else {
+            return false;
+        };
+        close_all(core, race.sessions());
+        self.target.note_good(endpoint);
+        self.pace.note_open(core.sessions.reactor.now_ns);
         self.state = State::Open(id);
-        self.attempts = 0;
-        self.retry_ns = 0;
+        true
     }
 
-    /// Handles the end of the connection, or a failed attempt. Returns the failed requests with their errors.
+    /// Handles the end of the connection, or of an address that was tried. Returns the failed requests with their errors.
     pub(super) fn handle_end(
         &mut self,
         core: &mut Core,
+        id: SessionId,
         reason: CloseReason,
+        failure: ConnectFailure,
     ) -> Vec<(UpstreamError, Asked)> {
-        let was_open = matches!(self.state, State::Open(_));
+        if let State::Connecting(race) = &mut self.state {
+            if race.take(id).is_none() {
+                return Vec::new();
+            }
+            race.note_failure(failure);
+            let is_connecting = self.run_race(core);
+            return self.fail_unless(core, is_connecting);
+        }
         self.state = State::Idle;
         let sent = self.sent.drain();
         let mut failed: Vec<_> = sent
             .map(|asked| (UpstreamError::Closed(reason), asked))
             .collect();
-        let may_go_on = was_open || self.note_failure(core, &reason);
+        self.note_end(core, reason);
+        let may_connect = !core.ending.server_ends && !core.ending.stop;
+        let is_connecting = self.waiting.is_empty() || (may_connect && self.connect(core));
+        failed.extend(self.fail_unless(core, is_connecting));
+        failed
+    }
+
+    /// Plans the next attempt after the end of an open connection. It may begin at once after a connection that lasted, and after
+    /// the first one that did not.
+    fn note_end(&mut self, core: &Core, reason: CloseReason) {
+        let now_ns = core.sessions.reactor.now_ns;
+        self.retry_ns = 0;
+        if !self.pace.note_end(now_ns, reason) {
+            let is_first = self.pace.is_fresh();
+            let pause_ns = nanoseconds(self.pace.next_pause());
+            if !is_first {
+                self.retry_ns = now_ns.saturating_add(pause_ns);
+            }
+        }
+    }
+
+    /// Takes out the requests that wait to be sent if no connection is in progress.
+    fn fail_unless(&mut self, core: &mut Core, is_connecting: bool) -> Vec<(UpstreamError, Asked)> {
+        if is_connecting {
+            return Vec::new();
+        }
         let error = match core.ending.server_ends || core.ending.stop {
             true => UpstreamError::ShuttingDown,
-            false if self.waiting.is_empty() || (may_go_on && self.connect(core)) => return failed,
             false => UpstreamError::Down,
         };
-        failed.extend(self.fail_waiting(core, &error));
-        failed
+        self.fail_waiting(core, &error)
     }
 
     /// Takes out the requests that wait to be sent, with this error.
@@ -458,28 +529,39 @@ impl Link {
         over
     }
 
-    /// Arms the timer for a deadline, unless it is already armed.
-    fn arm_timer(&mut self, core: &mut Core, deadline_ns: u64) {
-        if self.timer.is_none() {
-            let key = TimerKey::Upstream(self.upstream.0.number);
-            self.timer = Some(core.sessions.reactor.timers.insert(deadline_ns, key));
+    /// Arms the timer for this time, unless it is armed for an earlier one.
+    fn arm_timer(&mut self, core: &mut Core, at_ns: u64) {
+        if self.timer.is_some_and(|(_, armed_ns)| armed_ns <= at_ns) {
+            return;
         }
+        self.stop_timer(core);
+        let key = TimerKey::Upstream(self.upstream.0.number);
+        let timer = core.sessions.reactor.timers.insert(at_ns, key);
+        self.timer = Some((timer, at_ns));
     }
 
-    /// Handles the timer and arms it for the earliest deadline. All requests have the same timeout, so no new request
-    /// has an earlier one.
-    pub(super) fn handle_timer(&mut self, core: &mut Core) {
+    /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline. Returns the failed
+    /// requests with their errors.
+    pub(super) fn handle_timer(&mut self, core: &mut Core) -> Vec<(UpstreamError, Asked)> {
         self.timer = None;
+        let failed = match self.state {
+            State::Connecting(_) => {
+                let is_connecting = self.run_race(core);
+                self.fail_unless(core, is_connecting)
+            }
+            _ => Vec::new(),
+        };
         let sent = self.sent.iter().map(|(_, asked)| asked);
         let waiting = self.waiting.iter().map(|waiting| &waiting.asked);
         let next = sent.chain(waiting).map(|asked| asked.deadline_ns).min();
         if let Some(next) = next {
             self.arm_timer(core, next);
         }
+        failed
     }
 
     pub(super) fn stop_timer(&mut self, core: &mut Core) {
-        if let Some(timer) = self.timer.take() {
+        if let Some((timer, _)) = self.timer.take() {
             core.sessions.reactor.timers.cancel(timer);
         }
     }
@@ -493,6 +575,15 @@ impl Link {
         };
         let memory = &mut core.sessions.relief.memory;
         memory.resize(before, self.waiting_bytes);
+    }
+}
+
+/// Closes sessions of addresses that have lost.
+pub(super) fn close_all(core: &mut Core, sessions: impl IntoIterator<Item = SessionId>) {
+    for session in sessions {
+        if let Some(slot) = core.sessions.slot_of(session) {
+            core.sessions.close(slot, CloseReason::Service);
+        }
     }
 }
 

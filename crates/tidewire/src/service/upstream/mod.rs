@@ -10,7 +10,8 @@
 //!   waiting for an upstream that is known to be down would only fill tables. The first request after the pause makes
 //!   the next attempt.
 //! - **When the connection ends**, requests that were sent fail, because their effect is unknown.
-//! - **Credentials** that take time are asked for on a thread of their own, while requests wait as for a connection.
+//! - **Names, credentials and files of TLS** are looked up on a thread of their own, while requests wait as for a connection.
+//! - **Attempts** are those of [`dial`](crate::dial), as a client makes them.
 //! - **When the session that asked ends**, its requests are dropped, and the upstream gets a cancel if the codec has
 //!   one.
 //!
@@ -37,13 +38,14 @@ use tidewire_proto::text::escaped;
 
 pub(crate) use table::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_node_answer, handle_upstream_end,
-    handle_upstream_timer, handle_upstream_token, run_answers,
+    handle_upstream_found, handle_upstream_timer, run_answers,
 };
 
-use crate::address::{Address, AddressError, Endpoint};
+use crate::address::{Address, AddressError};
 use crate::auth::Credentials;
+use crate::dial::Target;
 use crate::session::CloseReason;
-use crate::tls::{ClientTls, Connector, TlsError};
+use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 
 /// Another server that handlers send requests to, by [`Context::request`](crate::Context::request) and
 /// [`Context::forward`](crate::Context::forward). It must speak the codec of this server, because a lane has one
@@ -101,14 +103,14 @@ use crate::tls::{ClientTls, Connector, TlsError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Upstream(Arc<Target>);
+pub struct Upstream(Arc<Shared>);
 
-struct Target {
+/// What the clones of an upstream share.
+struct Shared {
     /// The identity of the upstream; two upstreams may have the same address.
     number: u64,
     /// `None` for the other nodes of the cluster.
-    address: Option<Address>,
-    endpoints: Vec<Endpoint>,
+    target: Option<Target>,
     terms: Terms,
 }
 
@@ -126,7 +128,7 @@ struct Terms {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UpstreamAddressError {
-    /// The text is not an address, or its host is unknown.
+    /// The text is not an address.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// Datagrams may be lost, and requests are not repeated. Use `tcp://`, `ipc://` or `inproc://`.
@@ -180,8 +182,11 @@ pub enum UpstreamError {
 }
 
 impl Upstream {
-    /// Creates an upstream at this address, with the default settings. Resolving the host's name blocks, so call it
-    /// where the service is made and not in a handler.
+    /// Creates an upstream at this address, with the default settings. A `tls://` or `wss://` address reads the authorities of the
+    /// system, so call it where the service is made and not in a handler.
+    ///
+    /// The host's name is looked up for the first request, and again after an attempt has failed with each of its addresses. The
+    /// addresses are tried as a [client](crate::ClientBuilder::connect) tries them.
     ///
     /// # Errors
     /// See [`UpstreamAddressError`]. Whether a server listens there is known only after the first request.
@@ -197,10 +202,9 @@ impl Upstream {
                 None
             }),
         );
-        Ok(Self(Arc::new(Target {
+        Ok(Self(Arc::new(Shared {
             number: next_number(),
-            endpoints: address.resolve_all()?,
-            address: Some(address),
+            target: Some(Target::of(address)?),
             terms,
         })))
     }
@@ -239,10 +243,9 @@ impl Upstream {
     /// ```
     #[must_use]
     pub fn nodes() -> Self {
-        Self(Arc::new(Target {
+        Self(Arc::new(Shared {
             number: next_number(),
-            endpoints: Vec::new(),
-            address: None,
+            target: None,
             terms: Terms::new(None),
         }))
     }
@@ -289,8 +292,8 @@ impl Upstream {
         reason = "settings are passed as to a client"
     )]
     pub fn tls(self, settings: ClientTls) -> Result<Self, TlsError> {
-        let address = self.0.address.as_ref();
-        let connector = address.map(|address| connector(address, &settings));
+        let target = self.0.target.as_ref();
+        let connector = target.map(|target| connector(target.address(), &settings));
         let connector = connector.transpose()?.flatten();
         Ok(self.with(|terms| terms.tls = connector))
     }
@@ -326,23 +329,21 @@ impl Terms {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for Shared {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Some(address) => address.fmt(formatter),
+        match &self.target {
+            Some(target) => target.address().fmt(formatter),
             None => formatter.write_str("other nodes"),
         }
     }
 }
 
-impl Clone for Target {
+impl Clone for Shared {
     /// Creates another upstream at the same address.
     fn clone(&self) -> Self {
-        let (address, endpoints) = (self.address.clone(), self.endpoints.clone());
         Self {
             number: next_number(),
-            address,
-            endpoints,
+            target: self.target.clone(),
             terms: self.terms.clone(),
         }
     }
@@ -375,8 +376,8 @@ impl UpstreamError {
 /// Makes the layers of TLS for this address, if it asks for TLS. The codec's name is not known yet.
 fn connector(address: &Address, settings: &ClientTls) -> Result<Option<Connector>, TlsError> {
     let host = address.host().filter(|_| address.is_tls());
-    host.map(|host| Connector::load(settings, host, None))
-        .transpose()
+    let load = |host| Connector::new(&ClientConfigs::load(settings)?, host, None);
+    host.map(load).transpose()
 }
 
 fn next_number() -> u64 {
@@ -393,3 +394,6 @@ const IN_FLIGHT_MAX: usize = 1024;
 /// Shortest and longest pause between attempts to connect.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

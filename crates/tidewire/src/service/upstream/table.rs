@@ -7,12 +7,13 @@ use tidewire_proto::message::{Kind, Message};
 use super::link::{Asked, Callback, Link, Then};
 use super::nodes::{NodesLink, outcome};
 use super::{Upstream, UpstreamError};
-use crate::auth::Token;
 use crate::broker::NodeAnswer;
+use crate::dial::{Found, Target};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
+use crate::transport::ConnectFailure;
 
 /// The upstreams of a lane; see the module. The lane's core keeps this value.
 #[derive(Debug, Default)]
@@ -55,8 +56,11 @@ pub(super) fn submit(
         deadline_ns: core.sessions.reactor.now_ns.saturating_add(timeout_ns),
         then,
     };
-    let result = match upstream.0.address {
-        Some(_) => upstreams.link(core, upstream).submit(core, call, asked),
+    let result = match &upstream.0.target {
+        Some(target) => {
+            let link = upstreams.link(core, upstream, target);
+            link.submit(core, call, asked)
+        }
         None => upstreams.ask_nodes(core, upstream, call, asked),
     };
     core.upstreams.put(upstreams);
@@ -77,12 +81,13 @@ fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
 }
 
 impl Upstreams {
-    fn link(&mut self, core: &mut Core, upstream: &Upstream) -> &mut Link {
+    fn link(&mut self, core: &mut Core, upstream: &Upstream, target: &Target) -> &mut Link {
         let number = upstream.0.number;
         let found = self.position(|link| link.upstream.0.number == number);
         let index = found.unwrap_or_else(|| {
             self.forget_unused(core);
-            self.links.push(Link::new(upstream, &core.config.codec));
+            let link = Link::new(upstream, target, &core.config.codec);
+            self.links.push(link);
             self.links.len() - 1
         });
         &mut self.links[index]
@@ -110,7 +115,7 @@ impl Upstreams {
     }
 
     fn of_session(&mut self, id: SessionId) -> Option<&mut Link> {
-        let index = self.position(|link| link.session() == Some(id))?;
+        let index = self.position(|link| link.has(id))?;
         Some(&mut self.links[index])
     }
 
@@ -128,9 +133,10 @@ impl Upstreams {
                 return true;
             }
             link.stop_timer(core);
-            let session = link.session().and_then(|id| core.sessions.slot_of(id));
-            if let Some(slot) = session {
-                core.sessions.finish(slot, CloseReason::Service);
+            for id in link.sessions() {
+                if let Some(slot) = core.sessions.slot_of(id) {
+                    core.sessions.finish(slot, CloseReason::Service);
+                }
             }
             false
         });
@@ -170,14 +176,20 @@ pub(crate) struct UpstreamSessions;
 impl Service for UpstreamSessions {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         let id = cx.session();
-        cx.core.counters.upstream_connections.add(1);
+        let mut is_taken = false;
         with(cx.core, |upstreams, core| {
-            if let Some(link) = upstreams.of_session(id) {
-                link.handle_open(id);
+            if let Some(link) = upstreams.of_session(id)
+                && link.handle_open(core, id)
+            {
+                is_taken = true;
+                core.counters.upstream_connections.add(1);
                 let failed = link.send_waiting(core);
                 upstreams.fail_all(core, failed);
             }
         });
+        if !is_taken {
+            cx.close();
+        }
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
@@ -240,7 +252,7 @@ pub(crate) fn end_idle_upstreams(core: &mut Core) {
     }
     with(core, |upstreams, core| {
         let idle = upstreams.links.iter().filter(|link| link.is_idle());
-        for id in idle.filter_map(Link::session) {
+        for id in idle.flat_map(Link::sessions) {
             if let Some(slot) = core.sessions.slot_of(id) {
                 core.sessions.close(slot, CloseReason::Shutdown);
             }
@@ -248,23 +260,28 @@ pub(crate) fn end_idle_upstreams(core: &mut Core) {
     });
 }
 
-/// Handles the end of a session with an upstream, or a failed attempt to connect.
-pub(crate) fn handle_upstream_end(core: &mut Core, id: SessionId, reason: CloseReason) {
+/// Handles the end of a session with an upstream. `failure` is that of a session that was not open.
+pub(crate) fn handle_upstream_end(
+    core: &mut Core,
+    id: SessionId,
+    reason: CloseReason,
+    failure: ConnectFailure,
+) {
     with(core, |upstreams, core| {
         if let Some(link) = upstreams.of_session(id) {
             tracing::debug!(upstream = ?link.upstream, %reason, "no connection");
-            let failed = link.handle_end(core, reason);
+            let failed = link.handle_end(core, id, reason, failure);
             upstreams.fail_all(core, failed);
         }
     });
 }
 
-/// Makes the connection that waited for these credentials.
-pub(crate) fn handle_upstream_token(core: &mut Core, number: u64, token: Result<Token, String>) {
+/// Makes the connection that waited for this lookup.
+pub(crate) fn handle_upstream_found(core: &mut Core, number: u64, found: Found) {
     with(core, |upstreams, core| {
-        let found = upstreams.position(|link| link.upstream.0.number == number);
-        let Some(index) = found else { return };
-        let failed = upstreams.links[index].handle_token(core, token);
+        let index = upstreams.position(|link| link.upstream.0.number == number);
+        let Some(index) = index else { return };
+        let failed = upstreams.links[index].handle_found(core, found);
         upstreams.fail_all(core, failed);
     });
     end_idle_upstreams(core);
@@ -301,8 +318,8 @@ pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
         let Some(index) = found else { return };
         let link = &mut upstreams.links[index];
         let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
-        link.handle_timer(core);
-        let failed = link.send_waiting(core);
+        let mut failed = link.handle_timer(core);
+        failed.extend(link.send_waiting(core));
         for asked in over {
             core.counters.upstream_timed_out.add(1);
             upstreams.answer(asked, Err(UpstreamError::TimedOut));

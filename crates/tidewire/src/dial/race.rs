@@ -1,0 +1,217 @@
+//! One attempt to connect to a host with several addresses: the next address begins before the one before has failed, as in
+//! [RFC 8305](https://www.rfc-editor.org/rfc/rfc8305).
+//!
+//! Problem: an address may be silent. If addresses are tried one after the other, each silent one costs a whole timeout.
+//! Approach: the next address begins [`STAGGER_NS`] after the one before, or at once if that failed. The first whose handshake
+//! ends wins, and the others are closed. One timeout holds for all of them.
+//!
+//! A server that refuses is the right one: no further address begins. Those that have begun may still win.
+
+use crate::address::Endpoint;
+use crate::session::{CloseReason, SessionId};
+use crate::transport::ConnectFailure;
+
+/// The addresses of one attempt to connect, and how far each is.
+#[derive(Debug)]
+pub(crate) struct Race {
+    /// The addresses that have not begun, the next one last.
+    waiting: Vec<Endpoint>,
+    running: Vec<(SessionId, Endpoint)>,
+    /// When the next address begins, even if those before it go on.
+    next_ns: u64,
+    deadline_ns: u64,
+    /// The failure to report if no address wins.
+    failure: Option<ConnectFailure>,
+}
+
+/// The next step of a [`Race`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Connect to this address, and then call [`Race::note_started`] or [`Race::note_failure`].
+    Connect(Endpoint),
+    /// Wait for the sessions, at most until [`Race::wake_ns`].
+    Wait,
+    /// No address has won.
+    Lost,
+}
+
+impl Race {
+    pub(crate) fn new(mut endpoints: Vec<Endpoint>, now_ns: u64, timeout_ns: u64) -> Self {
+        endpoints.reverse();
+        let deadline_ns = match endpoints.len() {
+            // The session has the same timeout, and says what it waited for.
+            1 => u64::MAX,
+            _ => now_ns.saturating_add(timeout_ns),
+        };
+        Self {
+            waiting: endpoints,
+            running: Vec::new(),
+            next_ns: now_ns,
+            deadline_ns,
+            failure: None,
+        }
+    }
+
+    pub(crate) fn step(&mut self, now_ns: u64) -> Step {
+        if now_ns >= self.deadline_ns {
+            return Step::Lost;
+        }
+        if (self.running.is_empty() || now_ns >= self.next_ns)
+            && let Some(endpoint) = self.waiting.pop()
+        {
+            self.next_ns = now_ns.saturating_add(STAGGER_NS);
+            return Step::Connect(endpoint);
+        }
+        match self.running.is_empty() {
+            true => Step::Lost,
+            false => Step::Wait,
+        }
+    }
+
+    /// When the next step is due, unless a session ends before.
+    pub(crate) fn wake_ns(&self) -> u64 {
+        match self.waiting.is_empty() {
+            true => self.deadline_ns,
+            false => self.next_ns.min(self.deadline_ns),
+        }
+    }
+
+    pub(crate) fn note_started(&mut self, id: SessionId, endpoint: Endpoint) {
+        self.running.push((id, endpoint));
+    }
+
+    /// Whether this session belongs to the race and has not ended.
+    pub(crate) fn has(&self, id: SessionId) -> bool {
+        self.running.iter().any(|(running, _)| *running == id)
+    }
+
+    /// Notes that a session has ended without being open. Returns its address, or `None` if it does not belong to the race.
+    pub(crate) fn take(&mut self, id: SessionId) -> Option<Endpoint> {
+        let index = self.running.iter().position(|(it, _)| *it == id)?;
+        Some(self.running.swap_remove(index).1)
+    }
+
+    /// Notes why an address failed. The next one begins at once.
+    pub(crate) fn note_failure(&mut self, failure: ConnectFailure) {
+        self.next_ns = 0;
+        if ends_search(&failure) {
+            self.waiting.clear();
+        }
+        // What a server answered says more than that nobody is there.
+        if self.failure.as_ref().is_none_or(is_nobody_there) {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// The sessions that go on.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.running.iter().map(|(id, _)| *id)
+    }
+
+    /// The failure of the whole attempt: that of a server that answered, else that of the last address.
+    pub(crate) fn into_failure(self) -> ConnectFailure {
+        let timeout = ConnectFailure::Closed(CloseReason::HandshakeTimeout);
+        match self.failure {
+            // Somebody may have been there, and was too slow.
+            Some(failure) if self.running.is_empty() || !is_nobody_there(&failure) => failure,
+            _ => timeout,
+        }
+    }
+}
+
+/// Whether no server answered.
+fn is_nobody_there(failure: &ConnectFailure) -> bool {
+    matches!(
+        failure,
+        ConnectFailure::Stream(_)
+            | ConnectFailure::Datagram(_)
+            | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+    )
+}
+
+/// Whether no other address would help: a server refused, or this side cannot connect to such an address.
+fn ends_search(failure: &ConnectFailure) -> bool {
+    matches!(
+        failure,
+        ConnectFailure::Refused { .. }
+            | ConnectFailure::PlaintextCredentials { .. }
+            | ConnectFailure::NoTls
+            | ConnectFailure::Framing { .. }
+            | ConnectFailure::Inproc(_)
+    )
+}
+
+/// The time that an address has for itself before the next one begins: the value that RFC 8305 recommends. It is longer than a
+/// round trip to most servers, and shorter than a person notices.
+const STAGGER_NS: u64 = 250_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT_NS: u64 = 4 * STAGGER_NS;
+
+    fn at(port: u16) -> Endpoint {
+        Endpoint::Udp(([127, 0, 0, 1], port).into())
+    }
+
+    fn session(number: u64) -> SessionId {
+        SessionId::new(0, 0, number as u32)
+    }
+
+    fn nobody() -> ConnectFailure {
+        ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+    }
+
+    fn refused() -> ConnectFailure {
+        let reason = CloseReason::Shutdown;
+        ConnectFailure::Refused {
+            reason,
+            text: "no".to_owned(),
+        }
+    }
+
+    /// Regression: a silent first address cost a whole timeout at each connect.
+    #[test]
+    fn a_silent_address_does_not_delay_the_next_ones_for_long() {
+        let mut race = Race::new(vec![at(1), at(2), at(3)], 0, TIMEOUT_NS);
+        assert_eq!(race.step(0), Step::Connect(at(1)));
+        race.note_started(session(1), at(1));
+        assert_eq!((race.step(0), race.wake_ns()), (Step::Wait, STAGGER_NS));
+        assert_eq!(race.step(STAGGER_NS), Step::Connect(at(2)));
+        race.note_started(session(2), at(2));
+        // The second one fails, so the third begins at once.
+        assert_eq!(race.take(session(2)), Some(at(2)));
+        race.note_failure(nobody());
+        assert_eq!(race.step(STAGGER_NS + 1), Step::Connect(at(3)));
+        race.note_started(session(3), at(3));
+        assert_eq!(race.step(STAGGER_NS + 1), Step::Wait);
+        assert_eq!(race.wake_ns(), TIMEOUT_NS);
+        assert!(race.has(session(1)) && race.has(session(3)) && !race.has(session(2)));
+        assert_eq!(race.step(TIMEOUT_NS), Step::Lost, "one timeout for all");
+        assert!(matches!(
+            race.into_failure(),
+            ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+        ));
+    }
+
+    #[test]
+    fn a_server_that_refuses_ends_the_search_and_its_words_are_reported() {
+        let mut race = Race::new(vec![at(1), at(2), at(3)], 0, TIMEOUT_NS);
+        assert_eq!(race.step(0), Step::Connect(at(1)));
+        race.note_started(session(1), at(1));
+        assert_eq!(race.step(STAGGER_NS), Step::Connect(at(2)));
+        race.note_started(session(2), at(2));
+        race.take(session(2));
+        race.note_failure(refused());
+        // The first one has begun and may still win.
+        assert_eq!(race.step(STAGGER_NS), Step::Wait);
+        race.take(session(1));
+        race.note_failure(nobody());
+        assert_eq!(race.step(STAGGER_NS), Step::Lost);
+        assert!(matches!(
+            race.into_failure(),
+            ConnectFailure::Refused { .. }
+        ));
+    }
+}
