@@ -15,6 +15,7 @@ mod listener;
 mod options;
 mod passed;
 mod stream;
+mod tcp_info;
 
 use std::fmt;
 use std::io;
@@ -33,7 +34,7 @@ pub use error::{AcceptError, BindError, StreamConnectError};
 pub use listener::{Accepted, Listener};
 pub use options::{KeepAlive, SocketOptions, SocketOptionsError};
 pub use passed::{PassedAddress, PassedSocket, PassedSocketError};
-pub use stream::Stream;
+pub use stream::{Presence, Stream};
 
 /// The address at which a stream socket listens, or to which it connects.
 #[derive(Clone, Eq, PartialEq, Debug, Hash)]

@@ -8,13 +8,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketType, connect,
     getpeername, getsockname, recv, send, sendmsg, shutdown, socketpair, sockopt,
 };
 
-use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectError};
+use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectError, tcp_info};
 
 /// A non-blocking stream socket, connected or connecting.
 #[derive(Debug)]
@@ -22,6 +23,19 @@ pub struct Stream {
     socket: OwnedFd,
     /// The address that it connected to or was accepted from; `None` for a socket without an address.
     peer: Option<SocketAddress>,
+}
+
+/// What a look at a connection shows before anything is read from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// The peer is there, and has sent nothing that was not read.
+    Silent,
+    /// The peer is there, and has sent bytes that were not read.
+    Speaking,
+    /// The peer has ended its own side. Perhaps it still reads.
+    HalfClosed,
+    /// The connection is over.
+    Gone,
 }
 
 impl Stream {
@@ -188,6 +202,38 @@ impl Stream {
             return None;
         }
         PeerCredentials::of(&self.socket).ok()
+    }
+
+    /// Looks whether the peer is still there. Costs a system call. A peer that vanished without a word still counts as present.
+    #[must_use]
+    pub fn presence(&self) -> Presence {
+        let mut watched = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
+        loop {
+            match poll(&mut watched, Some(&Timespec::default())) {
+                Err(Errno::INTR) => {}
+                // The kernel is short of memory. A read finds out.
+                Err(_) => return Presence::Speaking,
+                Ok(_) => break,
+            }
+        }
+        let seen = watched[0].revents();
+        if seen.intersects(PollFlags::HUP | PollFlags::ERR) {
+            Presence::Gone
+        } else if seen.contains(PollFlags::RDHUP) {
+            Presence::HalfClosed
+        } else if seen.contains(PollFlags::IN) {
+            Presence::Speaking
+        } else {
+            Presence::Silent
+        }
+    }
+
+    /// Returns the time since the last bytes of the peer arrived at this machine, whether or not they were read; before the first
+    /// bytes, the time since the connection was made. `None` for a Unix socket. Costs a system call.
+    #[must_use]
+    pub fn since_arrival(&self) -> Option<Duration> {
+        let is_tcp = self.is_tcp();
+        is_tcp.then(|| tcp_info::since_arrival(&self.socket))?
     }
 
     /// Makes closing the stream discard unsent bytes and, over TCP, reset the connection rather than end it. For tests

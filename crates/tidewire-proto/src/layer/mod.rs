@@ -78,6 +78,12 @@ pub trait Layer: fmt::Debug + Send {
     /// Whether its handshake is over, so that plaintext may be sent. This never becomes false again.
     fn is_ready(&self) -> bool;
 
+    /// Whether the next bytes of the peer may make it compute for long, as a signature of TLS does. The owner then looks first
+    /// whether the peer is still there, and spreads such work over time.
+    fn awaits_costly_bytes(&self) -> bool {
+        false
+    }
+
     /// Whether its peer has announced that no more plaintext follows.
     fn has_ended(&self) -> bool;
 

@@ -85,6 +85,13 @@ impl Stack {
         self.levels.iter().all(|level| level.layer.is_ready())
     }
 
+    /// Whether the next bytes of the network may make a layer compute for long; see [`Layer::awaits_costly_bytes`].
+    #[must_use]
+    pub fn awaits_costly_bytes(&self) -> bool {
+        let mut levels = self.levels.iter();
+        levels.any(|level| level.layer.awaits_costly_bytes())
+    }
+
     /// Gives back the memory of the handshakes. Call it when they are over: an idle connection, and one whose layer only puts
     /// a header in front, never needs these buffers again.
     pub fn shrink(&mut self) {

@@ -6,7 +6,6 @@
 use crate::observe::QuietLog;
 use crate::session::{Profile, TimerKey};
 use crate::transport::Arrival;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tidewire_io::poller::{Interest, Token};
 
@@ -41,8 +40,6 @@ pub(crate) struct Acceptor {
     layer_log: QuietLog,
     /// The connections of proxies whose headers are awaited.
     pub(super) proxied: ProxiedArrivals,
-    /// Memory of the unfinished handshakes of layers, by slot, as it counts for their addresses.
-    pub(super) unfinished: HashMap<usize, usize>,
 }
 
 /// The reason why a new peer is refused.

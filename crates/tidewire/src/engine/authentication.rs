@@ -18,9 +18,18 @@ use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::Transport;
 
 impl Core {
-    /// Asks who the peer of a session is. Returns whether the session is open now, and was not before. If it is not, the
-    /// answer comes later, or the peer is refused.
+    /// Finds out who the peer of a session is, now or in a later turn. Returns whether the session is open now, and was not before.
+    /// If it is not, the answer comes later, or the peer is refused.
     pub(crate) fn authenticate(&mut self, slot: usize, token: &[u8]) -> bool {
+        self.may_ask(slot, token) && self.ask_about(slot, token)
+    }
+
+    /// Asks the authenticator about the peer of a session. Returns whether the session is open now, and was not before.
+    pub(crate) fn ask_about(&mut self, slot: usize, token: &[u8]) -> bool {
+        self.timed(|core| core.ask_untimed(slot, token))
+    }
+
+    fn ask_untimed(&mut self, slot: usize, token: &[u8]) -> bool {
         let Some(guard) = self.shared.guard.clone() else {
             return false;
         };

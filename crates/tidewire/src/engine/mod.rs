@@ -11,6 +11,7 @@ mod authentication;
 mod datagrams;
 mod delivery;
 mod draining;
+mod fair_queue;
 mod handover;
 mod handshakes;
 mod inspect;
@@ -31,6 +32,7 @@ pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
+pub(crate) use handshakes::{CostlyStep, Handshakes};
 pub(crate) use proxied::PROXIED_LAST;
 pub(crate) use replies::{Origin, Replies};
 
@@ -133,6 +135,7 @@ pub(crate) struct Core {
     /// Messages that were taken from the mailbox and are not handled yet.
     pub(crate) inbox: MessageQueue,
     pub(crate) acceptor: Acceptor,
+    pub(crate) handshakes: Handshakes,
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
     /// Limits the log lines about failures of handlers.
@@ -191,6 +194,7 @@ impl Core {
             exchange: Exchange::new(lane, mailbox, Arc::clone(&shared.lanes)),
             inbox: MessageQueue::default(),
             acceptor: Acceptor::default(),
+            handshakes: Handshakes::default(),
             ports: Ports::default(),
             replies: Replies::default(),
             failure_log: QuietLog::default(),

@@ -43,7 +43,7 @@ impl<S: Service> Lane<S> {
     }
 
     /// Opens an admitted session, and reads the frames that came behind its hello.
-    fn open(&mut self, slot: usize) {
+    pub(super) fn open(&mut self, slot: usize) {
         self.announce(slot);
         if !self.core.sessions[slot].connection.is_closed() {
             self.read_session(slot);

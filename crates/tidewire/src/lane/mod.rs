@@ -190,6 +190,7 @@ impl<S: Service> Lane<S> {
 
     fn handle_events(&mut self) {
         self.core.sessions.reactor.read_clock();
+        self.core.handshakes.begin_turn();
         for index in 0..self.events.len() {
             let event = self.events[index];
             match event.token {
@@ -217,6 +218,9 @@ impl<S: Service> Lane<S> {
         // These sessions were accepted in this turn, or paused with frames left over.
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
+        }
+        if self.core.handshakes.are_waiting() {
+            self.do_costly_steps();
         }
     }
 

@@ -2,15 +2,45 @@
 //! do not use this module.
 
 use super::Lane;
+use crate::engine::CostlyStep;
 use crate::service::Service;
 use crate::session::close_reason;
 use crate::transport::Transport;
 
 impl<S: Service> Lane<S> {
-    /// Continues the handshakes of a session's layers. The session begins when they are over.
+    /// Continues the handshakes of a session's layers, now or in its turn. The session begins when they are over.
     pub(crate) fn secure(&mut self, slot: usize) {
+        let session = &self.core.sessions[slot];
+        if session.stream.awaits_costly_bytes() && !session.connection.is_outgoing() {
+            return self.core.queue_costly_step(slot);
+        }
+        self.secure_now(slot);
+    }
+
+    /// Does costly steps of handshakes until the share of this turn is used up. The answers of the turn are written before.
+    pub(super) fn do_costly_steps(&mut self) {
+        self.core.sessions.flush_dirty();
+        while let Some(step) = self.core.next_costly_step() {
+            match step {
+                CostlyStep::Secure(slot) => {
+                    self.secure_now(slot);
+                    if !self.core.sessions[slot].stream.awaits_costly_bytes() {
+                        self.core.counters.handshakes_answered.add(1);
+                    }
+                }
+                CostlyStep::Authenticate(slot, token) => {
+                    if self.core.ask_about(slot, &token) {
+                        self.open(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    fn secure_now(&mut self, slot: usize) {
+        let secured = self.core.timed(|core| core.sessions[slot].stream.secure());
         let core = &mut self.core;
-        match core.sessions[slot].stream.secure() {
+        match secured {
             Ok(true) => {
                 core.sessions.charge_buffers(slot);
                 if !core.hold_handshake(slot) {

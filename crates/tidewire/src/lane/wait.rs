@@ -94,7 +94,8 @@ impl<S: Service> Lane<S> {
         // A session that was resumed at the end of the turn may have whole frames that no event announces.
         let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
             && self.ready.is_empty()
-            && self.core.sessions.resumed.is_empty();
+            && self.core.sessions.resumed.is_empty()
+            && !self.core.handshakes.are_waiting();
         let look = if idle { self.next_look() } else { None };
         // A lane that is about to spin does not ask to be woken yet.
         let idle = !self.finish_turn_of_awake(idle && look.is_none()) && idle;

@@ -258,6 +258,14 @@ counters! {
     /// Connections refused because their address began too many handshakes of layers such as TLS. `sessions_refused` counts them
     /// too.
     handshakes_refused,
+    /// Hellos of TLS that were answered, which costs a signature each.
+    handshakes_answered,
+    /// Connections whose peer had gone before the costly step of its handshake, or before the authenticator was asked.
+    handshakes_abandoned,
+    /// Connections that were closed before that step because their peer had waited for nearly as long as the handshake may take.
+    handshakes_expired,
+    /// Turns in which handshakes had to wait, and authentications that had to wait for a later turn.
+    handshakes_deferred,
     /// Times that the authenticator was asked about all sessions again.
     auth_reloads,
     /// Times that the users could not be replaced because the new ones could not be used.

@@ -6,7 +6,8 @@
 use std::io::{BufRead, IoSlice, Write};
 
 use rustls::{
-    AlertDescription, CertificateError, Connection, Error, InvalidMessage, ProtocolVersion,
+    AlertDescription, CertificateError, Connection, Error, HandshakeKind, InvalidMessage,
+    ProtocolVersion,
 };
 use tidewire_proto::layer::{
     CertificateNames, Encryption, Ending, FailedLayer, Layer, LayerError, TlsAlert, TlsFault,
@@ -26,6 +27,8 @@ pub(super) struct TlsLayer {
     handshake_bytes: usize,
     /// Memory of the peer's certificates, which rustls keeps, and of their names.
     chain_bytes: usize,
+    /// How often this side has answered during the handshake.
+    answers: u8,
     has_ended: bool,
 }
 
@@ -37,6 +40,7 @@ impl TlsLayer {
             is_plain_peer: false,
             handshake_bytes: 0,
             chain_bytes: 0,
+            answers: 0,
             has_ended: false,
         }
     }
@@ -97,6 +101,9 @@ impl Layer for TlsLayer {
             self.handshake_bytes += used;
         }
         let state = self.connection.process_new_packets().map_err(explain)?;
+        self.answers = self
+            .answers
+            .saturating_add(u8::from(!was_ready && state.tls_bytes_to_write() > 0));
         if state.plaintext_bytes_to_read() > 0 {
             self.take_plain(plain);
         }
@@ -130,6 +137,15 @@ impl Layer for TlsLayer {
 
     fn is_ready(&self) -> bool {
         !self.connection.is_handshaking()
+    }
+
+    /// A server signs in its first answer, or in its second one if the first one asks for another hello.
+    fn awaits_costly_bytes(&self) -> bool {
+        let Connection::Server(server) = &self.connection else {
+            return false;
+        };
+        let asks_again = server.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+        server.is_handshaking() && self.answers <= u8::from(asks_again)
     }
 
     fn has_ended(&self) -> bool {

@@ -45,10 +45,11 @@ mod unframed;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
-use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
+use tidewire_io::socket::{PeerCredentials, Presence, Stream, StreamConnectError};
 use tidewire_proto::connection::Delivery;
 use tidewire_proto::layer::{CertificateNames, Encryption, Ending};
 
@@ -227,13 +228,11 @@ impl fmt::Display for TransportKind {
 
 impl AnyTransport {
     pub(crate) fn kind(&self) -> TransportKind {
-        match self {
-            Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
-            Self::Unframed(unframed) if unframed.stream().is_tcp() => TransportKind::Tcp,
-            Self::Layered(layered) if layered.stream().is_tcp() => TransportKind::Tcp,
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) => TransportKind::Ipc,
-            Self::Inproc(_) => TransportKind::Inproc,
-            Self::Datagram(_) => TransportKind::Udp,
+        match (self, self.socket()) {
+            (Self::Inproc(_), _) => TransportKind::Inproc,
+            (Self::Datagram(_), _) => TransportKind::Udp,
+            (_, Some(stream)) if stream.is_tcp() => TransportKind::Tcp,
+            _ => TransportKind::Ipc,
         }
     }
 
@@ -246,14 +245,34 @@ impl AnyTransport {
         }
     }
 
-    /// The process, user and group of the peer. Only Unix sockets have them, and reading them costs a system call.
-    pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
+    /// The socket of this connection alone, if it has one.
+    fn socket(&self) -> Option<&Stream> {
         match self {
-            Self::Socket(stream) => stream.peer_credentials(),
-            Self::Unframed(unframed) => unframed.stream().peer_credentials(),
-            Self::Layered(layered) => layered.stream().peer_credentials(),
+            Self::Socket(stream) => Some(stream),
+            Self::Unframed(unframed) => Some(unframed.stream()),
+            Self::Layered(layered) => Some(layered.stream()),
             Self::Inproc(_) | Self::Datagram(_) => None,
         }
+    }
+
+    /// The process, user and group of the peer. Only Unix sockets have them, and reading them costs a system call.
+    pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
+        self.socket().and_then(Stream::peer_credentials)
+    }
+
+    /// Whether the next bytes of the peer may cost a signature or the like.
+    pub(crate) fn awaits_costly_bytes(&self) -> bool {
+        matches!(self, Self::Layered(layered) if layered.awaits_costly_bytes())
+    }
+
+    /// Looks whether the peer is still there. It may cost a system call. A transport that cannot tell says that the peer speaks.
+    pub(crate) fn presence(&self) -> Presence {
+        self.socket().map_or(Presence::Speaking, Stream::presence)
+    }
+
+    /// The time since the last bytes of the peer arrived at this machine, if the transport can tell. It may cost a system call.
+    pub(crate) fn since_arrival(&self) -> Option<Duration> {
+        self.socket().and_then(Stream::since_arrival)
     }
 
     /// The name that must be listened on before the connection is made.

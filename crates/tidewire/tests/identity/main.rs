@@ -9,6 +9,7 @@ mod jwt;
 mod late;
 mod permissions;
 mod reload;
+mod storm;
 
 use std::io::Write as _;
 use std::net::TcpStream;

@@ -12,6 +12,7 @@ mod refused;
 mod relay;
 mod reload;
 mod settings;
+mod storm;
 
 use std::sync::OnceLock;
 

@@ -71,6 +71,10 @@ impl LayeredStream {
         &self.stream
     }
 
+    pub(super) fn awaits_costly_bytes(&self) -> bool {
+        self.stack.awaits_costly_bytes()
+    }
+
     /// Reads the socket once, through the layers. `scratch` is for the network's bytes.
     fn receive(&mut self, scratch: &mut [u8]) -> io::Result<()> {
         let room = scratch.len().min(READ_BYTES_MAX);
