@@ -25,7 +25,7 @@ pub struct Stream {
     peer: Option<SocketAddress>,
 }
 
-/// What a look at a connection shows before anything is read from it.
+/// The state of a connection's peer, as far as one look at the socket shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The peer is there, and has sent nothing that was not read.

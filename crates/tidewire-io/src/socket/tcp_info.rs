@@ -1,4 +1,4 @@
-//! What the kernel knows about a TCP connection.
+//! The facts that the kernel knows about a TCP connection.
 #![expect(
     unsafe_code,
     reason = "the kernel writes the facts to an address of ours"

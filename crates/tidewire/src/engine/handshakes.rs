@@ -37,7 +37,7 @@ pub(crate) struct Handshakes {
     /// Sessions whose peers the authenticator must be asked about, with their credentials. They go first, because their layers
     /// have already cost a step.
     authenticating: FairQueue<Question>,
-    /// Those whose peers have ended their side.
+    /// Questions whose peers have ended their side.
     doubtful: FairQueue<Question>,
     /// The time that this turn has spent on costly steps.
     spent_ns: u64,
