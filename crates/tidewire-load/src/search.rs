@@ -3,6 +3,8 @@
 //! A trial at a rate passes or fails, and near the limit it does so by luck. The search therefore lets two of
 //! three trials decide a rate, brackets the limit by doubling from the lowest rate, halves the bracket (in
 //! ratio) to the tolerance, and confirms what it found with further trials, stepping down where they disagree.
+//! A trial whose measurement is invalid is no vote: it is repeated. A rate at which no vote can be had ends the search,
+//! so no bracket is ever narrowed by a trial that says nothing about the server.
 //! It takes a closure and moves no message itself, so that it can be tested against simulated servers.
 //! Rejected: raising the rate in fixed steps until a trial fails, which takes most trials where they are of no
 //! interest, and stops at the first unlucky one; and starting from the highest rate, which leaves a
@@ -42,7 +44,7 @@ impl SearchPlan {
     ///
     /// # Errors
     /// The error of a trial that could not be run at all. Nothing is known about its rate then.
-    pub fn search<E>(self, trial: impl FnMut(f64) -> Result<bool, E>) -> Result<SearchEnd, E> {
+    pub fn search<E>(self, trial: impl FnMut(f64) -> Result<Vote, E>) -> Result<SearchEnd, E> {
         let mut search = Search {
             plan: self,
             trial,
@@ -51,6 +53,7 @@ impl SearchPlan {
         match search.run() {
             Ok(end) => Ok(end),
             Err(Stop::Exhausted(holds)) => Ok(SearchEnd::Exhausted { holds }),
+            Err(Stop::Undecided { rate, holds }) => Ok(SearchEnd::Undecided { rate, holds }),
             Err(Stop::Failed(error)) => Err(error),
         }
     }
@@ -70,6 +73,17 @@ impl SearchPlan {
         };
         Err(PlanError(wrong))
     }
+}
+
+/// What one trial says about its rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// The rate held.
+    Holds,
+    /// The rate did not hold.
+    Fails,
+    /// The measurement is invalid, so the trial says nothing about the server.
+    Invalid,
 }
 
 /// How a search ended.
@@ -98,6 +112,13 @@ pub enum SearchEnd {
         /// The highest rate that held in two of three trials, in messages a second; it is not confirmed.
         holds: Option<f64>,
     },
+    /// The trials of a rate were invalid again and again, so nobody knows whether the server holds it.
+    Undecided {
+        /// The rate that could not be decided, in messages a second.
+        rate: f64,
+        /// The highest rate that held in two of three trials: a lower bound, which is not confirmed.
+        holds: Option<f64>,
+    },
 }
 
 /// The plan is impossible. Correct it.
@@ -121,12 +142,13 @@ struct Bracket {
 /// Why a search ends before its end.
 enum Stop<E> {
     Exhausted(Option<f64>),
+    Undecided { rate: f64, holds: Option<f64> },
     Failed(E),
 }
 
 impl<T, E> Search<T>
 where
-    T: FnMut(f64) -> Result<bool, E>,
+    T: FnMut(f64) -> Result<Vote, E>,
 {
     fn run(&mut self) -> Result<SearchEnd, Stop<E>> {
         let (min, max) = (self.plan.min_rate, self.plan.max_rate);
@@ -186,7 +208,7 @@ where
         let mut failed = 0;
         for _ in 0..self.plan.confirmations {
             let held = (failed == 0).then_some(rate);
-            failed += u32::from(!self.attempt(rate, held)?);
+            failed += u32::from(!self.vote(rate, held)?);
         }
         Ok(failed * 3 <= self.plan.confirmations)
     }
@@ -210,24 +232,36 @@ where
         Ok(None)
     }
 
-    /// Two of three trials decide.
+    /// Two of three votes decide.
     fn holds(&mut self, rate: f64, held: Option<f64>) -> Result<bool, Stop<E>> {
-        let first = self.attempt(rate, held)?;
-        let second = self.attempt(rate, held)?;
+        let first = self.vote(rate, held)?;
+        let second = self.vote(rate, held)?;
         if first == second {
             return Ok(first);
         }
-        self.attempt(rate, held)
+        self.vote(rate, held)
     }
 
-    fn attempt(&mut self, rate: f64, held: Option<f64>) -> Result<bool, Stop<E>> {
-        if self.trials >= self.plan.trials_max {
-            return Err(Stop::Exhausted(held));
+    /// Runs a rate until a trial of it is valid, and returns whether the rate held then.
+    fn vote(&mut self, rate: f64, held: Option<f64>) -> Result<bool, Stop<E>> {
+        for _ in 0..INVALID_MAX {
+            if self.trials >= self.plan.trials_max {
+                return Err(Stop::Exhausted(held));
+            }
+            self.trials += 1;
+            match (self.trial)(rate).map_err(Stop::Failed)? {
+                Vote::Holds => return Ok(true),
+                Vote::Fails => return Ok(false),
+                Vote::Invalid => {}
+            }
         }
-        self.trials += 1;
-        (self.trial)(rate).map_err(Stop::Failed)
+        Err(Stop::Undecided { rate, holds: held })
     }
 }
+
+/// Invalid trials of one rate in a row after which it counts as one that cannot be decided: a disturbance of the machine
+/// has passed by then, and an instrument that is too slow for the rate stays so.
+const INVALID_MAX: u32 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -241,9 +275,13 @@ mod tests {
         let mut trials = 0;
         let end = plan.search(|rate| {
             trials += 1;
-            Ok::<_, Infallible>(held(rate))
+            Ok::<_, Infallible>(vote(held(rate)))
         });
         (end.unwrap(), trials)
+    }
+
+    fn vote(held: bool) -> Vote {
+        if held { Vote::Holds } else { Vote::Fails }
     }
 
     /// A server that holds a rate the more rarely the nearer it is to its limit.
@@ -308,6 +346,44 @@ mod tests {
     }
 
     #[test]
+    fn an_invalid_trial_is_no_vote_and_is_repeated() {
+        let plan = SearchPlan::between(100.0, 8_000.0);
+        let server = |rate| vote(rate <= 1_000.0);
+        let undisturbed = plan.search(|rate| Ok::<_, Infallible>(server(rate)));
+        // The machine is disturbed for four trials at a time, which the bracket must not notice.
+        let mut trials = 0;
+        let plan = SearchPlan {
+            trials_max: 1_000,
+            ..plan
+        };
+        let disturbed = plan.search(|rate| {
+            trials += 1;
+            Ok::<_, Infallible>(match trials % 5 {
+                0 => server(rate),
+                _ => Vote::Invalid,
+            })
+        });
+        assert_eq!(disturbed, undisturbed);
+    }
+
+    #[test]
+    fn a_rate_that_cannot_be_decided_ends_the_search_and_fails_nothing() {
+        // The instrument cannot measure above 300/s; the server holds 1,000/s.
+        let invalid_above_300 = |rate| match rate {
+            rate if rate > 300.0 => Vote::Invalid,
+            rate => vote(rate <= 1_000.0),
+        };
+        let end = |min| {
+            SearchPlan::between(min, 8_000.0)
+                .search(|rate| Ok::<_, Infallible>(invalid_above_300(rate)))
+                .unwrap()
+        };
+        let (rate, holds) = (400.0, Some(200.0));
+        assert_eq!(end(100.0), SearchEnd::Undecided { rate, holds });
+        assert_eq!(end(400.0), SearchEnd::Undecided { rate, holds: None });
+    }
+
+    #[test]
     fn trials_run_out_loudly() {
         let plan = SearchPlan {
             trials_max: 5,
@@ -335,7 +411,7 @@ mod tests {
             assert!(plan.check().is_err(), "{plan:?}");
         }
         let broken = SearchPlan::between(1.0, 2.0)
-            .search(|_| Err::<bool, _>(io::Error::other("no server")))
+            .search(|_| Err::<Vote, _>(io::Error::other("no server")))
             .unwrap_err();
         assert_eq!(broken.to_string(), "no server");
     }
@@ -351,8 +427,34 @@ mod tests {
                 }
                 SearchEnd::HoldsAtMax { holds } => prop_assert!(holds == max && max <= limit),
                 SearchEnd::FailsAtMin { fails } => prop_assert!(fails == min && limit < min),
-                SearchEnd::Exhausted { .. } => prop_assert!(false, "a thousand trials suffice"),
+                SearchEnd::Exhausted { .. } | SearchEnd::Undecided { .. } => {
+                    prop_assert!(false, "a thousand trials suffice");
+                }
             }
+        }
+
+        #[test]
+        fn whatever_trials_are_invalid_no_end_says_what_no_valid_trial_showed(
+            limit in 10.0_f64..1e5, share in 0.0_f64..1.0, seed in any::<u64>(),
+        ) {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut held, mut failed) = (Vec::new(), Vec::new());
+            let end = SearchPlan::between(50.0, 1e4).search(|rate| {
+                if random.f64() < share {
+                    return Ok::<_, Infallible>(Vote::Invalid);
+                }
+                let holds = rate <= limit;
+                if holds { held.push(rate) } else { failed.push(rate) }
+                Ok(vote(holds))
+            });
+            let (holds, fails) = match end.unwrap() {
+                SearchEnd::Found { holds, fails } => (Some(holds), Some(fails)),
+                SearchEnd::HoldsAtMax { holds } => (Some(holds), None),
+                SearchEnd::FailsAtMin { fails } => (None, Some(fails)),
+                SearchEnd::Exhausted { holds } | SearchEnd::Undecided { holds, .. } => (holds, None),
+            };
+            prop_assert!(holds.is_none_or(|rate| rate <= limit && held.contains(&rate)));
+            prop_assert!(fails.is_none_or(|rate| rate > limit && failed.contains(&rate)));
         }
     }
 }

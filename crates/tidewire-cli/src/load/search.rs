@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 use tidewire_load::levels::{Levels, Probe, RateSearch};
 use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
-use tidewire_load::search::{SearchEnd, SearchPlan};
+use tidewire_load::search::{SearchEnd, SearchPlan, Vote};
 use tidewire_load::slo::Slo;
 
 use super::{LevelArguments, Runner, Tables, View, exit_code, with_reasons, write};
@@ -18,7 +18,7 @@ use crate::payload::json_text;
 use crate::report_directory::{check_directory, write_json};
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
-/// rate; two of three decide a rate.
+/// rate; two of three decide a rate. A probe whose measurement is invalid does not count and is repeated.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SearchArguments {
@@ -73,9 +73,9 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
         step,
     };
     let probe = |rate| {
-        let held = searching.probe(rate);
-        let held = held.with_context(|| format!("the probe at {rate:.0}/s could not be run"));
-        held.map_err(Some)?.ok_or(None)
+        let vote = searching.probe(rate);
+        let vote = vote.with_context(|| format!("the probe at {rate:.0}/s could not be run"));
+        vote.map_err(Some)?.ok_or(None)
     };
     match plan.search(probe) {
         Ok(end) => searching.record.close(end),
@@ -119,8 +119,8 @@ struct Searching<'a> {
 }
 
 impl Searching<'_> {
-    /// Runs the step at this rate and returns whether it held; nothing if the user stopped it.
-    fn probe(&mut self, rate: f64) -> anyhow::Result<Option<bool>> {
+    /// Runs the step at this rate and returns what that says about it; nothing if the user stopped it.
+    fn probe(&mut self, rate: f64) -> anyhow::Result<Option<Vote>> {
         let step = self.step.at_rate(rate);
         self.scenario.steps = step.into_iter().collect();
         let mut view = View::new(1, Tables::None, self.plain);
@@ -132,13 +132,13 @@ impl Searching<'_> {
         let probe = Probe::of(number, rate, &report).context("the step could not be measured")?;
         self.record.target_server.clone_from(&report.target_server);
         self.levels.add(rate, report);
-        let held = probe.held;
+        let vote = probe.vote();
         output::print_line(match self.json {
             true => json_text(&json!({"event": "probe", "probe": probe})),
             false => probe_line(&probe),
         });
         self.record.probes.push(probe);
-        Ok(Some(held))
+        Ok(Some(vote))
     }
 
     /// Writes the files and prints the result.
@@ -166,10 +166,10 @@ impl Searching<'_> {
 }
 
 fn probe_line(probe: &Probe) -> String {
-    let word = match (probe.held, probe.is_invalid()) {
-        (true, _) => "holds",
-        (false, true) => "INVALID",
-        (false, false) => "FAILS",
+    let word = match probe.vote() {
+        Vote::Holds => "holds",
+        Vote::Invalid => "INVALID",
+        Vote::Fails => "FAILS",
     };
     let (number, rate, lost) = (probe.number, probe.rate, probe.lost);
     let unconfirmed = match probe.unconfirmed {
@@ -180,32 +180,60 @@ fn probe_line(probe: &Probe) -> String {
         "{number:>3}  {rate:>9.0}/s  {word:<7}  p50 {} ms, p99 {} ms, lost {lost}{unconfirmed} of {}, sent {:.0}/s",
         probe.p50, probe.p99, probe.expected, probe.send_tps
     );
-    with_reasons(line, &probe.reasons)
+    // Where the scenario only warns of an invalid measurement, the reasons do not name what speaks against it.
+    let doubts = probe.verdict_reasons.iter();
+    let doubts = doubts.filter(|doubt| !probe.reasons.contains(doubt));
+    let doubts = doubts.map(|doubt| format!("INVALID, but it counts: {doubt}"));
+    let reasons: Vec<String> = probe.reasons.iter().cloned().chain(doubts).collect();
+    with_reasons(line, &reasons)
 }
 
 fn result(record: &RateSearch) -> String {
-    let whose = match record.limited_by_instrument {
-        true => ", but it was the instrument that did not hold it: INVALID, a lower bound at best",
+    let bound = match record.limited_by_instrument {
+        true => "; a lower bound, because no valid measurement shows a rate above it failing",
         false => "",
     };
     match record.end {
         None => "stopped before a rate was found".to_owned(),
         Some(SearchEnd::Found { holds, fails }) => {
-            format!("the highest rate that holds is {holds:.0}/s; {fails:.0}/s does not{whose}")
+            format!("the highest rate that holds is {holds:.0}/s; {fails:.0}/s does not{bound}")
         }
         Some(SearchEnd::HoldsAtMax { holds }) => {
             format!("even the highest rate holds, {holds:.0}/s: search higher with --max")
         }
         Some(SearchEnd::FailsAtMin { fails }) => {
-            format!("even the lowest rate does not hold, {fails:.0}/s{whose}")
+            let bound = match record.limited_by_instrument {
+                true => ", but no valid measurement shows it",
+                false => "",
+            };
+            format!("even the lowest rate does not hold, {fails:.0}/s{bound}")
+        }
+        Some(SearchEnd::Undecided { rate, holds }) => {
+            let known = unconfirmed(holds);
+            format!(
+                "INVALID: {rate:.0}/s cannot be decided, because its measurements were invalid again and again; use a \
+                 quieter or faster machine{known}"
+            )
         }
         Some(SearchEnd::Exhausted { holds }) => {
-            let known = holds.map_or_else(String::new, |holds| {
-                format!("; {holds:.0}/s held and was not confirmed")
-            });
-            format!("no result within --probes-max{known}")
+            let invalid = record.probes.iter().map(Probe::vote);
+            let invalid = match invalid.filter(|vote| *vote == Vote::Invalid).count() {
+                0 => String::new(),
+                count => format!(", of which {count} were INVALID"),
+            };
+            format!(
+                "no result within --probes-max{invalid}{}",
+                unconfirmed(holds)
+            )
         }
     }
+}
+
+/// The highest rate that held when the search ended without a result.
+fn unconfirmed(holds: Option<f64>) -> String {
+    holds.map_or_else(String::new, |holds| {
+        format!("; {holds:.0}/s held and was not confirmed")
+    })
 }
 
 /// The file of a search's record, beside its report.
@@ -218,6 +246,6 @@ Examples:
 
 With --serve every probe has a fresh server process.
 
-Exit codes: 0 a rate was found or the highest holds, 2 bad arguments or scenario, 3 server not reachable, 90 the \
-instrument and not the server missed the rate above, 99 even the lowest rate does not hold or the probes did not suffice, 130 \
+Exit codes: 0 a rate was found or the highest holds, 2 bad arguments or scenario, 3 server not reachable, 90 a rate \
+could not be decided because its measurements were invalid, 99 even the lowest rate does not hold or the probes did not suffice, 130 \
 interrupted.";

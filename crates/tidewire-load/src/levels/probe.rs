@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::word;
 use crate::environment::Environment;
-use crate::report::{Conclusion, Report, StepReport};
+use crate::report::{Conclusion, Report};
 use crate::scenario::Step;
-use crate::search::{SearchEnd, SearchPlan};
+use crate::search::{SearchEnd, SearchPlan, Vote};
 use crate::slo::Slo;
 use crate::statistics::Percentile;
 
@@ -24,6 +24,8 @@ pub struct Probe {
     pub conclusion: &'static str,
     /// Why it did not hold; empty when it did.
     pub reasons: Vec<String>,
+    /// The doubts about the measurement, enforced or not.
+    pub verdict_reasons: Vec<String>,
     /// Messages sent a second in the steady window.
     pub send_tps: f64,
     /// Messages received a second in the steady window.
@@ -47,23 +49,13 @@ impl Probe {
     pub fn of(number: u32, rate: f64, report: &Report) -> Option<Self> {
         let step = report.steps.first()?;
         let detail = step.detail.as_ref()?;
+        let conclusion = report.conclusion();
         let mut reasons = Vec::new();
         if step.is_refused() {
             reasons.extend_from_slice(&detail.verdict.reasons);
         }
         reasons.extend_from_slice(&detail.slo.violations);
         reasons.extend_from_slice(&step.problems);
-        let conclusion = match shortfall(step) {
-            Some(reason) if !step.is_refused() => {
-                reasons.push(reason);
-                // A rate that was not reached did not hold, even if the latencies of the sent messages are good.
-                match report.conclusion() {
-                    Conclusion::Passed => Conclusion::Failed,
-                    other => other,
-                }
-            }
-            _ => report.conclusion(),
-        };
         let scheduled = &detail.times.scheduled;
         Some(Self {
             number,
@@ -71,6 +63,7 @@ impl Probe {
             held: conclusion == Conclusion::Passed,
             conclusion: word(conclusion),
             reasons,
+            verdict_reasons: detail.verdict.reasons.clone(),
             send_tps: step.steady.send_tps,
             receive_tps: step.steady.receive_tps,
             p50: scheduled.p50,
@@ -82,9 +75,20 @@ impl Probe {
         })
     }
 
-    /// Whether the measurement was refused, which says nothing about the server.
-    pub fn is_invalid(&self) -> bool {
-        self.conclusion == word(Conclusion::Invalid)
+    /// What it says about its rate.
+    pub fn vote(&self) -> Vote {
+        if self.conclusion == word(Conclusion::Invalid) {
+            Vote::Invalid
+        } else if self.held {
+            Vote::Holds
+        } else {
+            Vote::Fails
+        }
+    }
+
+    /// Whether it shows that the server does not hold the rate: the rate failed, and nothing speaks against the measurement.
+    fn shows_failure(&self) -> bool {
+        self.vote() == Vote::Fails && self.verdict_reasons.is_empty()
     }
 }
 
@@ -107,7 +111,8 @@ pub struct RateSearch {
     pub plan: SearchPlan,
     /// The result; `None` when the user stopped the search.
     pub end: Option<SearchEnd>,
-    /// Whether it was the instrument that did not hold the rate above, so that the rate found is a lower bound.
+    /// Whether a rate above was ruled out, or could not be decided, without a valid measurement that shows the server
+    /// failing, so that the rate found is a lower bound.
     pub limited_by_instrument: bool,
     /// Every run, in order.
     pub probes: Vec<Probe>,
@@ -136,49 +141,43 @@ impl RateSearch {
     /// Notes how the search ended.
     pub fn close(&mut self, end: SearchEnd) {
         self.end = Some(end);
-        let (SearchEnd::Found { fails, .. } | SearchEnd::FailsAtMin { fails }) = end else {
-            return;
+        let above = match end {
+            SearchEnd::Found { holds, .. } => holds,
+            SearchEnd::FailsAtMin { .. } => 0.0,
+            SearchEnd::HoldsAtMax { .. } => f64::INFINITY,
+            SearchEnd::Undecided { .. } => return self.limited_by_instrument = true,
+            // The probes that said nothing used up those that were left.
+            SearchEnd::Exhausted { .. } => {
+                let mut votes = self.probes.iter().map(Probe::vote);
+                return self.limited_by_instrument = votes.any(|vote| vote == Vote::Invalid);
+            }
         };
-        // One believed run that did not hold is enough to know that the server was the limit.
-        let mut failed = self.probes.iter().filter(|probe| {
-            let is_there = (probe.rate - fails).abs() <= fails * f64::EPSILON;
-            is_there && !probe.held
-        });
-        self.limited_by_instrument = failed.all(Probe::is_invalid);
+        // Where the scenario only warns of invalid measurements they vote, and may have ruled out a rate by themselves.
+        let ruled_out = self.probes.iter().filter(|probe| probe.rate > above);
+        let is_shown = |rate: f64| {
+            let mut probes = self.probes.iter();
+            probes.any(|probe| probe.rate == rate && probe.shows_failure())
+        };
+        self.limited_by_instrument = ruled_out.into_iter().any(|probe| !is_shown(probe.rate));
     }
 
     /// The conclusion of the search. A search without a result has not shown that the limits can be kept, so it has
-    /// failed.
+    /// failed; if invalid measurements are the reason, it is they that the conclusion names.
     pub fn conclusion(&self) -> Conclusion {
         match self.end {
             None => Conclusion::Interrupted,
-            Some(_) if self.limited_by_instrument => Conclusion::Invalid,
             Some(SearchEnd::Found { .. } | SearchEnd::HoldsAtMax { .. }) => Conclusion::Passed,
-            Some(SearchEnd::FailsAtMin { .. } | SearchEnd::Exhausted { .. }) => {
+            Some(SearchEnd::FailsAtMin { .. }) => Conclusion::SloFailed,
+            Some(_) if self.limited_by_instrument => Conclusion::Invalid,
+            Some(SearchEnd::Undecided { .. } | SearchEnd::Exhausted { .. }) => {
                 Conclusion::SloFailed
             }
         }
     }
 }
 
-/// Says how much was missing when fewer messages were sent in time than were due.
-fn shortfall(step: &StepReport) -> Option<String> {
-    let counts = &step.detail.as_ref()?.counts;
-    let sent = counts.steady_on_time.unwrap_or(counts.steady_sent);
-    let offered = counts.steady_offered;
-    // At the end of the window every agent may have one on its way.
-    let missing = offered.saturating_sub(sent + u64::from(step.concurrency));
-    (missing as f64 > offered as f64 * MISSING_SHARE_MAX).then(|| {
-        let share = sent as f64 / offered as f64 * 100.0;
-        format!("only {share:.1} % of what was due was sent in time")
-    })
-}
-
 /// Version of the layout of `search.json`.
 const SEARCH_SCHEMA_VERSION: u32 = 1;
-
-/// Share of the due messages that may be missing in a rate that holds.
-const MISSING_SHARE_MAX: f64 = 0.01;
 
 #[cfg(test)]
 mod tests {
@@ -192,6 +191,7 @@ mod tests {
             held: conclusion == Conclusion::Passed,
             conclusion: word(conclusion),
             reasons: Vec::new(),
+            verdict_reasons: Vec::new(),
             send_tps: rate,
             receive_tps: rate,
             p50: Percentile::Infinite,
@@ -216,31 +216,47 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_the_limit_if_one_believed_probe_says_so() {
+    fn a_rate_that_no_valid_measurement_ruled_out_leaves_a_lower_bound() {
         let holds = probe(100.0, Conclusion::Passed);
-        let invalid = probe(200.0, Conclusion::Invalid);
         let broken = probe(200.0, Conclusion::SloFailed);
+        // The scenario only warns, so that a measurement that is not to be believed has a vote.
+        let doubtful = Probe {
+            verdict_reasons: vec!["the machine's host took 9.0 % of its time away".to_owned()],
+            ..broken.clone()
+        };
         let end = Some(SearchEnd::Found {
             holds: 100.0,
             fails: 200.0,
         });
-        let by_server = vec![holds.clone(), invalid.clone(), broken];
+        let by_server = vec![holds.clone(), doubtful.clone(), broken.clone()];
         assert_eq!(concluded(by_server, end), (false, Conclusion::Passed));
-        let by_instrument = vec![holds, invalid.clone(), invalid.clone()];
-        assert_eq!(concluded(by_instrument, end), (true, Conclusion::Invalid));
-        let end = Some(SearchEnd::FailsAtMin { fails: 200.0 });
-        assert_eq!(concluded(vec![invalid], end), (true, Conclusion::Invalid));
+        let by_instrument = vec![holds.clone(), doubtful.clone(), doubtful.clone()];
+        assert_eq!(concluded(by_instrument, end), (true, Conclusion::Passed));
+        // An upper end of the bracket that was left behind counts as well.
+        let high = Probe {
+            rate: 400.0,
+            ..doubtful
+        };
+        let by_both = vec![holds, high, broken];
+        assert_eq!(concluded(by_both, end), (true, Conclusion::Passed));
     }
 
     #[test]
-    fn a_search_without_a_result_has_failed() {
+    fn a_search_without_a_result_has_failed_and_names_invalid_measurements() {
         let failed = vec![probe(1.0, Conclusion::SloFailed)];
         let end = Some(SearchEnd::FailsAtMin { fails: 1.0 });
         assert_eq!(concluded(failed, end), (false, Conclusion::SloFailed));
         let end = Some(SearchEnd::Exhausted { holds: Some(1.0) });
         assert_eq!(concluded(Vec::new(), end).1, Conclusion::SloFailed);
+        let invalid = vec![probe(2.0, Conclusion::Invalid)];
+        assert_eq!(concluded(invalid, end), (true, Conclusion::Invalid));
+        let end = Some(SearchEnd::Undecided {
+            rate: 2.0,
+            holds: Some(1.0),
+        });
+        assert_eq!(concluded(Vec::new(), end), (true, Conclusion::Invalid));
         let end = Some(SearchEnd::HoldsAtMax { holds: 2.0 });
-        assert_eq!(concluded(Vec::new(), end).1, Conclusion::Passed);
+        assert_eq!(concluded(Vec::new(), end), (false, Conclusion::Passed));
         assert_eq!(concluded(Vec::new(), None).1, Conclusion::Interrupted);
     }
 }
