@@ -75,7 +75,7 @@ impl SearchPlan {
     }
 }
 
-/// What one trial says about its rate.
+/// The vote of one trial on its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vote {
     /// The rate held.

@@ -81,12 +81,13 @@ impl Flight {
         }
     }
 
-    /// Gives up messages that were sent `timeout_ns` ago or earlier, and calls `give_up` with the id of each.
+    /// Gives up messages that were sent `timeout_ns` ago or earlier, and calls `give_up` with the id of each and the
+    /// time when it was sent.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
         timeout_ns: u64,
-        mut give_up: impl FnMut(u32),
+        mut give_up: impl FnMut(u32, u64),
     ) -> u64 {
         let mut count = 0;
         // Sent in this order, so that the first that has time left ends the search; those answered in between are gone.
@@ -94,7 +95,7 @@ impl Flight {
             if front.sent_ns.saturating_add(timeout_ns) > now_ns {
                 break;
             }
-            give_up(front.id);
+            give_up(front.id, front.sent_ns);
             self.expired.insert(self.first, front.sent_ns);
             self.unanswered -= 1;
             count += 1;
@@ -153,9 +154,15 @@ mod tests {
         flight.send(8, 200);
         assert_eq!(flight.next_expiry_ns(50), Some(150));
         let mut ids = Vec::new();
-        assert_eq!(flight.expire(149, 50, |id| ids.push(id)), 0);
-        assert_eq!(flight.expire(150, 50, |id| ids.push(id)), 1);
-        assert_eq!((ids.as_slice(), flight.unanswered()), (&[7][..], 1));
+        assert_eq!(
+            flight.expire(149, 50, |id, sent_ns| ids.push((id, sent_ns))),
+            0
+        );
+        assert_eq!(
+            flight.expire(150, 50, |id, sent_ns| ids.push((id, sent_ns))),
+            1
+        );
+        assert_eq!((ids.as_slice(), flight.unanswered()), (&[(7, 100)][..], 1));
         assert_eq!(flight.answer(1), Answered::Late { sent_ns: 100 });
         assert_eq!(flight.answer(1), Answered::Unknown);
         assert_eq!(flight.answer(2), Answered::InTime { sent_ns: 200 });

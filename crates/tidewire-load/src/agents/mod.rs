@@ -12,6 +12,7 @@ mod absence;
 mod deliver;
 mod flight;
 mod login;
+mod plan;
 mod position;
 mod reply;
 mod send;
@@ -20,69 +21,22 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use tidewire::Endpoint;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, HandlerResult, History, Kind, Message, Position, Service,
+    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Position, Service,
     SessionId,
 };
 use tidewire_proto::body::{ErrorBody, GapBody};
-use tidewire_proto::codec::RequestIds;
 use tidewire_proto::correlate::Correlator;
 
 use self::flight::Flight;
-use crate::clock::Clock;
+pub(crate) use self::plan::StepPlan;
 use crate::credentials::LaneTokens;
-use crate::exchange::{AgentResult, Confirmed, LaneResult, SentTimes, StepLink, Times};
+use crate::exchange::{AgentResult, Confirmed, LaneResult, StepLink, Times};
 use crate::ledger::{Absence, Ledger};
 use crate::scenario::{Load, Pattern, Step};
 use crate::schedule::{Arrivals, Schedule};
-use crate::segment::Segment;
-
-#[derive(Clone, Debug)]
-pub(crate) struct StepPlan {
-    /// The servers: one, or the nodes of a cluster. Each has an equal share of the agents, one after another.
-    pub(crate) targets: Arc<[Endpoint]>,
-    pub(crate) run: u16,
-    /// Number of the step within the run.
-    pub(crate) number: u8,
-    pub(crate) seed: u64,
-    pub(crate) clock: Clock,
-    pub(crate) step: Arc<Step>,
-    /// Times are those of the messages due in the steady window, as version 2 has it, and not of all.
-    pub(crate) is_windowed: bool,
-    pub(crate) segment: Segment,
-    pub(crate) late_ms: u64,
-    /// The limits of the histories of rooms, if the servers keep any.
-    pub(crate) history: Option<History>,
-    /// The room or topic of a fan-out.
-    pub(crate) room: String,
-    /// How the codec's replies find their requests.
-    pub(crate) ids: RequestIds,
-    /// Where receivers of an open fan-out find when messages were sent.
-    pub(crate) sent_times: Option<Arc<SentTimes>>,
-    /// How many messages each agent has sent, in a step with faults: agents whose connection ends then come back, and the
-    /// ledger has to know what they missed.
-    pub(crate) sent_counts: Option<Arc<[AtomicU64]>>,
-    /// Core to keep the lane on, if any.
-    pub(crate) core: Option<usize>,
-}
-
-impl StepPlan {
-    /// The node of an agent, from 0.
-    pub(crate) fn node_of(&self, agent: u32) -> usize {
-        let agents = u64::from(self.step.concurrency.max(1));
-        (u64::from(agent) * self.targets.len() as u64 / agents) as usize
-    }
-
-    /// The agents of a node.
-    fn agents_of(&self, node: usize) -> Range<u32> {
-        let (agents, nodes) = (u64::from(self.step.concurrency), self.targets.len() as u64);
-        let first = |node: usize| (node as u64 * agents).div_ceil(nodes) as u32;
-        first(node)..first(node + 1)
-    }
-}
 
 /// The agents of a step that a lane has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +77,8 @@ pub(crate) struct Agents {
     payload: Vec<u8>,
     in_flight: u64,
     next_expiry_ns: u64,
+    /// When the messages that are being given up were sent; kept to be used again.
+    expired: Vec<u64>,
     times: Box<Times>,
     result: LaneResult,
     sent: u64,
@@ -222,6 +178,7 @@ impl Agents {
             payload,
             in_flight: 0,
             next_expiry_ns: 0,
+            expired: Vec::new(),
             times: Box::default(),
             result: LaneResult::default(),
             sent: 0,
@@ -248,6 +205,7 @@ impl Agents {
     fn finish(&mut self, cx: &Context<'_>) {
         self.finished = true;
         self.count_unsent();
+        self.give_up_all();
         let is_slow = self.is_slow;
         let mut result = std::mem::take(&mut self.result);
         result.agents = self
@@ -332,8 +290,8 @@ impl Agent {
             pace: Pace::Idle,
             sent: 0,
             ledger: None,
-            flight: Flight::with_window(if has_replies { step.window() } else { 0 }),
-            correlator: has_ids.then(|| Correlator::for_ids(plan.ids, PENDING_MAX)),
+            flight: Flight::with_window(if has_replies { plan.window() } else { 0 }),
+            correlator: has_ids.then(|| Correlator::for_ids(plan.ids, PENDING_MAX as usize)),
             queued: None,
             upcoming: None,
             ready_ns: 0,
@@ -478,7 +436,7 @@ fn last_send_ns(stop_ns: u64, step: &Step) -> u64 {
 const JOIN_ID: u32 = 1;
 
 /// Unanswered requests that the ids of a codec must tell apart; each codec bounds it further.
-const PENDING_MAX: usize = 65_535;
+const PENDING_MAX: u32 = 65_535;
 
 /// Causes kept for the report; the numbers are complete without them.
 const CAUSES_MAX: usize = 3;

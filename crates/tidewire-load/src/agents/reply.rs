@@ -67,6 +67,7 @@ impl Agents {
             Answered::Late { sent_ns } => {
                 self.record_service(steady, now_ns, sent_ns);
                 self.result.counts.work.late_replies += 1;
+                self.result.counts.steady_late_replies += u64::from(self.is_steady(now_ns));
             }
             // Until the accounts are closed, the ledger takes a message that was never sent for a new one.
             Answered::Unknown => self.result.counts.work.sent_unknown += 1,
@@ -82,10 +83,20 @@ impl Agents {
     /// Handles an answer that is no reply: the request has ended, and its message will be missing.
     fn resolve(&mut self, slot: usize, asked: Option<u64>, now_ns: u64) {
         if let Some(sequence) = asked
-            && let Answered::InTime { .. } = self.agents[slot].flight.answer(sequence)
+            && let Answered::InTime { sent_ns } = self.agents[slot].flight.answer(sequence)
         {
+            self.note_unanswered(now_ns, sent_ns);
             self.free(slot, now_ns);
         }
+    }
+
+    /// Notes that a message ended without a reply that counts.
+    fn note_unanswered(&mut self, now_ns: u64, sent_ns: u64) {
+        let (from_ns, to_ns) = self.link.steady_window();
+        let waited_ns = now_ns.min(to_ns).saturating_sub(sent_ns.max(from_ns));
+        let counts = &mut self.result.counts;
+        counts.steady_unanswered_ns = counts.steady_unanswered_ns.saturating_add(waited_ns);
+        counts.steady_unanswered += u64::from(now_ns >= from_ns && now_ns < to_ns);
     }
 
     /// Notes that there is room in the agent's window again.
@@ -129,26 +140,48 @@ impl Agents {
                 continue;
             }
             let correlator = &mut agent.correlator;
-            let count = agent.flight.expire(now_ns, timeout_ns, |id| {
+            let mut sent = std::mem::take(&mut self.expired);
+            agent.flight.expire(now_ns, timeout_ns, |id, sent_ns| {
                 if let Some(correlator) = correlator {
                     correlator.give_up(id);
                 }
+                sent.push(sent_ns);
             });
-            self.result.counts.work.timeouts += count;
-            for _ in 0..count {
+            self.result.counts.work.timeouts += sent.len() as u64;
+            for sent_ns in sent.drain(..) {
+                self.note_unanswered(now_ns, sent_ns);
                 self.free(slot, now_ns);
             }
+            self.expired = sent;
         }
     }
 
     /// Handles the end of an agent's connection: no more replies will come.
     pub(super) fn give_up_flight(&mut self, slot: usize) {
-        let agent = &mut self.agents[slot];
-        let unanswered = agent.flight.expire(u64::MAX, 0, |_| {});
-        self.in_flight -= unanswered;
+        self.end_flight(slot);
+        let agent = &self.agents[slot];
         if agent.queued.is_some() || matches!(agent.pace, Pace::Max) {
             self.resume(slot);
         }
+    }
+
+    /// Handles the end of the step for the messages that still wait.
+    pub(super) fn give_up_all(&mut self) {
+        for slot in 0..self.agents.len() {
+            self.end_flight(slot);
+        }
+    }
+
+    /// Ends the wait for every reply to an agent.
+    fn end_flight(&mut self, slot: usize) {
+        let now_ns = self.plan.clock.now_ns();
+        let mut sent = std::mem::take(&mut self.expired);
+        let flight = &mut self.agents[slot].flight;
+        self.in_flight -= flight.expire(u64::MAX, 0, |_, sent_ns| sent.push(sent_ns));
+        for sent_ns in sent.drain(..) {
+            self.note_unanswered(now_ns, sent_ns);
+        }
+        self.expired = sent;
     }
 
     /// Asks the server for its count, behind the last message, once everything is sent.

@@ -149,6 +149,7 @@ impl Agents {
     ) {
         if let Some(queued_ns) = self.agents[slot].queued.take() {
             self.queued -= 1;
+            self.result.counts.steady_held += u64::from(self.is_steady(queued_ns));
             self.skip(queued_ns);
         }
         let now_ns = self.plan.clock.now_ns();
@@ -206,21 +207,10 @@ impl Agents {
                 .correlator
                 .as_ref()
                 .map_or(0, |correlator| correlator.pending_replies());
-            return agent.flight.unanswered() < self.window() && pending < self.ids_max();
+            return agent.flight.unanswered() < self.plan.window()
+                && pending < self.plan.ids_max() as usize;
         }
         !cx.is_full(agent.session)
-    }
-
-    fn window(&self) -> u32 {
-        self.plan.step.window()
-    }
-
-    /// Requests that the codec's ids can tell apart.
-    fn ids_max(&self) -> usize {
-        match self.plan.ids {
-            tidewire_proto::codec::RequestIds::Bits8 => 255,
-            _ => super::PENDING_MAX,
-        }
     }
 
     /// Goes on with agents that have room again.
@@ -300,8 +290,10 @@ impl Agents {
 
     /// Notes messages that were due and are not sent: how many before the steady window, and how many in it.
     fn miss(&mut self, (before, within): (u64, u64), is_overdue: bool) {
-        let overdue = if is_overdue { within } else { 0 };
-        self.result.counts.steady_overdue += overdue;
+        match is_overdue {
+            true => self.result.counts.steady_overdue += within,
+            false => self.result.counts.steady_held += within,
+        }
         let counts = &mut self.result.counts.work;
         counts.offered += before + within;
         counts.steady_offered += within;
@@ -378,8 +370,12 @@ impl Agents {
                 .record(sent_ns.saturating_sub(ready_ns));
         }
         self.result.counts.work.steady_sent += u64::from(self.is_steady(sent_ns));
-        let is_on_time = self.is_steady(intended_ns) && sent_ns < self.link.stop_ns();
-        self.result.counts.steady_on_time += u64::from(is_on_time);
+        if self.is_steady(intended_ns) {
+            let counts = &mut self.result.counts;
+            let is_on_time = sent_ns < self.link.stop_ns();
+            counts.steady_on_time += u64::from(is_on_time);
+            counts.steady_held += u64::from(!is_on_time && ready_ns > intended_ns);
+        }
     }
 
     fn flush_touched(&mut self, cx: &mut Context<'_>) {

@@ -1,12 +1,16 @@
 //! The counting of agents, with given times.
 
+use tidewire::Endpoint;
 use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody};
+use tidewire_proto::codec::RequestIds;
 use tidewire_proto::message::FLAG_POSITION;
 
 use super::flight::Answered;
 use super::*;
+use crate::clock::Clock;
 use crate::credentials::StepTokens;
 use crate::scenario::{Arrival, Stage, ThinkTime};
+use crate::segment::Segment;
 use crate::stamp::Stamp;
 
 /// Two agents; the steady window is from 100 to 200.

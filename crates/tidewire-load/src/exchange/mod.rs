@@ -218,6 +218,11 @@ impl StepLink {
         }
     }
 
+    /// Looks at the times collected so far.
+    pub(crate) fn with_times<T>(&self, look: impl FnOnce(&Times) -> T) -> T {
+        look(&lock(&self.times))
+    }
+
     /// Everything, once all lanes have ended.
     pub(crate) fn take_results(&self) -> (Vec<LaneResult>, Times) {
         self.collect_times(&mut Times::default());

@@ -102,6 +102,14 @@ pub(crate) struct Counts {
     pub(crate) steady_overdue: u64,
     /// Messages due in the steady window that were sent before it ended.
     pub(crate) steady_on_time: u64,
+    /// Messages due in the steady window that were not sent in it, because their agent had no place for them.
+    pub(crate) steady_held: u64,
+    /// Replies that came in the steady window, after their message had been given up.
+    pub(crate) steady_late_replies: u64,
+    /// Messages that were given up in the steady window, after the timeout, an error or the end of the connection.
+    pub(crate) steady_unanswered: u64,
+    /// How long messages that were given up had been waited for within the steady window.
+    pub(crate) steady_unanswered_ns: u64,
     pub(crate) send_errors: u64,
     /// Messages of the room itself.
     pub(crate) announced: u64,

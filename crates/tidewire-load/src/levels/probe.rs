@@ -75,7 +75,7 @@ impl Probe {
         })
     }
 
-    /// What it says about its rate.
+    /// The vote of this probe on its rate.
     pub fn vote(&self) -> Vote {
         if self.conclusion == word(Conclusion::Invalid) {
             Vote::Invalid

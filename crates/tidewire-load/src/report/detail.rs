@@ -78,7 +78,8 @@ pub struct Workload {
     pub think_time_ms: Option<[f64; 2]>,
     /// Bytes of each payload.
     pub payload_bytes: u32,
-    /// Most unanswered messages of all agents, where there are replies.
+    /// Most unanswered messages of all agents, where there are replies: `max_in_flight`, or what the codec's ids tell apart if
+    /// that is less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_allowed: Option<u64>,
     /// The limits of the histories of rooms, such as `messages=100,bytes=65536`, if the run's servers kept any. Agents that came
@@ -434,7 +435,6 @@ impl Workload {
             }
             Load::Max => {}
         }
-        let window = u64::from(step.window()) * u64::from(step.concurrency);
         Self {
             pattern: step.pattern.name().to_owned(),
             codec: step.codec.clone(),
@@ -444,7 +444,7 @@ impl Workload {
             offered_tps: step.offered_tps(),
             think_time_ms,
             payload_bytes: step.payload_bytes,
-            in_flight_allowed: step.pattern.has_replies().then_some(window),
+            in_flight_allowed: None,
             history: None,
         }
     }

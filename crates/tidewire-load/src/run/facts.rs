@@ -2,7 +2,7 @@
 
 use super::outcome::Outcome;
 use super::step::SteadyWindow;
-use super::verdict::{ClosedLoop, Evidence, judge};
+use super::verdict::{ClosedLoop, Evidence, Lateness, judge};
 use super::watch::Watch;
 use crate::agents::StepPlan;
 use crate::exchange::{StepLink, Times};
@@ -13,7 +13,6 @@ use crate::report::{
     StepTimes, Verdict, Window, WorkCounts, Workload,
 };
 use crate::scenario::{Guard, Load, Pattern, history_limits};
-use crate::statistics::{Percentile, Quantile};
 
 /// Everything that is known when a step has ended.
 pub(super) struct StepFacts<'s, 'p> {
@@ -36,7 +35,7 @@ impl StepFacts<'_, '_> {
         let counts = self.counts();
         let cost = self.cost();
         let times = self.step_times(&counts);
-        let verdict = self.verdict(&cost);
+        let verdict = self.verdict(&cost, times.scheduled.missing);
         let stationary = self.watch.is_stationary();
         self.note(&counts, stationary, notes);
         let totals = &self.outcome.totals;
@@ -49,6 +48,10 @@ impl StepFacts<'_, '_> {
         StepDetail {
             workload: Workload {
                 history: self.plan.history.as_ref().map(history_limits),
+                in_flight_allowed: step
+                    .pattern
+                    .has_replies()
+                    .then(|| u64::from(self.plan.window()) * u64::from(step.concurrency)),
                 ..Workload::of(step)
             },
             counts,
@@ -103,6 +106,9 @@ impl StepFacts<'_, '_> {
         } else {
             self.outcome.totals.lost + self.outcome.totals.unconfirmed
         };
+        // The time of the server is that of the messages that were sent, and each of them has a lag.
+        let sent_and_owed = times.send_lag.count() * self.receivers();
+        let unserved = sent_and_owed.saturating_sub(times.service.count());
         // How many of the missing ones would have crossed is not known of messages that were never sent.
         let has_across = times.across.count() > 0;
         let has_service = times.service.count() > 0;
@@ -110,7 +116,7 @@ impl StepFacts<'_, '_> {
         StepTimes {
             scheduled: Distribution::of(&times.scheduled, missing),
             across: has_across.then(|| Distribution::of(&times.across, 0)),
-            service: has_service.then(|| Distribution::of(&times.service, missing)),
+            service: has_service.then(|| Distribution::of(&times.service, unserved)),
             send_lag: Distribution::of(&times.send_lag, 0),
             client_lag: has_client_lag.then(|| Distribution::of(&times.client_lag, 0)),
             write: Distribution::of(&times.write, 0),
@@ -152,16 +158,12 @@ impl StepFacts<'_, '_> {
         }
     }
 
-    fn verdict(&self, cost: &Cost) -> Verdict {
+    fn verdict(&self, cost: &Cost, missing: u64) -> Verdict {
         let times = self.times;
         let lag = if self.plan.is_windowed {
             &times.client_lag
         } else {
             &times.send_lag
-        };
-        let p99_ms = |histogram| match Percentile::of(histogram, 0, Quantile::P99) {
-            Percentile::Known { ms } | Percentile::Above { ms } => Some(ms),
-            _ => None,
         };
         // A step that sends as fast as it can has no schedule to be late by.
         let is_max = matches!(self.plan.step.load, Load::Max);
@@ -173,8 +175,9 @@ impl StepFacts<'_, '_> {
         let evidence = Evidence {
             client_cpu_pct: cost.client_cpu_pct,
             server_cpu_pct: cost.server_cpu_pct,
-            client_lag_p99_ms: p99_ms(lag).filter(|_| !is_max),
-            latency_p99_ms: p99_ms(&times.scheduled),
+            lateness: Lateness::of(lag, &times.scheduled, missing).filter(|_| !is_max),
+            tail_lateness: Lateness::of_tail(lag, &times.scheduled, missing)
+                .filter(|_| !is_max && self.plan.step.slo.p999_ms.is_some()),
             offered: self.outcome.counts.work.steady_offered,
             on_time: self.outcome.counts.steady_on_time + excused,
             overdue: self.outcome.counts.steady_overdue,
@@ -189,28 +192,65 @@ impl StepFacts<'_, '_> {
         let Load::Closed { think_time_ms } = &step.load else {
             return None;
         };
-        if !step.faults.is_empty() {
+        if !step.faults.is_empty() || self.link.disconnects.get() > 0 {
             // Agents without a connection go round no loop.
             return None;
         }
         let secs = self.steady.length.as_secs_f64();
+        let counts = &self.outcome.counts;
         // Agents that do not wait for replies are never on their way: they think, and send in no time.
         let waits = step.pattern.has_replies();
-        let (rounds, response_secs) = if waits {
-            let summary = self.times.scheduled.summary();
-            let mean_ms = summary.map_or(0.0, |latency| latency.mean_ms);
-            (self.outcome.counts.work.steady_received, mean_ms / 1e3)
+        let (rounds, response_ms) = if waits {
+            // A reply that came after its round was given up belongs to no round.
+            let rounds = counts.work.steady_received - counts.steady_late_replies;
+            let mean_ms = self
+                .times
+                .scheduled
+                .mean_ms_below(step.timeout_ms * 1_000_000);
+            (rounds, mean_ms)
         } else {
-            (self.outcome.counts.work.steady_sent, 0.0)
+            (counts.work.steady_sent, 0.0)
         };
         let agents = self.link.normal_logins();
         (secs > 0.0 && agents > 0).then(|| ClosedLoop {
             agents: agents as f64,
             throughput: rounds as f64 / secs,
-            response_secs,
+            response_secs: response_ms / 1e3,
+            unanswered: counts.steady_unanswered as f64 / secs,
+            waiting_in_vain: counts.steady_unanswered_ns as f64 / 1e9 / secs,
             think_secs: think_time_ms.mean_ms() / 1e3,
             rounds,
         })
+    }
+
+    /// The problem that a step has if the server's slowness kept messages of an open step from being sent in time. The
+    /// load was then not the one that the scenario asks for, whatever became of the messages that were sent.
+    pub(super) fn held_back(&self) -> Option<String> {
+        let counts = &self.outcome.counts;
+        let (held, offered) = (counts.steady_held, counts.work.steady_offered);
+        let is_meant = !self.plan.step.faults.is_empty();
+        if is_meant || held as f64 <= offered as f64 * HELD_SHARE_MAX {
+            return None;
+        }
+        let step = &self.plan.step;
+        let [held, offered] = [held, offered].map(thousands);
+        let window = thousands(self.plan.window().into());
+        let why = if !step.pattern.has_replies() {
+            "the server took no more from its connections".to_owned()
+        } else if self.plan.window() < step.window() {
+            format!(
+                "the codec {} allows {window} unanswered messages an agent, and these were in use; use more agents, or a \
+                 codec with longer ids",
+                step.codec
+            )
+        } else {
+            format!(
+                "all {window} places of an agent for unanswered messages were in use (max_in_flight)"
+            )
+        };
+        Some(format!(
+            "{held} of {offered} messages that were due in the steady window could not be sent in it: {why}"
+        ))
     }
 
     fn note(&self, counts: &WorkCounts, stationary: Option<bool>, notes: &mut Vec<String>) {
@@ -253,3 +293,6 @@ impl StepFacts<'_, '_> {
         ]));
     }
 }
+
+/// Share of the messages due in the steady window that the server may hold back in a step that passes.
+const HELD_SHARE_MAX: f64 = 0.01;

@@ -151,7 +151,7 @@ pub struct Progress {
     pub second: Second,
     /// Connections lost and sends refused so far.
     pub errors: u64,
-    /// The doubts about the measurement that the time since the last look alone would raise.
+    /// The doubts about the measurement of the steady window so far; empty before it begins.
     pub doubts: Vec<String>,
 }
 

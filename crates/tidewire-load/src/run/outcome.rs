@@ -193,7 +193,9 @@ impl Counts {
         self.work.add(&other.work);
         // Lanes have their largest numbers at different times, so this is a bound from above.
         self.work.in_flight_max += other.work.in_flight_max;
-        add_fields!(self, other; steady_overdue steady_on_time send_errors announced);
+        add_fields!(self, other;
+            steady_overdue steady_on_time steady_held steady_late_replies steady_unanswered steady_unanswered_ns send_errors
+            announced);
     }
 }
 

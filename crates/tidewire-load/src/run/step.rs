@@ -133,7 +133,7 @@ impl<'p> StepRun<'p> {
         if let Some(slow) = &mut outcome.slow {
             slow.disconnected = self.link.slow_disconnects.get();
         }
-        let problems = [std::mem::take(&mut outcome.problems), self.problems].concat();
+        let mut problems = [std::mem::take(&mut outcome.problems), self.problems].concat();
         let mut notes = [self.notes, std::mem::take(&mut outcome.notes)].concat();
         let facts = StepFacts {
             plan: self.plan,
@@ -148,6 +148,7 @@ impl<'p> StepRun<'p> {
             processes,
             faults,
         };
+        problems.extend(facts.held_back());
         let detail = facts.detail(&mut notes);
         let client_cpu_secs = usage_after.client_secs_since(&self.usage_before);
         let work = &outcome.counts.work;

@@ -2,9 +2,10 @@
 //! A load generator that is itself the bottleneck measures itself, and its figures do not show it. So the figures
 //! about the generator are judged before those about the server. All functions are pure, from facts to reasons.
 
-use crate::format::thousands;
+use crate::format::{milliseconds, thousands};
 use crate::report::Verdict;
 use crate::scenario::{Guard, OnViolation};
+use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// The evidence about the measurement itself. A field is `None` where it could not be known or does not apply.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,10 +14,10 @@ pub(super) struct Evidence {
     pub(super) client_cpu_pct: Option<f64>,
     /// Processor time of the server, in percent of the cores of its lanes.
     pub(super) server_cpu_pct: Option<f64>,
-    /// 99th percentile of how late the instrument was, waiting for places left out, in milliseconds.
-    pub(super) client_lag_p99_ms: Option<f64>,
-    /// 99th percentile of the end-to-end times, in milliseconds.
-    pub(super) latency_p99_ms: Option<f64>,
+    /// How late the instrument was.
+    pub(super) lateness: Option<Lateness>,
+    /// The same at the 99.9th percentile, if the step has a limit there.
+    pub(super) tail_lateness: Option<Lateness>,
     /// Messages that were due in the steady window.
     pub(super) offered: u64,
     /// Messages of `offered` that were sent before the window ended.
@@ -28,6 +29,69 @@ pub(super) struct Evidence {
     pub(super) steal_pct: Option<f64>,
 }
 
+/// How late the instrument sent, at one quantile, and how long messages took there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Lateness {
+    /// The quantile in words.
+    quantile: &'static str,
+    /// Lateness of the instrument, waits for places left out, in milliseconds.
+    lag_ms: f64,
+    /// End-to-end time, in milliseconds; `None` where nothing comes back.
+    latency_ms: Option<f64>,
+}
+
+impl Lateness {
+    /// The lateness at the 99th percentile. With too few messages for it, or where so many are `missing` that it is
+    /// infinite, that at the highest quantile below it which is known; with fewer messages than a median needs, the
+    /// largest lateness. Nothing if no message was sent, or if the end-to-end time is infinite at all of them, because no
+    /// lateness falsifies that.
+    pub(super) fn of(
+        lag: &LatencyHistogram,
+        latency: &LatencyHistogram,
+        missing: u64,
+    ) -> Option<Self> {
+        let at = |(quantile, name)| Self::at(quantile, name, (lag, latency, missing));
+        JUDGED.into_iter().find_map(at).or_else(|| {
+            let is_small = lag.count() < Quantile::P50.samples_needed() && missing == 0;
+            let largest = lag.summary().filter(|_| is_small)?;
+            Some(Self {
+                quantile: "at most",
+                lag_ms: largest.max_ms,
+                latency_ms: latency.summary().map(|latency| latency.max_ms),
+            })
+        })
+    }
+
+    /// The lateness at the 99.9th percentile, if it is known.
+    pub(super) fn of_tail(
+        lag: &LatencyHistogram,
+        latency: &LatencyHistogram,
+        missing: u64,
+    ) -> Option<Self> {
+        Self::at(Quantile::P999, "p99.9", (lag, latency, missing))
+    }
+
+    fn at(
+        quantile: Quantile,
+        name: &'static str,
+        (lag, latency, missing): (&LatencyHistogram, &LatencyHistogram, u64),
+    ) -> Option<Self> {
+        let known = |histogram, missing| match Percentile::of(histogram, missing, quantile) {
+            Percentile::Known { ms } | Percentile::Above { ms } => Some(ms),
+            Percentile::Infinite | Percentile::TooFew { .. } => None,
+        };
+        let comes_back = latency.count() + missing > 0;
+        Some(Self {
+            quantile: name,
+            lag_ms: known(lag, 0)?,
+            latency_ms: match comes_back {
+                true => Some(known(latency, missing)?),
+                false => None,
+            },
+        })
+    }
+}
+
 /// The figures that Little's law relates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosedLoop {
@@ -36,6 +100,10 @@ pub(super) struct ClosedLoop {
     pub(super) throughput: f64,
     /// Mean time for a round without thinking, in seconds.
     pub(super) response_secs: f64,
+    /// Rounds a second that ended without a reply: after the timeout, with an error, or with the connection.
+    pub(super) unanswered: f64,
+    /// Agents that waited in such rounds, on average.
+    pub(super) waiting_in_vain: f64,
     /// Mean think time, in seconds.
     pub(super) think_secs: f64,
     /// Rounds this was found from.
@@ -45,7 +113,7 @@ pub(super) struct ClosedLoop {
 pub(super) fn judge(evidence: &Evidence, guard: &Guard) -> Verdict {
     let reasons = [
         client_cpu(evidence, guard),
-        client_lag(evidence),
+        (evidence.lateness.and_then(late)).or_else(|| evidence.tail_lateness.and_then(late)),
         overdue(evidence).or_else(|| shortfall(evidence)),
         evidence.closed.and_then(littles_law),
         steal(evidence),
@@ -67,14 +135,14 @@ fn client_cpu(evidence: &Evidence, guard: &Guard) -> Option<String> {
     })
 }
 
-fn client_lag(evidence: &Evidence) -> Option<String> {
-    let lag_ms = evidence.client_lag_p99_ms?;
-    let share_ms = evidence.latency_p99_ms.unwrap_or(0.0) * LAG_SHARE_MAX;
+fn late(lateness: Lateness) -> Option<String> {
+    let share_ms = lateness.latency_ms.unwrap_or(0.0) * LAG_SHARE_MAX;
     let allowed_ms = share_ms.max(LAG_MS_MIN);
-    (lag_ms > allowed_ms).then(|| {
+    (lateness.lag_ms > allowed_ms).then(|| {
+        let [lag, allowed] = [lateness.lag_ms, allowed_ms].map(milliseconds);
         format!(
-            "the instrument sent late (p99 {lag_ms:.1} ms, allowed are {allowed_ms:.1} ms): it was overdriven or its \
-             machine busy"
+            "the instrument sent late ({} {lag} ms, allowed are {allowed} ms): it was overdriven or its machine busy",
+            lateness.quantile
         )
     })
 }
@@ -104,12 +172,15 @@ fn shortfall(evidence: &Evidence) -> Option<String> {
     })
 }
 
-/// N = X · (R + Z): agents are either on their way or thinking, and there are no others.
+/// N = X · (R + Z): agents are either on their way or thinking, and there are no others. A round without a reply lasts
+/// until it is given up, and the agent thinks after it like after any other.
 fn littles_law(closed: ClosedLoop) -> Option<String> {
     if closed.rounds < ROUNDS_MIN {
         return None;
     }
-    let found = closed.throughput * (closed.response_secs + closed.think_secs);
+    let found = closed.throughput * (closed.response_secs + closed.think_secs)
+        + closed.unanswered * closed.think_secs
+        + closed.waiting_in_vain;
     let off = found / closed.agents - 1.0;
     (off.abs() > LAW_SHARE_MAX).then(|| {
         format!(
@@ -130,10 +201,18 @@ fn steal(evidence: &Evidence) -> Option<String> {
     })
 }
 
+/// The quantiles at which lateness is judged, of which the first that is known decides.
+const JUDGED: [(Quantile, &str); 4] = [
+    (Quantile::P99, "p99"),
+    (Quantile::P95, "p95"),
+    (Quantile::P90, "p90"),
+    (Quantile::P50, "p50"),
+];
+
 /// Lateness below this is the resolution of sleeping, in milliseconds.
 const LAG_MS_MIN: f64 = 1.0;
 
-/// Lateness above this share of the p99 changes the result.
+/// Lateness above this share of the end-to-end time changes the result.
 const LAG_SHARE_MAX: f64 = 0.1;
 
 /// Share of the offered messages that must be sent.
@@ -158,12 +237,28 @@ const STEAL_PCT_MAX: f64 = 2.0;
 mod tests {
     use super::*;
 
+    fn lateness(lag_ms: f64, latency_ms: Option<f64>) -> Lateness {
+        Lateness {
+            quantile: "p99",
+            lag_ms,
+            latency_ms,
+        }
+    }
+
+    fn of_milliseconds(counts: &[(u64, u64)]) -> LatencyHistogram {
+        let mut histogram = LatencyHistogram::new();
+        for (ms, count) in counts {
+            histogram.record_many(ms * 1_000_000, *count);
+        }
+        histogram
+    }
+
     fn good() -> Evidence {
         Evidence {
             client_cpu_pct: Some(60.0),
             server_cpu_pct: Some(30.0),
-            client_lag_p99_ms: Some(0.9),
-            latency_p99_ms: Some(5.0),
+            lateness: Some(lateness(0.9, Some(5.0))),
+            tail_lateness: None,
             offered: 10_000,
             on_time: 9_950,
             overdue: 0,
@@ -171,6 +266,8 @@ mod tests {
                 agents: 500.0,
                 throughput: 3_076.9,
                 response_secs: 0.1625,
+                unanswered: 0.0,
+                waiting_in_vain: 0.0,
                 think_secs: 0.0,
                 rounds: 5_000,
             }),
@@ -203,8 +300,17 @@ mod tests {
             "80 % of its cores",
         );
         assert_only(
-            |evidence| evidence.client_lag_p99_ms = Some(1.1),
-            "sent late (p99 1.1 ms",
+            |evidence| evidence.lateness = Some(lateness(1.1, Some(5.0))),
+            "sent late (p99 1.10 ms, allowed are 1.00 ms)",
+        );
+        // Where nothing comes back there is nothing that the lateness could be a share of.
+        assert_only(
+            |evidence| evidence.lateness = Some(lateness(1.1, None)),
+            "sent late (p99 1.10 ms",
+        );
+        assert_only(
+            |evidence| evidence.tail_lateness = Some(lateness(1.1, Some(5.0))),
+            "sent late",
         );
         assert_only(|evidence| evidence.on_time = 9_899, "99.0 % of the offered");
         assert_only(|evidence| evidence.steal_pct = Some(2.5), "2.5 %");
@@ -219,11 +325,66 @@ mod tests {
 
     #[test]
     fn lateness_is_judged_against_what_is_measured() {
-        let slow = |evidence: &mut Evidence| {
-            evidence.client_lag_p99_ms = Some(9.0);
-            evidence.latency_p99_ms = Some(100.0);
-        };
+        let slow = |evidence: &mut Evidence| evidence.lateness = Some(lateness(9.0, Some(100.0)));
         assert_eq!(reasons(slow), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_instrument_that_stands_still_is_found_with_few_messages_too() {
+        let server = |count| of_milliseconds(&[(1, count)]);
+        // 100 messages a second for 8 s, and the instrument stands still for 1.5 s of them.
+        let frozen = Lateness::of(&of_milliseconds(&[(0, 650), (750, 150)]), &server(800), 0);
+        assert!(late(frozen.unwrap()).unwrap().contains("p95 750 ms"));
+        for (count, quantile) in [
+            (1_000, "p99"),
+            (999, "p95"),
+            (199, "p90"),
+            (99, "p50"),
+            (19, "at most"),
+        ] {
+            let found = Lateness::of(&of_milliseconds(&[(2, count)]), &server(count), 0);
+            assert_eq!(found.unwrap().quantile, quantile, "{count} messages");
+            assert!(late(found.unwrap()).is_some());
+        }
+        assert_eq!(Lateness::of(&of_milliseconds(&[]), &server(0), 9), None);
+    }
+
+    #[test]
+    fn an_outage_of_the_server_does_not_speak_against_the_instrument() {
+        let lag = of_milliseconds(&[(0, 950), (36, 50)]);
+        // Two in a hundred are lost, so the p99 is infinite, and no lateness falsifies that.
+        let lossy = Lateness::of(&lag, &of_milliseconds(&[(37, 980)]), 20).unwrap();
+        assert_eq!((lossy.quantile, late(lossy)), ("p95", None));
+        let stopped = Lateness::of(&lag, &of_milliseconds(&[(1, 460)]), 540);
+        assert_eq!(stopped, None);
+        // Lateness that moves what the loss leaves known still counts.
+        let late_too = Lateness::of(
+            &of_milliseconds(&[(36, 1_000)]),
+            &of_milliseconds(&[(37, 980)]),
+            20,
+        );
+        assert!(late(late_too.unwrap()).is_some());
+    }
+
+    #[test]
+    fn littles_law_knows_time_outs() {
+        // Sixteen agents; in 5 s, 47 of their 80 agent-seconds pass in waits for lost replies.
+        let closed = ClosedLoop {
+            agents: 16.0,
+            throughput: 260.0,
+            response_secs: 0.005_4,
+            unanswered: 3.2,
+            waiting_in_vain: 9.4,
+            think_secs: 0.02,
+            rounds: 1_300,
+        };
+        assert_eq!(littles_law(closed), None);
+        let forgotten = ClosedLoop {
+            unanswered: 0.0,
+            waiting_in_vain: 0.0,
+            ..closed
+        };
+        assert!(littles_law(forgotten).unwrap().contains("16 agents"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::verdict::{Evidence, judge};
+use super::verdict::{Evidence, Lateness, judge};
 use super::{Observer, Phase, Progress, RunOptions};
 use crate::exchange::{StepLink, Times};
 use crate::lane_account::LaneAccount;
@@ -237,7 +237,7 @@ impl<'p> Watch<'p> {
             expected: expected(step, &link),
             second: second.clone(),
             errors: link.disconnects.get() + link.send_errors.get() + link.login_failures.get(),
-            doubts: self.doubts(&second),
+            doubts: self.doubts(),
         });
         if phase != Phase::Login {
             self.series.push(second);
@@ -260,15 +260,48 @@ impl<'p> Watch<'p> {
         Some((curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share)
     }
 
-    /// The doubts that one second raises about the measurement: the instrument was busy or late.
-    fn doubts(&self, second: &Second) -> Vec<String> {
-        let lanes = self.options.lanes.max(1) as f64;
-        let client_lag = &self.recent.client_lag;
+    /// The doubts about the steady window so far, by the rules of the final verdict as far as they can be judged before the
+    /// end: the instrument was busy or late, or the machine's host took time away.
+    fn doubts(&self) -> Vec<String> {
+        let Some(began) = &self.steady_began else {
+            return Vec::new();
+        };
+        let now;
+        let usage = match &self.steady_ended {
+            Some(ended) => &ended.usage,
+            None => {
+                now = Usage::now(self.options);
+                &now
+            }
+        };
+        let window_ns = self.link.steady_window();
+        let secs = self
+            .options
+            .clock
+            .now_ns()
+            .min(window_ns.1)
+            .saturating_sub(window_ns.0) as f64
+            / 1e9;
+        let lanes = self
+            .options
+            .lanes
+            .min(self.step.concurrency as usize)
+            .max(1) as f64;
+        let client_secs = usage
+            .client_secs_since(&began.usage)
+            .filter(|_| secs >= LOOK_SECS / 2.0);
+        let is_max = matches!(self.step.load, Load::Max);
+        let lateness = self.link.with_times(|times| {
+            let lag = match times.client_lag.count() {
+                0 => &times.send_lag,
+                _ => &times.client_lag,
+            };
+            Lateness::of(lag, &times.scheduled, 0)
+        });
         let evidence = Evidence {
-            client_cpu_pct: second.client_cpu_pct.map(|used| used / lanes),
-            client_lag_p99_ms: (client_lag.count() > 0)
-                .then(|| client_lag.quantile_ns(0.99) as f64 / 1e6),
-            latency_p99_ms: second.p99_ms,
+            client_cpu_pct: client_secs.map(|used| used / secs / lanes * 100.0),
+            lateness: lateness.filter(|_| !is_max),
+            steal_pct: usage.stolen_pct_since(&began.usage),
             ..Evidence::default()
         };
         judge(&evidence, &self.guard).reasons

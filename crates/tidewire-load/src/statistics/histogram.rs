@@ -94,6 +94,19 @@ impl LatencyHistogram {
         self.histogram.value_at_quantile(quantile)
     }
 
+    /// The mean of the samples below `limit_ns`, in milliseconds; 0 when there are none.
+    pub(crate) fn mean_ms_below(&self, limit_ns: u64) -> f64 {
+        let recorded = self.histogram.iter_recorded();
+        let below = recorded.take_while(|value| value.value_iterated_to() < limit_ns);
+        let (mut count, mut sum) = (0_u64, 0.0);
+        for value in below {
+            let median = self.histogram.median_equivalent(value.value_iterated_to());
+            count += value.count_at_value();
+            sum += value.count_at_value() as f64 * median as f64;
+        }
+        nanos_to_ms(sum / count.max(1) as f64)
+    }
+
     /// The figures of the report in milliseconds; none when there are no samples.
     pub fn summary(&self) -> Option<Latency> {
         if self.histogram.is_empty() {

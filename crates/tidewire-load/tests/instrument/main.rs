@@ -17,6 +17,7 @@ mod failures;
 mod known;
 mod levels;
 mod merged;
+mod overload;
 mod proof;
 mod secured;
 mod times;
