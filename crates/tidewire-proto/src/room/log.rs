@@ -112,6 +112,24 @@ impl RoomLog {
         self.spare = Vec::new();
     }
 
+    /// Frees all buffers if every subscriber has read everything. `at_head` is the number of cursors that are at the
+    /// head. Returns whether the log was drained, and so holds nothing now.
+    ///
+    /// The log of a quiet topic would otherwise hold a buffer as large as its last message.
+    pub fn release_drained(&mut self, at_head: usize) -> bool {
+        let is_drained =
+            self.segments.len() == 1 && self.last().cursors == at_head && self.latest.is_none();
+        if is_drained {
+            self.release_spare();
+            let empty = Segment::starting_at(self.head_position, self.head_message);
+            *self.last_mut() = Segment {
+                cursors: at_head,
+                ..empty
+            };
+        }
+        is_drained
+    }
+
     /// Appends one frame, which `encode` writes behind the present bytes. Returns the frame's position and length.
     ///
     /// # Errors

@@ -46,6 +46,31 @@ fn segments_are_recycled_when_the_last_cursor_leaves_them() {
     log.detach(fast);
 }
 
+/// Regression: a log held a buffer as large as its last message until the next one, although everybody had read it.
+#[test]
+fn a_log_that_everybody_has_read_gives_its_buffers_back_and_positions_go_on() {
+    let mut log = RoomLog::new();
+    let (mut slow, mut fast) = (log.attach(), log.attach());
+    let mut random = fastrand::Rng::with_seed(3);
+    for round in 0..200_usize {
+        let before = log.head_position();
+        let frame = vec![round as u8; random.usize(1..3 * SEGMENT_BYTES)];
+        append(&mut log, &frame);
+        let (position, message) = (log.head_position(), log.head_message());
+        log.seek(&mut fast, position, message);
+        assert!(!log.release_drained(1), "the slow one needs it");
+        assert_eq!(log.contiguous(&slow, before, position), frame);
+        log.seek(&mut slow, position, message);
+        assert!(log.held_bytes() >= frame.len());
+        assert!(log.release_drained(2));
+        assert_eq!(log.held_bytes(), 0);
+        assert!(log.must_grow_for(1));
+    }
+    log.detach(slow);
+    log.detach(fast);
+    assert!(log.release_drained(0));
+}
+
 #[test]
 fn held_memory_is_the_capacity_of_all_segments() {
     let mut log = RoomLog::new();

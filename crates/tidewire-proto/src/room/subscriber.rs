@@ -177,6 +177,16 @@ impl Subscriber {
         self.pass_log(log)
     }
 
+    /// Whether the subscriber has nothing of the log before it. If only messages of its own are left, it passes them.
+    pub fn reach_head(&mut self, log: &mut RoomLog) -> bool {
+        let has_read_all = self.messages_behind(log) == 0;
+        if has_read_all && !self.own.is_empty() {
+            let (position, message) = (log.head_position(), log.head_message());
+            self.skip_to(log, position, message);
+        }
+        has_read_all
+    }
+
     /// Notes that the subscriber itself appended the newest message, at `position`. It will not receive it.
     pub fn skip_own(&mut self, log: &RoomLog, position: u64, bytes: usize) {
         let end = position + bytes as u64;

@@ -23,6 +23,8 @@ impl<S: Service> Lane<S> {
                     run_answers(&mut self.core);
                 }
                 TimerKey::BlockedRoom(alias) => self.core.rooms().end_block(alias),
+                TimerKey::Histories => self.core.rooms().expire_histories(),
+                TimerKey::QuietLogs => self.core.rooms().release_quiet(),
                 TimerKey::Rate(id) => self.core.sessions.resume_for_rate(id),
                 TimerKey::Service(timer) => self.handle_service_timer(timer),
             }

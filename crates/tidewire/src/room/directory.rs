@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tidewire_proto::body::name_skeleton;
@@ -42,6 +42,8 @@ pub(crate) struct Directory {
     pub(super) histories: Histories,
     /// The topics that keep a history.
     pub(super) kept_topics: KeptTopics,
+    /// Whether a lane looks for expired messages.
+    is_expiring: AtomicBool,
     /// The subscriptions of the node that have no members yet.
     pub(super) openings: Openings,
 }
@@ -126,6 +128,7 @@ impl Directory {
             told_of_histories: Once::new(),
             histories: Histories::default(),
             kept_topics: KeptTopics::default(),
+            is_expiring: AtomicBool::new(false),
             openings: Openings::default(),
             guard,
             limits: TableLimits {
@@ -141,6 +144,11 @@ impl Directory {
     /// would miss those of other nodes in silence.
     pub(super) fn keeps_histories(&self) -> bool {
         self.link().is_none_or(BackplaneLink::keeps_histories)
+    }
+
+    /// Whether nobody looked for expired messages before. From now on the caller does.
+    pub(super) fn begin_expiry(&self) -> bool {
+        !self.is_expiring.swap(true, Ordering::Relaxed)
     }
 
     /// Logs once that histories that were asked for are not kept.

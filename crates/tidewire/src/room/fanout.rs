@@ -152,13 +152,17 @@ impl LaneRooms<'_> {
             }
         }
         self.sessions.counters.sweeps.add(1);
-        let end = self.log_end(alias);
+        let log = self.sessions.outbox.logs.get(alias);
+        let (end, held_bytes) = log.map_or((0, 0), |log| (log.head_position(), log.held_bytes()));
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return;
         };
         room.swept = end;
         room.coalescer
             .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
+        if held_bytes > QUIET_LOG_BYTES_MAX && room.watched.is_none() {
+            self.watch_log(alias, end);
+        }
         self.sessions.charge_log(alias);
     }
 
@@ -289,6 +293,9 @@ impl LaneRooms<'_> {
         }
     }
 }
+
+/// What the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates nothing.
+pub(super) const QUIET_LOG_BYTES_MAX: usize = 4 * 1024;
 
 /// Step of growth, a power of two, after which a log is charged. A log is also charged when a sweep is planned or
 /// done.

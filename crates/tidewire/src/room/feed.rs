@@ -81,8 +81,8 @@ impl Directory {
 
     /// Keeps the history of a room or topic open, if the node has it.
     fn hold(&self, name: &KeptName) -> Option<Held> {
-        let rooms = self.histories_of(name).rooms();
-        let history = rooms.get(name.text()).filter(|history| history.is_fed)?;
+        let table = self.histories_of(name).table();
+        let history = table.get(name.text()).filter(|history| history.is_fed)?;
         history.holds.fetch_add(1, Ordering::Relaxed);
         Some(Held(Arc::clone(history)))
     }
@@ -154,9 +154,9 @@ impl Directory {
     /// Lets sessions enter the room or topic of a history.
     pub(crate) fn open_feed(&self, name: &KeptName, feed: &Feed) {
         let histories = self.histories_of(name);
-        let mut rooms = histories.rooms();
-        rooms.insert(name.text().into(), Arc::clone(&feed.0));
-        drop(rooms);
+        histories
+            .table()
+            .insert_fed(name.text(), Arc::clone(&feed.0));
         histories.wanted().remove(name.text());
         self.note_answer();
     }
@@ -197,11 +197,11 @@ impl Directory {
 
     /// Removes a history that nobody uses. Returns whether it was removed.
     pub(crate) fn close_feed(&self, name: &KeptName, feed: &Feed) -> bool {
-        let mut rooms = self.histories_of(name).rooms();
+        let mut table = self.histories_of(name).table();
         // While the table is locked, no lane begins to hold it.
         let is_unused = self.is_unused(name, feed);
         if is_unused {
-            rooms.remove(name.text());
+            table.remove(name.text());
             // The copies of routes may still have the topic.
             feed.0.lock().clear();
         }
@@ -222,11 +222,6 @@ const ENDED: &str =
     "this server has left its cluster, because the thread of its backplane has ended";
 
 impl Histories {
-    fn rooms(&self) -> MutexGuard<'_, std::collections::HashMap<Box<str>, Arc<RoomHistory>>> {
-        // No code under the lock panics.
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wanted(&self) -> MutexGuard<'_, std::collections::HashMap<Box<str>, Wanted>> {
         // No code under the lock panics.
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)

@@ -21,6 +21,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,7 @@ use tidewire_proto::body::{Recovery, Since};
 use tidewire_proto::message::MemberId;
 
 use super::feed::Wanted;
+use super::history_table::HistoryTable;
 use super::ring::{Kept, Ring, Tick};
 use crate::broker::Position;
 use crate::limits::nanoseconds;
@@ -49,8 +51,9 @@ pub struct History {
     /// The age of these messages. Older ones are removed. Default `None`: they stay however old they are.
     pub age_max: Option<Duration>,
     /// Rooms of the server with a history, including those without members. Default 1,024. A further room replaces
-    /// the history of the room without members that has been silent for the longest time. If all have members, the
-    /// further room keeps no messages, and its messages are counted as skipped.
+    /// the history of a room without members that has been silent for the longest time: first one that was brought by an
+    /// address with more than a quarter of all, then one of the address that brings the further room, and only then one of
+    /// others. If all have members, the further room keeps no messages, and its messages are counted as skipped.
     pub rooms_max: usize,
 }
 
@@ -82,7 +85,7 @@ pub(crate) type PastMessage = (String, Vec<u8>);
 /// The histories of a server, by the names of their rooms or topics.
 #[derive(Debug)]
 pub(super) struct Histories {
-    pub(super) rooms: Mutex<HashMap<Box<str>, Arc<RoomHistory>>>,
+    table: Mutex<HistoryTable>,
     /// The epoch of the first history. Further ones count on from it. It is random, so that the positions of a former run
     /// of the program are in other epochs.
     epoch_first: u64,
@@ -104,7 +107,7 @@ pub(super) struct RoomHistory {
     records: Mutex<Records>,
     /// The clock when the newest message was recorded; 0 before the first.
     touched: AtomicU64,
-    clock: Arc<AtomicU64>,
+    pub(super) clock: Arc<AtomicU64>,
 }
 
 /// The messages of a history.
@@ -124,7 +127,7 @@ pub(super) struct Records {
 impl Default for Histories {
     fn default() -> Self {
         Self {
-            rooms: Mutex::default(),
+            table: Mutex::default(),
             epoch_first: RandomState::new().hash_one(0),
             clock: Arc::default(),
             wanted: Mutex::default(),
@@ -134,10 +137,20 @@ impl Default for Histories {
 }
 
 impl Histories {
+    pub(super) fn table(&self) -> MutexGuard<'_, HistoryTable> {
+        // No code under the lock panics.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the history of this room, and creates it if there is none. If there are too many, it keeps nothing, because
-    /// its memory would exceed the limit.
-    pub(super) fn open(&self, room: &str, limits: History) -> Arc<RoomHistory> {
-        let kept = self.open_kept(room, limits);
+    /// its memory would exceed the limit. `owner` returns the address that brings a new name.
+    pub(super) fn open(
+        &self,
+        room: &str,
+        limits: History,
+        owner: impl FnOnce() -> Option<IpAddr>,
+    ) -> Arc<RoomHistory> {
+        let kept = self.open_kept(room, limits, owner);
         kept.unwrap_or_else(|| {
             self.begin(History {
                 messages_max: 0,
@@ -147,22 +160,22 @@ impl Histories {
     }
 
     /// As [`Self::open`], but returns `None` if there are too many.
-    pub(super) fn open_kept(&self, room: &str, limits: History) -> Option<Arc<RoomHistory>> {
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(history) = rooms.get(room) {
+    pub(super) fn open_kept(
+        &self,
+        room: &str,
+        limits: History,
+        owner: impl FnOnce() -> Option<IpAddr>,
+    ) -> Option<Arc<RoomHistory>> {
+        let mut table = self.table();
+        if let Some(history) = table.get(room) {
             return Some(Arc::clone(history));
         }
-        if rooms.len() >= limits.rooms_max {
-            // A room with members has a second reference to its history.
-            let silent = rooms
-                .iter()
-                .filter(|(_, history)| Arc::strong_count(history) == 1)
-                .min_by_key(|(_, history)| history.touched.load(Ordering::Relaxed))
-                .map(|(name, _)| name.clone());
-            rooms.remove(&silent?);
+        let owner = owner();
+        if table.len() >= limits.rooms_max && !table.make_room(owner, limits.rooms_max) {
+            return None;
         }
         let history = self.begin(limits);
-        rooms.insert(room.into(), Arc::clone(&history));
+        table.insert(room, Arc::clone(&history), owner);
         Some(history)
     }
 
@@ -206,6 +219,11 @@ impl RoomHistory {
     pub(super) fn lock(&self) -> MutexGuard<'_, Records> {
         // After a panic while a message is recorded, the message is missing and the others are intact.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The clock when the newest message was recorded; 0 before the first.
+    pub(super) fn touched(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
     }
 
     /// Notes that a message was sent.
@@ -312,6 +330,15 @@ impl RoomHistory {
         }
     }
 
+    /// Removes the messages beyond the age, and gives the memory of an empty history back.
+    pub(super) fn expire(&self, now_ns: u64) {
+        let mut records = self.lock();
+        if self.limits.age_max.is_some() && records.ring.len() > 0 {
+            self.evict(&mut records, now_ns);
+            records.ring.release_unused();
+        }
+    }
+
     /// Returns the offset of the first message for a member that asks for those behind `since`, and how much of what it asks
     /// for there is.
     pub(super) fn plan(
@@ -400,6 +427,12 @@ impl Records {
         }
         self.clear();
         self.last = last;
+    }
+
+    /// Memory of the messages.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.ring.held_bytes()
     }
 
     /// Forgets all messages.

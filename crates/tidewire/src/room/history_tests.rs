@@ -33,7 +33,7 @@ fn the_newest_messages_within_both_limits_are_kept() {
         bytes_max: 240,
         ..History::default()
     };
-    let history = Histories::default().open("lobby", limits);
+    let history = Histories::default().open("lobby", limits, || None);
     for payload in [b"1", b"2", b"3", b"4"] {
         say(&history, payload);
     }
@@ -51,7 +51,7 @@ fn messages_beyond_the_age_are_removed() {
         age_max: Some(Duration::from_secs(10)),
         ..History::default()
     };
-    let history = Histories::default().open("lobby", limits);
+    let history = Histories::default().open("lobby", limits, || None);
     for (payload, seconds) in [(b"1", 0), (b"2", 5), (b"3", 12)] {
         say_at(&history, payload, seconds * SECOND_NS);
     }
@@ -67,7 +67,7 @@ fn a_message_of_a_former_run_that_is_too_large_leaves_the_others() {
         bytes_max: 400,
         ..History::default()
     };
-    let history = Histories::default().open("lobby", limits);
+    let history = Histories::default().open("lobby", limits, || None);
     let past = [&b"1"[..], &[b'x'; 400], b"2"];
     let past = past.map(|payload| ("ada".to_owned(), payload.to_vec()));
     history.begin_with(&past, 0);
@@ -81,7 +81,7 @@ fn a_message_stays_until_all_lanes_have_it() {
         bytes_max: 100,
         ..History::default()
     };
-    let history = Histories::default().open("lobby", limits);
+    let history = Histories::default().open("lobby", limits, || None);
     let arrive = |lane, offset| {
         let mut records = history.lock();
         history.note_arrival(&mut records, lane, offset);
@@ -112,7 +112,7 @@ fn a_position_says_what_is_missing_before_what_follows() {
         bytes_max: 200,
         ..History::default()
     };
-    let history = Histories::default().open("lobby", limits);
+    let history = Histories::default().open("lobby", limits, || None);
     for payload in [&b"1"[..], b"2", b"3", &[b'x'; 200], b"5", b"6"] {
         say(&history, payload);
     }
@@ -148,15 +148,15 @@ fn a_further_room_takes_the_place_of_the_empty_one_that_was_silent_for_longest()
         ..History::default()
     };
     let histories = Histories::default();
-    say(&histories.open("old", limits), b"x");
-    let young = histories.open("young", limits);
+    say(&histories.open("old", limits, || None), b"x");
+    let young = histories.open("young", limits, || None);
     say(&young, b"x");
-    let kept = |room| messages(&histories.open(room, limits)).len();
-    histories.open("old", limits).touch();
+    let kept = |room| messages(&histories.open(room, limits, || None)).len();
+    histories.open("old", limits, || None).touch();
     assert_eq!(kept("new"), 0);
     assert_eq!(kept("young"), 1, "it has members");
-    let new = histories.open("new", limits);
-    let other = histories.open("other", limits);
+    let new = histories.open("new", limits, || None);
+    let other = histories.open("other", limits, || None);
     say(&other, b"x");
     assert_eq!(
         messages(&other).len(),
@@ -176,14 +176,21 @@ fn a_history_without_a_message_gives_way_first() {
     };
     let histories = Histories::default();
     for topic in ["one", "two"] {
-        let history = histories.open_kept(topic, limits).unwrap();
+        let history = histories.open_kept(topic, limits, || None).unwrap();
         say(&history, b"value");
         history.touch();
     }
     for topic in 0..100 {
-        assert!(histories.open_kept(&topic.to_string(), limits).is_some());
+        assert!(
+            histories
+                .open_kept(&topic.to_string(), limits, || None)
+                .is_some()
+        );
     }
     for topic in ["one", "two"] {
-        assert_eq!(messages(&histories.open(topic, limits)), [b"value"]);
+        assert_eq!(
+            messages(&histories.open(topic, limits, || None)),
+            [b"value"]
+        );
     }
 }

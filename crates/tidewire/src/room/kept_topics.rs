@@ -1,5 +1,6 @@
 //! Topics that keep a history, by patterns.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use tidewire_proto::topic::PatternBuf;
@@ -36,7 +37,10 @@ pub(crate) struct KeptPattern {
 
 impl LaneRooms<'_> {
     /// Sets which topics of the server keep a history. All lanes set the same.
-    pub(crate) fn keep_topics(&self, rules: Vec<KeptPattern>) {
+    pub(crate) fn keep_topics(&mut self, rules: Vec<KeptPattern>) {
+        for rule in &rules {
+            self.plan_expiry(&rule.limits);
+        }
         let directory = &self.table.directory;
         if rules.is_empty() {
             return;
@@ -95,12 +99,17 @@ impl Directory {
 
     /// Returns where the messages of this topic are kept, if they are. On a server alone they are not if there are too many
     /// topics; then the topic has no positions.
-    pub(super) fn topic_history(&self, topic: &str) -> Option<TopicHistory> {
+    /// `owner` returns the address that brings a new topic.
+    pub(super) fn topic_history(
+        &self,
+        topic: &str,
+        owner: impl FnOnce() -> Option<IpAddr>,
+    ) -> Option<TopicHistory> {
         let limits = self.kept_limits(topic)?;
         match self.link() {
             Some(_) => Some(TopicHistory::Stream),
             None => {
-                let here = self.kept_topics.histories.open_kept(topic, limits);
+                let here = self.kept_topics.histories.open_kept(topic, limits, owner);
                 here.map(TopicHistory::Here)
             }
         }

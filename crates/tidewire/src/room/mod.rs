@@ -1,13 +1,16 @@
 //! Rooms and topics on a lane: membership, fan-out, slow subscribers, and the directory of the whole server.
 
 mod directory;
+mod expiring;
 mod fanout;
 mod feed;
 mod figures;
 mod history;
+mod history_table;
 mod kept_topics;
 mod members;
 mod opening;
+mod quiet;
 mod recorded;
 mod refusal;
 mod remote;

@@ -51,10 +51,12 @@ impl LaneRooms<'_> {
             directory.warn_of_histories();
             return since.map(|_| UNKNOWN);
         }
+        self.plan_expiry(&limits);
         let now_ns = self.sessions.reactor.now_ns;
+        let owner = self.sessions.owner_of(id);
         // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
-            let history = directory.histories.open(&name, limits);
+            let history = directory.histories.open(&name, limits, || owner);
             history.begin_with(&past(&name), now_ns);
             history
         });

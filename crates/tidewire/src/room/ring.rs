@@ -59,6 +59,12 @@ impl Ring {
         self.bytes.len() + self.index.len() * size_of::<Entry>()
     }
 
+    /// Memory of the buffers.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.bytes.capacity() + self.index.capacity() * size_of::<Entry>()
+    }
+
     /// Appends a message.
     pub(super) fn push(&mut self, message: &Kept<'_>, at: Tick) {
         reserve(&mut self.bytes, message.record_bytes());
@@ -88,6 +94,13 @@ impl Ring {
         if self.bytes.capacity() > SHRINK_BYTES && self.bytes.len() < self.bytes.capacity() / 4 {
             self.bytes.shrink_to(self.bytes.len() * 2);
             self.index.shrink_to(self.index.len() * 2);
+        }
+    }
+
+    /// Gives memory back after many messages were removed.
+    pub(super) fn release_unused(&mut self) {
+        if self.index.is_empty() {
+            *self = Self::default();
         }
     }
 

@@ -16,6 +16,7 @@ use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
 use super::directory::{Directory, EnterError, NameConflict};
 use super::members::Departure;
+use super::quiet::QuietLogs;
 use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::{RecentTopic, Routes};
 use super::shared_room::SharedRoom;
@@ -39,6 +40,8 @@ pub(crate) struct Room {
     pub(super) swept: u64,
     /// Slots of the sessions that are in the room, or subscribed.
     pub(super) members: Vec<usize>,
+    /// The end of the log at the last look, while [`QuietLogs`](super::quiet::QuietLogs) watches it.
+    pub(super) watched: Option<u64>,
     /// The timer that ends the block, while a `block` subscriber of this lane blocks the publishers.
     pub(super) blocked: Option<TimerId>,
 }
@@ -56,6 +59,8 @@ pub(crate) struct RoomTable {
     pub(super) due: BinaryHeap<Reverse<(u64, u16)>>,
     /// Rooms whose logs grew by a step in this turn. An early sweep of them may be worth its writes.
     pub(super) grown: Vec<u16>,
+    /// Logs with much memory, which is freed when they are quiet.
+    pub(super) quiet: QuietLogs,
     /// Publishers that are paused because a room blocks for a slow subscriber.
     pub(super) held: Vec<(SessionId, Arc<SharedRoom>)>,
     /// The subscriptions that match a topic.
@@ -94,6 +99,7 @@ impl RoomTable {
             rooms: Vec::new(),
             due: BinaryHeap::new(),
             grown: Vec::new(),
+            quiet: QuietLogs::default(),
             held: Vec::new(),
             routes: Routes::default(),
             recent: RecentTopic::default(),
@@ -400,6 +406,7 @@ impl LaneRooms<'_> {
                 coalescer: Coalescer::new(interval_max_ns),
                 swept: 0,
                 members: Vec::new(),
+                watched: None,
                 blocked: None,
             })
         });

@@ -185,7 +185,7 @@ impl LaneRooms<'_> {
     ) -> Result<bool, PublishError> {
         self.table.directory.refresh(&mut self.table.routes);
         if !self.table.recent.is(topic, &self.table.routes) {
-            self.look_up(topic)?;
+            self.look_up(id, topic)?;
         }
         let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
@@ -211,11 +211,12 @@ impl LaneRooms<'_> {
 
     /// Makes a topic the recent one.
     #[inline(never)]
-    fn look_up(&mut self, topic: &str) -> Result<(), PublishError> {
+    fn look_up(&mut self, id: SessionId, topic: &str) -> Result<(), PublishError> {
         validate_topic(topic)?;
-        let table = &mut *self.table;
+        let (table, sessions) = (&mut *self.table, &*self.sessions);
         table.recent.look_up(topic, &table.routes);
-        table.recent.history = table.directory.topic_history(topic);
+        let owner = || sessions.owner_of(id);
+        table.recent.history = table.directory.topic_history(topic, owner);
         Ok(())
     }
 
@@ -310,7 +311,7 @@ impl LaneRooms<'_> {
             let is_asked = since.is_some() && directory.kept_topics.is_used();
             return is_asked.then_some(UNKNOWN);
         }
-        let history = match directory.topic_history(topic)? {
+        let history = match directory.topic_history(topic, || self.sessions.owner_of(id))? {
             TopicHistory::Here(history) => history,
             TopicHistory::Stream => {
                 directory.fed_history(&KeptName::new(StreamKind::Topic, topic))?
@@ -321,10 +322,10 @@ impl LaneRooms<'_> {
     }
 
     /// The limits of the history of a topic. `None` for a pattern, and if the topic keeps none.
-    pub(crate) fn kept_limits(&self, pattern: &str) -> Option<History> {
+    pub(crate) fn kept_limits(&self, id: SessionId, pattern: &str) -> Option<History> {
         let directory = &self.table.directory;
         validate_topic(pattern).ok()?;
-        directory.topic_history(pattern)?;
+        directory.topic_history(pattern, || self.sessions.owner_of(id))?;
         directory.kept_limits(pattern)
     }
 

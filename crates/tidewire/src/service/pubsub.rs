@@ -191,7 +191,7 @@ impl PubSub {
                 Err(error) => Err(error.into()),
             };
         }
-        let history = cx.core.rooms().kept_limits(body.pattern);
+        let history = cx.core.rooms().kept_limits(cx.id, body.pattern);
         if history.is_some() {
             cx.check_positions()?;
         }

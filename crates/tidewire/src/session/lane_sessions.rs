@@ -1,5 +1,6 @@
 //! The sessions of a lane, with everything that writing, timing and ending them needs.
 
+use std::net::IpAddr;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -103,6 +104,11 @@ impl LaneSessions {
 
     pub(crate) fn find(&self, id: SessionId) -> Option<&Session> {
         self.slab.get(id.slot()).filter(|session| session.id == id)
+    }
+
+    /// The address that entries of this session in shared tables count for.
+    pub(crate) fn owner_of(&self, id: SessionId) -> Option<IpAddr> {
+        self.find(id)?.owner()
     }
 
     pub(crate) fn find_mut(&mut self, id: SessionId) -> Option<&mut Session> {

@@ -215,10 +215,35 @@ impl Logs {
         }
     }
 
-    pub(super) fn charge_all(&mut self, memory: &mut LaneMemory) {
-        for log in self.0.iter_mut().flatten() {
+    /// Charges all logs. Returns what they hold.
+    pub(super) fn charge_all(&mut self, memory: &mut LaneMemory) -> usize {
+        let logs = self.0.iter_mut().flatten();
+        logs.map(|log| {
             log.charge(memory);
-        }
+            log.bytes
+        })
+        .sum()
+    }
+
+    /// Frees the buffers of a log that all its subscribers have read. `at_head` is the number of subscribers that are at its
+    /// head. Returns whether it was drained.
+    pub(crate) fn release_drained(
+        &mut self,
+        alias: u16,
+        at_head: usize,
+        memory: &mut LaneMemory,
+    ) -> bool {
+        let Some(Some(log)) = self.0.get_mut(usize::from(alias)) else {
+            return false;
+        };
+        let is_drained = log.log.release_drained(at_head);
+        log.charge(memory);
+        is_drained
+    }
+
+    /// The number of aliases that logs may have here.
+    pub(super) fn aliases(&self) -> usize {
+        self.0.len()
     }
 
     /// Creates the log of a room, unless the room has one.

@@ -29,6 +29,10 @@ pub(crate) enum TimerKey {
     Upstream(u64),
     /// Ends the waiting time for slow subscribers of this room.
     BlockedRoom(u16),
+    /// Removes expired messages of histories.
+    Histories,
+    /// Frees the logs that are quiet and that everybody has read.
+    QuietLogs,
     /// Resumes reading of this session, whose rate allows it again.
     Rate(SessionId),
     Service(ServiceTimer),

@@ -3,7 +3,7 @@
 //! Memory is charged where it changes owner, not per message. A log is charged when a segment is taken or freed, an
 //! output and a partial frame when they are kept beyond a turn. Sessions, rooms and subscriptions have a fixed charge.
 //!
-//! Under pressure a lane first frees memory that it only keeps for reuse. If that is not enough, it takes memory from
+//! Under pressure a lane first frees memory that it only keeps for reuse, with the logs that everybody has read. If that is not enough, it takes memory from
 //! sessions, until it has released its share of the excess. The sessions are of three kinds: unfinished handshakes, long
 //! partial frames, and sessions that do not take their output. The kind that holds most memory pays first. Of the first two
 //! kinds the newest sessions pay first, because a flood of them is newer than older clients. Of the third kind the sessions
@@ -300,10 +300,36 @@ impl LaneSessions {
     fn release_spare(&mut self) {
         self.relief.is_active = true;
         self.outbox.buffers.keep_spare(false);
-        self.outbox.logs.charge_all(&mut self.relief.memory);
+        if self.outbox.logs.charge_all(&mut self.relief.memory) >= DRAINED_BYTES_MIN {
+            self.release_drained();
+        }
         for (slot, session) in &mut self.slab {
             session.connection.partial.shrink();
             self.relief.charge_kept_bytes(slot, session.kept_bytes());
+        }
+    }
+
+    /// Frees the buffers of all logs that their subscribers have read to the end.
+    fn release_drained(&mut self) {
+        let Self {
+            slab,
+            outbox,
+            relief,
+            ..
+        } = self;
+        let mut at_head = vec![0; outbox.logs.aliases()];
+        for (_, session) in slab {
+            for membership in &mut session.memberships {
+                if let Some(log) = outbox.logs.get_mut(membership.room) {
+                    let is_at_head = membership.subscriber.reach_head(log);
+                    at_head[usize::from(membership.room)] += usize::from(is_at_head);
+                }
+            }
+        }
+        for (alias, at_head) in (0..).zip(at_head) {
+            outbox
+                .logs
+                .release_drained(alias, at_head, &mut relief.memory);
         }
     }
 
@@ -399,6 +425,10 @@ pub(crate) const MEMBERSHIP_BYTES: usize = size_of::<Membership>() + size_of::<u
 
 /// Smallest partial frame that costs a session its connection: every peer that is being read may have a smaller one.
 const HALF_FRAME_BYTES_MIN: usize = 16 * 1024;
+
+/// Memory of all logs from which on a lane under pressure looks for those that are drained. The search visits every
+/// subscription.
+const DRAINED_BYTES_MIN: usize = 64 * 1024;
 
 /// Growth of a lane's memory after which it searches again, if the last search found too few sessions.
 const AGAIN_BYTES: usize = 256 * 1024;

@@ -1,0 +1,221 @@
+//! Quiet logs give their memory back.
+//!
+//! Problem: a log keeps its buffers when everybody has read it, because the next message needs them. The buffer of a topic with
+//! one long message would stay as long as the topic has subscribers, and thousands of them would fill the memory account.
+//! Approach: a sweep that leaves a log with much memory lists the log. A slow timer looks at the listed logs. A log that got no
+//! message since the last look, and that all subscribers have read, is freed. So a busy log keeps its buffers and allocates
+//! nothing, and a message costs nothing more.
+//!
+//! Rejected: freeing a log after each sweep that drains it, because each message of a fan-out would allocate. Rejected: one pool
+//! of segments for all logs of a lane, because a segment would be cold in the cache where it is used next.
+
+use std::collections::VecDeque;
+
+use super::rooms::LaneRooms;
+use crate::session::TimerKey;
+
+/// The logs of a lane that hold much memory.
+#[derive(Debug, Default)]
+pub(super) struct QuietLogs {
+    /// Their aliases. A room that has closed since stays in the list until the next look.
+    aliases: VecDeque<u16>,
+    /// Logs of the present round that were not looked at yet.
+    round_left: usize,
+}
+
+impl LaneRooms<'_> {
+    /// Lists a log, which ends at `end`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn watch_log(&mut self, alias: u16, end: u64) {
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        room.watched = Some(end);
+        let quiet = &mut self.table.quiet;
+        quiet.aliases.push_back(alias);
+        if quiet.aliases.len() == 1 {
+            self.plan_look(QUIET_NS);
+        }
+    }
+
+    fn plan_look(&mut self, pause_ns: u64) {
+        let reactor = &mut self.sessions.reactor;
+        let at_ns = reactor.now_ns + pause_ns;
+        reactor.timers.insert(at_ns, TimerKey::QuietLogs);
+    }
+
+    /// Looks at the listed logs, and frees those that are quiet and drained. A long round is spread over several turns.
+    pub(crate) fn release_quiet(&mut self) {
+        if self.table.quiet.round_left == 0 {
+            self.table.quiet.round_left = self.table.quiet.aliases.len();
+        }
+        let mut work = 0;
+        while work < LOOKS_PER_TURN
+            && self.table.quiet.round_left > 0
+            && let Some(alias) = self.table.quiet.aliases.pop_front()
+        {
+            self.table.quiet.round_left -= 1;
+            work += 1;
+            if self.must_stay_watched(alias, &mut work) {
+                self.table.quiet.aliases.push_back(alias);
+            } else if let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) {
+                room.watched = None;
+            }
+        }
+        match self.table.quiet.round_left {
+            0 if self.table.quiet.aliases.is_empty() => {}
+            0 => self.plan_look(QUIET_NS),
+            _ => self.plan_look(0),
+        }
+    }
+
+    /// Looks at a log. Returns whether it must be looked at again. Adds the number of visited subscribers to `work`.
+    fn must_stay_watched(&mut self, alias: u16, work: &mut usize) -> bool {
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return false;
+        };
+        let (slab, outbox) = (&mut self.sessions.slab, &mut self.sessions.outbox);
+        let Some(log) = outbox.logs.get_mut(alias) else {
+            return false;
+        };
+        let end = log.head_position();
+        if room.watched.replace(end) != Some(end) {
+            return true;
+        }
+        for slot in &room.members {
+            *work += 1;
+            let session = &mut slab[*slot];
+            let Some(index) = session.membership(alias) else {
+                return true;
+            };
+            if !session.memberships[index].subscriber.reach_head(log) {
+                return true;
+            }
+        }
+        let memory = &mut self.sessions.relief.memory;
+        !outbox
+            .logs
+            .release_drained(alias, room.members.len(), memory)
+    }
+}
+
+/// The time without a message after which a drained log is freed, and between two looks.
+const QUIET_NS: u64 = 1_000_000_000;
+
+/// Logs and subscribers that one turn looks at: some 100 µs.
+const LOOKS_PER_TURN: usize = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use crate::lane::lane;
+    use crate::limits::Limits;
+    use crate::memory::Pressure;
+    use crate::server::Server;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Regression: 400 topics with one message of 31 kB each, which was read at once, brought a server with 16 MiB near its limit
+    /// for as long as the subscribers stayed, and every newcomer was refused.
+    #[test]
+    fn messages_of_mixed_sizes_over_thousands_of_topics_that_are_read_leave_no_memory_behind() {
+        const TOPICS: usize = 4_000;
+        let limits = Limits {
+            memory_bytes_max: 16 << 20,
+            subscriptions_per_session_max: TOPICS,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let (slot, mut far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let topics: Vec<String> = (0..TOPICS).map(|number| format!("t.{number}")).collect();
+        for topic in &topics {
+            lane.core.rooms().subscribe(id, topic, None).unwrap();
+        }
+        let subscribed = lane.core.sessions.relief.memory.bytes();
+        let mut bytes = vec![0; 1 << 20];
+        let mut random = fastrand::Rng::with_seed(33);
+        for round in 0..2 {
+            for topic in &topics {
+                let size = [64, 1_000, 8_000, 31_000, 60_000][random.usize(..5)];
+                let nobody = crate::session::SessionId::NONE;
+                let published = lane.core.rooms().publish(nobody, topic, &vec![7; size]);
+                assert_eq!(published, Ok(false), "nothing is refused");
+                let mut left = size;
+                lane.turn();
+                while left > 0 {
+                    left = left.saturating_sub(far.read(&mut bytes).unwrap());
+                    lane.core.sessions[slot].connection.handle_writable(0);
+                    lane.core.sessions.flush(slot);
+                }
+            }
+            assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::Normal);
+            // A round of looks takes several turns.
+            for _ in 0..16 {
+                let now_ns = lane.core.sessions.now_ns();
+                lane.core.sessions.reactor.set_time(now_ns + SECOND_NS);
+                lane.turn();
+            }
+            let kept = lane.core.sessions.relief.memory.bytes() - subscribed;
+            assert!(kept < TOPICS * 4_500 / 3, "{kept} in round {round}");
+        }
+        let counters = &lane.core.counters;
+        assert_eq!(counters.room_offered.read(), 2 * TOPICS as u64);
+        assert_eq!(counters.room_delivered.read(), 2 * TOPICS as u64);
+        assert_eq!(counters.memory_refused_messages.read(), 0);
+        assert!(!lane.core.sessions[slot].connection.is_closed());
+    }
+
+    /// The author of the last message in a room stands before its own message until somebody else says something.
+    #[test]
+    fn a_room_whose_last_message_is_a_members_own_is_freed_and_a_busy_one_is_not() {
+        let mut lane = lane(&Server::builder());
+        let (writer, _near) = lane.open_session();
+        let (reader, mut far) = lane.open_session();
+        let core = &mut lane.core;
+        let [writer, reader] = [writer, reader].map(|slot| core.sessions[slot].id);
+        let room = core
+            .context(writer)
+            .join("room", "writer", None)
+            .unwrap()
+            .room;
+        core.context(reader).join("room", "reader", None).unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        let mut look = |lane: &mut crate::lane::Lane<_>, says: bool| {
+            if says {
+                lane.core.rooms().say(writer, room, &[7; 100_000]).unwrap();
+            }
+            let now_ns = lane.core.sessions.now_ns();
+            lane.core
+                .sessions
+                .reactor
+                .set_time(now_ns + SECOND_NS + SECOND_NS / 50);
+            for _ in 0..10 {
+                lane.turn();
+                while far.read(&mut bytes).is_ok() {}
+                lane.core.sessions[reader.slot()]
+                    .connection
+                    .handle_writable(0);
+                lane.core.sessions.flush(reader.slot());
+            }
+            lane.core
+                .sessions
+                .outbox
+                .logs
+                .get(room)
+                .unwrap()
+                .held_bytes()
+        };
+        for _ in 0..5 {
+            assert!(
+                look(&mut lane, true) >= 100_000,
+                "it had news in this second"
+            );
+        }
+        look(&mut lane, false);
+        assert_eq!(look(&mut lane, false), 0);
+        assert!(look(&mut lane, true) >= 100_000);
+        let counters = &lane.core.counters;
+        assert_eq!(counters.room_delivered.read(), counters.room_offered.read());
+    }
+}
