@@ -100,7 +100,9 @@ impl LaneRooms<'_> {
 
     /// Drops the joins of a session that ends.
     pub(super) fn forget_waiting(&mut self, slot: usize) {
-        if self.table.has_waiting() {
+        // Only a session that is not read has joins that wait. Any other one must not pay for the joins of all.
+        let connection = &self.sessions[slot].connection;
+        if self.table.has_waiting() && connection.is_paused_by(PauseReason::Room) {
             let id = self.sessions[slot].id;
             self.table.waiting.joins.retain(|join| join.id != id);
         }

@@ -4,7 +4,8 @@
 //! session has a queue of replies. A later request that is answered at once also waits in this queue, while an earlier
 //! request is unanswered. The session is not read while its queue is full.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use slab::Slab;
@@ -20,9 +21,9 @@ pub(crate) enum Unanswered {
     /// Replies carry ids.
     Unordered {
         entries: Slab<Entry>,
-        /// Ids of pending requests. The peer chooses them, and a hash set avoids a walk over all entries that the peer could
-        /// make long.
-        live: HashSet<u32>,
+        /// The entries of pending requests by their ids. The peer chooses the ids, and a hash map avoids a walk over all
+        /// entries that the peer could make long.
+        live: HashMap<u32, usize>,
     },
     /// Replies are matched by their order.
     Ordered {
@@ -61,7 +62,7 @@ impl Unanswered {
         } else {
             Self::Unordered {
                 entries: Slab::new(),
-                live: HashSet::new(),
+                live: HashMap::new(),
             }
         }
     }
@@ -77,11 +78,16 @@ impl Unanswered {
     pub(crate) fn push(&mut self, request_id: u32, token: Arc<Token>) -> Option<u64> {
         match self {
             Self::Unordered { entries, live } => {
+                let key = entries.vacant_key();
                 // Requests with id 0 expect no reply, so many may have it.
-                if request_id != 0 && !live.insert(request_id) {
-                    return None;
+                if request_id != 0 {
+                    match live.entry(request_id) {
+                        Occupied(_) => return None,
+                        Vacant(vacant) => drop(vacant.insert(key)),
+                    }
                 }
-                Some(entries.insert(Entry { request_id, token }) as u64)
+                entries.insert(Entry { request_id, token });
+                Some(key as u64)
             }
             Self::Ordered { queue, first, .. } => {
                 queue.push_back(QueuedReply::Deferred(token));
@@ -189,16 +195,13 @@ impl LaneSessions {
     /// Cancels a request whose caller does not want the answer any more.
     pub(crate) fn cancel_request(&mut self, slot: usize, request_id: u32) {
         self.counters.requests_cancelled.add(1);
-        // A walk over at most `deferred_per_session_max` entries, only when a caller gives up.
         if let Some(Unanswered::Unordered { entries, live }) =
             self.slab[slot].unanswered.as_deref_mut()
+            // The caller has given the id up and may reuse it. Id 0 is no request's, so it is never here.
+            && let Some(key) = live.remove(&request_id)
+            && let Some(entry) = entries.get(key)
         {
-            // The caller has given the id up and may reuse it.
-            live.remove(&request_id);
-            entries
-                .iter()
-                .filter(|(_, entry)| entry.request_id == request_id)
-                .for_each(|(_, entry)| entry.token.cancel());
+            entry.token.cancel();
         }
     }
 
@@ -246,7 +249,10 @@ impl LaneSessions {
                     self.keep_frame(content);
                     return false;
                 };
-                live.remove(&entry.request_id);
+                // Its id may belong to a later request, if the peer cancelled this one.
+                if live.get(&entry.request_id).copied() == usize::try_from(position).ok() {
+                    live.remove(&entry.request_id);
+                }
                 if let Content::Frame(frame) = content {
                     self.append(slot, frame);
                 }
@@ -378,3 +384,38 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 
 /// Largest number of tokens that a lane keeps for reuse: about 64 KiB.
 const SPARE_TOKENS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    /// Regression: a cancel walked all pending requests of its session, and one with id 0 cancelled all messages without an
+    /// id.
+    #[test]
+    fn a_cancel_ends_the_request_with_its_id_and_no_other() {
+        let mut lane = lane(&Server::builder());
+        let (slot, _far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let defer = |lane: &mut crate::lane::Lane<_>, number| {
+            let mut cx = lane.core.context(id);
+            cx.current.id = number;
+            cx.defer()
+        };
+        let [quiet, first, other] = [0, 7, 8].map(|number| defer(&mut lane, number));
+        lane.core.sessions.cancel_request(slot, 0);
+        lane.core.sessions.cancel_request(slot, 9);
+        assert!(!quiet.is_cancelled() && !first.is_cancelled());
+        lane.core.sessions.cancel_request(slot, 7);
+        assert!(first.is_cancelled() && !other.is_cancelled() && !quiet.is_cancelled());
+
+        // The peer uses the id again before the cancelled request is answered.
+        let second = defer(&mut lane, 7);
+        first.reply(b"late").unwrap();
+        lane.turn();
+        assert_eq!(lane.core.counters.deferred_undelivered.read(), 1);
+        lane.core.sessions.cancel_request(slot, 7);
+        assert!(second.is_cancelled(), "the id still finds it");
+        assert!(!lane.core.sessions[slot].connection.is_closed());
+    }
+}
