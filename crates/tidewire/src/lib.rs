@@ -121,7 +121,9 @@ pub use room::{
     History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, RoomFigures,
     SubscribeError,
 };
-pub use server::{Liveness, Readiness, ServeError, Server, ServerBuilder, Stopped, serve};
+pub use server::{
+    Liveness, Readiness, ServeError, Server, ServerBuilder, StopError, Stopped, serve,
+};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError,
     HandlerResult, InspectError, Inspector, Methods, NotOpen, Part, PubSub, Router, Service,

@@ -58,8 +58,8 @@ fn the_server_of_a_child_process() {
             deferred.reply(b"kept").unwrap();
         }
     });
-    let stopped = server.wait_for_signals(Duration::from_secs(600)).unwrap();
-    println!("stopped {}", stopped.failures.len());
+    let metrics = server.wait_for_signals(Duration::from_secs(600)).unwrap();
+    println!("stopped {}", metrics.closed_by("lane_failed"));
     drop(answers);
     std::process::exit(0);
 }

@@ -389,6 +389,11 @@ impl Service for Agents {
             || self.tokens.has_task(&self.link.tokens)
     }
 
+    /// Ends the lane, and so the run: figures of agents that panicked cannot be believed.
+    fn on_panic(&mut self, _: &mut Context<'_>) {
+        panic!("agents do not go on after a panic");
+    }
+
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         self.pin();
         self.connect_some(cx);

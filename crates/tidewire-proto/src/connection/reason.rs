@@ -44,7 +44,7 @@ pub enum CloseReason {
     RateLimit,
     /// The peer sent a request with the id of another one that still waits, so their replies could not be told apart.
     RequestIdReused,
-    /// The lane failed: its service panicked or its poller did.
+    /// The lane failed: its poller failed, or its service panicked and could not go on.
     LaneFailed,
     /// The peer fell silent over UDP before its address was validated; see
     /// [`Rules::unvalidated_timeout_ns`](super::Rules::unvalidated_timeout_ns). It gets no go-away.
@@ -63,13 +63,15 @@ pub enum CloseReason {
     ConnectionAge,
     /// The peer wanted the page of a WebSocket server, and got it.
     PageServed,
+    /// A handler of the service panicked while it handled this session.
+    HandlerPanicked,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 25] = [
+    pub const NAMES: [&'static str; 26] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -94,6 +96,7 @@ impl CloseReason {
         "handshake_limit",
         "connection_age",
         "page_served",
+        "handler_panicked",
         "io",
     ];
 
@@ -125,7 +128,8 @@ impl CloseReason {
             Self::HandshakeLimit => 21,
             Self::ConnectionAge => 22,
             Self::PageServed => 23,
-            Self::Io(_) => 24,
+            Self::HandlerPanicked => 24,
+            Self::Io(_) => 25,
         }
     }
 
@@ -168,7 +172,9 @@ impl CloseReason {
             Self::Decode(DecodeError::FrameTooLarge { .. }) => Ending::TooLong,
             Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => Ending::Invalid,
             Self::MemoryLimit | Self::HandshakeLimit | Self::Evicted => Ending::Overloaded,
-            Self::LaneFailed | Self::Layer(_) | Self::Io(_) => Ending::Failed,
+            Self::LaneFailed | Self::HandlerPanicked | Self::Layer(_) | Self::Io(_) => {
+                Ending::Failed
+            }
             Self::IdleTimeout
             | Self::FrameTimeout
             | Self::HandshakeTimeout
@@ -187,7 +193,9 @@ impl CloseReason {
         match self {
             Self::Handshake(HandshakeError::Refused { .. }) => None,
             // The peer should come back, as after the end of a server.
-            Self::Shutdown | Self::LaneFailed | Self::ConnectionAge => Some(GoAwayCode::Shutdown),
+            Self::Shutdown | Self::LaneFailed | Self::HandlerPanicked | Self::ConnectionAge => {
+                Some(GoAwayCode::Shutdown)
+            }
             Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
             // A client that speaks TLS learns from these bytes that this side does not.
@@ -262,6 +270,7 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("the connection reached its maximum age; connect again")
             }
             Self::PageServed => formatter.write_str("the peer wanted a page, and got it"),
+            Self::HandlerPanicked => formatter.write_str("a handler of the service panicked"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

@@ -344,6 +344,11 @@ impl Service for ClientService {
         self.handle_failure(cx, failure);
     }
 
+    /// Ends the lane: calls and subscriptions of the client must not wait for what the panic has lost.
+    fn on_panic(&mut self, _: &mut Context<'_>) {
+        panic!("a client does not go on after a panic");
+    }
+
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         let now_ns = now_ns();
         let close_at_ns = self.link.close_at_ns();

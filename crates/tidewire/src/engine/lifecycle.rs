@@ -230,7 +230,11 @@ impl Core {
             .put(session.connection.partial.take().0);
         // The state is dropped before the session is counted as closed, so that a reader of the counter can rely on
         // it.
-        drop(session.profile.attached.take());
+        let attached = session.profile.attached.take();
+        if attached.is_some() {
+            // The state is of the application's types, whose `drop` may panic.
+            let _ = self.contain(SessionId::NONE, |_| drop(attached));
+        }
         self.counters.closed[reason.index()].add(1);
         let peer = session.profile.peer.as_deref().map(tracing::field::display);
         tracing::debug!(session = %session.id, peer, reason = %reason.name(), "session closed: {reason}");

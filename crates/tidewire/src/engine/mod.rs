@@ -16,6 +16,7 @@ mod handover;
 mod handshakes;
 mod inspect;
 mod lifecycle;
+mod panics;
 mod proxied;
 mod replies;
 
@@ -33,6 +34,7 @@ pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 pub(crate) use handshakes::{CostlyStep, Handshakes};
+pub(crate) use panics::{Panic, panic_text};
 pub(crate) use proxied::PROXIED_LAST;
 pub(crate) use replies::{Origin, Replies};
 
@@ -140,6 +142,8 @@ pub(crate) struct Core {
     pub(crate) replies: Replies,
     /// Limits the log lines about failures of handlers.
     pub(crate) failure_log: QuietLog,
+    /// Limits the log lines about panics.
+    pub(crate) panic_log: QuietLog,
     pub(crate) ending: Ending,
     /// The upstreams of the service.
     pub(crate) upstreams: Attachment,
@@ -198,6 +202,7 @@ impl Core {
             ports: Ports::default(),
             replies: Replies::default(),
             failure_log: QuietLog::default(),
+            panic_log: QuietLog::default(),
             ending: Ending::default(),
             upstreams: Attachment::default(),
             counters,

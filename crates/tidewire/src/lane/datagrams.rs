@@ -7,8 +7,8 @@ use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
 use tidewire_io::poller::Event;
 use tidewire_proto::codec::{AnyCodec, Codec};
 
-use super::Lane;
 use super::read::{self, Flow, Progress};
+use super::{Lane, Served};
 use crate::engine::Core;
 use crate::observe::DatagramDrop;
 use crate::room::EARLY_SWEEP_BYTES;
@@ -121,7 +121,7 @@ impl<S: Service> Lane<S> {
 /// Passes every datagram of a batch to its session.
 fn handle_batch<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     source: Source,
     batch: &DatagramBatch,
@@ -149,7 +149,7 @@ fn handle_batch<S: Service, C: Codec + ?Sized>(
 #[cold]
 fn admit_and_announce<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     port: usize,
     first: &Datagram<'_>,
@@ -173,12 +173,14 @@ enum Taken {
     Stopped(usize),
     Ended,
     Close(CloseReason),
+    /// The session ends already.
+    Panicked,
 }
 
 /// Handles consecutive datagrams of one peer. Returns the next one of another peer, or of this peer if the session stopped.
 fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     slot: usize,
     first: Datagram<'a>,
@@ -199,27 +201,31 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     }
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
-    let mut cx = core.context(id);
-    while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
-        count += 1;
-        bytes += datagram.bytes.len() as u64;
-        cx.core.allow(slot, datagram.bytes.len());
-        current = rest.next();
-        ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
-        if let Taken::Stopped(used) = ending {
-            // The session may go on once its output is sent.
-            cx.core.keep_rest(slot, &datagram.bytes[used..]);
+    let called = service.call(core, id, |core, service| {
+        let mut cx = core.context(id);
+        while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
+            count += 1;
+            bytes += datagram.bytes.len() as u64;
+            cx.core.allow(slot, datagram.bytes.len());
+            current = rest.next();
+            ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
+            if let Taken::Stopped(used) = ending {
+                // The session may go on once its output is sent.
+                cx.core.keep_rest(slot, &datagram.bytes[used..]);
+            }
+            if !matches!(ending, Taken::Whole) {
+                break;
+            }
         }
-        if !matches!(ending, Taken::Whole) {
-            break;
-        }
+    });
+    if called.is_none() {
+        ending = Taken::Panicked;
     }
-    drop(cx);
     core.counters.datagrams_in.add(count);
     core.counters.bytes_in.add(bytes);
     core.counters.frames_in.add(progress.frames);
     match ending {
-        Taken::Whole => {}
+        Taken::Whole | Taken::Panicked => {}
         Taken::Stopped(_) => core.stop_datagrams(slot),
         Taken::Ended => read::end(core, slot),
         Taken::Close(reason) => core.sessions.close(slot, reason),
@@ -285,13 +291,14 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
             Taken::Whole
         }
         Flow::Close(reason) => Taken::Close(reason),
+        Flow::Panicked => Taken::Panicked,
     }
 }
 
 /// Handles the frames that were left when the session stopped, unless it still must not be read.
 fn take_backlog<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     slot: usize,
 ) {
@@ -306,21 +313,23 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
 
 fn take_rest<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     slot: usize,
     rest: &[u8],
 ) {
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
-    let mut cx = core.context(id);
-    let taken = take_frames(&mut cx, service, codec, slot, rest, &mut progress);
-    if let Taken::Stopped(used) = taken {
-        cx.core.keep_rest(slot, &rest[used..]);
-    }
-    drop(cx);
+    let taken = service.call(core, id, |core, service| {
+        let mut cx = core.context(id);
+        let taken = take_frames(&mut cx, service, codec, slot, rest, &mut progress);
+        if let Taken::Stopped(used) = taken {
+            cx.core.keep_rest(slot, &rest[used..]);
+        }
+        taken
+    });
     core.counters.frames_in.add(progress.frames);
-    match taken {
-        Taken::Whole | Taken::Ended => {}
+    match taken.unwrap_or(Taken::Panicked) {
+        Taken::Whole | Taken::Ended | Taken::Panicked => {}
         Taken::Stopped(_) => core.stop_datagrams(slot),
         Taken::Close(reason) => core.sessions.close(slot, reason),
     }

@@ -24,6 +24,7 @@ mod predict;
 mod read;
 mod remote;
 mod secure;
+mod served;
 #[cfg(test)]
 mod service_timers;
 #[cfg(test)]
@@ -34,7 +35,6 @@ mod translated;
 mod wait;
 mod waiting;
 
-use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -45,12 +45,13 @@ use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 use tidewire_proto::connection::Phase;
 
+use served::Served;
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::{LaneThread, is_lane};
 pub(crate) use wait::Spin;
 
-use crate::engine::{Core, PROXIED_LAST, earlier};
+use crate::engine::{Core, PROXIED_LAST, earlier, panic_text};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
@@ -62,7 +63,7 @@ use wait::SpinBackoff;
 #[derive(Debug)]
 pub(crate) struct Lane<S> {
     pub(crate) core: Core,
-    pub(crate) service: S,
+    service: Served<S>,
     receive: ReceiveBuffer,
     /// The buffer for datagrams. `None` until one has come.
     datagrams: Option<Box<DatagramBatch>>,
@@ -90,7 +91,7 @@ pub enum LaneError {
     /// Waiting for events failed.
     #[error("a lane cannot wait for events: {0}")]
     Wait(#[from] WaitError),
-    /// The service panicked. The lane's sessions were closed. Other lanes go on.
+    /// The service panicked and could not go on. The lane's sessions were closed. Other lanes go on.
     #[error("the service panicked: {0}")]
     ServicePanicked(String),
     /// The system refused the lane's waker or thread.
@@ -102,7 +103,7 @@ impl<S: Service> Lane<S> {
     pub(crate) fn new(core: Core, service: S, spin: Spin) -> Self {
         Self {
             core,
-            service,
+            service: Served::new(service),
             receive: ReceiveBuffer::new(RECEIVE_BYTES),
             datagrams: None,
             events: Events::with_capacity(EVENTS_PER_WAIT),
@@ -283,8 +284,11 @@ impl<S: Service> Lane<S> {
     }
 
     fn run_service_turn(&mut self) -> Option<u64> {
-        let mut context = self.core.context_without_session();
-        self.service.on_turn(&mut context)
+        let wake_ns = self.service.call_turn(&mut self.core, |core, service| {
+            service.on_turn(&mut core.context_without_session())
+        });
+        // A fresh service has its turn at once.
+        wake_ns.unwrap_or(Some(self.core.sessions.reactor.now_ns))
     }
 
     /// Updates the counters of allocations. It runs once a turn, so that it costs nothing per message.
@@ -328,12 +332,14 @@ impl<S: Service> Lane<S> {
             let failure = self.take_connect_failure(id, reason);
             handle_upstream_end(&mut self.core, id, reason, failure);
         } else if announced {
-            let mut context = self.core.context(id);
-            self.service.on_close(&mut context, reason);
+            self.service.call(&mut self.core, id, |core, service| {
+                service.on_close(&mut core.context(id), reason);
+            });
         } else if outgoing {
             let failure = self.take_connect_failure(id, reason);
-            let mut context = self.core.context(id);
-            self.service.on_connect_failed(&mut context, failure);
+            self.service.call(&mut self.core, id, |core, service| {
+                service.on_connect_failed(&mut core.context(id), failure);
+            });
         }
         self.core.dismantle(slot, reason);
         closing.end();
@@ -367,12 +373,6 @@ impl<S: Service> Lane<S> {
             self.core.ending.stop = true;
         }
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no text".to_owned())
 }
 
 /// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size, and fits the second-level cache.

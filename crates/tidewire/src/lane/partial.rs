@@ -7,6 +7,7 @@
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
+use super::Served;
 use super::read::{Flow, PARTIAL_DIRECT_BYTES, Read, end, fail, handle_bytes, read_once, stop};
 use crate::engine::Core;
 use crate::service::Service;
@@ -16,7 +17,7 @@ use crate::transport::Transport;
 /// Reads a long partial frame into the session's own buffer.
 pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     slot: usize,
     mut budget: usize,

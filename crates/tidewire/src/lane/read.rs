@@ -11,7 +11,7 @@ use tidewire_proto::message::Message;
 use super::partial::{keep_partial, pause, read_into_partial};
 use super::predict::{header_key, predict};
 use super::translated::decode_translated;
-use super::{Core, Lane};
+use super::{Core, Lane, Served};
 use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
 use crate::room::GROWTH_STEP_BYTES;
@@ -28,6 +28,8 @@ pub(super) enum Flow {
     Stop,
     /// The session ends.
     Close(CloseReason),
+    /// The session ends already, because its handler panicked.
+    Panicked,
 }
 
 /// The state of decoding over one or several pieces of input.
@@ -138,12 +140,13 @@ impl<S: Service> Lane<S> {
 #[inline(never)]
 fn read_upstream(core: &mut Core, slot: usize, receive: &mut [u8]) {
     let config = Arc::clone(&core.config);
-    read_with(core, &mut UpstreamSessions, &config.codec, slot, receive);
+    let mut service = Served::new(UpstreamSessions);
+    read_with(core, &mut service, &config.codec, slot, receive);
     run_answers(core);
 }
 
 /// See [`Lane::announce`].
-pub(super) fn announce<S: Service>(core: &mut Core, service: &mut S, slot: usize) {
+pub(super) fn announce<S: Service>(core: &mut Core, service: &mut Served<S>, slot: usize) {
     core.sessions[slot].announced = true;
     core.enter(slot);
     core.sessions[slot].profile.connecting.end();
@@ -152,12 +155,14 @@ pub(super) fn announce<S: Service>(core: &mut Core, service: &mut S, slot: usize
         UpstreamSessions.on_open(&mut core.context(id));
         return run_answers(core);
     }
-    service.on_open(&mut core.context(id));
+    service.call(core, id, |core, service| {
+        service.on_open(&mut core.context(id));
+    });
 }
 
 fn read_with<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     slot: usize,
     receive: &mut [u8],
@@ -249,7 +254,7 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
 /// Returns the number of handled bytes. On [`Flow::Continue`] the rest has no whole frame.
 pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut S,
+    service: &mut Served<S>,
     codec: &C,
     slot: usize,
     input: &[u8],
@@ -257,9 +262,11 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
 ) -> (usize, Flow) {
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     progress.searched = searched;
-    let mut cx = core.context(id);
-    let outcome = decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress);
-    drop(cx);
+    let outcome = service.call(core, id, |core, service| {
+        let mut cx = core.context(id);
+        decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress)
+    });
+    let outcome = outcome.unwrap_or((input.len(), Flow::Panicked));
     core.counters.frames_in.add(progress.frames);
     let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
@@ -286,7 +293,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         return decode_translated::<S, C, IS_DATAGRAM>(cx, service, codec, slot, input, progress);
     }
     let mut filter = progress.filter;
-    let (mut rest, mut frames) = (input, 0);
+    let mut rest = input;
     let mut searched = std::mem::take(&mut progress.searched);
     let keeps_state = codec.keeps_state();
     let flow = loop {
@@ -308,7 +315,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             Err(_) => break refuse_input(cx, codec, rest, filter),
         };
         let (frame, behind) = rest.split_at(consumed);
-        (rest, frames) = (behind, frames + 1);
+        rest = behind;
+        // The count is kept for each frame, because a handler may panic.
+        progress.frames += 1;
         if filter.serves(message.kind) {
             // If the last two frames of the lane had equal headers, the next one is predicted to have the same. Where lengths
             // vary, a wrong prediction costs more than a right one saves.
@@ -319,9 +328,15 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if is_expected && !cx.stopped {
                 let predicted = (frame, &message);
-                let served =
-                    predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
-                (rest, frames) = (served.0, frames + served.1);
+                let frames = &mut progress.frames;
+                rest = predict::<S, C, IS_DATAGRAM>(
+                    cx,
+                    service,
+                    codec,
+                    slot,
+                    predicted,
+                    (rest, frames),
+                );
             }
         } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
             // A copy keeps the message in registers, as below.
@@ -331,9 +346,15 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             );
             if may_repeat && !rest.is_empty() && codec.layout(frame, &message).is_some() {
                 let predicted = (frame, &copy);
-                let served =
-                    predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
-                (rest, frames) = (served.0, frames + served.1);
+                let frames = &mut progress.frames;
+                rest = predict::<S, C, IS_DATAGRAM>(
+                    cx,
+                    service,
+                    codec,
+                    slot,
+                    predicted,
+                    (rest, frames),
+                );
             }
         } else {
             // A message that is passed by reference must be in memory. The copy keeps all others in registers. The
@@ -353,7 +374,6 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             break Flow::Stop;
         }
     };
-    progress.frames += frames;
     progress.filter = filter;
     (input.len() - rest.len(), flow)
 }
@@ -421,6 +441,7 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
         Flow::Close(reason) => core.sessions.close(slot, reason),
         Flow::Continue => keep_partial(core, slot, rest),
         Flow::Stop => pause(core, slot, rest),
+        Flow::Panicked => {}
     }
 }
 

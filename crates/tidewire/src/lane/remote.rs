@@ -6,6 +6,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::Lane;
 use crate::broker::RemoteCall;
 use crate::service::{Current, Service, run_answers};
+use crate::session::SessionId;
 
 impl<S: Service> Lane<S> {
     /// Passes a request of another node to the service.
@@ -23,14 +24,16 @@ impl<S: Service> Lane<S> {
         }
         let message = Message::new(Kind::Request, 0, &payload).with_name(&service);
         self.core.replies.remote = Some(ticket);
-        let mut cx = self.core.context_without_session();
-        cx.current = Current::of(&message);
-        // The name takes the reply to the way where it goes to the other node.
-        cx.remember_name(&service);
-        if let Err(error) = self.service.on_message(&mut cx, message) {
-            cx.refuse(error);
-        }
-        drop(cx);
+        self.service
+            .call(&mut self.core, SessionId::NONE, |core, handler| {
+                let mut cx = core.context_without_session();
+                cx.current = Current::of(&message);
+                // The name takes the reply to the way where it goes to the other node.
+                cx.remember_name(&service);
+                if let Err(error) = handler.on_message(&mut cx, message) {
+                    cx.refuse(error);
+                }
+            });
         // A handler that has neither replied nor deferred leaves the duty here. Dropping it answers.
         drop(self.core.replies.remote.take());
         run_answers(&mut self.core);

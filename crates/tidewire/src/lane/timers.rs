@@ -36,12 +36,13 @@ impl<S: Service> Lane<S> {
         let Some((id, token)) = self.core.sessions.fire_service_timer(timer) else {
             return;
         };
-        let mut context = if id == SessionId::NONE {
-            self.core.context_without_session()
-        } else {
-            self.core.context(id)
-        };
-        self.service.on_timer(&mut context, token);
+        self.service.call(&mut self.core, id, |core, service| {
+            let mut context = match id {
+                SessionId::NONE => core.context_without_session(),
+                id => core.context(id),
+            };
+            service.on_timer(&mut context, token);
+        });
     }
 }
 

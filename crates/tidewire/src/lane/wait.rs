@@ -109,7 +109,7 @@ impl<S: Service> Lane<S> {
         }
         let waker = std::sync::Arc::clone(&self.core.exchange.mailbox.waker);
         waker.before_sleep();
-        let timeout = if self.core.has_messages() || self.service.has_work() {
+        let timeout = if self.core.has_messages() || self.service.get().has_work() {
             Some(Duration::ZERO)
         } else {
             until(wake_ns)
@@ -161,7 +161,7 @@ impl<S: Service> Lane<S> {
             }
             found = found
                 || self.core.has_messages()
-                || self.service.has_work()
+                || self.service.get().has_work()
                 || self.finish_turn_of_awake(false);
             let is_over = !found && now_ns() >= end_ns;
             // Work that comes while the lane announces its sleep counts as found by the spin.

@@ -14,12 +14,13 @@ impl<S: Service> Lane<S> {
             }
             let message = join.message();
             self.core.rooms().set_repeating(true);
-            let mut context = self.core.context(join.id);
-            context.current = Current::of(&message);
-            if let Err(error) = self.service.on_message(&mut context, message) {
-                context.refuse(error);
-            }
-            drop(context);
+            self.service.call(&mut self.core, join.id, |core, service| {
+                let mut context = core.context(join.id);
+                context.current = Current::of(&message);
+                if let Err(error) = service.on_message(&mut context, message) {
+                    context.refuse(error);
+                }
+            });
             self.core.rooms().set_repeating(false);
         }
     }

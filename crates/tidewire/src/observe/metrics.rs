@@ -286,6 +286,8 @@ counters! {
     refused,
     /// Of these, messages whose handler failed with an error of its own. The peer gets no details; the log has them.
     handler_failures,
+    /// Calls of the application that panicked: handlers, hooks, and callbacks of upstreams. The log has the texts.
+    handler_panics,
     /// Times that a session was not read because it had used up its [`RateLimit`](crate::RateLimit).
     rate_paused,
     /// Of the refused messages, those above the rate limit of their session.

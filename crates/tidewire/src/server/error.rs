@@ -1,14 +1,18 @@
 //! The reasons why a server does not start.
 
+use std::io;
+
 use thiserror::Error;
 use tidewire_io::datagram::DatagramBindError;
 use tidewire_io::socket::{BindError, PassedAddress};
 
+use super::Stopped;
 use crate::address::{Address, AddressError, Endpoint};
 use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
 use crate::lane::LaneError;
 use crate::limits::RateLimitError;
+use crate::observe::Metrics;
 use crate::room::LANES_MAX;
 use crate::tls::TlsError;
 use crate::transport::inproc::InprocBindError;
@@ -114,4 +118,48 @@ pub enum ServeError {
     /// The number of lanes is 0, or larger than the bits of a room's lane mask.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),
+}
+
+/// A server ended, and not in order. An error of [`Server::wait`](crate::Server::wait) and
+/// [`Server::wait_for_signals`](crate::Server::wait_for_signals).
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = tidewire::Server::builder().listen("tcp://127.0.0.1:8080")?.start(|_| tidewire::PubSub::new())?;
+///     // With `?` the program ends with a failure if a lane failed, so that its supervisor starts it again.
+///     server.wait_for_signals(Duration::from_secs(10))?;
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StopError {
+    /// Lanes failed: their poller did, or their service panicked and could not go on.
+    #[error("a lane of the server failed: {}; start the server again", first(&stopped.failures))]
+    LaneFailed {
+        /// The outcome of the server, with the failures of all lanes.
+        stopped: Box<Stopped>,
+    },
+    /// The system refused the signal handlers, or the thread that waits for the lanes.
+    #[error("cannot wait for signals: {0}")]
+    Signals(#[from] io::Error),
+}
+
+impl StopError {
+    /// Returns the final counters of a server, unless a lane failed.
+    pub(super) fn check(stopped: Stopped) -> Result<Metrics, Self> {
+        if stopped.failures.is_empty() {
+            return Ok(stopped.metrics);
+        }
+        let stopped = Box::new(stopped);
+        Err(Self::LaneFailed { stopped })
+    }
+}
+
+fn first(failures: &[String]) -> &str {
+    failures
+        .first()
+        .map_or("for an unknown reason", String::as_str)
 }

@@ -40,7 +40,7 @@ use crate::websocket::{Origins, WebPage};
 use backplane::NodeThread;
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
-pub use error::ServeError;
+pub use error::{ServeError, StopError};
 pub use operation::{Liveness, Readiness};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once. If one of its own lanes
@@ -113,9 +113,9 @@ pub struct ServerBuilder {
     backplane: Option<BackplaneChoice>,
 }
 
-/// The outcome of a server that has ended. [`Server::wait`] and [`Server::shutdown`] return it; [`ServerBuilder`] has
-/// an example.
+/// The outcome of a server that has ended. [`Server::shutdown`] returns it; [`ServerBuilder`] has an example.
 #[derive(Clone, Debug)]
+#[must_use = "lanes may have failed: look at `failures`"]
 #[non_exhaustive]
 pub struct Stopped {
     /// The final counters. All sessions are closed.
@@ -207,8 +207,8 @@ impl Server {
         Arc::clone(&self.lanes[lane].waker)
     }
 
-    /// Whether every lane still runs. A lane ends early only if its poller fails, its service panics, or its service
-    /// stops it.
+    /// Whether every lane still runs. A lane ends early only if its poller fails, its service panics and cannot go on, or its
+    /// service stops it.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.threads.iter().any(LaneThread::is_finished)
@@ -216,7 +216,6 @@ impl Server {
 
     /// Stops accepting, sends every peer a go-away, lets sessions finish until `deadline`, and ends. If it is called
     /// on one of the server's own lanes, it does not wait for that lane, which ends after its turn.
-    #[must_use]
     pub fn shutdown(mut self, deadline: Duration) -> Stopped {
         let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
         self.stop(&|| LaneMessage::Drain { deadline_ns })

@@ -9,15 +9,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidewire_io::clock::now_ns;
 
-use super::{Server, Stopped};
+use super::{Server, StopError, Stopped};
 use crate::lane::LaneThread;
 use crate::limits::nanoseconds;
 use crate::mailbox::{LaneMessage, Mailbox};
+use crate::observe::Metrics;
 
 impl Server {
-    /// Blocks until all lanes have ended. A lane ends because its poller failed, its service panicked, or its service
-    /// called [`Context::stop_lane`](crate::Context::stop_lane). The other lanes continue, and this call waits for
-    /// them. Do not call it on a lane of this server.
+    /// Blocks until all lanes have ended. A lane ends because its poller failed, its service panicked and could not
+    /// [go on](crate::Service#panics), or its service called [`Context::stop_lane`](crate::Context::stop_lane). The
+    /// other lanes continue, and this call waits for them. Do not call it on a lane of this server.
     ///
     /// ```
     /// use tidewire::{Client, Context, Message};
@@ -28,17 +29,18 @@ impl Server {
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert_eq!(client.request(b"the end").wait()?.payload(), b"the end");
-    /// assert!(server.wait().failures.is_empty());
+    /// let metrics = server.wait()?;
+    /// assert_eq!(metrics.sessions_opened, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
-    pub fn wait(mut self) -> Stopped {
+    ///
+    /// # Errors
+    /// [`StopError::LaneFailed`] if a lane failed. The server has then stopped, too.
+    pub fn wait(mut self) -> Result<Metrics, StopError> {
         let failures = self.threads.drain(..).filter_map(LaneThread::join);
         let failures = failures.collect();
-        Stopped {
-            metrics: self.metrics.read(),
-            failures,
-        }
+        let metrics = self.metrics.read();
+        StopError::check(Stopped { metrics, failures })
     }
 
     /// Blocks until SIGINT (Ctrl-C) or SIGTERM arrives, and then shuts the server down as [`Server::shutdown`] does,
@@ -55,14 +57,15 @@ impl Server {
     /// let server = tidewire::serve("tcp://127.0.0.1:8080", |cx: &mut Context<'_>, message: Message<'_>| {
     ///     cx.reply(message.payload)
     /// })?;
-    /// let stopped = server.wait_for_signals(Duration::from_secs(10))?;
-    /// println!("{} sessions were served", stopped.metrics.sessions_opened);
+    /// let metrics = server.wait_for_signals(Duration::from_secs(10))?;
+    /// println!("{} sessions were served", metrics.sessions_opened);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// The system refused the signal handlers or the thread that waits for the lanes. The server has then stopped.
-    pub fn wait_for_signals(mut self, deadline: Duration) -> io::Result<Stopped> {
+    /// [`StopError::LaneFailed`] if a lane failed, and [`StopError::Signals`] if the system refused the signal handlers or the
+    /// thread that waits for the lanes. The server has stopped in both cases.
+    pub fn wait_for_signals(mut self, deadline: Duration) -> Result<Metrics, StopError> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let handle = signals.handle();
         let lanes = self.lanes.clone();
@@ -90,9 +93,8 @@ impl Server {
             tell(&lanes, message);
             is_first = false;
         }
-        waiter
-            .join()
-            .map_err(|_| io::Error::other("the thread that waits for the lanes panicked"))
+        let panicked = |_| io::Error::other("the thread that waits for the lanes panicked");
+        StopError::check(waiter.join().map_err(panicked)?)
     }
 }
 

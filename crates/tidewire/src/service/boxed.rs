@@ -37,6 +37,10 @@ impl Service for BoxedService {
         self.0.on_connect_failed(cx, error);
     }
 
+    fn on_panic(&mut self, cx: &mut Context<'_>) {
+        self.0.on_panic(cx);
+    }
+
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         self.0.on_turn(cx)
     }
@@ -99,6 +103,10 @@ mod tests {
             self.note("on_connect_failed");
         }
 
+        fn on_panic(&mut self, _: &mut Context<'_>) {
+            self.note("on_panic");
+        }
+
         fn on_turn(&mut self, _: &mut Context<'_>) -> Option<u64> {
             self.note("on_turn");
             Some(7)
@@ -129,6 +137,7 @@ mod tests {
         boxed.on_timer(&mut cx, 1);
         boxed.on_close(&mut cx, CloseReason::Io(ErrorKind::Other));
         boxed.on_connect_failed(&mut cx, ConnectFailure::NoTls);
+        boxed.on_panic(&mut cx);
         assert_eq!(boxed.on_turn(&mut cx), Some(7));
         assert!(boxed.has_work());
         let expected = [
@@ -139,6 +148,7 @@ mod tests {
             "on_timer",
             "on_close",
             "on_connect_failed",
+            "on_panic",
             "on_turn",
             "has_work",
         ];

@@ -63,10 +63,18 @@ use crate::transport::ConnectFailure;
 ///
 /// Every method runs on the lane's thread and must not block: while it runs, the lane serves no other session.
 ///
-/// A panic ends the lane, because the state of the service is then unknown. The lane's sessions are closed and counted
-/// as `lane_failed`, and other lanes go on. [`Server::is_running`](crate::Server::is_running) returns false and
-/// [`Server::shutdown`](crate::Server::shutdown) reports the panic. If the lane accepted connections, another lane does
-/// so from then on.
+/// # Panics
+/// A panic ends the session that the call is about, after the answers given so far. Its reason is
+/// [`CloseReason::HandlerPanicked`], [`Metrics::handler_panics`](crate::Metrics::handler_panics) counts it, and the log has its
+/// text. All other sessions go on.
+///
+/// The service goes on, too, although the panic may have left one of its fields in the middle of a change. A service that must
+/// not go on so repairs itself, or begins anew, in [`Self::on_panic`]. What belongs to a session is safest in the session
+/// ([`Context::set_state`]): it ends with the session that panicked.
+///
+/// The lane ends only if [`Self::on_panic`] panics, if [`Self::on_turn`] panics in three turns in a row, or if [`Self::has_work`]
+/// panics. The lane's sessions are then closed as `lane_failed`, another lane takes its listeners over, and
+/// [`Server::wait`](crate::Server::wait) returns an error.
 pub trait Service: Send + 'static {
     /// Called when a session is ready for messages: it is accepted or connected, and its handshake is done.
     fn on_open(&mut self, cx: &mut Context<'_>) {
@@ -164,6 +172,39 @@ pub trait Service: Send + 'static {
     /// Called when a connection of [`Context::connect`] failed. [`Context::tag`] identifies the connection.
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
         let _ = (cx, error);
+    }
+
+    /// Called after a call of this service has panicked, before any other call. The panic may have left `self` in the middle of a
+    /// change. The default keeps `self` as it is, which is right for a service without state of its own, for state that is behind
+    /// an `Arc`, and where each change is complete before anything can panic. Other services repair what may be torn, or begin
+    /// anew:
+    ///
+    /// ```
+    /// use tidewire::{Context, HandlerResult, Message, Service};
+    ///
+    /// #[derive(Default)]
+    /// struct Totals {
+    ///     readings: u64,
+    ///     bytes: u64,
+    /// }
+    ///
+    /// impl Service for Totals {
+    ///     fn on_one_way(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    ///         self.readings += 1;
+    ///         let text = std::str::from_utf8(message.payload).expect("devices send text");
+    ///         self.bytes += text.len() as u64;
+    ///         Ok(())
+    ///     }
+    ///
+    ///     fn on_panic(&mut self, _: &mut Context<'_>) {
+    ///         *self = Self::default();
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// The call is about no session. If it panics, the lane ends.
+    fn on_panic(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
     }
 
     /// Called once per turn of the lane, after its messages. Returns the time, in nanoseconds of [`Context::now_ns`],
@@ -273,6 +314,11 @@ pub trait SharedService: Send + Sync + 'static {
         let _ = (cx, error);
     }
 
+    /// See [`Service::on_panic`]. The lane whose call panicked calls it.
+    fn on_panic(&self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
     /// See [`Service::on_turn`]. Every lane calls it.
     fn on_turn(&self, cx: &mut Context<'_>) -> Option<u64> {
         let _ = cx;
@@ -369,6 +415,10 @@ impl<S: SharedService + ?Sized> Service for Arc<S> {
 
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
         (**self).on_connect_failed(cx, error);
+    }
+
+    fn on_panic(&mut self, cx: &mut Context<'_>) {
+        (**self).on_panic(cx);
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {

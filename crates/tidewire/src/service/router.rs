@@ -332,6 +332,10 @@ impl Service for Router {
             .for_each(|part| part.on_timer(cx, token));
     }
 
+    fn on_panic(&mut self, cx: &mut Context<'_>) {
+        self.parts.iter_mut().for_each(|part| part.on_panic(cx));
+    }
+
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
         let mut parts = self.parts.iter_mut();
         if let Some(part) = parts.find(|part| part.takes_connection(cx)) {

@@ -1,4 +1,4 @@
-//! A lane that panics: its clients get an end, the other lanes continue, and nothing waits for it.
+//! A lane that ends by a panic: its clients get an end, the other lanes continue, and nothing waits for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -38,6 +38,11 @@ impl Service for Fragile {
             _ => Ok(()),
         }
     }
+
+    /// No panic leaves this service fit to go on, so its lane ends.
+    fn on_panic(&mut self, _: &mut Context<'_>) {
+        panic!("told to");
+    }
 }
 
 fn lane_of(peer: &mut Peer) -> u8 {
@@ -46,7 +51,7 @@ fn lane_of(peer: &mut Peer) -> u8 {
 }
 
 #[test]
-fn a_service_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
+fn a_lane_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Fragile);
     let client = Client::connect(&server.url()).wait().unwrap();
     let mut bystander = server.peer();

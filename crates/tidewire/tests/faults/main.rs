@@ -6,6 +6,7 @@ mod drain;
 mod input;
 mod lanes;
 mod limits;
+mod panics;
 mod places;
 mod silence;
 mod slow;

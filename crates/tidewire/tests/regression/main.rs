@@ -447,15 +447,26 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
 /// stopped reading.
 #[test]
 fn a_lane_that_panicked_is_counted_out() {
-    let panics = |_: &mut Context<'_>, _: Message<'_>| -> HandlerResult { panic!("told to") };
-    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| panics);
+    struct Fragile;
+
+    impl Service for Fragile {
+        fn on_message(&mut self, _: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+            panic!("told to")
+        }
+
+        fn on_panic(&mut self, _: &mut Context<'_>) {
+            panic!("it cannot go on")
+        }
+    }
+
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Fragile);
     let client = Client::connect(&server.url()).wait().unwrap();
     assert!(matches!(
         client.request(b"go").wait(),
         Err(RequestError::Closed(end)) if matches!(end.reason, CloseReason::GoAway(_))
     ));
     let stopped = server.stop_unchecked();
-    assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
+    assert_eq!(stopped.metrics.sessions_opened, 1);
     assert_eq!(stopped.metrics.sessions_closed(), 1);
     assert_eq!(stopped.failures, ["the service panicked: told to"]);
 }

@@ -85,7 +85,7 @@ fn a_server_that_fails_is_overloaded_or_retires_a_connection_says_so_by_the_clos
     let server = TestServer::over_websocket(Server::builder(), &codec(name), |_| panics);
     assert_eq!(end_of(&server, name, b"\x01\0a").0, CloseCode::Error);
     let stopped = server.stop_unchecked();
-    assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
+    assert_eq!(stopped.metrics.closed_by("handler_panicked"), 1);
 
     let server = serve_as(Server::builder(), "length-field:size=4");
     let mut socket = connect(&server, name);

@@ -371,7 +371,9 @@ pub(crate) fn run_answers(core: &mut Core) {
             return;
         }
         for answer in answers {
-            answer.run(core);
+            let asker = answer.asker;
+            // After a panic the asker is closed. The service has not been called, so it stays.
+            let _ = core.contain(asker, |core| answer.run(core));
         }
     }
 }
