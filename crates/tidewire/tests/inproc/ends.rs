@@ -183,7 +183,7 @@ fn a_lane_talks_to_itself() {
     let told: Vec<Told> = (0..3).map(|_| next(&heard)).collect();
     let echoed = Told::Heard(b"hello".to_vec());
     assert!(told.contains(&echoed), "{told:?}");
-    assert_eq!(stop(server).metrics.sessions_opened, 2);
+    assert_eq!(stop(server).sessions_opened, 2);
 }
 
 /// Makes calls, and answers calls.

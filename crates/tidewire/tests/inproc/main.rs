@@ -9,7 +9,7 @@ mod names;
 mod waiting;
 
 use tidewire::{
-    Address, Client, ConnectError, ConnectFailure, Endpoint, InprocConnectError, Server, Stopped,
+    Address, Client, ConnectError, ConnectFailure, Endpoint, InprocConnectError, Metrics, Server,
 };
 use tidewire_testkit::fixtures::{codec, echo};
 use tidewire_testkit::{DEADLINE, assert_conserved};
@@ -18,10 +18,10 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
     text.parse::<Address>().unwrap().resolve().unwrap()
 }
 
-pub(crate) fn stop(server: Server) -> Stopped {
+pub(crate) fn stop(server: Server) -> Metrics {
     let stopped = server.shutdown(DEADLINE);
     assert_conserved(&stopped);
-    stopped
+    stopped.metrics
 }
 
 pub(crate) fn connect_failure(outcome: Result<Client, ConnectError>) -> InprocConnectError {

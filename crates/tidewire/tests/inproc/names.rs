@@ -17,7 +17,7 @@ fn the_address_alone_switches_the_transport() {
         .unwrap();
     assert_eq!(client.request(b"hi").wait().unwrap().payload(), b"hi");
     client.close().wait();
-    assert_eq!(stop(server).metrics.sessions_opened, 1);
+    assert_eq!(stop(server).sessions_opened, 1);
 }
 
 #[test]

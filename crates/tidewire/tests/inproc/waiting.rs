@@ -33,7 +33,7 @@ fn connecting_before_binding_waits_by_choice() {
         assert_eq!(told[3..], opened);
         drop(caller);
         drop(other);
-        assert_eq!(stop(server).metrics.sessions_opened, 3);
+        assert_eq!(stop(server).sessions_opened, 3);
     }
 }
 
@@ -52,7 +52,7 @@ fn a_client_waits_for_its_server() {
     });
     let server = serve("inproc://awaited", echo).unwrap();
     waiting.join().unwrap();
-    assert_eq!(stop(server).metrics.sessions_opened, 1);
+    assert_eq!(stop(server).sessions_opened, 1);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn waiting_ends_with_the_handshake_timeout() {
             .listen(&target)
             .unwrap();
         let server = server.start(|_| echo).unwrap();
-        assert_eq!(stop(server).metrics.sessions_opened, 0);
+        assert_eq!(stop(server).sessions_opened, 0);
     }
 }
 
