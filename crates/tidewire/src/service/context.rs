@@ -47,6 +47,8 @@ pub struct Context<'a> {
     pub(crate) reply_bytes_max: usize,
     /// Replies of this session must wait for earlier ones that are deferred.
     pub(crate) keeps_order: bool,
+    /// Rooms and topics may have messages for this session that must come before the next frame; see [`Context::follow_rooms`].
+    pub(crate) follows_rooms: bool,
     /// Set when no further message of this session may be handled now.
     pub(crate) stopped: bool,
 }
@@ -78,10 +80,11 @@ impl Current {
 impl Core {
     /// The context of a call about session `id`.
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
-        let (mut frame_bytes_max, mut keeps_order) = (0, false);
+        let (mut frame_bytes_max, mut keeps_order, mut follows_rooms) = (0, false, false);
         if let Some(session) = self.sessions.find(id) {
             frame_bytes_max = session.connection.frame_bytes_max();
             keeps_order = session.must_keep_order();
+            follows_rooms = self.sessions.has_deliveries(session);
             self.sessions.enter(id.slot());
         }
         let mut context = Context {
@@ -91,6 +94,7 @@ impl Core {
             reply_bytes_max: 0,
             current: NO_MESSAGE,
             keeps_order,
+            follows_rooms,
             stopped: false,
         };
         context.update_fast_reply_limit();
@@ -105,6 +109,7 @@ impl Core {
             reply_bytes_max: 0,
             current: NO_MESSAGE,
             keeps_order: false,
+            follows_rooms: false,
             stopped: false,
         }
     }
@@ -246,6 +251,9 @@ impl Context<'_> {
         if self.id == SessionId::NONE {
             return Err(SendError::NotOpen);
         }
+        if self.follows_rooms {
+            self.follow_rooms();
+        }
         let sessions = &mut self.core.sessions;
         let appended = sessions.append_named_to_current(self.frame_bytes_max, message);
         self.handle_appended();
@@ -294,6 +302,9 @@ impl Context<'_> {
     ) -> Result<(), SendError> {
         if self.id == SessionId::NONE {
             return Err(SendError::NotOpen);
+        }
+        if self.follows_rooms {
+            self.follow_rooms();
         }
         let appended = self.core.sessions.append_to_current(encode);
         self.handle_appended();
@@ -378,6 +389,26 @@ impl Context<'_> {
             return;
         };
         self.core.sessions.flush(slot);
+    }
+
+    /// Notes that something was published or said, so that the next frame of this session comes after that.
+    #[inline(always)]
+    pub(super) fn note_published(&mut self) {
+        self.follows_rooms = true;
+        // No reply takes the fast path now.
+        self.reply_bytes_max = 0;
+    }
+
+    /// Moves to the session's output what its rooms and topics have for it, before the next frame.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn follow_rooms(&mut self) {
+        self.follows_rooms = false;
+        if self.core.sessions.find(self.id).is_some() {
+            self.core.sessions.bring_forward(self.id.slot());
+        }
+        self.update_fast_reply_limit();
+        self.handle_appended();
     }
 
     /// Updates the state after an append to the session's output. No further message is handled when the output is

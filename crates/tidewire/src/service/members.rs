@@ -18,6 +18,7 @@ impl Context<'_> {
     /// # Errors
     /// The errors of [`Context::say`].
     pub fn say_recorded(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
+        self.note_published();
         if self.core.rooms().say_recorded(self.id, room, payload)? {
             // As after [`Context::say`], the room blocks for a slow subscriber.
             self.stopped = true;
@@ -35,6 +36,7 @@ impl Context<'_> {
     /// [`RoomError::NoSuchRoom`] if the room has no members, [`RoomError::Encode`] if the codec cannot express the message, and
     /// [`RoomError::OutOfMemory`] if the server is at its memory limit.
     pub fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
+        self.note_published();
         self.core.rooms().announce(room, payload)
     }
 
@@ -46,6 +48,7 @@ impl Context<'_> {
     /// [`RoomError::NoSuchMember`] if no member of that room has the name. If the member leaves by itself at this
     /// moment, the result is `Ok`.
     pub fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
+        self.note_published();
         self.core.rooms().remove_member(room, name)
     }
 

@@ -15,7 +15,8 @@ use crate::session::{Outbox, frame_pattern};
 
 impl Context<'_> {
     /// Answers the message being handled: a request with a reply of the same id, any other message with a one-way
-    /// message on the same channel. If replies are matched by their order, the reply waits for earlier deferred ones.
+    /// message on the same channel. If replies are matched by their order, the reply waits for earlier deferred ones. It comes after
+    /// what this handler has [published](Context::publish) and said to the same session before.
     ///
     /// # Errors
     /// The payload does not fit a frame of the codec.
@@ -47,7 +48,9 @@ impl Context<'_> {
     /// Precomputes the largest reply that can take the fast path. Call it again when codec, order or frame limit change.
     pub(crate) fn update_fast_reply_limit(&mut self) {
         // The end of each datagram must be recorded, so no reply takes the fast path.
-        let is_apart = self.keeps_order || self.core.sessions.outbox.current.packing.is_some();
+        let is_apart = self.keeps_order
+            || self.follows_rooms
+            || self.core.sessions.outbox.current.packing.is_some();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }
 
@@ -82,6 +85,10 @@ impl Context<'_> {
 
     #[inline(never)]
     fn reply_by_codec(&mut self, payload: &[u8]) -> HandlerResult {
+        if self.follows_rooms {
+            self.follow_rooms();
+            return self.reply(payload);
+        }
         if self.current.named || self.keeps_order {
             return Ok(self.reply_apart(payload)?);
         }

@@ -51,7 +51,8 @@ impl Context<'_> {
         self.core.rooms().leave_noted(self.id, room)
     }
 
-    /// Sends `payload` to all members of the room except this session.
+    /// Sends `payload` to all members of the room except this session. Replies come after it, as after
+    /// [`Context::publish`].
     ///
     /// ```
     /// use tidewire::{Context, HandlerResult, Message, RoomError};
@@ -70,6 +71,7 @@ impl Context<'_> {
     /// and [`RoomError::OutOfMemory`] if the server is at its memory limit.
     #[inline]
     pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
+        self.note_published();
         if self.core.rooms().say(self.id, room, payload)? {
             // The room blocks for a slow subscriber, so this publisher is not read until the subscriber has caught
             // up.
@@ -164,11 +166,16 @@ impl Context<'_> {
     /// Publishes `payload` once to every subscription whose pattern matches `topic`. The call needs no session and no
     /// subscription.
     ///
+    /// A subscriber gets the messages of one topic in the order of the calls. A reply, or a message of [`Context::send`], that
+    /// follows this call reaches a subscribed session after the message. Only a slow subscriber, whose messages wait for its
+    /// socket and do not fit its output, may get the reply first. Between two topics there is no order.
+    ///
     /// # Errors
     /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
     /// message, and [`PublishError::OutOfMemory`] if the server is at its memory limit.
     #[inline]
     pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
+        self.note_published();
         if self.core.rooms().publish(self.id, topic, payload)? {
             // A slow subscriber blocks the topic, so this publisher is not read until the subscriber has caught up.
             self.stopped = true;

@@ -10,7 +10,8 @@ use tidewire_io::datagram::DatagramConnectError;
 use tidewire_proto::connection::Phase;
 
 use super::outbox::Outbox;
-use super::{CloseReason, LaneSessions, push_delivery};
+use super::{CloseReason, LaneSessions, Membership, Output, Session, push_delivery};
+use crate::config::Config;
 use crate::observe::DatagramDrop;
 use crate::transport::{AnyTransport, Transport};
 
@@ -51,41 +52,16 @@ impl LaneSessions {
             config,
             ..
         } = self;
-        let Outbox {
-            logs,
-            buffers,
-            has_headers,
+        let Session {
+            output,
+            memberships,
             ..
-        } = outbox;
-        let session = &mut slab[slot];
-        let output = &mut session.output;
-        for membership in &mut session.memberships {
-            let Some(log) = logs.get_mut(membership.room) else {
-                continue;
-            };
+        } = &mut slab[slot];
+        for membership in memberships {
             if output.len() >= PULL_BYTES {
                 return;
             }
-            output.ensure_buffer(buffers);
-            let mut pulled = 0;
-            if *has_headers {
-                let subscription = membership.subscription();
-                membership.subscriber.gather_frames(log, |frame| {
-                    push_delivery(&config.codec, subscription, frame, output);
-                    pulled += frame.len();
-                    output.len() < PULL_BYTES
-                });
-            } else {
-                let subscriber = &membership.subscriber;
-                subscriber.gather_whole_frames(log, output.datagram_room(), |frames| {
-                    output.push_frame(frames);
-                    pulled += frames.len();
-                    (output.len() < PULL_BYTES).then(|| output.datagram_room())
-                });
-            }
-            // Only whole frames were copied, so no part of a frame is left over.
-            let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
-            output.room_messages += advance.messages;
+            pull_from(membership, output, outbox, config, PULL_BYTES);
         }
     }
 
@@ -212,6 +188,48 @@ impl LaneSessions {
             let _ = self.slab[slot].stream.shutdown_write();
         }
     }
+}
+
+/// Copies messages of one room or topic to the output of a member, until it holds `bytes_max` bytes.
+pub(super) fn pull_from(
+    membership: &mut Membership,
+    output: &mut Output,
+    outbox: &mut Outbox,
+    config: &Config,
+    bytes_max: usize,
+) {
+    let Outbox {
+        logs,
+        buffers,
+        has_headers,
+        ..
+    } = outbox;
+    let Some(log) = logs.get_mut(membership.room) else {
+        return;
+    };
+    if output.len() >= bytes_max {
+        return;
+    }
+    output.ensure_buffer(buffers);
+    let mut pulled = 0;
+    if *has_headers {
+        let subscription = membership.subscription();
+        membership.subscriber.gather_frames(log, |frame| {
+            push_delivery(&config.codec, subscription, frame, output);
+            pulled += frame.len();
+            output.len() < bytes_max
+        });
+    } else {
+        let subscriber = &membership.subscriber;
+        subscriber.gather_whole_frames(log, output.datagram_room(), |frames| {
+            output.push_frame(frames);
+            pulled += frames.len();
+            (output.len() < bytes_max).then(|| output.datagram_room())
+        });
+    }
+    // Only whole frames were copied, so no part of a frame is left over.
+    let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
+    output.room_messages += advance.messages;
 }
 
 /// Bytes that are copied from rooms into an output at once: the largest piece that the kernel takes.

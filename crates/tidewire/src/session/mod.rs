@@ -16,6 +16,7 @@ mod latest;
 mod layers;
 mod limiter;
 mod meter;
+mod ordering;
 mod outbox;
 mod output;
 mod pending;

@@ -150,6 +150,11 @@ impl Outbox {
         }
     }
 
+    /// The slot of the session whose messages are being handled, or [`NO_SLOT`].
+    pub(super) fn current_slot(&self) -> usize {
+        self.current_slot
+    }
+
     /// Whether this slot's messages are being handled.
     #[inline]
     pub(super) fn is_current(&self, slot: usize) -> bool {
@@ -267,7 +272,7 @@ impl Logs {
 }
 
 /// The value of `current_slot` while no session's messages are handled.
-const NO_SLOT: usize = usize::MAX;
+pub(super) const NO_SLOT: usize = usize::MAX;
 
 /// Memory of a room, or of a pattern, beside its log: on a lane and in the server's tables.
 const ROOM_BYTES: usize = 1_024;

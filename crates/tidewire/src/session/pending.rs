@@ -315,6 +315,7 @@ impl LaneSessions {
 
     /// Appends a frame to a session's output and keeps its buffer for reuse.
     pub(crate) fn append(&mut self, slot: usize, frame: Vec<u8>) {
+        self.bring_forward(slot);
         let (output, buffers) = self.outbox.of(slot, &mut self.slab[slot].output);
         output.ensure_buffer(buffers);
         output.bytes.extend_from_slice(&frame);

@@ -14,6 +14,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use super::buffers::BufferPool;
+use super::ordering::bring_forward;
 use super::outbox::Outbox;
 use super::{LaneSessions, Output, Session, SessionId};
 use crate::config::Config;
@@ -156,6 +157,10 @@ impl LaneSessions {
             return Err(self.refuse_to_send(SendError::QueueFull));
         }
         let limit = session.connection.frame_bytes_max();
+        if !session.memberships.is_empty() {
+            bring_forward(session, outbox, config, counters);
+        }
+        let output = &mut session.output;
         let result = append_frames(
             output,
             &mut outbox.buffers,
@@ -179,6 +184,7 @@ impl LaneSessions {
     /// current session is not read while its output is full, so its own messages are never refused.
     pub(crate) fn take_output(&mut self, id: SessionId) -> Result<Taken, SendError> {
         let slot = id.slot();
+        self.bring_forward(slot);
         let Self {
             slab,
             outbox,
@@ -294,13 +300,44 @@ fn append_frames(
     encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
 ) -> Result<(), EncodeError> {
     output.ensure_buffer(buffers);
-    let result = encode(&config.codec, &mut output.bytes);
+    let mut appended = Unfinished::new(&mut output.bytes);
+    let result = encode(&config.codec, appended.bytes);
+    appended.is_finished = true;
+    drop(appended);
     if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
         counters.sends_too_large.add(1);
     }
     // There may be complete frames before one that failed.
     output.handle_appended(&config.codec);
     result
+}
+
+/// Bytes that are appended to. If the codec of a program panics, no partial frame may remain.
+struct Unfinished<'a> {
+    bytes: &'a mut Vec<u8>,
+    before: usize,
+    is_finished: bool,
+}
+
+impl<'a> Unfinished<'a> {
+    #[inline(always)]
+    fn new(bytes: &'a mut Vec<u8>) -> Self {
+        let before = bytes.len();
+        Self {
+            bytes,
+            before,
+            is_finished: false,
+        }
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.bytes.truncate(self.before);
+        }
+    }
 }
 
 /// Bytes of output that are written at once. Calls to the kernel are hardly cheaper per byte for larger blocks. Two blocks

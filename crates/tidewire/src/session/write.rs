@@ -9,9 +9,10 @@ use super::deliveries::append_with_header;
 use super::gather::Wrote;
 use super::latest::tell_off_log;
 use super::outbox::{Outbox, Way};
-use super::{CloseReason, LaneSessions};
-use crate::observe::DropReason;
+use super::{CloseReason, LaneSessions, Membership, Output, SessionId};
+use crate::config::Config;
 use crate::observe::trace::Moving;
+use crate::observe::{DropReason, LaneCounters};
 use crate::transport::Transport;
 
 impl LaneSessions {
@@ -200,25 +201,8 @@ impl LaneSessions {
                 }
                 continue;
             }
-            let lost = membership.subscriber.take_gap();
-            if lost == 0 {
-                continue;
-            }
-            session.output.ensure_buffer(&mut outbox.buffers);
-            let (alias, subscription) = (membership.room, membership.subscription());
-            let output = &mut session.output.bytes;
-            let encoded = append_with_header(&config.codec, subscription, output, |out| {
-                config.codec.encode_gap(alias, lost, out)
-            });
-            match encoded {
-                Ok(()) => {
-                    session.output.handle_appended(&config.codec);
-                    counters.gaps_announced.add(1);
-                }
-                Err(error) => {
-                    tracing::trace!(session = %session.id, lost, %error, "gap not announced");
-                }
-            }
+            let output = &mut session.output;
+            announce_gap(membership, session.id, output, outbox, config, counters);
         }
         has_off_log
     }
@@ -315,6 +299,34 @@ impl LaneSessions {
     /// Counts room messages that a closing session will not get.
     pub(crate) fn count_undelivered(&mut self, messages: u64) {
         self.counters.room_dropped[DropReason::Closed as usize].add(messages);
+    }
+}
+
+/// Appends the notice of lost messages to a member's output, if some were lost since the last notice.
+#[inline]
+pub(super) fn announce_gap(
+    membership: &mut Membership,
+    id: SessionId,
+    output: &mut Output,
+    outbox: &mut Outbox,
+    config: &Config,
+    counters: &LaneCounters,
+) {
+    let lost = membership.subscriber.take_gap();
+    if lost == 0 {
+        return;
+    }
+    output.ensure_buffer(&mut outbox.buffers);
+    let (alias, subscription) = (membership.room, membership.subscription());
+    let encoded = append_with_header(&config.codec, subscription, &mut output.bytes, |out| {
+        config.codec.encode_gap(alias, lost, out)
+    });
+    match encoded {
+        Ok(()) => {
+            output.handle_appended(&config.codec);
+            counters.gaps_announced.add(1);
+        }
+        Err(error) => tracing::trace!(session = %id, lost, %error, "gap not announced"),
     }
 }
 

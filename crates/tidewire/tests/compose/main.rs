@@ -4,6 +4,7 @@
 
 mod chat;
 mod history;
+mod order;
 mod parts;
 mod recovery;
 mod stalled;

@@ -1,0 +1,86 @@
+//! The order between a session's own output and the messages of its rooms and topics.
+//!
+//! Problem: a reply goes to the session's output, and a published message to the log of its pattern. A write takes the output first.
+//! So a reply overtakes what the same handler published before. Approach: before a frame goes to the output of a session that has
+//! unwritten messages in logs, these messages are copied to the output. A session without rooms and subscriptions pays one check,
+//! and replies do not even check until something was published.
+//!
+//! Rejected: to write the session at that moment, because a handler that publishes and replies many times would make a system
+//! call for each reply. Rejected: to hold the reply back until the sweep, because a reply would wait for the room's interval.
+//!
+//! A slow subscriber whose messages do not fit its output keeps them in the log, where its policy applies. Its replies overtake
+//! them.
+
+use super::datagrams::pull_from;
+use super::outbox::{NO_SLOT, Outbox};
+use super::write::announce_gap;
+use super::{LaneSessions, Session};
+use crate::config::Config;
+use crate::observe::LaneCounters;
+
+impl LaneSessions {
+    /// Copies to a session's output what its rooms and topics have for it, so that the next frame of the output comes after that.
+    #[inline]
+    pub(crate) fn bring_forward(&mut self, slot: usize) {
+        let session = self.slab.get(slot);
+        if session.is_some_and(|session| !session.memberships.is_empty()) {
+            self.with_output_in_place(slot, |sessions| {
+                let Self {
+                    slab,
+                    outbox,
+                    config,
+                    counters,
+                    ..
+                } = sessions;
+                bring_forward(&mut slab[slot], outbox, config, counters);
+            });
+        }
+    }
+
+    /// As [`Self::bring_forward`], for the session whose message is being handled, if there is one.
+    pub(super) fn bring_forward_current(&mut self) {
+        let slot = self.outbox.current_slot();
+        if slot != NO_SLOT {
+            self.bring_forward(slot);
+        }
+    }
+
+    /// Whether the rooms and topics of a session have messages for it that are not in its output.
+    #[inline]
+    pub(crate) fn has_deliveries(&self, session: &Session) -> bool {
+        !session.memberships.is_empty() && has_deliveries(session, &self.outbox)
+    }
+}
+
+#[inline(never)]
+fn has_deliveries(session: &Session, outbox: &Outbox) -> bool {
+    session.memberships.iter().any(|membership| {
+        let log = outbox.logs.get(membership.room);
+        log.is_some_and(|log| membership.subscriber.bytes_behind(log) > 0)
+    })
+}
+
+/// See [`LaneSessions::bring_forward`]. The session's output must be in the session.
+#[cold]
+#[inline(never)]
+pub(super) fn bring_forward(
+    session: &mut Session,
+    outbox: &mut Outbox,
+    config: &Config,
+    counters: &LaneCounters,
+) {
+    if !has_deliveries(session, outbox) {
+        return;
+    }
+    let bytes_max = outbox.queue_bytes_max;
+    let id = session.id;
+    for membership in &mut session.memberships {
+        // What it gets in place of the log comes when the output is empty.
+        if membership.subscriber.is_off_log() {
+            continue;
+        }
+        let output = &mut session.output;
+        announce_gap(membership, id, output, outbox, config, counters);
+        pull_from(membership, output, outbox, config, bytes_max);
+    }
+}
