@@ -85,6 +85,7 @@ mod limits;
 mod mailbox;
 mod memory;
 mod observe;
+mod on_lane;
 mod room;
 mod server;
 mod service;

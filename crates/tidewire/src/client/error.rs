@@ -11,6 +11,7 @@ use tidewire_proto::topic::TopicError;
 
 use crate::address::AddressError;
 use crate::mailbox::EnqueueError;
+use crate::on_lane::NO_WAIT_ON_A_LANE;
 use crate::server::ServeError;
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
@@ -38,6 +39,9 @@ pub enum ConnectError {
     /// The lane ended before the connection was made.
     #[error("the client ended before it was connected")]
     Ended,
+    /// The call was made on a lane, for example in a handler. It would have stopped all sessions of the lane.
+    #[error("cannot wait for a connection: {NO_WAIT_ON_A_LANE}")]
+    OnLane,
 }
 
 /// A request has no reply. An error of [`Client::request`](crate::Client::request).
@@ -107,6 +111,10 @@ pub enum RequestError {
     /// [forbade](crate::GoAwayCode::is_final) that. An earlier [`Event::Closed`](crate::Event::Closed) has the reason.
     #[error("the client has ended")]
     Shutdown,
+    /// The call would have waited on a lane, for example in a handler, and so would have stopped all sessions of the lane. The
+    /// request may have been sent.
+    #[error("cannot wait for a reply: {NO_WAIT_ON_A_LANE}")]
+    OnLane,
 }
 
 /// The reason why a connection ended, with the peer's explanation. `Display` escapes the text, so the result is safe for a

@@ -13,6 +13,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::Client;
 use super::event_queue::{EventQueue, Queued, Waiter};
 use crate::broker::Position;
+use crate::on_lane;
 use crate::session::CloseReason;
 
 /// Something that happened at a client. [`Client::next_event`] and [`Client::events`] have examples.
@@ -134,16 +135,26 @@ impl<'a, E: ClientEvent> NextEvent<'a, E> {
         }
     }
 
-    /// Blocks until there is an event. Never call it on a lane.
+    /// Blocks until there is an event.
+    ///
+    /// # Panics
+    /// On a lane, because it would stop all sessions of the lane.
     #[must_use]
     pub fn wait(self) -> E {
+        on_lane::refuse_to_wait();
         self.queue.next(None).unwrap_or_else(E::ended)
     }
 
     /// Blocks until there is an event. Returns `None` if the timeout passes first. With [`Duration::ZERO`] it does not
     /// block.
+    ///
+    /// # Panics
+    /// On a lane, unless the timeout is zero.
     #[must_use]
     pub fn wait_for(self, timeout: Duration) -> Option<E> {
+        if !timeout.is_zero() {
+            on_lane::refuse_to_wait();
+        }
         self.queue.next(Some(timeout))
     }
 }

@@ -10,6 +10,7 @@ use super::error::{ConnectError, RequestError};
 use super::event_queue::Waiter;
 use super::reply::Reply;
 use super::request::{Request, block_on};
+use crate::on_lane;
 
 /// A call that was sent to the server. Its output is made from the reply. Await it with any executor, or
 /// [`wait`](Self::wait) for it.
@@ -58,12 +59,15 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Blocks this thread until the call is done. Never call it on a lane.
+    /// Blocks this thread until the call is done. On a lane it fails at once, with [`RequestError::OnLane`].
     ///
     /// # Errors
     /// Those of the call; see [`RequestError`].
     pub fn wait(self) -> Result<T, RequestError> {
-        block_on(self)
+        match on_lane::is_lane() {
+            true => Err(RequestError::OnLane),
+            false => block_on(self),
+        }
     }
 }
 
@@ -135,12 +139,15 @@ impl Connecting {
         Self { started }
     }
 
-    /// Blocks until the connection is open. Never call it on a lane.
+    /// Blocks until the connection is open. On a lane it fails at once, with [`ConnectError::OnLane`].
     ///
     /// # Errors
     /// See [`ConnectError`].
     pub fn wait(self) -> Result<Client, ConnectError> {
-        block_on(self)
+        match on_lane::is_lane() {
+            true => Err(ConnectError::OnLane),
+            false => block_on(self),
+        }
     }
 }
 
@@ -170,8 +177,12 @@ impl Closing {
         Self { client, waiter }
     }
 
-    /// Blocks until the client has ended. Never call it on a lane.
+    /// Blocks until the client has ended.
+    ///
+    /// # Panics
+    /// On a lane, because it would stop all sessions of the lane. The client closes all the same.
     pub fn wait(self) {
+        on_lane::refuse_to_wait();
         block_on(self);
     }
 }

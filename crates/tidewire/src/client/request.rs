@@ -25,6 +25,7 @@ use super::slots::SlotId;
 use super::submissions::{RequestHead, WhenWindowFull};
 use crate::limits::nanoseconds;
 use crate::mailbox::EnqueueError;
+use crate::on_lane;
 
 /// A request that is not sent yet, made by [`Client::request`]. Await it, [`wait`](Self::wait) for it, or
 /// [`send`](Self::send) it and take the reply later.
@@ -213,7 +214,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Sends the request and blocks until its reply. Never call it on a lane.
+    /// Sends the request and blocks until its reply. On a lane it fails at once, with [`RequestError::OnLane`].
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -253,7 +254,8 @@ impl Request {
         }
     }
 
-    /// Blocks this thread until the reply comes or the request fails. Never call it on a lane.
+    /// Blocks this thread until the reply comes or the request fails. On a lane it fails at once, with
+    /// [`RequestError::OnLane`].
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -261,6 +263,7 @@ impl Request {
     pub fn wait(mut self) -> Result<Reply, RequestError> {
         match self.fetch_reply() {
             Some(reply) => Ok(reply),
+            None if on_lane::is_lane() => Err(RequestError::OnLane),
             None => block_on(self),
         }
     }

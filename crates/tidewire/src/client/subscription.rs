@@ -260,7 +260,7 @@ impl Subscribe<'_> {
         Operation::new(Request::new(link, sent), move |_| Ok(subscription))
     }
 
-    /// Sends the request and blocks until the server has agreed. Never call it on a lane.
+    /// Sends the request and blocks until the server has agreed. On a lane it fails at once, with [`RequestError::OnLane`].
     ///
     /// # Errors
     /// The errors of [`Client::subscribe`].

@@ -48,7 +48,7 @@ use tidewire_proto::connection::Phase;
 use served::Served;
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};
-pub(crate) use thread::{LaneThread, is_lane};
+pub(crate) use thread::LaneThread;
 pub(crate) use wait::Spin;
 
 use crate::engine::{Core, PROXIED_LAST, earlier, panic_text};

@@ -1,11 +1,11 @@
 //! The server's handle to the thread of a lane.
 
-use std::cell::Cell;
 use std::thread::{self, JoinHandle};
 
 use tidewire_io::process::Process;
 
 use super::{Lane, LaneError};
+use crate::on_lane;
 use crate::service::Service;
 
 /// The handle to a lane's thread.
@@ -20,7 +20,7 @@ impl LaneThread {
     pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> Result<Self, LaneError> {
         let name = format!("tidewire-lane-{index}");
         let handle = thread::Builder::new().name(name).spawn(move || {
-            IS_LANE.set(true);
+            on_lane::begin();
             lane.run()
         })?;
         let process = Process::this();
@@ -57,14 +57,4 @@ impl LaneThread {
             Err(_) => Some("the service panicked".to_owned()),
         }
     }
-}
-
-/// Whether this thread is a lane, of any server or client of the process.
-pub(crate) fn is_lane() -> bool {
-    // A thread that ends has no such variable any more, and serves no sessions.
-    IS_LANE.try_with(Cell::get).unwrap_or(false)
-}
-
-thread_local! {
-    static IS_LANE: Cell<bool> = const { Cell::new(false) };
 }

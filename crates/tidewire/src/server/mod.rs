@@ -28,10 +28,11 @@ use crate::auth::{Network, SharedAuthenticator};
 use crate::backplane::BackplaneChoice;
 use crate::config::ConnectionAge;
 use crate::engine::ServerShared;
-use crate::lane::{LaneThread, is_lane};
+use crate::lane::LaneThread;
 use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
+use crate::on_lane;
 use crate::service::{Inspector, Service, Sessions, SharedService};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
@@ -234,7 +235,7 @@ impl Server {
     /// Waits for lanes that end by themselves. On a lane of any server it does not wait, because that would hold the lane's
     /// sessions: the lanes go on without this value.
     pub(crate) fn leave(&mut self) {
-        if is_lane() {
+        if on_lane::is_lane() {
             self.threads.clear();
         }
         for failure in self.threads.drain(..).filter_map(LaneThread::join) {

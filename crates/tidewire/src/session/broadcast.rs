@@ -10,6 +10,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,9 +20,11 @@ use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
+use super::ordering::bring_forward;
 use super::{LaneSessions, SendError, Session, SessionId, encode_within};
 use crate::address::Endpoint;
 use crate::config::Config;
+use crate::on_lane;
 use crate::transport::TransportKind;
 
 /// A session as the predicate of [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) sees it, on the session's own
@@ -173,10 +176,13 @@ impl Broadcast {
         (state.report, state.lanes_left == 0)
     }
 
-    /// Blocks until all lanes have handled the message. Never call it on a lane: two lanes that wait for each other would
-    /// wait for ever.
+    /// Blocks until all lanes have handled the message.
+    ///
+    /// # Panics
+    /// On a lane: two lanes that wait for each other would wait for ever.
     #[must_use]
     pub fn wait(&self) -> BroadcastReport {
+        on_lane::refuse_to_wait();
         let mut state = self.tally.lock();
         while state.lanes_left > 0 {
             let waited = self.tally.is_complete.wait(state);
@@ -310,6 +316,7 @@ pub(crate) fn prepare(
 impl LaneSessions {
     /// Sends a broadcast to the matching sessions of this lane.
     pub(crate) fn deliver_broadcast(&mut self, share: Share) {
+        self.bring_forward_current();
         let Self {
             slab,
             config,
@@ -324,10 +331,21 @@ impl LaneSessions {
         for (slot, session) in slab.iter_mut() {
             let connection = &session.connection;
             let is_addressed = connection.may_send() && !connection.is_outgoing();
-            if !is_addressed || !predicate(&SessionView { session }) {
+            if !is_addressed {
+                continue;
+            }
+            let chosen = catch_unwind(AssertUnwindSafe(|| predicate(&SessionView { session })));
+            if chosen.is_err() {
+                counters.handler_panics.add(1);
+                tracing::error!(session = %session.id, "the predicate of a broadcast panicked; the session does not get it");
+            }
+            if !chosen.unwrap_or(false) {
                 continue;
             }
             part.matched += 1;
+            if !session.memberships.is_empty() && !outbox.is_current(slot) {
+                bring_forward(session, outbox, config, counters);
+            }
             let (output, buffers) = outbox.of(slot, &mut session.output);
             if output.len() > config.limits.queue_bytes_max {
                 part.full += 1;

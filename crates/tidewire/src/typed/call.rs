@@ -63,7 +63,8 @@ impl<'a, T, E> TypedCall<'a, T, E> {
         }
     }
 
-    /// Sends the call and blocks until its answer. Never call it on a lane.
+    /// Sends the call and blocks until its answer. On a lane it fails at once, with
+    /// [`RequestError::OnLane`](crate::RequestError::OnLane).
     ///
     /// # Errors
     /// See [`CallError`].
@@ -78,7 +79,8 @@ impl<'a, T, E> TypedCall<'a, T, E> {
 }
 
 impl<T, E> TypedRequest<T, E> {
-    /// Blocks this thread until the answer comes or the call fails. Never call it on a lane.
+    /// Blocks this thread until the answer comes or the call fails. On a lane it fails at once, with
+    /// [`RequestError::OnLane`](crate::RequestError::OnLane).
     ///
     /// # Errors
     /// See [`CallError`].

@@ -7,3 +7,4 @@ mod kinds;
 mod rates;
 mod reading;
 mod state;
+mod waits;

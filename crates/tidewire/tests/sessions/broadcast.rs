@@ -273,6 +273,11 @@ impl Service for Fragile {
         assert!(message.payload != b"panic", "told to");
         cx.reply(&cx.session().number().to_le_bytes())
     }
+
+    /// Ends the lane.
+    fn on_panic(&mut self, _: &mut Context<'_>) {
+        panic!("told to");
+    }
 }
 
 fn number_of(peer: &mut Peer) -> SessionId {
