@@ -10,8 +10,8 @@ const BYTES_MAX = 14 * 1024
 /** Members of objects that only this module sees: they get short names. The tests run what is built. */
 const INTERNAL = [
   "alias", "answer", "ask", "attach", "backlog", "behind", "cancel", "doubt", "emit", "end", "epoch", "fail", "features", "filled", "finish", "flags",
-  "forget", "frame", "goAway", "handle", "hello", "here", "interrupt", "isWaiting", "lastText", "limit", "load", "open", "over", "pause", "put",
-  "quit", "reading", "repeat", "repeats", "reply", "report", "rest", "resume", "skip", "take", "title", "uint", "welcomed", "what", "word",
+  "forget", "frame", "goAway", "handle", "hello", "here", "interrupt", "isWaiting", "lastText", "limit", "load", "open", "over", "pause", "place", "put",
+  "quit", "reading", "remove", "repeat", "repeats", "reply", "report", "rest", "resume", "skip", "take", "title", "uint", "welcomed", "what", "word",
 ]
 const here = (path) => fileURLToPath(new URL(path, import.meta.url))
 

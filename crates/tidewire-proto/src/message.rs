@@ -48,11 +48,13 @@ pub enum Kind {
     GoAway = 19,
     /// The next message of a channel follows the position in the payload.
     Position = 20,
+    /// The server has put the client into a room or subscription, or taken it out. The payload says which.
+    Placement = 21,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Hello,
         Self::Welcome,
         Self::Request,
@@ -73,6 +75,7 @@ impl Kind {
         Self::Pong,
         Self::GoAway,
         Self::Position,
+        Self::Placement,
     ];
 
     /// Returns the kind with this number on the wire, if there is one.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use tidewire_proto::body::{
     ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, MovedBody,
-    PositionBody, PresenceBody, Recovery, RecoveryBody, RoomCall, Roster, Since, SubscribeBody,
-    split_delivery,
+    PlacementBody, PositionBody, PresenceBody, Recovery, RecoveryBody, RoomCall, Roster, Since,
+    SubscribeBody, split_delivery,
 };
 use tidewire_proto::codec::{ChatMessage, Codec, Decoded, Lines, Presence, Tw1};
 use tidewire_proto::error::DecodeError;
@@ -194,7 +194,24 @@ fn position_examples() -> Vec<(Kind, Vec<u8>)> {
             };
             PositionBody { position }.encode(out);
         }),
+        placement(
+            ROOM,
+            PlacementBody::Joined {
+                member: MemberId(9),
+                members: 2,
+                room: "lobby",
+                name: "ada",
+            },
+        ),
+        placement(5, PlacementBody::Subscribed { pattern: "temp.*" }),
+        placement(ROOM, PlacementBody::Out),
     ]
+}
+
+fn placement(channel: u16, body: PlacementBody<'_>) -> (Kind, Vec<u8>) {
+    frame(Kind::Placement, channel, 0, |out| {
+        body.encode(out).expect("fits");
+    })
 }
 
 fn credential_examples() -> Vec<(Kind, Vec<u8>)> {
@@ -407,6 +424,10 @@ fn reencode_fields(message: &Message<'_>, payload: &[u8], may_be_roster: bool, o
         Kind::Position => PositionBody::decode(payload)
             .expect("a position")
             .encode(out),
+        Kind::Placement => PlacementBody::decode(payload)
+            .expect("a placement")
+            .encode(out)
+            .expect("fits"),
         Kind::GoAway => GoAwayBody::decode(payload).expect("a go-away").encode(out),
         _ => out.extend(payload),
     }

@@ -53,6 +53,8 @@ export type ChannelEvent =
   | { type: "error"; error: RequestError }
   /** The server refused to go on. It has ended. */
   | { type: "refused"; error: RequestError }
+  /** The server took this client out. It has ended. */
+  | { type: "removed" }
   | Lost
   | Ended
 
@@ -62,18 +64,16 @@ export type RoomEvent =
   | { type: "message"; member: number; name: string; payload: Uint8Array; isPrivate: boolean; position?: string | undefined }
   /** A member is here, joined or left. */
   | { type: "presence"; event: "here" | "joined" | "left"; member: number; name: string }
-  /** The server took this member out of the room. It has ended. */
-  | { type: "removed" }
   | ChannelEvent
 
-/** A subscription to one pattern. It survives reconnects. */
+/** A subscription to one pattern. It survives reconnects, unless the server made it. */
 export interface Subscription extends Events<TopicEvent> {
   readonly pattern: string
   /** Ends the subscription. */
   unsubscribe(): Promise<void>
 }
 
-/** A room that this client is in. It is joined again after a reconnect. */
+/** A room that this client is in. It is joined again after a reconnect, unless the server put the client there. */
 export interface Room extends Events<RoomEvent> {
   readonly name: string
   /** The name of this member. */
@@ -104,6 +104,10 @@ export interface Channel {
   skip(lost: number): void
   /** Sends the subscription or join to the server. */
   open(options?: BeginOptions): Promise<void>
+  /** Begins, because the server decided so. It is for this connection only. */
+  place(frame: Frame): void
+  /** The server took this client out. */
+  remove(): void
   /** Goes on, on a new connection. */
   resume(): void
   /** The connection has ended. */
@@ -185,6 +189,16 @@ function channel(
         if (isAsked) recovered(missing!)
         attempts = 0
       }),
+    place(frame) {
+      joined?.(frame)
+      self.alias = frame.alias
+      self.resume = self.end
+      host.attach(self)
+    },
+    remove() {
+      push({ type: "removed" })
+      self.end()
+    },
     resume: () =>
       void self.open().catch((error: RequestError) => {
         // The next connection resumes it.
@@ -256,8 +270,7 @@ export function room(host: Host, { report: push, reading: events }: EventQueue<R
     if (event !== "left") {
       if (members.size < Max.Members) members.set(member, name)
     } else if (member === room.member) {
-      push({ type: "removed" })
-      return self.end()
+      return self.remove()
     } else {
       members.delete(member)
     }

@@ -177,10 +177,25 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       refused ??= error
       const report = target?.report ?? push
       report({ type: "error", error })
+    } else if (kind === Kind.Placement) {
+      placed(frame, target)
     } else {
       // Frames of a room or subscription that was left may still be on their way.
       target?.handle(frame)
     }
+  }
+
+  /** A handler of the server has put this client into a room or subscription, or taken it out. */
+  const placed = (frame: Frame, target?: Channel) => {
+    const what = frame.uint(1)
+    if (what > 1) return target?.remove()
+    const begun = <T>([channel, face]: [Channel, T]) => {
+      channels.add(channel)
+      channel.place(frame)
+      return face
+    }
+    if (what) push({ type: "subscribed", subscription: begun(subscription(host, eventQueue(bounds), frame.word(), 0)) })
+    else push({ type: "joined", room: begun(room(host, eventQueue(bounds), frame.word(), frame.word())) })
   }
 
   const goAway = (address: string) => {

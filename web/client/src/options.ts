@@ -1,6 +1,6 @@
 /** The options, the events and the counters of a client. */
 
-import type { BeginOptions, CallOptions, RoomEvent, TopicEvent } from "./channel.js"
+import type { BeginOptions, CallOptions, Room, RoomEvent, Subscription, TopicEvent } from "./channel.js"
 import type { CloseReason, RequestError } from "./errors.js"
 import type { Ended, Lost, QueueBounds } from "./queue.js"
 
@@ -55,6 +55,10 @@ export type Event =
   | { type: "reconnecting"; delay: number; cause: string }
   /** The credentials expire in `left` milliseconds. If `credentials` is a function, it is asked for newer ones now. */
   | { type: "credentials_expire"; left: number }
+  /** The server has put this client into a room, until the connection ends. */
+  | { type: "joined"; room: Room }
+  /** The server has subscribed this client to a pattern, until the connection ends. */
+  | { type: "subscribed"; subscription: Subscription }
   /** The server refused a message that has no reply, such as a `publish`. */
   | { type: "error"; error: RequestError }
   | Lost

@@ -29,6 +29,7 @@ export const enum Kind {
   Pong,
   GoAway,
   Position,
+  Placement,
 }
 
 export const enum Flag {
@@ -52,7 +53,7 @@ export const enum Kinds {
   /** Kinds of frames that a server may send later. */
   AfterWelcome = BeforeWelcome | (1 << Kind.Request) | (1 << Kind.Reply) | (1 << Kind.Cancel) | (1 << Kind.OneWay) |
     (1 << Kind.Deliver) | (1 << Kind.Presence) | (1 << Kind.Gap) | (1 << Kind.Ping) | (1 << Kind.Pong) |
-    (1 << Kind.Position),
+    (1 << Kind.Position) | (1 << Kind.Placement),
 }
 
 /** Bytes to send. Text becomes UTF-8. */
@@ -130,7 +131,7 @@ export function decoder(frameBytesMax: number, take: (frame: Frame) => void): (c
     if (size > frameBytesMax) broken("too large")
     // Beyond the received bytes this is undefined: both comparisons are false, and there is no id.
     const kind = bytes[start + 4]!
-    if (kind < Kind.Hello || kind > Kind.Position) broken("unknown kind")
+    if (kind < Kind.Hello || kind > Kind.Placement) broken("unknown kind")
     const hasId = (Kinds.WithId >> kind) & 1
     at = start + 8 + hasId * 4
     if (at > end) broken("too short")
@@ -319,6 +320,8 @@ export const enum Feature {
   Moved = 2,
   /** Rooms and topics may have a history, whose messages have positions. */
   Positions = 4,
+  /** A handler of the server may put the client into rooms and subscriptions. */
+  Placement = 8,
 }
 
 const enum Tw1 {

@@ -11,7 +11,7 @@ export async function source(name) {
 }
 
 const { decoder, outbox } = await source("wire.ts")
-export const KINDS = ["", "hello", "welcome", "request", "reply", "error", "cancel", "one-way", "subscribe", "unsubscribe", "publish", "deliver", "join", "leave", "say", "presence", "gap", "ping", "pong", "go-away", "position"]
+export const KINDS = ["", "hello", "welcome", "request", "reply", "error", "cancel", "one-way", "subscribe", "unsubscribe", "publish", "deliver", "join", "leave", "say", "presence", "gap", "ping", "pong", "go-away", "position", "placement"]
 
 /** A promise that a test fulfils. */
 export function later() {

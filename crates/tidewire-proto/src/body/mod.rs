@@ -16,12 +16,14 @@ mod call;
 mod code;
 mod field;
 mod name;
+mod placement;
 mod position;
 mod topic;
 
 pub use call::{RoomCall, Roster, RosterEntries};
 pub use code::{ErrorCode, GoAwayCode};
 pub use name::{NameError, displayed_name, name_skeleton, typed_name, validate_name};
+pub use placement::PlacementBody;
 pub use position::{PositionBody, Recovery, RecoveryBody, Since, split_delivery};
 pub use topic::SubscribeBody;
 

@@ -10,8 +10,8 @@ use crate::body::{ErrorBody, GoAwayCode, MovedBody};
 use crate::codec::Codec;
 use crate::error::{DecodeError, EncodeError};
 use crate::handshake::{
-    self, Agreed, FEATURE_MOVED, FEATURE_POSITIONS, FEATURE_RENEWAL, HandshakeError, Hello, Offer,
-    Welcome,
+    self, Agreed, FEATURE_MOVED, FEATURE_PLACEMENT, FEATURE_POSITIONS, FEATURE_RENEWAL,
+    HandshakeError, Hello, Offer, Welcome,
 };
 use crate::message::{Kind, Message};
 
@@ -220,7 +220,7 @@ impl Connection {
             0
         };
         let offer = Offer {
-            features: FEATURE_MOVED | FEATURE_POSITIONS | renewal,
+            features: FEATURE_MOVED | FEATURE_POSITIONS | FEATURE_PLACEMENT | renewal,
             frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
             heartbeat_ms: heartbeat_ms(rules),
         };
@@ -414,6 +414,7 @@ impl Connection {
                 version: handshake::PROTOCOL_VERSION,
                 features: [
                     (codec.has_positions(), FEATURE_POSITIONS),
+                    (true, FEATURE_PLACEMENT),
                     (!own.credentials.is_empty(), FEATURE_RENEWAL),
                     (own.follows_moves, FEATURE_MOVED),
                 ]

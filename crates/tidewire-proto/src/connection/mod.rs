@@ -299,6 +299,14 @@ impl Connection {
         self.has_feature(crate::handshake::FEATURE_POSITIONS)
     }
 
+    /// Whether the client learns by [`Kind::Placement`](crate::message::Kind::Placement) of rooms and subscriptions that a handler
+    /// of the server puts it into.
+    #[inline]
+    #[must_use]
+    pub const fn knows_placements(&self) -> bool {
+        self.has_feature(crate::handshake::FEATURE_PLACEMENT)
+    }
+
     const fn has_feature(&self, feature: u32) -> bool {
         self.features as u32 & feature != 0
     }

@@ -88,6 +88,8 @@ words! {
     GoAway "go-away",
     /// See [`Kind::Position`].
     Position "position",
+    /// See [`Kind::Placement`].
+    Placement "placement",
     /// The reply to a join.
     Joined "joined",
     /// The request for the members of a room.
@@ -204,6 +206,7 @@ impl JsonKind {
             Self::Pong => Kind::Pong,
             Self::GoAway => Kind::GoAway,
             Self::Position => Kind::Position,
+            Self::Placement => Kind::Placement,
         }
     }
 
@@ -257,6 +260,14 @@ impl JsonKind {
             Self::Ping | Self::Pong => &[F::Data, F::Data64, F::Json],
             Self::GoAway => &[F::Code, F::Number, F::Address, F::Text],
             Self::Position => &[F::Channel, F::Epoch, F::Offset],
+            Self::Placement => &[
+                F::Channel,
+                F::Room,
+                F::Name,
+                F::Member,
+                F::Count,
+                F::Pattern,
+            ],
             Self::Joined => &[F::Id, F::Channel, F::Member, F::Count],
             Self::Members => &[F::Id, F::Channel, F::Members],
             Self::Whisper => &[F::Id, F::Channel, F::To, F::Data, F::Data64, F::Json],

@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::{FusedStream, Stream};
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::body::PlacementBody;
+use tidewire_proto::message::{Kind, MemberId, Message};
 
 use super::Client;
 use super::event_queue::{EventQueue, Queued, Waiter};
@@ -61,6 +62,33 @@ pub enum Event {
         room: u16,
         /// The number of messages that are missing: 0 if none is, `None` if the server does not know it.
         missing: Option<u64>,
+    },
+    /// A handler of the server has put this client into a room. Its messages and presence follow as [`Event::Message`] with this
+    /// channel, until the connection ends or [`Event::Removed`].
+    Joined {
+        /// The alias of the room, as [`Client::join`] returns it.
+        room: u16,
+        /// The name of the room.
+        room_name: String,
+        /// The name of this client in the room.
+        name: String,
+        /// The number of this client in the room.
+        member: MemberId,
+        /// The number of members.
+        members: usize,
+    },
+    /// A handler of the server has subscribed this client to a pattern. The messages follow as [`Event::Message`] with this
+    /// channel, until the connection ends or [`Event::Removed`].
+    Subscribed {
+        /// The alias of the subscription.
+        subscription: u16,
+        /// The pattern.
+        pattern: String,
+    },
+    /// A handler of the server has taken this client out of a room, or has ended a subscription that a handler made.
+    Removed {
+        /// The alias of the room or subscription.
+        channel: u16,
     },
     /// The client has ended. No event follows.
     Ended,
@@ -270,6 +298,31 @@ impl From<Message<'_>> for OwnedMessage {
     }
 }
 
+impl Event {
+    /// The event for a placement of this channel.
+    pub(super) fn of_placement(channel: u16, placement: &PlacementBody<'_>) -> Self {
+        match *placement {
+            PlacementBody::Joined {
+                member,
+                members,
+                room,
+                name,
+            } => Self::Joined {
+                room: channel,
+                room_name: room.to_owned(),
+                name: name.to_owned(),
+                member,
+                members: members as usize,
+            },
+            PlacementBody::Subscribed { pattern } => Self::Subscribed {
+                subscription: channel,
+                pattern: pattern.to_owned(),
+            },
+            PlacementBody::Out => Self::Removed { channel },
+        }
+    }
+}
+
 impl ClientEvent for Event {}
 
 impl Queued for Event {
@@ -293,9 +346,14 @@ impl Queued for Event {
         match self {
             Self::Opened { agent: text } | Self::Reconnecting { cause: text, .. } => text.len(),
             Self::Message(message) => message.name.len() + message.payload.len(),
+            Self::Joined {
+                room_name, name, ..
+            } => room_name.len() + name.len(),
+            Self::Subscribed { pattern, .. } => pattern.len(),
             Self::Closed { text, .. } => text.len(),
             Self::CredentialsExpire { .. }
             | Self::Lost { .. }
+            | Self::Removed { .. }
             | Self::Recovered { .. }
             | Self::Ended => 0,
         }

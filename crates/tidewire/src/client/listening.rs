@@ -356,6 +356,17 @@ impl Listening {
         true
     }
 
+    /// Ends a subscription that a handler of the server has ended. Returns false if no subscription has that alias.
+    pub(super) fn handle_removed(&mut self, alias: u16) -> bool {
+        let Some(key) = self.by_alias.remove(&alias) else {
+            return false;
+        };
+        if let Some(entry) = self.entries.try_remove(key) {
+            entry.tell(TopicEvent::Ended);
+        }
+        true
+    }
+
     /// Makes all subscriptions due on a new connection.
     pub(super) fn handle_open(&mut self) {
         self.due.clear();

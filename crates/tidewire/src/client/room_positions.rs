@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use tidewire_proto::body::{JoinBody, PositionBody, Recovery, RecoveryBody, Since, split_delivery};
+use tidewire_proto::body::{
+    JoinBody, PlacementBody, PositionBody, Recovery, RecoveryBody, Since, split_delivery,
+};
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
 use super::effect::Effect;
@@ -211,6 +213,24 @@ impl ClientService {
     pub(super) fn server_knows_positions(&self, cx: &Context<'_>) -> bool {
         let session = self.pending.session;
         session.is_some_and(|session| cx.peer_knows_positions(session))
+    }
+
+    /// Handles the news that a handler of the server has put this client into a room or subscription, or taken it out.
+    #[cold]
+    pub(super) fn handle_placement(&mut self, message: &Message<'_>) {
+        let Ok(placement) = PlacementBody::decode(message.payload) else {
+            return;
+        };
+        let channel = message.channel;
+        if placement == PlacementBody::Out {
+            self.rooms.handle_left(channel);
+            // The application has the subscription, which gets the event.
+            if self.listening.handle_removed(channel) {
+                return;
+            }
+        }
+        let event = Event::of_placement(channel, &placement);
+        self.link.events.push(event);
     }
 
     /// Handles a message of a room that keeps a history, or a position of one.

@@ -272,6 +272,11 @@ impl Service for ClientService {
             self.pause_if_held(cx);
             return Ok(());
         }
+        if message.kind == Kind::Placement {
+            self.handle_placement(&message);
+            self.pause_if_held(cx);
+            return Ok(());
+        }
         let Some(id) = self.pending.answered_id(&message) else {
             if message.kind == Kind::Error {
                 let (code, number, text) = refusal(cx, &message);

@@ -95,7 +95,7 @@ impl Chat {
         else {
             return Ok(());
         };
-        let joined = cx.join(body.room, body.name, self.policy)?;
+        let joined = cx.join_as_asked(body.room, body.name, self.policy)?;
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         let member = joined.member;
         let recovery = self.open_history(cx, &joined, history, since);
@@ -205,7 +205,7 @@ impl Chat {
             Ok(None) => return Ok(()),
             Err(refusal) => return prompt_again(cx, refusal.text()),
         };
-        match cx.join(&self.lobby, &name, self.policy) {
+        match cx.join_as_asked(&self.lobby, &name, self.policy) {
             Ok(joined) => {
                 cx.await_login(false);
                 let welcome = match joined.members {

@@ -152,7 +152,7 @@ impl PubSub {
         match message.kind {
             Kind::Subscribe => self.subscribe(cx, message),
             Kind::Unsubscribe => {
-                cx.unsubscribe(message.channel)?;
+                cx.unsubscribe_as_asked(message.channel)?;
                 cx.reply(&[])
             }
             Kind::Request | Kind::OneWay
@@ -186,7 +186,7 @@ impl PubSub {
         }
         if message.id == 0 {
             // A registration is repeated periodically and gets no answer.
-            return match cx.subscribe(body.pattern, body.policy) {
+            return match cx.subscribe_as_asked(body.pattern, body.policy) {
                 Ok(_) | Err(SubscribeError::AlreadySubscribed) => Ok(()),
                 Err(error) => Err(error.into()),
             };
@@ -205,7 +205,7 @@ impl PubSub {
                 open => open,
             },
         };
-        let channel = cx.subscribe(pattern, policy)?;
+        let channel = cx.subscribe_as_asked(pattern, policy)?;
         let recovery = cx.open_topic_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);
         if let Some(recovery) = recovery.filter(|_| cx.codec().has_positions()) {

@@ -1,7 +1,7 @@
 //! The actions of a handler on rooms and topics: join, leave, say, whisper, subscribe, publish.
 
-use tidewire_proto::body::{RecoveryBody, Since};
-use tidewire_proto::message::MemberId;
+use tidewire_proto::body::{PlacementBody, RecoveryBody, Since};
+use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
 
 use super::Context;
@@ -10,6 +10,9 @@ use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, Sub
 impl Context<'_> {
     /// Joins `room` under `name`. The name is unique in the server, and the session keeps it until it ends. A session
     /// that already has a name may pass an empty one.
+    ///
+    /// The client learns of it: [`Event::Joined`](crate::Event::Joined), and the event `joined` in browsers. A client whose
+    /// codec has no such frame gets the messages, and does not learn the name of the room.
     ///
     /// ```
     /// use tidewire::{Client, Context, ErrorCode, HandlerError, JoinError, Message};
@@ -38,9 +41,45 @@ impl Context<'_> {
         name: &str,
         policy: Option<Policy>,
     ) -> Result<Joined, JoinError> {
+        let joined = self.join_as_asked(room, name, policy)?;
+        let own = self.member_name();
+        self.tell_placement(
+            joined.room,
+            &PlacementBody::Joined {
+                member: joined.member,
+                members: u32::try_from(joined.members).unwrap_or(u32::MAX),
+                room,
+                name: own.as_deref().unwrap_or(name),
+            },
+        );
+        Ok(joined)
+    }
+
+    /// Joins a room because the peer asked for it. The reply tells it.
+    pub(super) fn join_as_asked(
+        &mut self,
+        room: &str,
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<Joined, JoinError> {
         let joined = self.core.rooms().join(self.id, room, name, policy)?;
         self.number_membership(joined.room);
         Ok(joined)
+    }
+
+    /// Tells the peer what a channel is from now on, because a handler decided so, if the peer knows placements.
+    #[cold]
+    fn tell_placement(&mut self, channel: u16, placement: &PlacementBody<'_>) {
+        let session = self.core.sessions.find(self.id);
+        if !session.is_some_and(|session| session.connection.knows_placements()) {
+            return;
+        }
+        let mut body = Vec::new();
+        if placement.encode(&mut body).is_ok()
+            && let Err(error) = self.send(&Message::new(Kind::Placement, channel, &body))
+        {
+            tracing::debug!(session = %self.id, %error, "a placement was not sent");
+        }
     }
 
     /// Leaves a room. This calls the hook of [`Chat::on_leave`](crate::Chat::on_leave).
@@ -48,7 +87,9 @@ impl Context<'_> {
     /// # Errors
     /// [`RoomError::NotJoined`] if the session is not in the room.
     pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
-        self.core.rooms().leave_noted(self.id, room)
+        self.core.rooms().leave_noted(self.id, room)?;
+        self.tell_placement(room, &PlacementBody::Out);
+        Ok(())
     }
 
     /// Sends `payload` to all members of the room except this session. Replies come after it, as after
@@ -106,7 +147,8 @@ impl Context<'_> {
 
     /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets each message that is
     /// published to a matching topic as [`Kind::Deliver`](crate::Kind::Deliver), including its own. The channel of
-    /// these messages is the returned alias. Without a policy the server's policy applies.
+    /// these messages is the returned alias. Without a policy the server's policy applies. The client learns of it:
+    /// [`Event::Subscribed`](crate::Event::Subscribed), and the event `subscribed` in browsers.
     ///
     /// ```
     /// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};
@@ -126,6 +168,17 @@ impl Context<'_> {
     /// [`SubscribeError::Pattern`] if the text is not a pattern, [`SubscribeError::AlreadySubscribed`],
     /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
     pub fn subscribe(
+        &mut self,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let subscription = self.subscribe_as_asked(pattern, policy)?;
+        self.tell_placement(subscription, &PlacementBody::Subscribed { pattern });
+        Ok(subscription)
+    }
+
+    /// Subscribes because the peer asked for it. The reply tells it.
+    pub(super) fn subscribe_as_asked(
         &mut self,
         pattern: &str,
         policy: Option<Policy>,
@@ -160,6 +213,13 @@ impl Context<'_> {
     /// # Errors
     /// [`NotSubscribed`] if the session has no such subscription.
     pub fn unsubscribe(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
+        self.unsubscribe_as_asked(subscription)?;
+        self.tell_placement(subscription, &PlacementBody::Out);
+        Ok(())
+    }
+
+    /// Ends a subscription because the peer asked for it. The reply tells it.
+    pub(super) fn unsubscribe_as_asked(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
         self.core.rooms().unsubscribe(self.id, subscription)
     }
 

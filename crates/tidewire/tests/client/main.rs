@@ -6,6 +6,7 @@ mod executor;
 mod given_up;
 mod lazy;
 mod misuse;
+mod placements;
 mod relay;
 mod streams;
 mod twins;

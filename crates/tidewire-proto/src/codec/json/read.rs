@@ -13,7 +13,7 @@ use super::object::Object;
 use super::write::{error_word, event_word, go_away_word};
 use crate::body::{
     ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, MovedBody,
-    PositionBody, PresenceBody, RoomCall, Roster, SubscribeBody,
+    PlacementBody, PositionBody, PresenceBody, RoomCall, Roster, SubscribeBody,
 };
 use crate::error::EncodeError;
 use crate::handshake::{Hello, PROTOCOL_VERSION, Welcome};
@@ -130,6 +130,7 @@ fn payload<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a
             PositionBody { position }.encode(scratch);
             Ok(())
         }
+        JsonKind::Placement => placement(object).encode(scratch).map_err(|_| bad(F::Room)),
         JsonKind::Joined => {
             let joined = JoinedBody {
                 member: MemberId(object.u32(F::Member)),
@@ -168,6 +169,20 @@ fn data<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, 
         return Ok(Part::of(json, scratch));
     }
     Ok(Part::of(object.take_text(F::Data), scratch))
+}
+
+/// The placement that the fields describe: without a room and a pattern the client is out of the channel.
+fn placement<'o>(object: &'o Object<'_>) -> PlacementBody<'o> {
+    match (object.text(F::Room), object.text(F::Pattern)) {
+        ("", "") => PlacementBody::Out,
+        ("", pattern) => PlacementBody::Subscribed { pattern },
+        (room, _) => PlacementBody::Joined {
+            member: MemberId(object.u32(F::Member)),
+            members: object.u32(F::Count),
+            room,
+            name: object.text(F::Name),
+        },
+    }
 }
 
 fn hello(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {

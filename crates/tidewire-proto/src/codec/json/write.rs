@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 use crate::body::{
-    ErrorBody, ErrorCode, GapBody, GoAwayCode, JoinBody, JoinedBody, MovedBody, PositionBody,
-    PresenceBody, Roster, SubscribeBody,
+    ErrorBody, ErrorCode, GapBody, GoAwayCode, JoinBody, JoinedBody, MovedBody, PlacementBody,
+    PositionBody, PresenceBody, Roster, SubscribeBody,
 };
 use crate::error::EncodeError;
 use crate::handshake::{Hello, Welcome};
@@ -82,12 +82,36 @@ fn fields(message: &Message<'_>, line: &mut Line<'_>) -> Option<()> {
             line.text(F::Name, name);
         }
         Kind::Presence => presence(&PresenceBody::decode(payload).ok()?, line),
+        Kind::Placement => placement(&PlacementBody::decode(payload).ok()?, line)?,
         Kind::Gap => line.number(F::Lost, GapBody::decode(payload).ok()?.lost),
         Kind::Position => {
             let Position { epoch, offset } = PositionBody::decode(payload).ok()?.position;
             line.number(F::Epoch, epoch);
             line.number(F::Offset, offset);
         }
+    }
+    Some(())
+}
+
+/// Writes a placement. An empty name of a room or pattern has no spelling.
+fn placement(placement: &PlacementBody<'_>, line: &mut Line<'_>) -> Option<()> {
+    match *placement {
+        PlacementBody::Joined {
+            member,
+            members,
+            room,
+            name,
+        } if !room.is_empty() => {
+            line.text(F::Room, room);
+            line.text(F::Name, name);
+            line.number(F::Member, u64::from(member.0));
+            line.number(F::Count, u64::from(members));
+        }
+        PlacementBody::Subscribed { pattern } if !pattern.is_empty() => {
+            line.text(F::Pattern, pattern);
+        }
+        PlacementBody::Out => {}
+        _ => return None,
     }
     Some(())
 }
