@@ -1,7 +1,11 @@
-//! The header of the PROXY protocol, version 2: a proxy tells whose connection it passes on.
+//! The header of the PROXY protocol, versions 1 and 2: a proxy tells whose connection it passes on.
 //!
 //! The header comes once, before anything else, also before TLS. A receiver must know by other means that it comes from a proxy,
 //! because anybody could send it. See <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
+//!
+//! Version 1 is a line of text: `PROXY TCP4 192.0.2.7 198.51.100.9 51234 443`, CR, LF. It says its length nowhere, and yet a receiver
+//! need not read too far: no line is shorter than [`LINE_BYTES_MIN`] bytes, and while the line end has not come, at least two more
+//! bytes belong to it, or one behind a CR. Version 2 is binary:
 //!
 //! ```text
 //!   0            12        13          14       16
@@ -55,13 +59,11 @@ pub enum ProxyHeader {
 #[non_exhaustive]
 pub enum ProxyError {
     /// Other bytes came in its place.
-    #[error(
-        "there is no PROXY header; let the proxy send one of version 2, or take its address off the list"
-    )]
+    #[error("there is no PROXY header; let the proxy send one, or take its address off the list")]
     Missing,
-    /// The header is of version 1, which is text.
-    #[error("the PROXY header is of version 1; let the proxy send version 2")]
-    VersionOne,
+    /// The line of version 1 has another form.
+    #[error("the PROXY header of version 1 is malformed")]
+    Line,
     /// The version is neither 1 nor 2.
     #[error("the PROXY header is of an unknown version")]
     Version,
@@ -74,8 +76,10 @@ pub enum ProxyError {
     /// The header is shorter than its addresses, or than one of its extensions.
     #[error("the PROXY header is shorter than what it must hold")]
     TooShort,
-    /// The header is longer than [`PROXY_HEADER_BYTES_MAX`].
-    #[error("the PROXY header is longer than {PROXY_HEADER_BYTES_MAX} bytes")]
+    /// The header is longer than [`PROXY_HEADER_BYTES_MAX`], or that of version 1 than 107 bytes.
+    #[error(
+        "the PROXY header is longer than {PROXY_HEADER_BYTES_MAX} bytes, or that of version 1 than {LINE_BYTES_MAX}"
+    )]
     TooLong,
     /// The connection ended within the header.
     #[error("the connection ended before the PROXY header did")]
@@ -88,13 +92,8 @@ pub enum ProxyError {
 /// [`ProxyError`], as soon as the bytes cannot become a header any more.
 pub fn decode(bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
     let start = &bytes[..bytes.len().min(SIGNATURE.len())];
-    if !SIGNATURE.starts_with(start) {
-        let is_text = bytes.starts_with(TEXT);
-        return match is_text || !TEXT.starts_with(bytes) {
-            true if is_text => Err(ProxyError::VersionOne),
-            true => Err(ProxyError::Missing),
-            false => Ok(ProxyHeader::Partial { bytes: TEXT.len() }),
-        };
+    if !SIGNATURE.starts_with(start) || bytes.is_empty() {
+        return decode_line(bytes);
     }
     let Some(&[version_command, family, high, low]) = bytes.get(SIGNATURE.len()..HEAD_BYTES) else {
         return Ok(ProxyHeader::Partial { bytes: HEAD_BYTES });
@@ -123,6 +122,66 @@ pub fn decode(bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
         proxied,
         bytes: whole,
     })
+}
+
+/// Decodes a header of version 1, or its beginning.
+fn decode_line(bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
+    let start = &bytes[..bytes.len().min(TEXT.len())];
+    if !TEXT.starts_with(start) {
+        return Err(ProxyError::Missing);
+    }
+    if bytes.len() < LINE_BYTES_MIN {
+        return Ok(ProxyHeader::Partial {
+            bytes: LINE_BYTES_MIN,
+        });
+    }
+    let line = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+        return match line.len() + LINE_END.len() <= LINE_BYTES_MAX {
+            true => Ok(ProxyHeader::Partial {
+                bytes: line.len() + LINE_END.len(),
+            }),
+            false => Err(ProxyError::TooLong),
+        };
+    };
+    let whole = end + LINE_END.len();
+    match bytes.get(end..whole) {
+        Some(found) if found == LINE_END => {}
+        None if bytes[end] == b'\r' => return Ok(ProxyHeader::Partial { bytes: whole }),
+        _ => return Err(ProxyError::Line),
+    }
+    let text = str::from_utf8(&line[TEXT.len()..end]).map_err(|_| ProxyError::Line)?;
+    let proxied = read_line(text).ok_or(ProxyError::Line)?;
+    Ok(ProxyHeader::Whole {
+        proxied,
+        bytes: whole,
+    })
+}
+
+/// Reads a line of version 1 without its first word and its end.
+fn read_line(text: &str) -> Option<Proxied> {
+    let mut words = text.split(' ');
+    let family = words.next()?;
+    if family == "UNKNOWN" {
+        // The rest of such a line must be ignored, whatever it is.
+        return Some(Proxied::Unknown);
+    }
+    let [source, destination, source_port, destination_port] = [(); 4].map(|()| words.next());
+    let address = |text: &str| match family {
+        "TCP4" => text.parse::<Ipv4Addr>().ok().map(IpAddr::from),
+        "TCP6" => text.parse::<Ipv6Addr>().ok().map(IpAddr::from),
+        _ => None,
+    };
+    let port = |text: &str| {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_plain = is_plain && (text == "0" || !text.starts_with('0'));
+        text.parse::<u16>().ok().filter(|_| is_plain)
+    };
+    let proxied = Proxied::Tcp {
+        source: SocketAddr::new(address(source?)?, port(source_port?)?),
+        destination: SocketAddr::new(address(destination?)?, port(destination_port?)?),
+    };
+    words.next().is_none().then_some(proxied)
 }
 
 fn decode_body(family: u8, body: &[u8]) -> Result<Proxied, ProxyError> {
@@ -182,6 +241,15 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The beginning of a header of version 1.
 const TEXT: &[u8; 6] = b"PROXY ";
+
+/// The end of a line of version 1.
+const LINE_END: &[u8] = b"\r\n";
+
+/// The shortest line of version 1, which is `PROXY UNKNOWN` with its end.
+const LINE_BYTES_MIN: usize = 15;
+
+/// The longest line of version 1, as its specification says.
+const LINE_BYTES_MAX: usize = 107;
 
 /// Signature, version and command, family and transport, length.
 const HEAD_BYTES: usize = 16;
@@ -258,7 +326,7 @@ mod tests {
             (b"GET / HTTP/1.1".to_vec(), ProxyError::Missing),
             (b"PROXYING".to_vec(), ProxyError::Missing),
             (b"\r\n\r\nhello".to_vec(), ProxyError::Missing),
-            (b"PROXY TCP4 192.0.2.7".to_vec(), ProxyError::VersionOne),
+            (b"PROXY TCP4 192.0.2.7\r\n".to_vec(), ProxyError::Line),
             (header(0x11, 0x11, &[0; 12]), ProxyError::Version),
             (header(0x22, 0x11, &[0; 12]), ProxyError::Command),
             (header(0x21, 0x12, &[0; 12]), ProxyError::Transport),
@@ -275,7 +343,59 @@ mod tests {
         // The longest length is refused before its bytes come.
         let head = [SIGNATURE, &[0x21, 0x11, 0xff, 0xff][..]].concat();
         assert_eq!(decode(&head), Err(ProxyError::TooLong));
-        // The beginning of version 1 is waited for.
-        assert_eq!(decode(b"PRO"), Ok(ProxyHeader::Partial { bytes: 6 }));
+    }
+
+    const LINE: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.9 51234 443\r\n";
+
+    #[test]
+    fn a_line_of_version_1_is_read_after_each_cut_and_nothing_behind_it() {
+        let longest = b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
+        for line in [LINE, b"PROXY UNKNOWN\r\n", longest] {
+            assert!((LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&line.len()));
+            for cut in 0..line.len() {
+                let Ok(ProxyHeader::Partial { bytes }) = decode(&line[..cut]) else {
+                    panic!("{cut} bytes are no part");
+                };
+                assert!(cut < bytes && bytes <= line.len(), "{cut}: {bytes}");
+            }
+            let more = [line, b"\x01\0\0\0"].concat();
+            let Ok(ProxyHeader::Whole { bytes, .. }) = decode(&more) else {
+                panic!("no header");
+            };
+            assert_eq!(bytes, line.len());
+        }
+        assert_eq!(decode(LINE), whole(of_the_vector(), LINE.len()));
+        let unknown = b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n";
+        assert_eq!(decode(unknown), whole(Proxied::Unknown, unknown.len()));
+        let six = b"PROXY TCP6 2001:db8::1 2001:db8::2 80 443\r\n";
+        let proxied = Proxied::Tcp {
+            source: "[2001:db8::1]:80".parse().unwrap(),
+            destination: "[2001:db8::2]:443".parse().unwrap(),
+        };
+        assert_eq!(decode(six), whole(proxied, six.len()));
+    }
+
+    #[test]
+    fn lines_of_another_form_are_refused() {
+        for text in [
+            "PROXY TCP4 192.0.2.7 198.51.100.9 51234\r\n",
+            "PROXY TCP4 192.0.2.7 198.51.100.9 51234 443 1\r\n",
+            "PROXY TCP4  192.0.2.7 198.51.100.9 51234 443\r\n",
+            "PROXY TCP4 192.0.2.7 198.51.100.9 051234 443\r\n",
+            "PROXY TCP4 192.0.2.7 198.51.100.9 +1234 443\r\n",
+            "PROXY TCP4 192.0.2.7 198.51.100.9 65536 443\r\n",
+            "PROXY TCP4 ::1 ::2 51234 443\r\n",
+            "PROXY TCP6 192.0.2.7 198.51.100.9 51234 443\r\n",
+            "PROXY TCP5 192.0.2.7 198.51.100.9 51234 443\r\n",
+            "PROXY UDP4 192.0.2.7 198.51.100.9 51234 443\r\n",
+            "PROXY TCP4 192.0.2.7 198.51.100.9 51234 443\n\n",
+            "PROXY TCP4 192.0.2.7 198.51.100.9 51234 443\rx",
+            "PROXY \u{e9}UNKNOWN\r\n",
+        ] {
+            assert_eq!(decode(text.as_bytes()), Err(ProxyError::Line), "{text:?}");
+        }
+        let long = [b"PROXY UNKNOWN ", &[b'x'; 100][..]].concat();
+        assert_eq!(decode(&long), Err(ProxyError::TooLong));
+        assert_eq!(decode(b"PROXIED"), Err(ProxyError::Missing));
     }
 }
