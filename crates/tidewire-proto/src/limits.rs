@@ -18,8 +18,16 @@ pub const LINE_BYTES_MAX: usize = 8 << 10;
 /// accepted, an untrusted peer can make this side hold this much and no more.
 pub const HELLO_BYTES_MAX: usize = 2048;
 
+/// Largest first frame over an encrypted connection. The handshake of TLS has cost both sides more than these bytes.
+pub const LONG_HELLO_BYTES_MAX: usize = 9_216;
+
 /// Largest credentials inside a hello.
 pub const CREDENTIALS_BYTES_MAX: usize = 1024;
+
+/// Largest credentials inside a hello over an encrypted connection, with the feature
+/// [`FEATURE_LONG_CREDENTIALS`](crate::handshake::FEATURE_LONG_CREDENTIALS). Tokens of login servers list roles and groups of their
+/// users; web servers take 8 KiB in a header.
+pub const LONG_CREDENTIALS_BYTES_MAX: usize = 8_192;
 
 /// Longest name of a member or room in UTF-8 bytes; its length field is one byte, and 64 fit a screen line.
 pub const NAME_BYTES_MAX: usize = 64;

@@ -9,7 +9,7 @@ use tidewire_proto::body::{
 };
 use tidewire_proto::codec::{ChatMessage, Codec, Decoded, Lines, Presence, Tw1};
 use tidewire_proto::error::DecodeError;
-use tidewire_proto::handshake::{FEATURE_RENEWAL, Hello, Welcome};
+use tidewire_proto::handshake::{FEATURE_LONG_CREDENTIALS, FEATURE_RENEWAL, Hello, Welcome};
 use tidewire_proto::limits;
 use tidewire_proto::message::{
     FLAG_MOVED, FLAG_POSITION, FLAG_PRIVATE, Kind, MemberId, Message, Position, PresenceEvent,
@@ -217,6 +217,14 @@ fn placement(channel: u16, body: PlacementBody<'_>) -> (Kind, Vec<u8>) {
 fn credential_examples() -> Vec<(Kind, Vec<u8>)> {
     use Kind as K;
     let (mut first, mut answer) = (Vec::new(), Vec::new());
+    let mut encrypted = Vec::new();
+    Hello {
+        features: FEATURE_RENEWAL | FEATURE_LONG_CREDENTIALS,
+        credentials: b"token",
+        ..hello()
+    }
+    .encode_frame(&mut encrypted)
+    .expect("fits");
     Hello {
         features: FEATURE_RENEWAL,
         credentials: b"token",
@@ -241,6 +249,7 @@ fn credential_examples() -> Vec<(Kind, Vec<u8>)> {
     };
     vec![
         (K::Hello, first),
+        (K::Hello, encrypted),
         (K::Welcome, answer),
         frame(K::Error, 0, 4, |out| forbidden.encode(out)),
         frame(K::GoAway, 0, 0, |out| expired.encode(out)),
@@ -540,6 +549,8 @@ fn the_limits_are_those_of_the_page() {
         (limits::FRAME_BYTES_MIN as usize, "512 bytes"),
         (limits::HELLO_BYTES_MAX, "2,048 bytes"),
         (limits::CREDENTIALS_BYTES_MAX, "1,024 bytes"),
+        (limits::LONG_HELLO_BYTES_MAX, "9,216 bytes"),
+        (limits::LONG_CREDENTIALS_BYTES_MAX, "8,192 bytes"),
         (limits::NAME_BYTES_MAX, "64 bytes"),
         (limits::TEXT_BYTES_MAX, "255 bytes"),
         (usize::from(u8::MAX), "255 bytes"),

@@ -10,8 +10,8 @@ use crate::body::{ErrorBody, GoAwayCode, MovedBody};
 use crate::codec::Codec;
 use crate::error::{DecodeError, EncodeError};
 use crate::handshake::{
-    self, Agreed, FEATURE_MOVED, FEATURE_PLACEMENT, FEATURE_POSITIONS, FEATURE_RENEWAL,
-    HandshakeError, Hello, Offer, Welcome,
+    self, Agreed, FEATURE_LONG_CREDENTIALS, FEATURE_MOVED, FEATURE_PLACEMENT, FEATURE_POSITIONS,
+    FEATURE_RENEWAL, HandshakeError, Hello, Offer, Welcome,
 };
 use crate::message::{Kind, Message};
 
@@ -220,13 +220,25 @@ impl Connection {
             0
         };
         let offer = Offer {
-            features: FEATURE_MOVED | FEATURE_POSITIONS | FEATURE_PLACEMENT | renewal,
+            features: FEATURE_MOVED
+                | FEATURE_POSITIONS
+                | FEATURE_PLACEMENT
+                | renewal
+                | self.long_credentials(),
             frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
             heartbeat_ms: heartbeat_ms(rules),
         };
         let agreed = handshake::accept(&hello, &offer)?;
-        self.features = agreed.features as u8;
+        self.features.agree(agreed.features);
         Ok(Some(agreed))
+    }
+
+    /// The feature of long credentials, if this connection has it.
+    const fn long_credentials(&self) -> u32 {
+        match self.features.is_encrypted() {
+            true => FEATURE_LONG_CREDENTIALS,
+            false => 0,
+        }
     }
 
     /// Handles a hello or welcome on an open connection whose client may renew its credentials.
@@ -267,7 +279,7 @@ impl Connection {
         };
         let expires_in_ns = welcome.expires_in_ms.saturating_mul(MILLISECOND_NS);
         let expires_ns = (expires_in_ns > 0).then(|| now_ns.saturating_add(expires_in_ns));
-        self.features = agreed.features as u8;
+        self.features.agree(agreed.features);
         self.note_welcome(agreed, expires_ns);
         self.limit_frames(welcome.frame_bytes_max as usize);
         self.peer_agent = Some(Box::new(PeerAgent(welcome.agent.into())));
@@ -417,6 +429,7 @@ impl Connection {
                     (true, FEATURE_PLACEMENT),
                     (!own.credentials.is_empty(), FEATURE_RENEWAL),
                     (own.follows_moves, FEATURE_MOVED),
+                    (self.features.is_encrypted(), FEATURE_LONG_CREDENTIALS),
                 ]
                 .into_iter()
                 .map(|(has, feature)| if has { feature } else { 0 })

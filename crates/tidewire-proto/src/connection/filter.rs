@@ -4,7 +4,7 @@ use super::{CloseReason, Connection, Rules};
 use crate::codec::{Codec, ConnectionState, Decoded};
 use crate::error::DecodeError;
 use crate::handshake::classify_garbage;
-use crate::limits::HELLO_BYTES_MAX;
+use crate::limits::{HELLO_BYTES_MAX, LONG_HELLO_BYTES_MAX};
 use crate::message::Kind;
 
 /// Limits of the next frame: its kinds and its size.
@@ -92,7 +92,10 @@ impl Connection {
             }
         } else {
             FrameFilter {
-                frame_bytes_max: HELLO_BYTES_MAX,
+                frame_bytes_max: match self.features.is_encrypted() {
+                    true => LONG_HELLO_BYTES_MAX,
+                    false => HELLO_BYTES_MAX,
+                },
                 service_kinds: 0,
             }
         }

@@ -66,7 +66,7 @@ pub use timeouts::Overdue;
 
 use authentication::Authentication;
 use control::{ControlBudget, Pending};
-use state::Drain;
+use state::{Drain, Features};
 use timeouts::Timing;
 
 /// Settings of all connections of a server or client. Times are in nanoseconds.
@@ -171,8 +171,7 @@ pub struct Connection {
     last_words: Option<Box<LastWords>>,
     /// Whether the peer was sent a go-away.
     is_going_told: bool,
-    /// The features that both sides have, of which there are fewer than eight.
-    features: u8,
+    features: Features,
     /// The reason why this side asked the peer to end the connection, once it did.
     drain: Drain,
     /// The server's name and version, from its welcome.
@@ -225,7 +224,7 @@ impl Connection {
             frame_bytes_max: rules.frame_bytes_max,
             last_words: None,
             is_going_told: false,
-            features: 0,
+            features: Features::default(),
             drain: Drain::No,
             peer_agent: None,
             authentication: None,
@@ -308,7 +307,7 @@ impl Connection {
     }
 
     const fn has_feature(&self, feature: u32) -> bool {
-        self.features as u32 & feature != 0
+        self.features.has(feature)
     }
 
     /// Whether this side made the connection.
@@ -369,6 +368,11 @@ impl Connection {
     /// Lowers the largest frame to the transport's limit.
     pub fn limit_frames(&mut self, bytes_max: usize) {
         self.frame_bytes_max = self.frame_bytes_max.min(bytes_max);
+    }
+
+    /// Notes that a layer of the transport encrypts, so that credentials may be long. Call it before [`Self::handle_connected`].
+    pub fn note_encrypted(&mut self) {
+        self.features.note_encrypted();
     }
 
     /// The server's name and version, on the connecting side.

@@ -206,3 +206,29 @@ mod tests {
         assert!(one.without(PauseReason::Output).is_empty());
     }
 }
+
+/// The features that both sides have, of which there are fewer than seven, and whether the transport encrypts. It is one byte,
+/// because a second one would make each session of a server 8 bytes larger.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Features(u8);
+
+impl Features {
+    const ENCRYPTED: u8 = 1 << 7;
+
+    pub(super) const fn has(self, feature: u32) -> bool {
+        (self.0 & !Self::ENCRYPTED) as u32 & feature != 0
+    }
+
+    pub(super) const fn is_encrypted(self) -> bool {
+        self.0 & Self::ENCRYPTED != 0
+    }
+
+    pub(super) const fn note_encrypted(&mut self) {
+        self.0 |= Self::ENCRYPTED;
+    }
+
+    /// Notes what both sides have agreed on.
+    pub(super) const fn agree(&mut self, features: u32) {
+        self.0 = self.0 & Self::ENCRYPTED | features as u8 & !Self::ENCRYPTED;
+    }
+}

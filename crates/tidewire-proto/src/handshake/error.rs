@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::MAGIC;
 use crate::body::{ErrorCode, Reader};
-use crate::limits::FRAME_BYTES_MAX;
+use crate::limits::{CREDENTIALS_BYTES_MAX, FRAME_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 use crate::message::Kind;
 
 /// Why a handshake failed. The connection is closed; no message was exchanged on it.
@@ -26,9 +26,23 @@ pub enum HandshakeError {
         /// The version of this side.
         ours: u16,
     },
-    /// The first frame or its credentials exceed the limits of a handshake.
-    #[error("the peer's first frame is too large for a handshake")]
+    /// The first frame exceeds the limit of a handshake.
+    #[error(
+        "the peer's first frame is too large for a handshake: its credentials may have {CREDENTIALS_BYTES_MAX} bytes, over tls:// and wss:// \
+         {LONG_CREDENTIALS_BYTES_MAX}"
+    )]
     TooLarge,
+    /// The credentials are longer than this connection takes.
+    #[error(
+        "the credentials have {bytes} bytes, and this connection takes {bytes_max}: over tls:// and wss:// they may have \
+         {LONG_CREDENTIALS_BYTES_MAX}"
+    )]
+    CredentialsTooLong {
+        /// Their length.
+        bytes: u16,
+        /// The longest that is taken.
+        bytes_max: u16,
+    },
     /// The first frame's inner layout is broken.
     #[error("the peer's handshake frame is malformed")]
     Malformed,

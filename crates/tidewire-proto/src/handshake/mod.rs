@@ -22,7 +22,10 @@ pub use error::{HandshakeError, classify_garbage};
 
 use crate::body::{Reader, push_short_text};
 use crate::error::EncodeError;
-use crate::limits::{CREDENTIALS_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX};
+use crate::limits::{
+    CREDENTIALS_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX,
+    LONG_HELLO_BYTES_MAX,
+};
 use crate::message::Kind;
 use crate::text::is_hazardous;
 
@@ -59,10 +62,11 @@ impl<'a> Hello<'a> {
     /// # Errors
     /// As [`Hello::encode_frame`].
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        if self.credentials.len() > CREDENTIALS_BYTES_MAX {
+        let limit = credentials_bytes_max(self.features);
+        if self.credentials.len() > limit {
             return Err(EncodeError::TextTooLong {
                 bytes: self.credentials.len(),
-                limit: CREDENTIALS_BYTES_MAX,
+                limit,
             });
         }
         let start = out.len();
@@ -79,9 +83,10 @@ impl<'a> Hello<'a> {
     /// Reads the payload of a `Hello` frame.
     ///
     /// # Errors
-    /// [`HandshakeError::BadMagic`], [`HandshakeError::TooLarge`] or [`HandshakeError::Malformed`].
+    /// [`HandshakeError::BadMagic`], [`HandshakeError::TooLarge`], [`HandshakeError::CredentialsTooLong`] or
+    /// [`HandshakeError::Malformed`].
     pub fn decode(payload: &'a [u8]) -> Result<Self, HandshakeError> {
-        if payload.len() > HELLO_BYTES_MAX {
+        if payload.len() > LONG_HELLO_BYTES_MAX {
             return Err(HandshakeError::TooLarge);
         }
         let mut reader = Reader::new(payload);
@@ -92,12 +97,10 @@ impl<'a> Hello<'a> {
         let version = reader.u16().ok_or(HandshakeError::Malformed)?;
         let features = reader.u32().ok_or(HandshakeError::Malformed)?;
         let frame_bytes_max = reader.u32().ok_or(HandshakeError::Malformed)?;
-        let credentials_bytes = usize::from(reader.u16().ok_or(HandshakeError::Malformed)?);
-        if credentials_bytes > CREDENTIALS_BYTES_MAX {
-            return Err(HandshakeError::TooLarge);
-        }
+        let bytes = reader.u16().ok_or(HandshakeError::Malformed)?;
+        check_credentials(bytes, credentials_bytes_max(features))?;
         let credentials = reader
-            .bytes(credentials_bytes)
+            .bytes(usize::from(bytes))
             .ok_or(HandshakeError::Malformed)?;
         let agent = read_agent(&mut reader)?;
         check_end(&reader, version)?;
@@ -235,13 +238,16 @@ pub struct Agreed {
 /// Computes the agreement of a server with this hello.
 ///
 /// # Errors
-/// [`HandshakeError::UnsupportedVersion`] or [`HandshakeError::LimitTooSmall`].
+/// [`HandshakeError::UnsupportedVersion`], [`HandshakeError::LimitTooSmall`], or [`HandshakeError::CredentialsTooLong`] if the offer
+/// has no long credentials.
 pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError> {
     // A newer client also speaks this version; there is no version older than the first.
     if hello.version < PROTOCOL_VERSION {
         return Err(unsupported(hello.version));
     }
     check_frame_limit(hello.frame_bytes_max)?;
+    let bytes = u16::try_from(hello.credentials.len()).unwrap_or(u16::MAX);
+    check_credentials(bytes, credentials_bytes_max(offer.features))?;
     Ok(Agreed {
         version: PROTOCOL_VERSION,
         features: hello.features & offer.features,
@@ -258,7 +264,7 @@ fn encode_frame(
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
     write(out).inspect_err(|_| out.truncate(start))?;
-    // A body has at most some 1,300 bytes, so the cast is exact.
+    // A body has at most some 8,500 bytes, so the cast is exact.
     let length = (out.len() - start - 4) as u32;
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
     Ok(())
@@ -290,6 +296,23 @@ fn check_frame_limit(bytes: u32) -> Result<(), HandshakeError> {
     Ok(())
 }
 
+/// The longest credentials in a hello with these features.
+const fn credentials_bytes_max(features: u32) -> usize {
+    match features & FEATURE_LONG_CREDENTIALS {
+        0 => CREDENTIALS_BYTES_MAX,
+        _ => LONG_CREDENTIALS_BYTES_MAX,
+    }
+}
+
+fn check_credentials(bytes: u16, bytes_max: usize) -> Result<(), HandshakeError> {
+    if usize::from(bytes) > bytes_max {
+        // Both limits are below 65,536, so the cast is exact.
+        let bytes_max = bytes_max as u16;
+        return Err(HandshakeError::CredentialsTooLong { bytes, bytes_max });
+    }
+    Ok(())
+}
+
 const fn unsupported(theirs: u16) -> HandshakeError {
     HandshakeError::UnsupportedVersion {
         theirs,
@@ -312,6 +335,9 @@ pub const FEATURE_POSITIONS: u32 = 1 << 2;
 /// [`PlacementBody`](crate::body::PlacementBody).
 pub const FEATURE_PLACEMENT: u32 = 1 << 3;
 
+/// The feature of connections that are encrypted: credentials may have up to [`LONG_CREDENTIALS_BYTES_MAX`] bytes.
+pub const FEATURE_LONG_CREDENTIALS: u32 = 1 << 4;
+
 /// The first bytes of a hello's payload.
 pub const MAGIC: [u8; 4] = *b"TW1\0";
 
@@ -323,7 +349,7 @@ mod tests {
     fn hello() -> Hello<'static> {
         Hello {
             version: PROTOCOL_VERSION,
-            features: 0b1011,
+            features: 0b10_0011,
             frame_bytes_max: 4096,
             credentials: b"secret",
             agent: "test/1",
@@ -388,7 +414,50 @@ mod tests {
         let length = CREDENTIALS_BYTES_MAX as u16 + 1;
         payload[14..16].copy_from_slice(&length.to_le_bytes());
         payload.insert(16, 7);
-        assert_eq!(Hello::decode(&payload), Err(HandshakeError::TooLarge));
+        let too_long = HandshakeError::CredentialsTooLong {
+            bytes: CREDENTIALS_BYTES_MAX as u16 + 1,
+            bytes_max: CREDENTIALS_BYTES_MAX as u16,
+        };
+        assert_eq!(Hello::decode(&payload), Err(too_long));
+        assert!(too_long.to_string().contains("1025 bytes"), "{too_long}");
+    }
+
+    #[test]
+    fn long_credentials_need_their_feature_on_both_sides() {
+        let agent = "a".repeat(255);
+        let longest = Hello {
+            features: FEATURE_LONG_CREDENTIALS,
+            credentials: &[7; LONG_CREDENTIALS_BYTES_MAX],
+            agent: &agent,
+            ..hello()
+        };
+        let mut out = Vec::new();
+        longest.encode_frame(&mut out).unwrap();
+        assert!(out.len() > HELLO_BYTES_MAX && out.len() <= LONG_HELLO_BYTES_MAX);
+        let payload = match Tw1.decode(&out, LONG_HELLO_BYTES_MAX) {
+            Ok(Decoded::Frame { message, .. }) => message.payload,
+            other => panic!("no whole frame: {other:?}"),
+        };
+        assert_eq!(Hello::decode(payload), Ok(longest));
+        let offer = |features| Offer {
+            features,
+            frame_bytes_max: 1 << 20,
+            heartbeat_ms: 0,
+        };
+        assert!(accept(&longest, &offer(FEATURE_LONG_CREDENTIALS)).is_ok());
+        let too_long = HandshakeError::CredentialsTooLong {
+            bytes: LONG_CREDENTIALS_BYTES_MAX as u16,
+            bytes_max: CREDENTIALS_BYTES_MAX as u16,
+        };
+        assert_eq!(accept(&longest, &offer(0)), Err(too_long));
+        let mut without = payload.to_vec();
+        without[6..10].copy_from_slice(&0_u32.to_le_bytes());
+        assert_eq!(Hello::decode(&without), Err(too_long));
+        let longer = Hello {
+            credentials: &[7; LONG_CREDENTIALS_BYTES_MAX + 1],
+            ..longest
+        };
+        assert!(longer.encode_frame(&mut out).is_err());
     }
 
     #[test]

@@ -29,7 +29,9 @@ use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{
     HandshakeError, Hello, PROTOCOL_VERSION, Welcome, classify_garbage,
 };
-use tidewire_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX};
+use tidewire_proto::limits::{
+    FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX, LONG_HELLO_BYTES_MAX,
+};
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::text::is_hazardous;
 
@@ -105,7 +107,7 @@ pub fn hello(bytes: &[u8]) {
         hello
             .encode_frame(&mut again)
             .expect("a decoded hello can be encoded");
-        assert!(again.len() <= HELLO_BYTES_MAX);
+        assert!(again.len() <= LONG_HELLO_BYTES_MAX);
         let payload = payload_of(&again);
         // A hello of a later version may have more bytes at its end, which this version does not write.
         assert!(bytes.starts_with(payload), "a hello has one spelling");
@@ -260,7 +262,7 @@ fn check_body<'a, B>(
 }
 
 fn payload_of(frame: &[u8]) -> &[u8] {
-    match Tw1.decode(frame, HELLO_BYTES_MAX) {
+    match Tw1.decode(frame, LONG_HELLO_BYTES_MAX) {
         Ok(Decoded::Frame { message, consumed }) if consumed == frame.len() => message.payload,
         other => panic!("not one frame: {other:?}"),
     }

@@ -16,9 +16,9 @@ use crate::body::{
     PlacementBody, PositionBody, PresenceBody, RoomCall, Roster, SubscribeBody,
 };
 use crate::error::EncodeError;
-use crate::handshake::{Hello, PROTOCOL_VERSION, Welcome};
+use crate::handshake::{FEATURE_LONG_CREDENTIALS, Hello, PROTOCOL_VERSION, Welcome};
 use crate::json::{JsonFault, JsonField as F, JsonKind};
-use crate::limits::{CREDENTIALS_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::message::{FLAG_MOVED, FLAG_PRIVATE, MemberId, Message, Position, PresenceEvent};
 use crate::room::Policy;
 
@@ -191,15 +191,20 @@ fn hello(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
         false => default,
     };
     let credentials = object.text(F::Token).as_bytes();
+    // A line has one spelling of a token, whatever its length; the connection decides whether it takes a long one.
+    let long = match credentials.len() {
+        0..=CREDENTIALS_BYTES_MAX => 0,
+        _ => FEATURE_LONG_CREDENTIALS,
+    };
     let hello = Hello {
         version: number(F::Version, u32::from(PROTOCOL_VERSION)) as u16,
-        features: object.u32(F::Features),
+        features: object.u32(F::Features) | long,
         frame_bytes_max: number(F::FrameBytesMax, u32::MAX),
         credentials,
         agent: object.text(F::Agent),
     };
     let field = match credentials.len() {
-        0..=CREDENTIALS_BYTES_MAX => F::Agent,
+        0..=LONG_CREDENTIALS_BYTES_MAX => F::Agent,
         _ => F::Token,
     };
     hello.encode(scratch).map_err(|_| bad(field))
