@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use ring::{hmac, signature};
 use serde_json::{Value, json};
 
@@ -36,6 +36,15 @@ impl SigningKey {
     #[must_use]
     pub fn public_pem(&self) -> &str {
         &self.pem
+    }
+
+    /// The public key in JSON, as in a set of keys.
+    #[must_use]
+    pub fn jwk(&self, kid: &str) -> Value {
+        // A byte for the form, and the two numbers of a point.
+        let point = self.pair.public_key().as_ref();
+        let [x, y] = [&point[1..33], &point[33..]].map(|number| URL_SAFE_NO_PAD.encode(number));
+        json!({"kty": "EC", "crv": "P-256", "use": "sig", "kid": kid, "x": x, "y": y})
     }
 
     /// The signature of a text.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
-use tidewire_proto::limits::CREDENTIALS_BYTES_MAX;
+use tidewire_proto::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 
 use crate::describe::describe;
 
@@ -35,7 +35,9 @@ pub enum TokenError {
     #[error("the token is empty")]
     Empty,
     /// It does not fit a hello.
-    #[error("the token has {bytes} bytes; a hello takes {CREDENTIALS_BYTES_MAX} at most")]
+    #[error(
+        "the token has {bytes} bytes; a hello takes {LONG_CREDENTIALS_BYTES_MAX} at most over tls:// and wss://, and {CREDENTIALS_BYTES_MAX} elsewhere"
+    )]
     TooLong {
         /// Its length.
         bytes: usize,
@@ -153,7 +155,7 @@ impl Token {
             return Err(TokenError::Character);
         }
         match text.len() {
-            bytes if bytes > CREDENTIALS_BYTES_MAX => Err(TokenError::TooLong { bytes }),
+            bytes if bytes > LONG_CREDENTIALS_BYTES_MAX => Err(TokenError::TooLong { bytes }),
             _ => Ok(Self(text.into())),
         }
     }
@@ -286,7 +288,7 @@ mod tests {
             assert_eq!(Token::new(text), Err(error));
             assert!(!error.to_string().contains("cret"));
         }
-        let long = "x".repeat(CREDENTIALS_BYTES_MAX + 1);
+        let long = "x".repeat(LONG_CREDENTIALS_BYTES_MAX + 1);
         assert_eq!(
             Token::new(&long),
             Err(TokenError::TooLong { bytes: long.len() })

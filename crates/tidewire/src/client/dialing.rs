@@ -275,8 +275,8 @@ impl ClientService {
     ) -> Result<SessionId, ConnectFailure> {
         let dialing = &self.dialing;
         // No connection begins that could not have the credentials.
-        if dialing.token.is_some() {
-            cx.check_credentials(endpoint)?;
+        if let Some(token) = &dialing.token {
+            cx.check_credentials(endpoint, token)?;
         }
         let session = match &dialing.moved {
             Some(moved) => cx.connect_over(endpoint, moved.stack()),

@@ -170,7 +170,11 @@ impl<S: Service> Lane<S> {
     pub(super) fn begin(&mut self, slot: usize) {
         let core = &mut self.core;
         let now_ns = core.sessions.reactor.now_ns;
+        let is_encrypted = core.sessions[slot].stream.encryption().is_some();
         let is_open = core.sessions.change(slot, |connection, rules| {
+            if is_encrypted {
+                connection.note_encrypted();
+            }
             connection.handle_connected(rules, now_ns)
         });
         core.sessions.transmit(slot);

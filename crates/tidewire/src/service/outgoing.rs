@@ -46,14 +46,18 @@ impl Context<'_> {
     /// newer ones were sent now: only a server that has an authenticator takes them. A session that it then refuses ends.
     ///
     /// # Errors
-    /// [`ConnectFailure::PlaintextCredentials`]: nothing is sent, and the session ends.
+    /// [`ConnectFailure::PlaintextCredentials`] or [`ConnectFailure::LongCredentials`]: nothing is sent, and the session ends.
     pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectFailure> {
         let Some(slot) = self.core.sessions.slot_of(id) else {
             return Ok(false);
         };
         let session = &mut self.core.sessions[slot];
         if let Some(endpoint) = &session.profile.peer
-            && let Err(failure) = self.core.shared.outgoing.check_credentials(endpoint)
+            && let Err(failure) = self
+                .core
+                .shared
+                .outgoing
+                .check_credentials(endpoint, &token)
         {
             self.core.sessions.close(slot, CloseReason::Service);
             return Err(failure);
@@ -67,8 +71,12 @@ impl Context<'_> {
     }
 
     /// Refuses an address to which [`Context::set_credentials`] would not send.
-    pub(crate) fn check_credentials(&self, endpoint: &Endpoint) -> Result<(), ConnectFailure> {
-        self.core.shared.outgoing.check_credentials(endpoint)
+    pub(crate) fn check_credentials(
+        &self,
+        endpoint: &Endpoint,
+        token: &Token,
+    ) -> Result<(), ConnectFailure> {
+        self.core.shared.outgoing.check_credentials(endpoint, token)
     }
 
     /// Whether the server of a session that this lane made finds out who its clients are.

@@ -4,6 +4,7 @@ use thiserror::Error;
 use tidewire_io::datagram::DatagramConnectError;
 use tidewire_io::socket::StreamConnectError;
 use tidewire_proto::connection::CloseReason;
+use tidewire_proto::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 use tidewire_proto::text::escaped;
 
 use super::inproc::InprocConnectError;
@@ -64,6 +65,17 @@ pub enum ConnectFailure {
     PlaintextCredentials {
         /// The address.
         endpoint: Endpoint,
+    },
+    /// The credentials are longer than a hello takes without TLS.
+    #[error(
+        "cannot send credentials of {bytes} bytes to {endpoint}: a hello takes {CREDENTIALS_BYTES_MAX} bytes; over tls:// and wss:// it takes \
+         {LONG_CREDENTIALS_BYTES_MAX}"
+    )]
+    LongCredentials {
+        /// The address.
+        endpoint: Endpoint,
+        /// Their length.
+        bytes: usize,
     },
     /// The connection was made, but the session ended before it was open.
     #[error("the connection ended before it was open: {0}")]

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use rustls_pki_types::pem::{Error as FormatError, PemObject};
 use rustls_pki_types::{AlgorithmIdentifier, SubjectPublicKeyInfoDer, alg_id};
+use serde_json::Value;
 use thiserror::Error;
 
 /// How tokens are signed. The names are those of RFC 7518 and RFC 8037.
@@ -48,9 +49,22 @@ pub enum JwtKeyError {
         /// The least length.
         bytes_min: usize,
     },
-    /// The secret is a key in PEM, which may be public.
-    #[error("the secret is a key in PEM; use random bytes, or an algorithm such as ES256")]
-    SecretIsPem,
+    /// The secret is a key in PEM, DER or JSON, which may be public.
+    #[error(
+        "the secret is a key in PEM, DER or JSON; use random bytes, or an algorithm such as ES256"
+    )]
+    SecretIsKey,
+    /// It is no set of keys.
+    #[error("it is no set of keys in JSON ({0}); such a file has `{{\"keys\": [..]}}`")]
+    Set(String),
+    /// No key of a set checks signatures of tokens.
+    #[error(
+        "none of its {total} keys can check tokens: it needs public keys for signatures, of RSA with 2048 bits, P-256, P-384 or Ed25519"
+    )]
+    NoUsableKey {
+        /// The keys of the set.
+        total: usize,
+    },
     /// An issuer has two keys of this id.
     #[error("issuer {issuer:?} has two keys {kid:?}; rename or remove one")]
     Twice {
@@ -87,8 +101,8 @@ impl JwtAlgorithm {
     pub(super) fn key(self, bytes: &[u8]) -> Result<DecodingKey, JwtKeyError> {
         if let Some(bytes_min) = self.secret_bytes_min() {
             let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-            if bytes.starts_with(b"-----BEGIN") {
-                return Err(JwtKeyError::SecretIsPem);
+            if is_key(bytes) {
+                return Err(JwtKeyError::SecretIsKey);
             }
             return match bytes.len() {
                 bytes if bytes < bytes_min => Err(JwtKeyError::ShortSecret { bytes, bytes_min }),
@@ -143,6 +157,14 @@ impl FromStr for JwtAlgorithm {
     }
 }
 
+/// Whether a secret is a key in PEM, wherever in the file it begins, in DER, or in JSON.
+fn is_key(bytes: &[u8]) -> bool {
+    let begin = b"-----BEGIN";
+    let is_pem = bytes.windows(begin.len()).any(|it| it == begin);
+    let is_der = element(SEQUENCE, bytes).is_some_and(|(_, rest)| rest.is_empty());
+    is_pem || is_der || serde_json::from_slice::<serde_json::Map<String, Value>>(bytes).is_ok()
+}
+
 /// The key within the DER of a public key, if it is of this algorithm.
 fn public_key<'a>(
     info: &'a SubjectPublicKeyInfoDer<'_>,
@@ -158,7 +180,7 @@ fn public_key<'a>(
 }
 
 /// The bits of the modulus of an RSA key.
-fn modulus_bits(key: &[u8]) -> Option<usize> {
+pub(super) fn modulus_bits(key: &[u8]) -> Option<usize> {
     let (numbers, _) = element(SEQUENCE, key)?;
     let (modulus, _) = element(INTEGER, numbers)?;
     let significant = modulus.iter().position(|byte| *byte != 0)?;
@@ -182,12 +204,12 @@ fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len).filter(|_| *found == tag)
 }
 
-const SEQUENCE: u8 = 0x30;
+pub(super) const SEQUENCE: u8 = 0x30;
 const BIT_STRING: u8 = 0x03;
-const INTEGER: u8 = 0x02;
+pub(super) const INTEGER: u8 = 0x02;
 
 /// The shortest RSA key, as RFC 7518 says.
-const RSA_BITS_MIN: usize = 2048;
+pub(super) const RSA_BITS_MIN: usize = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -222,7 +244,15 @@ mod tests {
                     ),
                 }
             }
-            assert_eq!(error("HS256", pem.as_bytes()), JwtKeyError::SecretIsPem);
+            // Regression: a comment or an empty line in front of a public key made it a secret.
+            for before in ["", "\n", "# the key of login\n"] {
+                let secret = format!("{before}{pem}");
+                assert_eq!(error("HS256", secret.as_bytes()), JwtKeyError::SecretIsKey);
+            }
+            let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).unwrap();
+            assert_eq!(error("HS256", der.as_ref()), JwtKeyError::SecretIsKey);
+            let jwk = br#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}"#;
+            assert_eq!(error("HS256", jwk), JwtKeyError::SecretIsKey);
         }
     }
 

@@ -4,6 +4,7 @@
 //! and it is used with the algorithm of the configuration only. Nothing else of the header is used: no key in it, no address
 //! of one. Nothing that a token claims counts before its signature is right.
 
+mod jwks;
 mod key;
 mod provider;
 
@@ -17,7 +18,9 @@ use jsonwebtoken::{DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use tidewire_proto::limits::CREDENTIALS_BYTES_MAX;
+use thiserror::Error;
+use tidewire_proto::limits::LONG_CREDENTIALS_BYTES_MAX;
+use tidewire_proto::text::escaped;
 
 use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Users};
 pub use key::{JwtAlgorithm, JwtKeyError};
@@ -62,12 +65,15 @@ pub struct JwtIssuer {
     issuer: String,
     audiences: HashSet<String>,
     name_claim: String,
+    /// What the header of a token must say about the kind of token, in lower case; nothing if `None`.
+    typ: Option<String>,
     keys: Vec<Key>,
 }
 
 #[derive(Clone, Debug)]
 struct Key {
-    kid: String,
+    /// A key of a set may have none.
+    kid: Option<String>,
     algorithm: JwtAlgorithm,
     key: DecodingKey,
     /// The first bytes of a hash of everything that a token must fit. An identity stays while its key has the same.
@@ -88,6 +94,7 @@ impl JwtIssuer {
             issuer: issuer.to_owned(),
             audiences: audiences.into_iter().map(str::to_owned).collect(),
             name_claim: "sub".to_owned(),
+            typ: None,
             keys: Vec::new(),
         }
     }
@@ -97,6 +104,32 @@ impl JwtIssuer {
     pub fn name_claim(mut self, claim: &str) -> Self {
         claim.clone_into(&mut self.name_claim);
         self
+    }
+
+    /// Accepts only tokens whose header says this kind in `typ`, such as `at+jwt` for access tokens. Without it an ID token for the
+    /// same audience is as good as an access token. Set it before the keys.
+    #[must_use]
+    pub fn typ(mut self, typ: &str) -> Self {
+        self.typ = Some(kind_of(typ));
+        self
+    }
+
+    /// Adds the keys of a set in JSON (JWKS, RFC 7517), as issuers publish them. Keys that do not check signatures are left out.
+    ///
+    /// # Errors
+    /// It is no set, or no key of it can check tokens.
+    pub fn key_set(mut self, text: &[u8]) -> Result<Self, JwtKeyError> {
+        for key in jwks::read(text)? {
+            let kid = key.kid.as_deref();
+            let id = self.id_of(kid.unwrap_or_default(), key.algorithm, &key.bytes);
+            self.keys.push(Key {
+                kid: key.kid,
+                algorithm: key.algorithm,
+                key: key.key,
+                id,
+            });
+        }
+        Ok(self)
     }
 
     /// Adds the key with the id `kid`: a public key in PEM, or the bytes of a secret, without the line end of its file.
@@ -111,7 +144,7 @@ impl JwtIssuer {
     ) -> Result<Self, JwtKeyError> {
         let decoding_key = algorithm.key(key)?;
         self.keys.push(Key {
-            kid: kid.to_owned(),
+            kid: Some(kid.to_owned()),
             algorithm,
             key: decoding_key,
             id: self.id_of(kid, algorithm, key),
@@ -123,7 +156,8 @@ impl JwtIssuer {
         let algorithm = algorithm.to_string();
         let mut audiences: Vec<&str> = self.audiences.iter().map(String::as_str).collect();
         audiences.sort_unstable();
-        let parts = [&*self.issuer, &*self.name_claim, kid, &*algorithm];
+        let typ = self.typ.as_deref().unwrap_or_default();
+        let parts = [&*self.issuer, &*self.name_claim, kid, &*algorithm, typ];
         let mut hash = Sha256::new();
         let parts = parts.iter().chain(&audiences).map(|part| part.as_bytes());
         for part in parts.chain([key]) {
@@ -158,9 +192,11 @@ impl JwtKeys {
             return Err(JwtKeyError::NoAudience { issuer: name() });
         }
         for (index, key) in issuer.keys.iter().enumerate() {
+            let Some(kid) = &key.kid else { continue };
             let is_there = issuer.keys[..index].iter().any(|it| it.kid == key.kid);
-            if is_there || self.find(&issuer.issuer, &key.kid).is_some() {
-                let (issuer, kid) = (name(), key.kid.clone());
+            let mut former = self.keys_of(&issuer.issuer);
+            if is_there || former.any(|(_, it)| it.kid == key.kid) {
+                let (issuer, kid) = (name(), kid.clone());
                 return Err(JwtKeyError::Twice { issuer, kid });
             }
         }
@@ -175,22 +211,52 @@ impl JwtKeys {
         self
     }
 
-    fn find(&self, issuer: &str, kid: &str) -> Option<(&JwtIssuer, &Key)> {
-        let mut issuers = self.issuers.iter().filter(|it| it.issuer == issuer);
-        issuers.find_map(|it| Some((it, it.keys.iter().find(|key| key.kid == kid)?)))
+    /// The keys of the issuer with this claim `iss`, which may be there several times.
+    fn keys_of<'a, 'b>(
+        &'a self,
+        issuer: &'b str,
+    ) -> impl Iterator<Item = (&'a JwtIssuer, &'a Key)> + use<'a, 'b> {
+        let issuers = self.issuers.iter().filter(move |it| it.issuer == issuer);
+        issuers.flat_map(|it| it.keys.iter().map(move |key| (it, key)))
     }
 
-    /// The key that a token says it is signed by.
-    fn key_of(&self, token: &[u8]) -> Option<(&JwtIssuer, &Key)> {
-        if token.len() > CREDENTIALS_BYTES_MAX {
-            return None;
+    /// The key that a token says it is signed by. Without a key id that is the only key of the token's algorithm.
+    fn key_of(&self, token: &[u8]) -> Result<(&JwtIssuer, &Key), NoKey> {
+        if token.len() > LONG_CREDENTIALS_BYTES_MAX {
+            return Err(NoKey::TooLong);
         }
-        let header = decode_header(token).ok()?;
+        let header = decode_header(token).map_err(|_| NoKey::NoJwt)?;
         // Extensions that must be understood are not, and no token of this form is compressed or encrypted.
-        let is_plain = header.crit.is_none() && header.zip.is_none() && header.enc.is_none();
-        let kid = header.kid.filter(|_| is_plain)?;
-        let Unverified { iss } = insecure_decode_claims(token).ok()?;
-        self.find(&iss, &kid)
+        if header.crit.is_some() || header.zip.is_some() || header.enc.is_some() {
+            return Err(NoKey::Extension);
+        }
+        let Unverified { iss } = insecure_decode_claims(token).map_err(|_| NoKey::NoIssuer)?;
+        let mut keys = self.keys_of(&iss).peekable();
+        if keys.peek().is_none() {
+            return Err(NoKey::UnknownIssuer(shown(&iss)));
+        }
+        let found = match header.kid {
+            Some(kid) => keys
+                .find(|(_, key)| key.kid.as_deref() == Some(&*kid))
+                .ok_or_else(|| NoKey::UnknownKid(shown(&kid)))?,
+            None => {
+                let mut fitting = keys.filter(|(_, key)| key.algorithm.0 == header.alg);
+                let first = fitting.next().ok_or(NoKey::NoKeyOfAlgorithm)?;
+                fitting
+                    .next()
+                    .map_or(Ok(first), |_| Err(NoKey::SeveralKeys))?
+            }
+        };
+        let typ = header.typ.as_deref().map(kind_of);
+        match found
+            .0
+            .typ
+            .as_ref()
+            .is_none_or(|wanted| typ.as_ref() == Some(wanted))
+        {
+            true => Ok(found),
+            false => Err(NoKey::OtherKind(shown(&typ.unwrap_or_default()))),
+        }
     }
 
     /// Checks a token by its key.
@@ -229,15 +295,23 @@ impl JwtKeys {
 impl Authenticate for JwtKeys {
     fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
         let token = request.token();
-        let Some((issuer, key)) = self.key_of(token) else {
+        if token.is_empty() {
             return AuthOutcome::Unknown;
+        }
+        let (issuer, key) = match self.key_of(token) {
+            Ok(found) => found,
+            Err(why) => {
+                let bytes = token.len();
+                tracing::debug!(bytes, "a token has no key here: {why}");
+                return AuthOutcome::Unknown;
+            }
         };
         match self.check(token, issuer, key) {
             Ok(identity) => AuthOutcome::admit(identity),
             Err(fault) => {
                 tracing::debug!(
                     issuer = issuer.issuer,
-                    kid = key.kid,
+                    kid = key.kid.as_deref(),
                     ?fault,
                     "a JWT is refused"
                 );
@@ -263,6 +337,43 @@ impl Authenticate for JwtKeys {
     fn is_reserved(&self, name: &str) -> bool {
         self.users.is_reserved(name)
     }
+}
+
+/// Why a token has no key here, so that another authenticator may know it. The texts of the token in it are escaped and short.
+#[derive(Debug, PartialEq, Eq, Error)]
+enum NoKey {
+    #[error("it is longer than {LONG_CREDENTIALS_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("it is no JWT")]
+    NoJwt,
+    #[error("its header has crit, zip or enc, which are not supported")]
+    Extension,
+    #[error("it has no claim iss")]
+    NoIssuer,
+    #[error("its issuer {0:?} is none of the configured ones")]
+    UnknownIssuer(String),
+    #[error(
+        "its issuer has no key with the id {0:?}; a new key takes until the next reading of the keys"
+    )]
+    UnknownKid(String),
+    #[error("it has no key id, and its issuer has no key of its algorithm")]
+    NoKeyOfAlgorithm,
+    #[error("it has no key id, and its issuer has several keys of its algorithm")]
+    SeveralKeys,
+    #[error("its header says the kind {0:?} in typ, and the configuration wants another one")]
+    OtherKind(String),
+}
+
+/// A text of a token that nobody has verified, for the log.
+fn shown(text: &str) -> String {
+    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    escaped(text[..end].as_bytes()).to_string()
+}
+
+/// The kind of a token as RFC 7515 compares it: without regard to case, and to the prefix that may be left out.
+fn kind_of(typ: &str) -> String {
+    let typ = typ.to_ascii_lowercase();
+    typ.strip_prefix("application/").unwrap_or(&typ).to_owned()
 }
 
 /// Why a token whose key is known is refused. It has no text of the token, because it is logged.
@@ -316,6 +427,9 @@ const LEEWAY_MAX: Duration = Duration::from_secs(600);
 
 /// How much clocks may differ if nothing else is set.
 const LEEWAY: Duration = Duration::from_secs(30);
+
+/// The most of a foreign text that is logged.
+const SHOWN_BYTES_MAX: usize = 64;
 
 /// The longest name of an identity.
 const NAME_BYTES_MAX: usize = 128;

@@ -376,8 +376,8 @@ impl Link {
         core: &mut Core,
         endpoint: &Endpoint,
     ) -> Result<SessionId, ConnectFailure> {
-        if self.token.is_some() {
-            core.shared.outgoing.check_credentials(endpoint)?;
+        if let Some(token) = &self.token {
+            core.shared.outgoing.check_credentials(endpoint, token)?;
         }
         let id = core.connect_over(endpoint, 0, false, self.stack())?;
         if let Some(session) = core.sessions.find_mut(id) {
