@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         return Err(Failure::judgement(what, NO_USERS).into());
     }
     let (mut text, mut warnings) = (Vec::new(), 0);
+    let without_effect = file.limits_without_effect(&ServeArguments::limits_of(&arguments.file));
     let mut alike: HashMap<String, Vec<&str>> = HashMap::new();
     for name in file.names() {
         alike.entry(name_skeleton(name)).or_default().push(name);
@@ -64,6 +65,10 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         {
             let proofs = proofs(&file, name, tokens.as_deref());
             warnings += describe(&file, &identity, &proofs, &mut text)?;
+            for (_, limit) in without_effect.iter().filter(|(user, _)| *user == name) {
+                warnings += 1;
+                writeln!(text, "  warning: {limit}")?;
+            }
             let others = alike.get(&name_skeleton(name)).into_iter().flatten();
             for other in others.filter(|other| **other != name) {
                 warnings += 1;

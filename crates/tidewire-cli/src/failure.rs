@@ -304,6 +304,10 @@ const UNRESOLVED: &str = "check the host's name, or write its IP address";
 const TOKEN_FILE: &str =
     "check the path of the file; `tidewire token new NAME --file FILE` makes it";
 
+/// The cause names the fault, such as a mode for which `chmod` is the remedy.
+const TOKEN_SOURCE: &str =
+    "correct the file of --token-file or the variable TIDEWIRE_TOKEN as the error says";
+
 const CREDENTIALS: &str = "give a valid token with --token-file FILE or in TIDEWIRE_TOKEN; the operator of the server makes them";
 
 /// The remedy for what the identity of this client may not do.
@@ -314,7 +318,7 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
     match error {
         ConnectError::Address(AddressError::Unresolved { .. }) => (UNREACHABLE, UNRESOLVED),
         ConnectError::Address(_) => (CONFIGURATION, ""),
-        ConnectError::Credentials { .. } => (CONFIGURATION, CREDENTIALS),
+        ConnectError::Credentials { .. } => (CONFIGURATION, TOKEN_SOURCE),
         ConnectError::Failed(ConnectFailure::PlaintextCredentials { .. }) => (
             CONFIGURATION,
             "connect to tls://HOST:PORT; without a token leave --token-file and TIDEWIRE_TOKEN out; in a closed network say \

@@ -21,22 +21,25 @@ mod summary;
 mod web;
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Command};
+use clap::{ArgAction, Args, Command, FromArgMatches};
 use serde_json::json;
 use tidewire::auth::Replaceable;
-use tidewire::{Address, AddressError, AnyCodec, MetricsReader, Policy, Server, ServerBuilder};
+use tidewire::{
+    Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, ServerBuilder,
+};
 use tidewire_admin::{Admin, BoundAdmin};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
 use tidewire_proto::codec::{Codec, StreamFraming};
 
+use crate::config;
 use crate::connection::{is_udp, parse_codec};
 use crate::failure::Failure;
 use crate::logging::{self, LogArguments};
@@ -193,8 +196,8 @@ pub(crate) struct ServeArguments {
     )]
     web: bool,
 
-    /// Address of a proxy, or range of them as 10.0.0.0/8, whose TCP connections begin with a header of the PROXY protocol,
-    /// version 2; several with commas. The address that the header names is the client's, for limits, users and the log
+    /// Address of a proxy, or range of them as 10.0.0.0/8, whose TCP connections begin with a header of the PROXY protocol;
+    /// several with commas. The address that the header names is the client's, for limits, users and the log
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     proxy_protocol_from: Vec<String>,
 
@@ -219,6 +222,15 @@ impl ServeArguments {
     /// The command `serve` with its flags, which are the keys of a configuration.
     pub(crate) fn command() -> Command {
         Self::augment_args(Command::new("serve"))
+    }
+
+    /// The limits of a server with this configuration file and no flags.
+    pub(crate) fn limits_of(file: &Path) -> Limits {
+        let command = config::with_defaults_of(Self::command(), file).ok();
+        // A file that only has users need not say which app it is for.
+        let matches = command.and_then(|it| it.try_get_matches_from(["serve"]).ok());
+        let limits = matches.and_then(|it| LimitArguments::from_arg_matches(&it).ok());
+        limits.map_or_else(Limits::default, |it| it.limits())
     }
 
     /// The longest time from the first signal to the end.

@@ -15,7 +15,7 @@ use super::ServeArguments;
 use super::limits::LimitArguments;
 use crate::config;
 use crate::logging::LogArguments;
-use crate::users::{Sources, UsersError};
+use crate::users::{KeySets, Sources, UsersError};
 
 /// The users of a server, and the state of their files.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct ServedUsers {
     authenticator: Option<Replaceable>,
     /// The files when they were last read.
     seen: Vec<(PathBuf, Option<FileState>)>,
+    /// The changes of fetched sets of keys that are in force.
+    seen_changes: u64,
 }
 
 impl ServedUsers {
@@ -38,6 +40,8 @@ impl ServedUsers {
             jwt: arguments.auth_jwt.clone(),
             serve: ServeArguments::command(),
             needs_tables: false,
+            key_sets: KeySets::default(),
+            limits: arguments.limits.limits(),
         };
         let seen = states(&sources);
         let authenticator = sources.authenticator()?.map(Replaceable::new);
@@ -45,6 +49,7 @@ impl ServedUsers {
             sources,
             authenticator,
             seen,
+            seen_changes: 0,
         })
     }
 
@@ -56,6 +61,7 @@ impl ServedUsers {
     /// Reads the users again. If that fails, the former ones stay.
     pub(super) fn reload(&mut self, server: &Server) {
         self.seen = states(&self.sources);
+        self.seen_changes = self.sources.key_sets.changes();
         let next = self.sources.authenticator();
         let Some(authenticator) = &self.authenticator else {
             if !matches!(next, Ok(None)) {
@@ -78,7 +84,8 @@ impl ServedUsers {
     /// change once more.
     pub(super) fn reload_if_changed(&mut self, server: &Server) {
         let has_changed = |(path, seen): &(PathBuf, _)| FileState::of(path) != *seen;
-        if self.authenticator.is_some() && self.seen.iter().any(has_changed) {
+        let has_new_keys = self.sources.key_sets.changes() != self.seen_changes;
+        if self.authenticator.is_some() && (has_new_keys || self.seen.iter().any(has_changed)) {
             self.reload(server);
         }
     }

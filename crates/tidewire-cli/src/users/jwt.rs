@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
 
+use super::jwks::{KeySets, is_trusted};
 use super::{UsersError, parse};
 
 /// A file of issuers.
@@ -33,6 +34,14 @@ struct IssuerTable {
     issuer: String,
     audience: Vec<String>,
     name_claim: Option<String>,
+    /// What the header of a token must say in `typ`.
+    typ: Option<String>,
+    /// A file with a set of keys. Relative to the folder of the file of issuers.
+    jwks: Option<PathBuf>,
+    /// Where the issuer publishes its set of keys.
+    jwks_url: Option<String>,
+    /// How often that is fetched.
+    jwks_refresh_seconds: Option<u64>,
     #[serde(default)]
     keys: Vec<KeyTable>,
 }
@@ -62,20 +71,21 @@ impl JwtFile {
     /// The files of all keys.
     pub(crate) fn key_files(&self) -> impl Iterator<Item = PathBuf> {
         let issuers = self.tables.issuers.iter();
-        let keys = issuers.flat_map(|issuer| &issuer.keys);
-        keys.map(|key| self.beside(&key.file))
+        let files = issuers.flat_map(|it| it.keys.iter().map(|key| &key.file).chain(&it.jwks));
+        files.map(|file| self.beside(file))
     }
 
     /// Reads the keys.
     ///
     /// # Errors
     /// See [`UsersError`].
-    pub(crate) fn keys(&self, users: Arc<Users>) -> Result<JwtKeys, UsersError> {
+    pub(crate) fn keys(&self, users: Arc<Users>, sets: &KeySets) -> Result<JwtKeys, UsersError> {
         let mut keys = JwtKeys::new(users);
         if let Some(seconds) = self.tables.leeway_seconds {
             keys = keys.leeway(Duration::from_secs(seconds));
         }
-        if self.key_files().next().is_none() {
+        let mut issuers = self.tables.issuers.iter();
+        if self.key_files().next().is_none() && !issuers.any(|it| it.jwks_url.is_some()) {
             let path = self.path.clone();
             return Err(UsersError::NoKeys { path });
         }
@@ -85,9 +95,13 @@ impl JwtFile {
             if let Some(claim) = &table.name_claim {
                 issuer = issuer.name_claim(claim);
             }
+            if let Some(typ) = &table.typ {
+                issuer = issuer.typ(typ);
+            }
             for key in &table.keys {
                 issuer = self.add(issuer, &table.issuer, key)?;
             }
+            issuer = self.add_sets(issuer, table, sets)?;
             keys = keys.issuer(issuer).map_err(|source| UsersError::Issuer {
                 path: self.path.clone(),
                 source,
@@ -114,6 +128,41 @@ impl JwtFile {
         issuer.key(&table.kid, algorithm, &key).map_err(unusable)
     }
 
+    /// Adds the sets of keys of an issuer. One that cannot be fetched now is left out, and comes later.
+    fn add_sets(
+        &self,
+        mut issuer: JwtIssuer,
+        table: &IssuerTable,
+        sets: &KeySets,
+    ) -> Result<JwtIssuer, UsersError> {
+        let unusable = |place: String| {
+            let issuer = table.issuer.clone();
+            move |source| UsersError::KeySet {
+                place,
+                issuer,
+                source,
+            }
+        };
+        if let Some(file) = &table.jwks {
+            let path = self.beside(file);
+            let text = read_key(&path, false)?;
+            let place = path.display().to_string();
+            issuer = issuer.key_set(&text).map_err(unusable(place))?;
+        }
+        if let Some(url) = &table.jwks_url {
+            if !is_trusted(url) {
+                let url = url.clone();
+                return Err(UsersError::KeySetUrl { url });
+            }
+            let seconds = table.jwks_refresh_seconds.unwrap_or(JWKS_REFRESH_SECONDS);
+            let refresh = Duration::from_secs(seconds.max(1));
+            if let Some(text) = sets.text(url, refresh) {
+                issuer = issuer.key_set(&text).map_err(unusable(url.clone()))?;
+            }
+        }
+        Ok(issuer)
+    }
+
     fn beside(&self, file: &Path) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(file)
     }
@@ -132,6 +181,9 @@ fn read_key(path: &Path, is_secret: bool) -> Result<Vec<u8>, UsersError> {
     read.map_err(unreadable)?;
     Ok(key)
 }
+
+/// How often the set of an issuer is fetched: issuers publish a new key hours before they use it.
+const JWKS_REFRESH_SECONDS: u64 = 300;
 
 /// The permission bits of users other than the owner and its group.
 const OTHER_USERS: u32 = 0o007;
@@ -157,10 +209,13 @@ mod tests {
         };
         write("jwt.toml", text.as_bytes(), 0o644);
         write("a.pem", SigningKey::new().public_pem().as_bytes(), 0o644);
+        let set = format!("{{\"keys\":[{}]}}", SigningKey::new().jwk("b"));
+        write("set.json", set.as_bytes(), 0o644);
         write("secret", &[b'x'; 32], 0o600);
         write("open", &[b'x'; 32], 0o644);
         let file = JwtFile::read(&path).map_err(|error| error.to_string())?;
-        file.keys(Arc::default()).map_err(|error| error.to_string())
+        file.keys(Arc::default(), &KeySets::default())
+            .map_err(|error| error.to_string())
     }
 
     fn issuer(keys: &str) -> String {
@@ -177,6 +232,7 @@ mod tests {
     fn a_file_lists_issuers_and_their_keys() {
         let both = issuer(&(key("1", "ES256", "a.pem") + &key("2", "HS256", "secret")));
         keys(&format!("leeway_seconds = 5\n{both}")).unwrap();
+        keys(&issuer("jwks = \"set.json\"\ntyp = \"at+jwt\"\n")).unwrap();
     }
 
     #[test]
@@ -211,6 +267,11 @@ mod tests {
             (
                 issuer(&key("1", "HS512", "secret")),
                 "32 bytes is too short",
+            ),
+            (issuer("jwks = \"a.pem\"\n"), "it is no set of keys"),
+            (
+                issuer("jwks_url = \"http://login.example.org/keys\"\n"),
+                "use https://",
             ),
             (
                 issuer(&key("1", "ES256", "missing")),

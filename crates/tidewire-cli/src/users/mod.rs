@@ -2,6 +2,7 @@
 //!
 //! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the line.
 
+mod jwks;
 mod jwt;
 #[cfg(test)]
 mod tests;
@@ -22,11 +23,12 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    JwtKeyError, Permissions, TokenFile, TokenFileError, Users,
+    JwtKeyError, Permissions, TokenFile, TokenFileError, Users, WhenFull,
 };
-use tidewire::{RateLimit, WhenExceeded};
+use tidewire::{Limits, RateLimit, WhenExceeded};
 
 use crate::config::{ConfigError, check_text};
+pub(crate) use jwks::KeySets;
 use jwt::JwtFile;
 
 /// Why users, or the issuers of their tokens, cannot be used.
@@ -82,6 +84,16 @@ pub(crate) enum UsersError {
         issuer: String,
         source: JwtKeyError,
     },
+    /// A set of keys cannot be used.
+    #[error("cannot use the keys of issuer {issuer:?} from {place}: {source}")]
+    KeySet {
+        place: String,
+        issuer: String,
+        source: JwtKeyError,
+    },
+    /// Keys would come without encryption.
+    #[error("cannot fetch keys from {url:?}: others could change them on the way; use https://")]
+    KeySetUrl { url: String },
     /// An issuer has no audience, or two keys of one id.
     #[error("{}: {source}", path.display())]
     Issuer { path: PathBuf, source: JwtKeyError },
@@ -140,10 +152,21 @@ struct UserTable {
     #[serde(default)]
     addresses: Vec<String>,
     sessions_max: Option<usize>,
+    #[serde(default)]
+    when_full: WhenFullName,
     subscriptions_max: Option<usize>,
     rooms_max: Option<usize>,
     messages_per_second: Option<u64>,
     bytes_per_second: Option<u64>,
+}
+
+/// What happens when a user has as many sessions as it may have, and another one begins.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WhenFullName {
+    #[default]
+    Refuse,
+    Replace,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,6 +198,10 @@ pub(crate) struct Sources {
     /// Whether the tables must be there, because they were.
     pub(crate) needs_tables: bool,
     pub(crate) jwt: Option<PathBuf>,
+    /// The sets of keys that issuers publish.
+    pub(crate) key_sets: KeySets,
+    /// The limits of the server.
+    pub(crate) limits: Limits,
 }
 
 /// The users of a file, with what proves who they are.
@@ -253,6 +280,31 @@ impl UserFile {
     /// The names of all users, in the order of the file.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.tables.users.iter().map(|user| &*user.name)
+    }
+
+    /// Limits of users that have no effect, because the server's own limit is lower: a sentence for each, with its user.
+    pub(crate) fn limits_without_effect(&self, server: &Limits) -> Vec<(&str, String)> {
+        let of_user = |user: &UserTable| {
+            let limits = [
+                ("sessions_max", user.sessions_max, server.sessions_max),
+                (
+                    "subscriptions_max",
+                    user.subscriptions_max,
+                    server.subscriptions_per_session_max,
+                ),
+                ("rooms_max", user.rooms_max, server.rooms_per_session_max),
+            ];
+            limits.into_iter().filter_map(|(key, own, of_server)| {
+                let own = own.filter(|own| *own > of_server)?;
+                Some(format!(
+                    "{key} = {own} has no effect, because the server allows {of_server}"
+                ))
+            })
+        };
+        let users = self.tables.users.iter();
+        users
+            .flat_map(|user| of_user(user).map(|text| (&*user.name, text)))
+            .collect()
     }
 
     /// How a user can prove who it is, apart from tokens, in the order in which the server looks.
@@ -366,6 +418,10 @@ impl UserTable {
             });
         let limits = IdentityLimits {
             sessions_max: self.sessions_max,
+            when_full: match self.when_full {
+                WhenFullName::Refuse => WhenFull::Refuse,
+                WhenFullName::Replace => WhenFull::Replace,
+            },
             subscriptions_max: self.subscriptions_max,
             rooms_max: self.rooms_max,
             rate,
@@ -386,6 +442,12 @@ impl Sources {
         let file = file.map(|path| UserFile::read(path, &self.serve));
         let file = file.transpose()?;
         let file = file.filter(UserFile::has_users);
+        for (user, text) in file
+            .iter()
+            .flat_map(|it| it.limits_without_effect(&self.limits))
+        {
+            tracing::warn!(user = ?user, "{text}");
+        }
         let has_tables = file.is_some();
         if let (true, false, Some(path)) = (self.needs_tables, has_tables, &self.config) {
             return Err(UsersError::NoTables { path: path.clone() });
@@ -406,7 +468,7 @@ impl Sources {
             chain = chain.then(TokenFile::read(tokens, Arc::clone(&users))?);
         }
         if let Some(jwt) = &self.jwt {
-            chain = chain.then(JwtFile::read(jwt)?.keys(users)?);
+            chain = chain.then(JwtFile::read(jwt)?.keys(users, &self.key_sets)?);
         }
         match file {
             Some(file) => file.chain(chain).map(Some),

@@ -12,6 +12,7 @@ mod chat;
 mod cluster;
 mod compare;
 mod config;
+mod credentials;
 mod documents;
 mod generate;
 mod hostile;
