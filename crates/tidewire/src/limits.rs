@@ -13,7 +13,7 @@ use tidewire_proto::connection::Rules;
 use tidewire_proto::limits as wire;
 use tidewire_proto::room::{LagLimits, Policy};
 
-pub(crate) use rate::{Bucket, Rate};
+pub(crate) use rate::{Bucket, Rate, SharedBucket};
 pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 
 /// Limits and timings of a server or client, for [`ServerBuilder::limits`](crate::ServerBuilder::limits) and

@@ -65,13 +65,18 @@ pub enum CloseReason {
     PageServed,
     /// A handler of the service panicked while it handled this session.
     HandlerPanicked,
+    /// The session gave way to a newer one of its identity, or to one that wanted its name.
+    Replaced {
+        /// Whether its peer did not answer a ping. If not, the identity is set so that newer sessions replace older ones.
+        was_silent: bool,
+    },
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 26] = [
+    pub const NAMES: [&'static str; 27] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -97,6 +102,7 @@ impl CloseReason {
         "connection_age",
         "page_served",
         "handler_panicked",
+        "replaced",
         "io",
     ];
 
@@ -129,7 +135,8 @@ impl CloseReason {
             Self::ConnectionAge => 22,
             Self::PageServed => 23,
             Self::HandlerPanicked => 24,
-            Self::Io(_) => 25,
+            Self::Replaced { .. } => 25,
+            Self::Io(_) => 26,
         }
     }
 
@@ -171,7 +178,12 @@ impl CloseReason {
             Self::Shutdown | Self::ConnectionAge => Ending::GoingAway,
             Self::Decode(DecodeError::FrameTooLarge { .. }) => Ending::TooLong,
             Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => Ending::Invalid,
-            Self::MemoryLimit | Self::HandshakeLimit | Self::Evicted => Ending::Overloaded,
+            Self::MemoryLimit
+            | Self::HandshakeLimit
+            | Self::Evicted
+            | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
+                Ending::Overloaded
+            }
             Self::LaneFailed | Self::HandlerPanicked | Self::Layer(_) | Self::Io(_) => {
                 Ending::Failed
             }
@@ -183,6 +195,7 @@ impl CloseReason {
             | Self::RateLimit
             | Self::Unvalidated
             | Self::Unauthenticated(_)
+            | Self::Replaced { .. }
             | Self::CredentialsExpired => Ending::Forbidden,
         }
     }
@@ -196,7 +209,11 @@ impl CloseReason {
             Self::Shutdown | Self::LaneFailed | Self::HandlerPanicked | Self::ConnectionAge => {
                 Some(GoAwayCode::Shutdown)
             }
-            Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
+            Self::IdleTimeout | Self::FrameTimeout | Self::Replaced { was_silent: true } => {
+                Some(GoAwayCode::IdleTimeout)
+            }
+            // Its client would only replace the newer session in turn.
+            Self::Replaced { was_silent: false } => Some(GoAwayCode::Removed),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
             // A client that speaks TLS learns from these bytes that this side does not.
             Self::Layer(LayerError::Tls(TlsFault::UnexpectedTls))
@@ -204,7 +221,11 @@ impl CloseReason {
             | Self::Decode(_)
             | Self::RequestIdReused => Some(GoAwayCode::ProtocolError),
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
-            Self::MemoryLimit | Self::ControlFlood | Self::RateLimit => {
+            // The credentials may be right: other ones would not help, and a normal pause is enough.
+            Self::MemoryLimit
+            | Self::ControlFlood
+            | Self::RateLimit
+            | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
                 Some(GoAwayCode::LimitReached)
             }
             Self::Unauthenticated(_) | Self::CredentialsExpired => {
@@ -268,6 +289,12 @@ impl fmt::Display for CloseReason {
             ),
             Self::ConnectionAge => {
                 formatter.write_str("the connection reached its maximum age; connect again")
+            }
+            Self::Replaced { was_silent: true } => {
+                formatter.write_str("the peer did not answer, and gave way to a newer session")
+            }
+            Self::Replaced { was_silent: false } => {
+                formatter.write_str("a newer session of the same user took its place")
             }
             Self::PageServed => formatter.write_str("the peer wanted a page, and got it"),
             Self::HandlerPanicked => formatter.write_str("a handler of the service panicked"),

@@ -151,6 +151,25 @@ impl Connection {
         Overdue::Nothing
     }
 
+    /// Sends a ping now, to find out whether a peer is still there. Returns false if the peer would not answer it. Transmit the
+    /// pending frames then, and look with [`Self::is_unheard_for`] later.
+    pub fn ask_now(&mut self, rules: &Rules) -> bool {
+        let answers = rules.has_pings && self.may_send();
+        self.pending.ping |= answers;
+        answers
+    }
+
+    /// Whether nothing came from the peer for this long, although this side reads. A peer whose output waits cannot have got a
+    /// ping, so taking some of it is an answer, too.
+    #[must_use]
+    pub fn is_unheard_for(&self, now_ns: u64, for_ns: u64) -> bool {
+        let since_ns = match self.outbound.is_blocked() {
+            true => self.silence_ns(now_ns),
+            false => self.unheard_ns(now_ns),
+        };
+        self.is_open() && self.may_read() && since_ns >= for_ns
+    }
+
     /// Sets the deadline of the service's login, or, with `None`, ends the login. Call [`Self::poll_timeout`] again.
     /// Returns whether that changed anything.
     pub fn await_login(&mut self, deadline_ns: Option<u64>) -> bool {

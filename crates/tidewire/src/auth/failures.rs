@@ -1,17 +1,20 @@
-//! Attempts of addresses: those that failed, and those whose answer is not known yet. An address that fails often is answered
+//! Attempts of addresses: those that failed, and those whose answer is not known yet. An address that guesses often is answered
 //! late, and then not checked at all.
 //!
-//! An attempt counts from its begin, because an authenticator that asks another server answers later: an address must not
-//! have any number of questions open, also if it leaves before the answers.
+//! Two limits are apart. Guesses of an address are counted for a minute. Attempts whose answer is not known yet have a limit
+//! and a queue of their own, because an authenticator that asks another server answers later: an address must not have any
+//! number of questions open, and a hundred users of one gateway must all be let in. Rejected: one limit for both, which refused
+//! the honest ones.
 //!
-//! The same wrong token is one failure, because a guesser gains nothing with it: a device whose token was revoked does not
-//! lock out the others behind its address.
+//! The same wrong token is one guess, because a guesser gains nothing with it. Genuine credentials that have expired, are not
+//! valid yet or were revoked are no guess at all: a fleet of such devices does not lock out the others behind its address.
 //!
 //! The delay is a deadline of the session, so it holds no thread. The table has a bound. When it is full, addresses whose
 //! failures are long past make room; if there are none, a new address counts as one that has failed too often, because only
 //! an attack from very many addresses fills the table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,9 +33,11 @@ struct Table {
     by_address: HashMap<IpAddr, Recent>,
     /// When addresses last made room.
     swept_ns: u64,
+    /// Attempts in the queues of all addresses.
+    queued: usize,
 }
 
-/// The failures of one address since `began_ns`, and its attempts that have not ended.
+/// The guesses of one address since `began_ns`, and its attempts that have not ended.
 #[derive(Debug)]
 struct Recent {
     began_ns: u64,
@@ -40,6 +45,23 @@ struct Recent {
     in_flight: u32,
     /// Hashes of the wrong tokens.
     tokens: Vec<u64>,
+    /// Attempts that wait until another one ends. Empty while fewer than [`IN_FLIGHT_MAX`] are in flight.
+    queue: VecDeque<Queued>,
+}
+
+/// An attempt in the queue of its address.
+struct Queued {
+    token: Option<u64>,
+    turn: Turn,
+}
+
+/// Gives an attempt its turn. Gives the attempt back if nobody takes it any more.
+pub(crate) type Turn = Box<dyn FnOnce(Attempt) -> Option<Attempt> + Send>;
+
+impl fmt::Debug for Queued {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Queued").finish_non_exhaustive()
+    }
 }
 
 /// An attempt that has begun. It is in flight until it is dropped.
@@ -54,7 +76,8 @@ pub(crate) struct Attempt {
 }
 
 impl Failures {
-    /// Begins an attempt. One without a token is no guess, so earlier failures do not stop it.
+    /// Begins an attempt. One without a token is no guess, so earlier failures do not stop it. `None` if it has to wait: then
+    /// `turn` gets it later.
     ///
     /// # Errors
     /// The credentials of this address may not be checked now.
@@ -63,27 +86,49 @@ impl Failures {
         address: IpAddr,
         token: &[u8],
         now_ns: u64,
-    ) -> Result<Attempt, AuthFailure> {
+        turn: impl FnOnce() -> Turn,
+    ) -> Result<Option<Attempt>, AuthFailure> {
         let token = (!token.is_empty()).then(|| self.hasher.hash_one(token));
         let mut table = self.table();
+        let is_full = table.queued >= QUEUED_MAX;
         let recent = table.recent(address, now_ns);
         let is_counted = recent.is_some();
         if let Some(recent) = recent {
-            let failed = token.map_or(0, |_| recent.failed);
-            if failed >= ATTEMPTS_MAX {
+            if recent.refuses(token) {
                 return Err(AuthFailure::TooManyFailures);
             }
-            if failed + recent.in_flight >= ATTEMPTS_MAX {
-                return Err(AuthFailure::Unavailable);
+            if recent.in_flight >= IN_FLIGHT_MAX {
+                if is_full || recent.queue.len() >= QUEUED_PER_ADDRESS_MAX {
+                    return Err(AuthFailure::Unavailable);
+                }
+                let turn = turn();
+                recent.queue.push_back(Queued { token, turn });
+                table.queued += 1;
+                return Ok(None);
             }
             recent.in_flight += 1;
         }
-        Ok(Attempt {
+        Ok(Some(Attempt {
             failures: Arc::clone(self),
             address,
             token,
             is_counted,
-        })
+        }))
+    }
+
+    /// Ends an attempt of this address. Returns the next one in its queue, which is in flight now.
+    fn end(&self, address: IpAddr) -> Option<Queued> {
+        let mut table = self.table();
+        let recent = table.by_address.get_mut(&address)?;
+        if let Some(next) = recent.queue.pop_front() {
+            table.queued -= 1;
+            return Some(next);
+        }
+        recent.in_flight -= 1;
+        if recent.in_flight == 0 && recent.failed == 0 {
+            table.by_address.remove(&address);
+        }
+        None
     }
 
     /// Counts a failure, unless it is that of a token which failed before. Returns when it should be answered.
@@ -94,7 +139,7 @@ impl Failures {
         };
         if token.is_none_or(|token| !recent.tokens.contains(&token)) {
             recent.failed = recent.failed.saturating_add(1);
-            let remembered = token.filter(|_| recent.failed <= ATTEMPTS_MAX);
+            let remembered = token.filter(|_| recent.failed <= GUESSES_MAX);
             recent.tokens.extend(remembered);
         }
         let delay_ns = match recent.failed.saturating_sub(FAILURES_AT_ONCE) {
@@ -134,6 +179,7 @@ impl Table {
             failed: 0,
             in_flight: 0,
             tokens: Vec::new(),
+            queue: VecDeque::new(),
         };
         let recent = self.by_address.entry(address).or_insert(new);
         if recent.is_past(now_ns) {
@@ -145,29 +191,53 @@ impl Table {
 }
 
 impl Recent {
+    /// Whether the address has guessed so often that this token is not checked.
+    fn refuses(&self, token: Option<u64>) -> bool {
+        token.is_some() && self.failed >= GUESSES_MAX
+    }
+
     fn is_past(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.began_ns) >= WINDOW_NS
     }
 }
 
 impl Attempt {
-    /// Counts it as a failure. Returns when it should be answered.
+    /// Counts it as a guess. Returns when it should be answered.
     pub(crate) fn note_failure(&self, now_ns: u64) -> u64 {
         self.failures.note(self.address, self.token, now_ns)
+    }
+
+    /// Checks, when an attempt from the queue has its turn, that its address has not guessed too often meanwhile.
+    ///
+    /// # Errors
+    /// It has.
+    pub(crate) fn check_turn(&self, now_ns: u64) -> Result<(), AuthFailure> {
+        let mut table = self.failures.table();
+        let recent = table.recent(self.address, now_ns);
+        match recent.is_some_and(|recent| recent.refuses(self.token)) {
+            true => Err(AuthFailure::TooManyFailures),
+            false => Ok(()),
+        }
     }
 }
 
 impl Drop for Attempt {
+    /// The next attempt in the queue gets the place. Those that nobody takes any more are passed over here, and not by dropping
+    /// each within the drop of the one before.
     fn drop(&mut self) {
-        if !self.is_counted {
-            return;
-        }
-        let by_address = &mut self.failures.table().by_address;
-        if let Some(recent) = by_address.get_mut(&self.address) {
-            recent.in_flight -= 1;
-            if recent.in_flight == 0 && recent.failed == 0 {
-                by_address.remove(&self.address);
-            }
+        let mut holds_place = std::mem::take(&mut self.is_counted);
+        while holds_place {
+            let Some(Queued { token, turn }) = self.failures.end(self.address) else {
+                return;
+            };
+            let back = turn(Self {
+                failures: Arc::clone(&self.failures),
+                address: self.address,
+                token,
+                is_counted: true,
+            });
+            let Some(mut back) = back else { return };
+            holds_place = std::mem::take(&mut back.is_counted);
         }
     }
 }
@@ -175,9 +245,19 @@ impl Drop for Attempt {
 /// The time over which failures are counted.
 const WINDOW_NS: u64 = 60_000_000_000;
 
-/// Attempts of one address that failed in a minute or are in flight, after which no more of its credentials are checked.
-/// Many clients behind one address seldom fail, and a guesser gains nothing with 30 tokens.
-const ATTEMPTS_MAX: u32 = 30;
+/// Guesses of one address in a minute, after which no more of its credentials are checked. Many clients behind one address
+/// seldom guess, and a guesser gains nothing with 30 tokens.
+const GUESSES_MAX: u32 = 30;
+
+/// Attempts of one address whose answer is not known yet. A login server that takes a second for each lets some hundreds in
+/// within the time of a handshake; and a guesser has this many guesses more at most.
+const IN_FLIGHT_MAX: u32 = 64;
+
+/// Attempts of one address that wait until others end. More would not come to their turn within the time of a handshake.
+const QUEUED_PER_ADDRESS_MAX: usize = 1_024;
+
+/// Attempts of all addresses that wait, so that the queues hold 2 MB at most.
+const QUEUED_MAX: usize = 16_384;
 
 /// The least time between two searches of a full table for addresses that make room. A search looks at all of them.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -196,7 +276,19 @@ const ADDRESSES_MAX: usize = 16_384;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
+
+    /// Begins an attempt of somebody who leaves before its turn comes.
+    fn begin(
+        failures: &Arc<Failures>,
+        address: IpAddr,
+        token: &[u8],
+        now_ns: u64,
+    ) -> Result<Option<Attempt>, AuthFailure> {
+        failures.begin(address, token, now_ns, || Box::new(Some))
+    }
 
     fn address(number: u32) -> IpAddr {
         std::net::Ipv4Addr::from_bits(number).into()
@@ -206,20 +298,20 @@ mod tests {
     fn an_address_that_fails_is_slowed_then_stopped_and_forgiven_after_a_minute() {
         let failures = Arc::new(Failures::default());
         let (ann, bob) = (address(1), address(2));
-        let delays: Vec<u64> = (0..ATTEMPTS_MAX)
+        let delays: Vec<u64> = (0..GUESSES_MAX)
             .map(|_| failures.note(ann, None, 0))
             .collect();
         assert_eq!(delays[..5], [0, 0, 0, 100_000_000, 200_000_000]);
         assert!(delays.is_sorted());
         assert_eq!(delays.last(), Some(&DELAY_NS_MAX));
-        let refused = failures.begin(ann, b"guess", 1).unwrap_err();
+        let refused = begin(&failures, ann, b"guess", 1).unwrap_err();
         assert_eq!(refused, AuthFailure::TooManyFailures);
-        assert!(failures.begin(bob, b"guess", 1).is_ok());
+        assert!(begin(&failures, bob, b"guess", 1).is_ok());
         assert!(
-            failures.begin(ann, b"", 1).is_ok(),
+            begin(&failures, ann, b"", 1).is_ok(),
             "it sends no credentials"
         );
-        assert!(failures.begin(ann, b"guess", WINDOW_NS).is_ok());
+        assert!(begin(&failures, ann, b"guess", WINDOW_NS).is_ok());
         assert_eq!(
             failures.note(ann, None, WINDOW_NS),
             WINDOW_NS,
@@ -227,28 +319,72 @@ mod tests {
         );
     }
 
+    /// Regression: attempts in flight counted with the failures, so 70 of 100 honest logins at a slow authenticator were refused.
     #[test]
-    fn attempts_in_flight_count_with_those_that_failed() {
+    fn attempts_above_the_limit_wait_for_their_turn_in_order() {
         let failures = Arc::new(Failures::default());
-        let ann = address(1);
-        failures.note(ann, None, 0);
-        let begin = |token: &[u8]| failures.begin(ann, token, 0);
-        let mut open: Vec<Attempt> = (1..ATTEMPTS_MAX)
-            .map(|_| begin(b"guess").unwrap())
+        let site = address(1);
+        let mut open: Vec<Attempt> = (0..IN_FLIGHT_MAX)
+            .map(|_| begin(&failures, site, b"honest", 0).unwrap().unwrap())
             .collect();
-        assert_eq!(begin(b"guess").unwrap_err(), AuthFailure::Unavailable);
-        open.push(begin(b"").unwrap());
-        assert_eq!(begin(b"").unwrap_err(), AuthFailure::Unavailable);
+        let (turns, taken) = mpsc::channel();
+        for number in 0..QUEUED_PER_ADDRESS_MAX {
+            let turns = turns.clone();
+            let turn = move || -> Turn {
+                // Those with odd numbers have left.
+                Box::new(move |attempt| match number % 2 {
+                    0 => turns
+                        .send((number, attempt))
+                        .map_or_else(|it| Some(it.0.1), |()| None),
+                    _ => Some(attempt),
+                })
+            };
+            assert!(failures.begin(site, b"honest", 0, turn).unwrap().is_none());
+        }
+        let refused = begin(&failures, site, b"honest", 0).unwrap_err();
+        assert_eq!(refused, AuthFailure::Unavailable);
         assert!(
-            failures.begin(ann, b"guess", WINDOW_NS).is_err(),
-            "they are still in flight"
+            begin(&failures, address(2), b"honest", 0)
+                .unwrap()
+                .is_some()
         );
-        open.truncate(20);
-        let ended = begin(b"guess").unwrap();
-        ended.note_failure(0);
-        drop((open, ended));
-        assert_eq!(failures.table().by_address[&ann].in_flight, 0);
-        assert!(begin(b"guess").is_ok());
+        open.clear();
+        let mut order = Vec::new();
+        while let Ok((number, attempt)) = taken.try_recv() {
+            assert_eq!(attempt.check_turn(0), Ok(()));
+            order.push(number);
+        }
+        let expected: Vec<usize> = (0..QUEUED_PER_ADDRESS_MAX).step_by(2).collect();
+        assert_eq!(order, expected);
+        let table = failures.table();
+        assert!(table.by_address.is_empty() && table.queued == 0);
+    }
+
+    #[test]
+    fn an_attempt_whose_address_guessed_too_often_meanwhile_is_not_checked_at_its_turn() {
+        let failures = Arc::new(Failures::default());
+        let guesser = address(1);
+        let attempt = begin(&failures, guesser, b"guess", 0).unwrap().unwrap();
+        for guess in 0..GUESSES_MAX {
+            assert_eq!(attempt.check_turn(0), Ok(()));
+            failures.note(guesser, Some(u64::from(guess)), 0);
+        }
+        assert_eq!(attempt.check_turn(0), Err(AuthFailure::TooManyFailures));
+        assert_eq!(attempt.check_turn(WINDOW_NS), Ok(()));
+    }
+
+    #[test]
+    fn a_queue_whose_lanes_have_ended_empties_without_deep_recursion() {
+        let failures = Arc::new(Failures::default());
+        let site = address(1);
+        let open: Vec<Attempt> = (0..IN_FLIGHT_MAX)
+            .map(|_| begin(&failures, site, b"", 0).unwrap().unwrap())
+            .collect();
+        for _ in 0..QUEUED_PER_ADDRESS_MAX {
+            assert!(begin(&failures, site, b"", 0).unwrap().is_none());
+        }
+        drop(open);
+        assert!(failures.table().by_address.is_empty());
     }
 
     /// Regression: devices with a revoked token tried again and again, and locked out all others behind their address.
@@ -256,23 +392,26 @@ mod tests {
     fn the_same_wrong_token_is_one_failure() {
         let failures = Arc::new(Failures::default());
         let site = address(1);
-        let fail = |token: &[u8]| failures.begin(site, token, 0).unwrap().note_failure(0);
+        let fail = |token: &[u8]| {
+            let attempt = begin(&failures, site, token, 0).unwrap();
+            attempt.unwrap().note_failure(0)
+        };
         for _ in 0..100 {
             fail(b"revoked 1");
             fail(b"revoked 2");
         }
         assert_eq!(failures.table().by_address[&site].failed, 2);
-        for guess in 2..ATTEMPTS_MAX {
+        for guess in 2..GUESSES_MAX {
             fail(&guess.to_le_bytes());
         }
-        let refused = failures.begin(site, b"revoked 1", 0).unwrap_err();
+        let refused = begin(&failures, site, b"revoked 1", 0).unwrap_err();
         assert_eq!(refused, AuthFailure::TooManyFailures);
     }
 
     #[test]
     fn addresses_that_do_not_fail_are_not_remembered() {
         let failures = Arc::new(Failures::default());
-        drop(failures.begin(address(1), b"guess", 0));
+        drop(begin(&failures, address(1), b"guess", 0));
         assert!(failures.table().by_address.is_empty());
     }
 
@@ -284,7 +423,7 @@ mod tests {
         }
         assert_eq!(failures.table().by_address.len(), ADDRESSES_MAX);
         let last = address(u32::MAX);
-        assert!(failures.begin(last, b"guess", 0).is_ok());
+        assert!(begin(&failures, last, b"guess", 0).is_ok());
         assert_eq!(failures.note(last, None, 0), DELAY_NS_MAX);
         assert_eq!(failures.note(last, None, WINDOW_NS), WINDOW_NS);
         assert_eq!(failures.table().by_address.len(), 1);

@@ -1,14 +1,15 @@
-//! An identity, and how many sessions it has.
+//! An identity, and what a session keeps of it.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use tidewire_proto::limits::TOPIC_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Permissions;
-use crate::limits::{Rate, RateLimit, RateLimitError};
+use super::places::Place;
+use crate::limits::{Rate, RateLimit, RateLimitError, SharedBucket};
 
 /// The name of a peer, and what it may do. [`Context::identity`](crate::Context::identity) returns it.
 ///
@@ -25,7 +26,8 @@ use crate::limits::{Rate, RateLimit, RateLimitError};
 #[derive(Clone, Debug)]
 pub struct Identity {
     name: Box<str>,
-    permissions: Permissions,
+    /// Shared by the sessions of a user, because a configuration may make them large.
+    permissions: Arc<Permissions>,
     limits: IdentityLimits,
     expires_at: Option<SystemTime>,
     is_anonymous: bool,
@@ -55,21 +57,46 @@ pub(crate) enum Proof {
 pub struct IdentityLimits {
     /// Sessions of the identity on the whole server.
     pub sessions_max: Option<usize>,
+    /// What happens when the identity has as many sessions as it may have, and another one begins.
+    pub when_full: WhenFull,
     /// Patterns that each of its sessions may be subscribed to.
     pub subscriptions_max: Option<usize>,
     /// Rooms that each of its sessions may be in.
     pub rooms_max: Option<usize>,
-    /// The messages and bytes that each of its sessions may send in a second, in place of the server's rate limit.
+    /// The messages and bytes that all its sessions together may send in a second, in place of the server's rate limit. Peers
+    /// of [`Identity::ANONYMOUS`] share it with those of their address.
     pub rate: Option<RateLimit>,
 }
 
+/// What happens to a session that finds all sessions of its identity in use, or the name of its identity taken in the rooms by
+/// another one of its sessions. [`IdentityLimits::when_full`] sets it.
+///
+/// ```
+/// use tidewire::auth::{Identity, IdentityLimits, Permissions, WhenFull};
+///
+/// let limits = IdentityLimits { sessions_max: Some(1), when_full: WhenFull::Replace, ..IdentityLimits::default() };
+/// let player = Identity::new("ann", Permissions::everything()).limits(limits);
+/// assert_eq!(player.own_limits().when_full, WhenFull::Replace);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// The oldest silent sessions are pinged. The first one that does not answer in 2 s gives way. If all answer, the newer
+    /// session is refused. Only codecs with pings, such as `tw1`, can find out.
+    #[default]
+    Refuse,
+    /// The oldest session gives way at once, whether or not it is in use. Its client is told not to come back.
+    Replace,
+}
+
 impl Identity {
-    /// An identity without limits of its own that never expires.
+    /// An identity without limits of its own that never expires. Give many identities the same `Arc` of permissions, and all
+    /// of them share one copy.
     #[must_use]
-    pub fn new(name: &str, permissions: Permissions) -> Self {
+    pub fn new(name: &str, permissions: impl Into<Arc<Permissions>>) -> Self {
         Self {
             name: name.into(),
-            permissions,
+            permissions: permissions.into(),
             limits: IdentityLimits::default(),
             expires_at: None,
             is_anonymous: false,
@@ -79,7 +106,7 @@ impl Identity {
 
     /// An identity for peers that are not known. They may choose a name in a chat, but none of an identity.
     #[must_use]
-    pub fn anonymous(permissions: Permissions) -> Self {
+    pub fn anonymous(permissions: impl Into<Arc<Permissions>>) -> Self {
         Self {
             is_anonymous: true,
             ..Self::new(Self::ANONYMOUS, permissions)
@@ -140,16 +167,6 @@ impl Identity {
         self.proof.as_ref()
     }
 
-    /// This identity for a session that does not count any more.
-    pub(crate) fn uncounted(&self) -> Self {
-        let sessions_max = None;
-        let limits = IdentityLimits {
-            sessions_max,
-            ..self.limits
-        };
-        self.clone().limits(limits)
-    }
-
     /// The name that it has in chats. Anonymous peers choose one.
     pub(crate) fn chat_name(&self) -> Option<&str> {
         (!self.is_anonymous).then_some(&self.name)
@@ -175,23 +192,55 @@ impl IdentityLimits {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) identity: Arc<Identity>,
-    /// The rate limit of the identity.
-    rate: Option<Rate>,
+    /// Its place among the sessions of the identity; `None` if they are not counted.
+    pub(crate) place: Option<Place>,
+    /// The rate limit of the identity, and what its sessions have used of it.
+    rate: Option<(Rate, Arc<SharedBucket>)>,
     may_all: bool,
     /// Messages with this kind, channel and name need no further look-up.
     last: Option<(Kind, u16)>,
     last_name: String,
+    /// The memory that the account holds for the identity.
+    held_bytes: usize,
 }
 
 impl Admitted {
-    pub(crate) fn new(identity: Arc<Identity>) -> Self {
+    pub(crate) fn new(
+        identity: Arc<Identity>,
+        place: Option<Place>,
+        rate: Option<(Rate, Arc<SharedBucket>)>,
+    ) -> Self {
+        let may_all = identity.permissions.is_everything();
         Self {
-            rate: identity.limits.rate.and_then(|rate| rate.rate().ok()),
-            may_all: identity.permissions.is_everything(),
+            held_bytes: Self::bytes_of(&identity, may_all),
+            place,
+            rate,
+            may_all,
             identity,
             last: None,
             last_name: String::new(),
         }
+    }
+
+    /// The memory that a session takes for its identity. What others use, too, such as the permissions of a user in a
+    /// configuration, is not counted for each session.
+    fn bytes_of(identity: &Arc<Identity>, may_all: bool) -> usize {
+        let last_name = if may_all { 0 } else { TOPIC_BYTES_MAX };
+        let is_shared = Arc::strong_count(identity) > 1;
+        let own = match is_shared {
+            true => 0,
+            false => size_of::<Identity>() + identity.name.len(),
+        };
+        let has_own_permissions = !is_shared && Arc::strong_count(&identity.permissions) == 1;
+        let permissions = match has_own_permissions {
+            true => identity.permissions.held_bytes(),
+            false => 0,
+        };
+        size_of::<Self>() + last_name + own + permissions
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Forgets the last message, because its channel may mean another room from now on.
@@ -199,8 +248,14 @@ impl Admitted {
         self.last = None;
     }
 
+    /// The rate limit of the identity.
     pub(crate) fn rate(&self) -> Option<Rate> {
-        self.rate
+        self.rate.as_ref().map(|(rate, _)| *rate)
+    }
+
+    /// What the sessions of the identity have used of its rate.
+    pub(crate) fn bucket(&self) -> Option<&SharedBucket> {
+        self.rate.as_ref().map(|(_, bucket)| &**bucket)
     }
 
     /// Whether the identity may do everything.
@@ -227,97 +282,15 @@ impl Admitted {
     }
 }
 
-/// The number of sessions of each identity that has a limit of sessions.
-#[derive(Debug, Default)]
-pub(crate) struct IdentitySessions(Mutex<HashMap<Box<str>, usize>>);
-
-impl IdentitySessions {
-    /// Counts a session in as `next`, and out as `former`. If the identity has as many sessions as it may have, everything
-    /// stays as it was, and the answer is false.
-    pub(crate) fn replace(&self, former: Option<&Identity>, next: &Identity) -> bool {
-        let mut counts = self.counts();
-        if let Some(former) = former {
-            count_out(&mut counts, former);
-        }
-        let count = counts.get(&next.name).copied().unwrap_or(0);
-        let has_room = next.limits.sessions_max.is_none_or(|max| count < max);
-        let now = if has_room { Some(next) } else { former };
-        if let Some(now) = now.filter(|it| it.limits.sessions_max.is_some()) {
-            *counts.entry(now.name.clone()).or_default() += 1;
-        }
-        has_room
-    }
-
-    /// Counts a session out.
-    pub(crate) fn leave(&self, identity: &Identity) {
-        count_out(&mut self.counts(), identity);
-    }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<Box<str>, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn count_out(counts: &mut HashMap<Box<str>, usize>, identity: &Identity) {
-    if identity.limits.sessions_max.is_none() {
-        return;
-    }
-    if let Some(count) = counts.get_mut(&identity.name) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&identity.name);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn limited(sessions_max: usize) -> Identity {
-        let limits = IdentityLimits {
-            sessions_max: Some(sessions_max),
-            ..IdentityLimits::default()
-        };
-        Identity::new("ann", Permissions::everything()).limits(limits)
-    }
-
-    #[test]
-    fn an_identity_has_as_many_sessions_as_it_may_have() {
-        let identity = limited(2);
-        let sessions = IdentitySessions::default();
-        assert!(sessions.replace(None, &identity) && sessions.replace(None, &identity));
-        assert!(!sessions.replace(None, &identity));
-        sessions.leave(&identity);
-        assert!(sessions.replace(None, &identity));
-        sessions.leave(&identity);
-        sessions.leave(&identity);
-        assert!(sessions.counts().is_empty());
-    }
-
-    /// Regression: a session whose identity changed was counted out before the new one had a place.
-    #[test]
-    fn a_session_that_gets_no_place_keeps_its_former_one() {
-        let (former, next) = (limited(3), limited(2));
-        let sessions = IdentitySessions::default();
-        for _ in 0..3 {
-            assert!(sessions.replace(None, &former));
-        }
-        assert!(!sessions.replace(Some(&former), &next));
-        assert_eq!(sessions.counts()["ann"], 3);
-        sessions.leave(&former);
-        assert!(sessions.replace(Some(&former), &next), "one of two");
-        assert_eq!(sessions.counts()["ann"], 2);
-        let unlimited = next.uncounted();
-        assert!(sessions.replace(Some(&next), &unlimited));
-        sessions.leave(&unlimited);
-        assert_eq!(sessions.counts()["ann"], 1);
-    }
+    use crate::auth::{Access, Users};
 
     #[test]
     fn only_equal_messages_need_no_look_up() {
         let identity = Identity::new("ann", Permissions::everything());
-        let mut admitted = Admitted::new(Arc::new(identity));
+        let mut admitted = Admitted::new(Arc::new(identity), None, None);
         let message = Message::with_id(Kind::Request, 0, 1, b"").with_name("add");
         assert!(!admitted.is_last(&message));
         admitted.note(&message);
@@ -332,5 +305,35 @@ mod tests {
             ..message
         };
         assert!(!admitted.is_last(&one_way));
+    }
+
+    /// Regression: each session had a copy of its user's permissions, which the memory account did not see.
+    #[test]
+    fn permissions_are_shared_or_counted() {
+        let patterns: Vec<String> = (0..300)
+            .map(|number| format!("sensor.{number}.>"))
+            .collect();
+        let publish = Access::new(patterns.iter().map(String::as_str), []).unwrap();
+        let large = Permissions {
+            publish,
+            ..Permissions::nothing()
+        };
+        let mut users = Users::new(Permissions::nothing());
+        users
+            .add("ann", Some(&large), IdentityLimits::default())
+            .unwrap();
+        let [one, other] = [(); 2].map(|()| Arc::new(users.identity("ann").unwrap()));
+        assert!(Arc::ptr_eq(&one.permissions, &other.permissions));
+        let shared = Admitted::new(one, None, None).held_bytes();
+        assert!(shared < 1_000, "{shared}");
+        let own = Admitted::new(Arc::new(Identity::new("ann", large)), None, None).held_bytes();
+        assert!(own > 300 * size_of::<usize>() * 4, "{own}");
+        let of_name = Users::new(Permissions {
+            publish: Access::new(["dev.{name}.>"], []).unwrap(),
+            ..Permissions::nothing()
+        });
+        let dev = Arc::new(of_name.identity_or_default("7").unwrap());
+        let dev = Admitted::new(dev, None, None).held_bytes();
+        assert!(dev > shared, "{dev}");
     }
 }

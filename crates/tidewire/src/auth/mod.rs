@@ -21,6 +21,8 @@ mod identity;
 #[cfg(feature = "jwt")]
 mod jwt;
 mod permissions;
+mod places;
+mod rates;
 mod token;
 mod token_file;
 mod users;
@@ -37,12 +39,15 @@ use tidewire_proto::layer::CertificateNames;
 
 pub(crate) use authenticators::Network;
 pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, NetworkError};
-pub(crate) use failures::{Attempt, Failures};
-pub(crate) use identity::{Admitted, IdentitySessions, Proof};
-pub use identity::{Identity, IdentityLimits};
+pub(crate) use failures::{Attempt, Failures, Turn};
+pub(crate) use identity::{Admitted, Proof};
+pub use identity::{Identity, IdentityLimits, WhenFull};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys};
 pub use permissions::{Access, Action, PatternListError, Permissions};
+use places::IdentitySessions;
+pub(crate) use places::{NoPlace, Place};
+use rates::IdentityRates;
 pub use token::{Credentials, Token, TokenError, TokenReadError};
 pub use token_file::{TokenFile, TokenFileError};
 pub use users::Users;
@@ -312,6 +317,7 @@ pub(crate) struct Guard {
     pub(crate) authenticator: SharedAuthenticator,
     pub(crate) failures: Arc<Failures>,
     pub(crate) sessions: IdentitySessions,
+    pub(crate) rates: IdentityRates,
     /// The number of the next late answer. 0 means none.
     pub(crate) questions: AtomicU64,
 }
@@ -322,6 +328,7 @@ impl Guard {
             authenticator,
             failures: Arc::default(),
             sessions: IdentitySessions::default(),
+            rates: IdentityRates::default(),
             questions: AtomicU64::new(1),
         }
     }

@@ -1,6 +1,7 @@
 //! The permissions of an identity: patterns that are allowed and denied, for each kind of action.
 
 use std::fmt;
+use std::sync::Arc;
 
 use thiserror::Error;
 use tidewire_proto::topic::{Pattern, PatternBuf, TopicError};
@@ -195,6 +196,15 @@ impl Access {
             .chain(self.denied())
             .any(|it| it.contains(NAME))
     }
+
+    /// The memory of its patterns.
+    fn held_bytes(&self) -> usize {
+        let texts = self.allowed().chain(self.denied()).map(str::len);
+        let entries = self.allow.capacity() + self.deny.capacity();
+        let lower = self.lower.as_deref();
+        let lower = lower.map_or(0, |it| size_of::<Self>() + it.held_bytes());
+        texts.sum::<usize>() + entries * size_of::<PatternBuf>() + lower
+    }
 }
 
 impl Permissions {
@@ -222,8 +232,7 @@ impl Permissions {
     /// # Errors
     /// The name makes a pattern invalid or wider: it has a wildcard, a dot or a space, and a pattern has `{name}`.
     pub fn of(&self, name: &str) -> Result<Self, PatternListError> {
-        let has_name = self.each().iter().any(|(_, access)| access.has_name());
-        if has_name && name.contains(['.', '*', '>']) {
+        if self.has_name() && name.contains(['.', '*', '>']) {
             return Err(PatternListError {
                 pattern: name.to_owned(),
                 source: TopicError::WildcardMisplaced,
@@ -236,6 +245,24 @@ impl Permissions {
             say: self.say.of(name)?,
             call: self.call.of(name)?,
         })
+    }
+
+    /// The same as [`Self::of`]. Without `{name}` in a pattern, all names share one copy.
+    pub(super) fn shared_of(self: &Arc<Self>, name: &str) -> Result<Arc<Self>, PatternListError> {
+        match self.has_name() {
+            true => self.of(name).map(Arc::new),
+            false => Ok(Arc::clone(self)),
+        }
+    }
+
+    fn has_name(&self) -> bool {
+        self.each().iter().any(|(_, access)| access.has_name())
+    }
+
+    /// The memory that they take.
+    pub(super) fn held_bytes(&self) -> usize {
+        let patterns = self.each().map(|(_, access)| access.held_bytes());
+        size_of::<Self>() + patterns.iter().sum::<usize>()
     }
 
     /// Whether an action is allowed. `ignores_case` says whether names of methods compare without regard to case.

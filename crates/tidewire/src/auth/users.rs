@@ -1,6 +1,7 @@
 //! The users of a server by name, with their permissions and limits.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tidewire_proto::body::name_skeleton;
 
@@ -25,8 +26,9 @@ use super::{Identity, IdentityLimits, PatternListError, Permissions};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Users {
-    default_permissions: Permissions,
-    by_name: HashMap<Box<str>, (Permissions, IdentityLimits)>,
+    default_permissions: Arc<Permissions>,
+    /// The permissions are shared by all sessions of the user, because a configuration may make them large.
+    by_name: HashMap<Box<str>, (Arc<Permissions>, IdentityLimits)>,
     /// The names as they look, so that nobody takes one that looks alike.
     skeletons: HashSet<String>,
 }
@@ -36,7 +38,7 @@ impl Users {
     #[must_use]
     pub fn new(default_permissions: Permissions) -> Self {
         Self {
-            default_permissions,
+            default_permissions: Arc::new(default_permissions),
             ..Self::default()
         }
     }
@@ -51,9 +53,11 @@ impl Users {
         permissions: Option<&Permissions>,
         limits: IdentityLimits,
     ) -> Result<(), PatternListError> {
-        let permissions = permissions.unwrap_or(&self.default_permissions);
-        let entry = (permissions.of(name)?, limits);
-        self.by_name.insert(name.into(), entry);
+        let permissions = match permissions {
+            Some(own) => Arc::new(own.of(name)?),
+            None => self.default_permissions.shared_of(name)?,
+        };
+        self.by_name.insert(name.into(), (permissions, limits));
         self.skeletons.insert(name_skeleton(name));
         Ok(())
     }
@@ -62,7 +66,7 @@ impl Users {
     #[must_use]
     pub fn identity(&self, name: &str) -> Option<Identity> {
         let (permissions, limits) = self.by_name.get(name)?;
-        let permissions = permissions.clone();
+        let permissions = Arc::clone(permissions);
         let identity = match name {
             Identity::ANONYMOUS => Identity::anonymous(permissions),
             name => Identity::new(name, permissions),
@@ -77,7 +81,10 @@ impl Users {
     pub fn identity_or_default(&self, name: &str) -> Result<Identity, PatternListError> {
         match self.identity(name) {
             Some(identity) => Ok(identity),
-            None => Ok(Identity::new(name, self.default_permissions.of(name)?)),
+            None => Ok(Identity::new(
+                name,
+                self.default_permissions.shared_of(name)?,
+            )),
         }
     }
 

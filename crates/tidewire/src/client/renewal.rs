@@ -1,11 +1,15 @@
 //! Newer credentials for an open connection, before the present ones expire.
+//!
+//! The server says after which time they expire. That time goes on while this machine sleeps, and the monotonic clock does
+//! not. So the time that has passed is the longer one of the two clocks, and the client looks every few seconds.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::dialing::look_up;
 use super::events::Event;
 use super::service::ClientService;
 use crate::dial::Lookup;
+use crate::limits::nanoseconds;
 use crate::service::Context;
 
 /// The state of the credentials of the present connection.
@@ -14,6 +18,8 @@ pub(super) struct Renewal {
     /// When they expire, as the server said last.
     expires_ns: Option<u64>,
     step: Step,
+    /// When the server said that, on the monotonic and on the wall clock.
+    told: Option<(u64, SystemTime)>,
 }
 
 /// The next step of a renewal.
@@ -35,6 +41,15 @@ impl Renewal {
     pub(super) fn is_asked(&self) -> bool {
         self.step == Step::Asked
     }
+
+    /// The present moment on the monotonic clock, with the time in which that one stood still.
+    fn moment_ns(&self, now_ns: u64, wall: SystemTime) -> u64 {
+        let passed = self.told.and_then(|(told_ns, told)| {
+            let passed = wall.duration_since(told).ok()?;
+            Some(told_ns.saturating_add(nanoseconds(passed)))
+        });
+        passed.map_or(now_ns, |by_wall_ns| by_wall_ns.max(now_ns))
+    }
 }
 
 impl ClientService {
@@ -47,22 +62,38 @@ impl ClientService {
             let at_ns = now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT);
             Step::Planned { at_ns }
         });
-        self.dialing.renewal = Renewal { expires_ns, step };
+        let told = expires_ns.map(|_| (now_ns, cx.wall_time()));
+        self.dialing.renewal = Renewal {
+            expires_ns,
+            step,
+            told,
+        };
     }
 
     /// Asks for newer credentials if it is time, and sends them. Returns when to call again.
     pub(super) fn renew_if_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
         let session = self.pending.session?;
-        let Renewal { expires_ns, step } = self.dialing.renewal;
+        let Renewal {
+            expires_ns, step, ..
+        } = self.dialing.renewal;
         if step != Step::Asked && cx.credentials_expire_ns(session) != expires_ns {
             self.plan_renewal(cx);
         }
-        let Renewal { expires_ns, step } = self.dialing.renewal;
+        let renewal = self.dialing.renewal;
+        let Renewal {
+            expires_ns, step, ..
+        } = renewal;
+        if matches!(step, Step::None | Step::Sent) {
+            return None;
+        }
+        let moment_ns = renewal.moment_ns(now_ns, cx.wall_time());
         match step {
             Step::None | Step::Sent => None,
-            Step::Planned { at_ns } if at_ns > now_ns => Some(at_ns),
+            Step::Planned { at_ns } if at_ns > moment_ns => {
+                Some((now_ns + (at_ns - moment_ns)).min(now_ns + LOOK_NS))
+            }
             Step::Planned { .. } => {
-                let left_ns = expires_ns.unwrap_or(now_ns).saturating_sub(now_ns);
+                let left_ns = expires_ns.unwrap_or(moment_ns).saturating_sub(moment_ns);
                 let left = Duration::from_nanos(left_ns);
                 self.link.events.push(Event::CredentialsExpire { left });
                 self.dialing.renewal.step = Step::None;
@@ -70,7 +101,9 @@ impl ClientService {
                 let lookup = Lookup::of_credentials(address, self.dialing.provider()?);
                 match look_up(lookup, &self.link) {
                     Ok(()) => self.dialing.renewal.step = Step::Asked,
-                    Err(error) => return self.try_again(now_ns, left_ns, &error.to_string()),
+                    Err(error) => {
+                        return self.try_again((now_ns, moment_ns), left_ns, &error.to_string());
+                    }
                 }
                 None
             }
@@ -81,23 +114,28 @@ impl ClientService {
                     None
                 }
                 Err(cause) => {
-                    let left_ns = expires_ns.unwrap_or(now_ns).saturating_sub(now_ns);
-                    self.try_again(now_ns, left_ns, &cause)
+                    let left_ns = expires_ns.unwrap_or(moment_ns).saturating_sub(moment_ns);
+                    self.try_again((now_ns, moment_ns), left_ns, &cause)
                 }
             },
         }
     }
 
     /// Plans another attempt, when half of the time that is left has passed.
-    fn try_again(&mut self, now_ns: u64, left_ns: u64, cause: &str) -> Option<u64> {
+    fn try_again(
+        &mut self,
+        (now_ns, moment_ns): (u64, u64),
+        left_ns: u64,
+        cause: &str,
+    ) -> Option<u64> {
         tracing::warn!(cause, "cannot get newer credentials; trying again");
         if left_ns < LEFT_NS_MIN {
             self.dialing.renewal.step = Step::None;
             return None;
         }
-        let at_ns = now_ns + left_ns / 2;
+        let at_ns = moment_ns + left_ns / 2;
         self.dialing.renewal.step = Step::Planned { at_ns };
-        Some(at_ns)
+        Some((now_ns + left_ns / 2).min(now_ns + LOOK_NS))
     }
 }
 
@@ -106,3 +144,33 @@ const SHARE_LEFT: u64 = 3;
 
 /// If less time than this is left, there is no further attempt.
 const LEFT_NS_MIN: u64 = 10_000_000;
+
+/// How often the client looks whether the wall clock went on while the monotonic one stood still.
+const LOOK_NS: u64 = 3_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a machine that slept renewed its credentials after they had expired.
+    #[test]
+    fn the_time_of_sleep_counts_and_a_clock_that_is_set_back_does_not() {
+        let (told_ns, told) = (
+            5_000_000_000,
+            SystemTime::UNIX_EPOCH + Duration::from_secs(100),
+        );
+        let renewal = Renewal {
+            told: Some((told_ns, told)),
+            ..Renewal::default()
+        };
+        let later = |seconds| told + Duration::from_secs(seconds);
+        let second_ns = told_ns + 1_000_000_000;
+        assert_eq!(renewal.moment_ns(second_ns, later(1)), second_ns);
+        assert_eq!(
+            renewal.moment_ns(second_ns, later(3_600)),
+            told_ns + 3_600_000_000_000
+        );
+        let set_back = told - Duration::from_secs(50);
+        assert_eq!(renewal.moment_ns(second_ns, set_back), second_ns);
+    }
+}

@@ -3,17 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
 
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason, Phase};
 
 use super::Core;
 use crate::auth::{
     Action, Admitted, Attempt, AuthOutcome, AuthRequest, Failures, Guard, Identity, LateAnswer,
-    Permissions,
+    NoPlace, Permissions, Place, Turn,
 };
-use crate::limits::nanoseconds;
-use crate::mailbox::{LaneMessage, LateOutcome, Mailbox};
+use crate::mailbox::{AttemptTurn, LaneMessage, LateOutcome, Mailbox};
 use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::Transport;
 
@@ -40,18 +38,59 @@ impl Core {
         let is_renewal = session.profile.admitted.as_ref();
         let is_renewal = is_renewal.is_some_and(|it| !it.identity.is_anonymous());
         let address = session.owner().filter(|_| !is_renewal);
-        let begun = address
-            .map(|it| {
-                let now_ns = self.sessions.now_ns();
-                guard.failures.begin(it, token, now_ns)
-            })
-            .transpose();
-        let attempt = match begun {
-            Ok(attempt) => attempt.map(Arc::new),
-            Err(failure) => {
-                return self.resolve_authentication(id, AuthOutcome::Refused(failure), None);
-            }
+        let Some(address) = address else {
+            return self.ask(slot, token, None);
         };
+        let (now_ns, mailbox) = (self.sessions.now_ns(), &self.exchange.mailbox);
+        let turn = || turn_of(id, Arc::clone(mailbox));
+        match guard.failures.begin(address, token, now_ns, turn) {
+            Ok(Some(attempt)) => self.ask(slot, token, Some(Arc::new(attempt))),
+            Ok(None) => {
+                self.hold_token(slot, token);
+                false
+            }
+            Err(failure) => self.resolve_authentication(id, AuthOutcome::Refused(failure), None),
+        }
+    }
+
+    /// Handles the turn of an attempt that waited in the queue of its address. Returns whether the session is open now.
+    pub(crate) fn take_turn(&mut self, turn: AttemptTurn) -> bool {
+        let AttemptTurn { id, attempt } = turn;
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return false;
+        };
+        let token = self.release_token(slot);
+        if !self.sessions[slot].connection.awaits_owner() {
+            return false;
+        }
+        match attempt.check_turn(self.sessions.now_ns()) {
+            Ok(()) => self.ask(slot, &token, Some(Arc::new(attempt))),
+            Err(failure) => self.resolve_authentication(id, AuthOutcome::Refused(failure), None),
+        }
+    }
+
+    /// Keeps the token of a session whose attempt has to wait.
+    fn hold_token(&mut self, slot: usize, token: &[u8]) {
+        self.sessions.relief.memory.resize(0, token.len());
+        self.sessions[slot].profile.attach().held_token.0 = token.into();
+    }
+
+    /// Takes the token that the session keeps, if it keeps one.
+    pub(super) fn release_token(&mut self, slot: usize) -> Box<[u8]> {
+        let attached = self.sessions[slot].profile.attached.as_mut();
+        let token = attached.map(|it| std::mem::take(&mut it.held_token.0));
+        let token = token.unwrap_or_default();
+        self.sessions.relief.memory.resize(token.len(), 0);
+        token
+    }
+
+    /// Asks the authenticator. Returns whether the session is open now, and was not before.
+    fn ask(&mut self, slot: usize, token: &[u8], attempt: Option<Arc<Attempt>>) -> bool {
+        let Some(guard) = self.shared.guard.clone() else {
+            return false;
+        };
+        let session = &self.sessions[slot];
+        let id = session.id;
         let (outcome, asked) = ask(&guard, session, token, attempt, &self.exchange.mailbox);
         let Asked { attempt, question } = asked;
         match outcome {
@@ -92,7 +131,16 @@ impl Core {
             return false;
         };
         let was_open = self.sessions[slot].connection.is_open();
-        let admitted = answer.and_then(|identity| self.let_in(slot, identity));
+        let admitted = match answer {
+            Ok(identity) => match self.let_in(slot, Arc::clone(&identity)) {
+                // Another session may give way to it.
+                Err(AuthFailure::TooManySessions) if self.await_place(slot, &identity) => {
+                    return false;
+                }
+                admitted => admitted,
+            },
+            Err(failure) => Err(failure),
+        };
         match admitted {
             Ok(()) => self.counters.authenticated.add(1),
             Err(failure) => self.refuse_peer(slot, failure, attempt.as_deref()),
@@ -106,9 +154,9 @@ impl Core {
         let Some(guard) = self.shared.guard.clone() else {
             return Err(AuthFailure::Unavailable);
         };
-        let expires_ns = match identity.expiry().map(time_until) {
-            Some(None) => return Err(AuthFailure::Expired),
-            left => self.expiry_ns(left.flatten()),
+        let expires_ns = match identity.expiry() {
+            None => None,
+            Some(at) => Some(self.moment_of(at).ok_or(AuthFailure::Expired)?),
         };
         let session = &self.sessions[slot];
         let former = session.profile.admitted.as_ref().map(|it| &it.identity);
@@ -119,11 +167,15 @@ impl Core {
         if !self.may_stay(slot, identity.permissions()) {
             return Err(AuthFailure::Revoked);
         }
-        if !guard.sessions.replace(former.map(|it| &**it), &identity) {
-            return Err(AuthFailure::TooManySessions);
-        }
+        let former = session.profile.admitted.as_ref();
+        let former = former.and_then(|it| Some((&*it.identity, it.place?)));
+        let place = guard
+            .sessions
+            .replace(former, &identity, session.id.number())
+            .map_err(|NoPlace| AuthFailure::TooManySessions)?;
+        self.set_admitted(slot, &guard, identity, place);
+        self.end_wait_for_place(slot);
         let session = &mut self.sessions[slot];
-        session.profile.admitted = Some(Box::new(Admitted::new(identity)));
         session.connection.admit(expires_ns);
         session.connection.resume(PauseReason::Authentication);
         self.sessions.update_interest(slot);
@@ -131,14 +183,47 @@ impl Core {
         Ok(())
     }
 
-    /// The moment at which credentials expire that are valid for this time from now on.
-    fn expiry_ns(&self, left: Option<Duration>) -> Option<u64> {
-        let now_ns = self.sessions.now_ns();
-        left.map(|left| now_ns.saturating_add(nanoseconds(left)))
+    /// Sets the identity of a session, and charges its memory.
+    fn set_admitted(
+        &mut self,
+        slot: usize,
+        guard: &Guard,
+        identity: Arc<Identity>,
+        place: Option<Place>,
+    ) {
+        let session = &self.sessions[slot];
+        let rate = guard
+            .rates
+            .of(&identity, session.owner(), self.sessions.now_ns());
+        let former = session.profile.admitted.as_ref();
+        let former_bytes = former.map_or(0, |it| it.held_bytes());
+        let admitted = Admitted::new(identity, place, rate);
+        let memory = &mut self.sessions.relief.memory;
+        memory.resize(former_bytes, admitted.held_bytes());
+        self.sessions[slot].profile.admitted = Some(Box::new(admitted));
+    }
+
+    /// Ends what a session that is being removed has of its identity: its place, and its part of the memory account.
+    pub(super) fn end_authentication(&mut self, slot: usize) {
+        self.release_token(slot);
+        self.end_wait_for_place(slot);
+        let admitted = self.sessions[slot].profile.admitted.take();
+        if let (Some(guard), Some(admitted)) = (&self.shared.guard, admitted) {
+            let memory = &mut self.sessions.relief.memory;
+            memory.resize(admitted.held_bytes(), 0);
+            if let Some(place) = admitted.place {
+                guard.sessions.leave(&admitted.identity, place);
+            }
+        }
     }
 
     /// Refuses a peer: at once, or later if its address has failed before.
-    fn refuse_peer(&mut self, slot: usize, failure: AuthFailure, attempt: Option<&Attempt>) {
+    pub(super) fn refuse_peer(
+        &mut self,
+        slot: usize,
+        failure: AuthFailure,
+        attempt: Option<&Attempt>,
+    ) {
         let now_ns = self.sessions.now_ns();
         let at_ns = match attempt {
             Some(attempt) if is_guess(failure) => attempt.note_failure(now_ns),
@@ -172,6 +257,7 @@ impl Core {
         let Some(guard) = self.shared.guard.clone() else {
             return;
         };
+        self.follow_wall_clock();
         for slot in self.sessions.slots() {
             let Some(admitted) = &self.sessions[slot].profile.admitted else {
                 continue;
@@ -201,22 +287,23 @@ impl Core {
         former: &Identity,
         current: Arc<Identity>,
     ) -> bool {
-        if !guard.sessions.replace(Some(former), &current) {
-            // It is counted out now, so that no more sessions end than are too many.
-            guard.sessions.leave(former);
-            let uncounted = Admitted::new(Arc::new(former.uncounted()));
-            self.sessions[slot].profile.admitted = Some(Box::new(uncounted));
+        let number = self.sessions[slot].id.number();
+        let Some(admitted) = &mut self.sessions[slot].profile.admitted else {
             return false;
-        }
+        };
+        let place = admitted.place.map(|place| (former, place));
+        let Ok(place) = guard.sessions.replace(place, &current, number) else {
+            // It is counted out now, so that no more sessions end than are too many.
+            if let Some(place) = admitted.place.take() {
+                guard.sessions.leave(former, place);
+            }
+            return false;
+        };
         let may_stay = self.may_stay(slot, current.permissions());
         let expiry = current.expiry();
-        self.sessions[slot].profile.admitted = Some(Box::new(Admitted::new(current)));
+        self.set_admitted(slot, guard, current, place);
         if expiry != former.expiry() {
-            let left = expiry.map(|at| time_until(at).unwrap_or_default());
-            let expires_ns = self.expiry_ns(left);
-            self.sessions[slot].connection.change_expiry(expires_ns);
-            self.sessions.transmit(slot);
-            self.sessions.arm_timer(slot);
+            self.apply_expiry(slot, expiry);
         }
         may_stay
     }
@@ -282,7 +369,7 @@ fn ask(
         peer: session.profile.peer.as_deref(),
         unix: session.stream.peer_credentials(),
         certificate_names: session.stream.certificate(),
-        is_address_proven: !session.stream.is_unproven(),
+        is_address_proven: !session.stream.is_unproven() && !has_address_of_proxy(session),
         later: &mut later,
     };
     let asked = catch_unwind(AssertUnwindSafe(|| {
@@ -295,23 +382,29 @@ fn ask(
     (outcome, Asked { attempt, question })
 }
 
-/// Whether a refusal counts as a failure of the peer's address.
-fn is_guess(failure: AuthFailure) -> bool {
-    matches!(
-        failure,
-        AuthFailure::Wrong
-            | AuthFailure::Expired
-            | AuthFailure::NotYetValid
-            | AuthFailure::Revoked
-            | AuthFailure::TooManyFailures
-    )
+/// Whether a session has the address of a listed proxy, because its PROXY header had no address of a client. So the address says
+/// nothing about who the peer is.
+fn has_address_of_proxy(session: &Session) -> bool {
+    let (Some(listener), Some(peer)) = (&session.profile.listener, &session.profile.peer) else {
+        return false;
+    };
+    let peer = peer.socket_address();
+    peer.is_some_and(|peer| listener.is_proxy(peer.ip()))
 }
 
-/// The time from now until a moment, or `None` if it is over.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "credentials expire by the wall clock"
-)]
-fn time_until(at: SystemTime) -> Option<Duration> {
-    at.duration_since(SystemTime::now()).ok()
+/// Gives the attempt of a session its turn, by the mailbox of the session's lane.
+fn turn_of(id: SessionId, mailbox: Arc<Mailbox>) -> Turn {
+    Box::new(move |attempt| {
+        let turn = Box::new(AttemptTurn { id, attempt });
+        match mailbox.post(LaneMessage::AttemptTurn(turn)) {
+            Err(LaneMessage::AttemptTurn(turn)) => Some(turn.attempt),
+            _ => None,
+        }
+    })
+}
+
+/// Whether a refusal counts as a guess of the peer's address. Credentials that have expired, are not valid yet or were revoked
+/// are genuine, so their holder guesses nothing.
+fn is_guess(failure: AuthFailure) -> bool {
+    matches!(failure, AuthFailure::Wrong | AuthFailure::TooManyFailures)
 }

@@ -207,6 +207,7 @@ impl Core {
         self.sessions.end_service_timers(slot);
         self.sessions.end_meter(slot);
         self.release_handshake(slot);
+        self.end_authentication(slot);
         let Some(mut session) = self.sessions.slab.try_remove(slot) else {
             return;
         };
@@ -218,9 +219,6 @@ impl Core {
         }
         if !session.connection.is_outgoing() {
             self.shared.limiter.leave(session.profile.peer.as_deref());
-        }
-        if let (Some(guard), Some(admitted)) = (&self.shared.guard, &session.profile.admitted) {
-            guard.sessions.leave(&admitted.identity);
         }
         self.sessions.relief.release_session(slot);
         self.sessions.outbox.buffers.put(session.output.bytes);

@@ -11,12 +11,14 @@ mod authentication;
 mod datagrams;
 mod delivery;
 mod draining;
+mod expiry;
 mod fair_queue;
 mod handover;
 mod handshakes;
 mod inspect;
 mod lifecycle;
 mod panics;
+mod places;
 mod proxied;
 mod replies;
 
@@ -28,18 +30,21 @@ use crossbeam_utils::CachePadded;
 use tidewire_io::poller::Poller;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::Stack;
+use tidewire_proto::limits::CREDENTIALS_BYTES_MAX;
 
 pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
+use expiry::WallClock;
 pub(crate) use handshakes::{CostlyStep, Handshakes};
 pub(crate) use panics::{Panic, panic_text};
+use places::Asked;
 pub(crate) use proxied::PROXIED_LAST;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::address::{Endpoint, WebSocketEndpoint};
-use crate::auth::Guard;
+use crate::auth::{Guard, Token};
 use crate::broker::BackplaneLink;
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox, MessageQueue};
@@ -116,12 +121,22 @@ impl Outgoing {
 
     /// Refuses to send credentials that others could read on the way. Layers of a user count as plain text, because nothing says
     /// that they encrypt.
-    pub(crate) fn check_credentials(&self, endpoint: &Endpoint) -> Result<(), ConnectFailure> {
-        if endpoint.is_tls() || endpoint.is_local() || self.allow_plaintext_credentials {
+    pub(crate) fn check_credentials(
+        &self,
+        endpoint: &Endpoint,
+        token: &Token,
+    ) -> Result<(), ConnectFailure> {
+        if endpoint.is_tls() {
             return Ok(());
         }
-        let endpoint = endpoint.clone();
-        Err(ConnectFailure::PlaintextCredentials { endpoint })
+        let (endpoint, bytes) = (endpoint.clone(), token.secret().len());
+        if !endpoint.is_local() && !self.allow_plaintext_credentials {
+            return Err(ConnectFailure::PlaintextCredentials { endpoint });
+        }
+        match bytes <= CREDENTIALS_BYTES_MAX {
+            true => Ok(()),
+            false => Err(ConnectFailure::LongCredentials { endpoint, bytes }),
+        }
     }
 }
 
@@ -147,6 +162,8 @@ pub(crate) struct Core {
     pub(crate) ending: Ending,
     /// The upstreams of the service.
     pub(crate) upstreams: Attachment,
+    wall: WallClock,
+    asked: Asked,
 }
 
 impl ServerShared {
@@ -205,6 +222,8 @@ impl Core {
             panic_log: QuietLog::default(),
             ending: Ending::default(),
             upstreams: Attachment::default(),
+            wall: WallClock::default(),
+            asked: Asked::default(),
             counters,
             config,
             shared,

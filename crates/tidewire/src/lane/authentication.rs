@@ -3,8 +3,9 @@
 
 use super::Lane;
 use crate::auth::{AuthFailure, AuthOutcome};
-use crate::mailbox::LateOutcome;
+use crate::mailbox::{AttemptTurn, LateOutcome};
 use crate::service::Service;
+use crate::session::SessionId;
 
 impl<S: Service> Lane<S> {
     /// Authenticates the peer of a session whose codec has no hello.
@@ -38,6 +39,21 @@ impl<S: Service> Lane<S> {
             (outcome, _) => outcome,
         };
         if self.core.resolve_authentication(id, outcome, attempt) {
+            self.open(id.slot());
+        }
+    }
+
+    /// Asks about a peer whose attempt waited in the queue of its address.
+    pub(super) fn handle_turn(&mut self, turn: AttemptTurn) {
+        let slot = turn.id.slot();
+        if self.core.take_turn(turn) {
+            self.open(slot);
+        }
+    }
+
+    /// Lets in a peer that waited for a place among the sessions of its identity, if one is free.
+    pub(super) fn handle_free_place(&mut self, id: SessionId) {
+        if self.core.take_place(id) {
             self.open(id.slot());
         }
     }

@@ -79,6 +79,14 @@ impl<S: Service> Lane<S> {
                 handle_upstream_found(&mut self.core, number, found);
                 run_answers(&mut self.core);
             }
+            LaneMessage::AttemptTurn(turn) => self.handle_turn(*turn),
+            LaneMessage::PlaceFree { id } => self.handle_free_place(id),
+            LaneMessage::GiveWay {
+                id,
+                when_full,
+                asker,
+            } => self.core.give_way(id, when_full, asker),
+            LaneMessage::StillThere { id } => self.core.note_still_there(id),
             LaneMessage::RemoteCall(call) => self.serve_remote(*call),
             LaneMessage::NodeAnswer(answer) => {
                 handle_node_answer(&mut self.core, *answer);

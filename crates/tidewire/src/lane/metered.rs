@@ -85,7 +85,8 @@ fn pass<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
         }
         Err(refusal) => {
-            cx.core.counters.forbidden.add(1);
+            let is_forbidden = refusal.code() == ErrorCode::Forbidden;
+            cx.core.counters.forbidden.add(u64::from(is_forbidden));
             refuse(cx, codec, message, refusal);
         }
     }

@@ -26,6 +26,10 @@ impl<S: Service> Lane<S> {
                 TimerKey::Histories => self.core.rooms().expire_histories(),
                 TimerKey::QuietLogs => self.core.rooms().release_quiet(),
                 TimerKey::Rate(id) => self.core.sessions.resume_for_rate(id),
+                TimerKey::WallClock => self.core.check_wall_clock(),
+                TimerKey::Place(id) => self.core.end_place(id),
+                TimerKey::GiveWay(id) => self.core.look_for_answer(id),
+                TimerKey::Names => self.core.rooms().look_for_names(),
                 TimerKey::Service(timer) => self.handle_service_timer(timer),
             }
         }

@@ -5,6 +5,7 @@
 //! of now. So no timer fills a bucket, and a session that sends nothing costs nothing. A message may take more bytes than
 //! the bucket has, and the next message waits for them. Otherwise a frame that is larger than the burst could never come.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -14,7 +15,8 @@ use super::nanoseconds;
 /// The messages and bytes that a session may send in a second, and the policy for a session that sends more. For
 /// [`ServerBuilder::rate_limit`](crate::ServerBuilder::rate_limit).
 ///
-/// It holds for each session that a peer opened. It counts the frames that go to the service, each with all its bytes. Pings
+/// It holds for each session that a peer opened. In [`IdentityLimits`](crate::auth::IdentityLimits) it holds for all sessions of an
+/// identity together, and outlives them. It counts the frames that go to the service, each with all its bytes. Pings
 /// and other control frames have a limit of their own,
 /// [`Limits::control_frames_per_second_max`](crate::Limits::control_frames_per_second_max). A peer that connects again starts
 /// with a full burst; [`Limits::sessions_per_address_max`](crate::Limits::sessions_per_address_max) bounds its sessions.
@@ -158,6 +160,53 @@ impl Bucket {
     }
 }
 
+/// A bucket that the sessions of several lanes use.
+#[derive(Debug, Default)]
+pub(crate) struct SharedBucket {
+    messages_full_ns: AtomicU64,
+    bytes_full_ns: AtomicU64,
+}
+
+impl SharedBucket {
+    /// What is used up now.
+    pub(crate) fn load(&self) -> Bucket {
+        Bucket {
+            messages_full_ns: self.messages_full_ns.load(Ordering::Relaxed),
+            bytes_full_ns: self.bytes_full_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts a message of this many bytes. Returns false, and counts nothing, if the rate is exceeded and `may_exceed` is not
+    /// set. The count of messages is exact. Of the bytes, lanes that ask at the same moment may each take a frame.
+    pub(crate) fn take(&self, rate: &Rate, bytes: usize, now_ns: u64, may_exceed: bool) -> bool {
+        let mut former = self.load();
+        loop {
+            if !may_exceed && rate.free_ns(former) > now_ns {
+                return false;
+            }
+            let mut next = former;
+            rate.take(&mut next, bytes, now_ns);
+            let messages = self.messages_full_ns.compare_exchange_weak(
+                former.messages_full_ns,
+                next.messages_full_ns,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if messages.is_ok() {
+                break;
+            }
+            former = self.load();
+        }
+        let bytes_ns = cost_ns(bytes as u64, rate.bytes);
+        let add = |full_ns: u64| Some(full_ns.max(now_ns).saturating_add(bytes_ns));
+        // The closure always gives a value.
+        let _ = self
+            .bytes_full_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        true
+    }
+}
+
 impl Rate {
     /// The time from which another message may come. It is in the past if one may come now.
     pub(crate) fn free_ns(&self, bucket: Bucket) -> u64 {
@@ -270,5 +319,27 @@ mod tests {
             .unwrap()
             .take(&mut bucket, usize::MAX, u64::MAX - 1);
         assert!(fast.rate().unwrap().free_ns(bucket) < u64::MAX);
+    }
+
+    #[test]
+    fn sessions_of_several_threads_take_no_more_than_the_rate_together() {
+        let rate = limit().messages_per_second(1_000).rate().unwrap();
+        let bucket = SharedBucket::default();
+        let now_ns = 77 * SECOND_NS;
+        let take_all = || {
+            (0..5_000)
+                .filter(|_| bucket.take(&rate, 1, now_ns, false))
+                .count()
+        };
+        let taken: usize = std::thread::scope(|scope| {
+            let takers = [(); 4].map(|()| scope.spawn(take_all));
+            takers.into_iter().map(|it| it.join().unwrap()).sum()
+        });
+        assert_eq!(taken, 1_000);
+        assert!(
+            bucket.take(&rate, 1, now_ns, true),
+            "a pause comes after it"
+        );
+        assert_eq!(rate.free_ns(bucket.load()) - now_ns, 2 * SECOND_NS / 1_000);
     }
 }

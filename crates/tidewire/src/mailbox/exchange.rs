@@ -8,6 +8,7 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::{BACKPLANE, BatchEntry, LaneMessage, Mailbox, SpareBatches};
+use crate::auth::WhenFull;
 use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
 use crate::observe::LaneCounters;
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
@@ -77,6 +78,27 @@ impl Lanes {
     #[inline]
     pub(crate) fn get(&self) -> Option<&Vec<Arc<Mailbox>>> {
         self.mailboxes.get()
+    }
+
+    /// Asks the lane of a session to find out whether the session gives way to another one.
+    pub(crate) fn ask_to_give_way(&self, id: SessionId, when_full: WhenFull, asker: SessionId) {
+        let asked = LaneMessage::GiveWay {
+            id,
+            when_full,
+            asker,
+        };
+        if let Some(mailbox) = self.all().get(id.lane()) {
+            // A full mailbox takes no question. Then the session does not give way.
+            let _ = mailbox.post(asked);
+        }
+    }
+
+    /// Tells a session that waits that one which was asked to give way is still in use.
+    pub(crate) fn tell_still_there(&self, asker: SessionId) {
+        if let Some(mailbox) = self.all().get(asker.lane()) {
+            // A full mailbox takes no answer. Then the asker waits for its whole time.
+            let _ = mailbox.post(LaneMessage::StillThere { id: asker });
+        }
     }
 
     /// Every lane of the server.

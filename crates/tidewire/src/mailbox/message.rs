@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewire_proto::connection::Farewell;
 
 use super::Inspection;
-use crate::auth::{Attempt, AuthOutcome};
+use crate::auth::{Attempt, AuthOutcome, WhenFull};
 use crate::broker::{NodeAnswer, RemoteCall};
 use crate::dial::Found;
 use crate::observe::LaneCounters;
@@ -20,6 +20,13 @@ pub(crate) struct LateOutcome {
     pub(crate) question: u64,
     pub(crate) outcome: AuthOutcome,
     pub(crate) attempt: Option<Arc<Attempt>>,
+}
+
+/// The turn of an attempt to log in.
+#[derive(Debug)]
+pub(crate) struct AttemptTurn {
+    pub(crate) id: SessionId,
+    pub(crate) attempt: Attempt,
 }
 
 /// A message in the mailbox of a lane. Rare and large variants are boxed, so that an entry of the queue is as small as
@@ -57,6 +64,19 @@ pub(crate) enum LaneMessage {
     Authenticated(Box<LateOutcome>),
     /// The results of a lookup for a connection to the upstream of this number.
     UpstreamFound(Box<(u64, Found)>),
+    /// The turn of an attempt to log in that waited in the queue of its address.
+    AttemptTurn(Box<AttemptTurn>),
+    /// A place among the sessions of its identity may be free for this session.
+    PlaceFree { id: SessionId },
+    /// This session gives way to another one of its identity, or to one that wants its name, if its peer is gone.
+    GiveWay {
+        id: SessionId,
+        when_full: WhenFull,
+        /// The session that wants the place or the name.
+        asker: SessionId,
+    },
+    /// A session that was asked to give way to this one is still in use.
+    StillThere { id: SessionId },
     /// A request of another node.
     RemoteCall(Box<RemoteCall>),
     /// The answer of another node to a request of this lane.
@@ -77,7 +97,8 @@ impl LaneMessage {
 
     /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
     /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
-    /// and one late answer about its peer. An upstream has one lookup at a time, and a lane one
+    /// one late answer about its peer, and one turn; it waits for one place, and few sessions of an identity wait at once. An
+    /// upstream has one lookup at a time, and a lane one
     /// question about itself. The node bounds the requests that it has taken, and a lane those that it has sent.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
@@ -88,6 +109,8 @@ impl LaneMessage {
             | Self::Broadcast(_)
             | Self::Authenticated(_)
             | Self::UpstreamFound(_)
+            | Self::AttemptTurn(_)
+            | Self::PlaceFree { .. }
             | Self::RemoteCall(_)
             | Self::NodeAnswer(_)
             | Self::Inspect(_) => true,
@@ -96,6 +119,8 @@ impl LaneMessage {
             | Self::Arrive { .. }
             | Self::Listen(_)
             | Self::Placed { .. }
+            | Self::GiveWay { .. }
+            | Self::StillThere { .. }
             | Self::Reauthenticate
             | Self::Drain { .. }
             | Self::Stop => false,
@@ -138,6 +163,10 @@ impl LaneMessage {
             | Self::Placed { .. }
             | Self::Authenticated(_)
             | Self::UpstreamFound(_)
+            | Self::AttemptTurn(_)
+            | Self::PlaceFree { .. }
+            | Self::GiveWay { .. }
+            | Self::StillThere { .. }
             | Self::RemoteCall(_)
             | Self::NodeAnswer(_)
             | Self::Inspect(_)

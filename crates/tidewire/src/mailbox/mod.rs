@@ -38,7 +38,7 @@ pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
 pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
 pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
-pub(crate) use message::{LaneMessage, LateOutcome};
+pub(crate) use message::{AttemptTurn, LaneMessage, LateOutcome};
 pub(crate) use queue::MessageQueue;
 
 use crate::observe::LaneCounters;

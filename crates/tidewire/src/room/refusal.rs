@@ -119,6 +119,11 @@ pub enum JoinError {
     /// The member's name is empty or malformed.
     #[error("{0}")]
     Name(NameError),
+    /// The name of the identity cannot be one in rooms, which have stricter rules.
+    #[error(
+        "the name of this user cannot be one in rooms: {0}; its server needs another name for the user"
+    )]
+    IdentityName(NameError),
     /// The room's name is empty or malformed.
     #[error("room: {0}")]
     RoomName(NameError),
@@ -278,7 +283,7 @@ impl JoinError {
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
-            Self::Name(error) | Self::RoomName(error) => error.code(),
+            Self::Name(error) | Self::RoomName(error) | Self::IdentityName(error) => error.code(),
             Self::NameTaken | Self::NameConfusable | Self::RoomConfusable | Self::NameReserved => {
                 ErrorCode::NameTaken
             }

@@ -287,7 +287,12 @@ impl LaneRooms<'_> {
             }
             Some(_) => Err(JoinError::NameFixed),
             None => {
-                validate_name(name).map_err(JoinError::Name)?;
+                validate_name(name).map_err(
+                    match admitted.map(|it| it.identity.is_anonymous()) {
+                        Some(false) => JoinError::IdentityName,
+                        _ => JoinError::Name,
+                    },
+                )?;
                 let claim = directory.claim(name, session.id);
                 let member = claim.map_err(|conflict| match conflict {
                     NameConflict::Taken => JoinError::NameTaken,

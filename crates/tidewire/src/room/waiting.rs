@@ -1,23 +1,28 @@
 //! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`feed`](super::feed), or
-//! until it gets what other nodes send, see [`opening`](super::opening).
+//! until it gets what other nodes send, see [`opening`](super::opening). And joins that wait for a taken name, while the lane of
+//! the session that has it finds out whether its peer is still there.
 //!
 //! The reply has a position and the number of missing messages, so the history must be here before it. The session is
 //! not read meanwhile, and the lane gives the same message to the service again when the node has answered. Rejected: a reply
 //! with a position that is corrected later, because a cut between the two would lose or repeat the number of missing messages.
 
+use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
 use super::feed::Readiness;
 use super::history::History;
 use super::rooms::LaneRooms;
+use crate::auth::WhenFull;
 use crate::broker::KeptName;
-use crate::session::SessionId;
+use crate::session::{SessionId, TimerKey};
 
 /// The joins and subscriptions of a lane that wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitingJoins {
     joins: Vec<WaitingJoin>,
+    /// Joins whose name is taken.
+    for_names: Vec<WaitingName>,
     /// Whether the service has got one of them again.
     pub(super) is_repeating: bool,
     /// The answers of the node that the lane has seen.
@@ -37,7 +42,29 @@ pub(crate) struct WaitingJoin {
     payload: Box<[u8]>,
 }
 
+/// A join whose name another session has.
+#[derive(Debug)]
+struct WaitingName {
+    join: WaitingJoin,
+    name: Box<str>,
+    holder: SessionId,
+    until_ns: u64,
+}
+
 impl WaitingJoin {
+    fn new(id: SessionId, of: KeptName, message: &Message<'_>) -> Self {
+        Self {
+            id,
+            of,
+            kind: message.kind,
+            flags: message.flags,
+            channel: message.channel,
+            request: message.id,
+            name: message.name.into(),
+            payload: message.payload.into(),
+        }
+    }
+
     pub(crate) fn message(&self) -> Message<'_> {
         Message {
             kind: self.kind,
@@ -73,19 +100,69 @@ impl LaneRooms<'_> {
             if waiting.joins.is_empty() {
                 waiting.answers = answers;
             }
-            waiting.joins.push(WaitingJoin {
-                id,
-                of: of.clone(),
-                kind: message.kind,
-                flags: message.flags,
-                channel: message.channel,
-                request: message.id,
-                name: message.name.into(),
-                payload: message.payload.into(),
-            });
+            let join = WaitingJoin::new(id, of.clone(), message);
+            waiting.joins.push(join);
             self.sessions.pause_reading(slot, PauseReason::Room);
         }
         readiness
+    }
+
+    /// Whether a join must wait, because its name is taken by a session that may give way. The service gets it again when the name
+    /// is free, or when the session has had time to answer.
+    pub(crate) fn await_name(&mut self, id: SessionId, name: &str, message: &Message<'_>) -> bool {
+        let Some(slot) = self.sessions.slot_of(id).filter(|_| !self.is_repeating()) else {
+            return false;
+        };
+        let profile = &self.sessions[slot].profile;
+        let identity = profile.admitted.as_ref().map(|it| &it.identity);
+        let own = identity
+            .and_then(|it| it.chat_name())
+            .filter(|_| name.is_empty());
+        let name = own.unwrap_or(name);
+        let holder = self.table.directory.find(name);
+        let Some(holder) = holder.filter(|_| profile.member.is_none()) else {
+            return false;
+        };
+        let is_own = identity.is_some_and(|it| it.chat_name() == Some(name));
+        let when_full = identity.filter(|_| is_own);
+        let when_full = when_full.map_or(WhenFull::Refuse, |it| it.own_limits().when_full);
+        let may_give_way = when_full == WhenFull::Replace || self.sessions.config.rules.has_pings;
+        let waiting = &mut self.table.waiting.for_names;
+        if !may_give_way || waiting.len() >= NAMES_MAX {
+            return false;
+        }
+        let (name, of) = (Box::from(name), KeptName::new(StreamKind::Room, ""));
+        let reactor = &mut self.sessions.reactor;
+        if waiting.is_empty() {
+            let at_ns = reactor.now_ns.saturating_add(NAMES_CHECK_NS);
+            reactor.timers.insert(at_ns, TimerKey::Names);
+        }
+        waiting.push(WaitingName {
+            join: WaitingJoin::new(id, of, message),
+            name,
+            holder,
+            until_ns: reactor.now_ns.saturating_add(NAME_WAIT_NS),
+        });
+        self.exchange.lanes.ask_to_give_way(holder, when_full, id);
+        self.sessions.pause_reading(slot, PauseReason::Room);
+        true
+    }
+
+    /// Ends the wait of a session for a taken name. The service gets its join again in this turn or the next.
+    pub(crate) fn end_wait_for_name(&mut self, id: SessionId) {
+        let mut waiting = self.table.waiting.for_names.iter_mut();
+        if let Some(found) = waiting.find(|it| it.join.id == id) {
+            found.until_ns = 0;
+        }
+    }
+
+    /// Wakes the lane again while joins wait for names. Each turn looks whether the names are free.
+    pub(crate) fn look_for_names(&mut self) {
+        if !self.table.waiting.for_names.is_empty() {
+            let reactor = &mut self.sessions.reactor;
+            let at_ns = reactor.now_ns.saturating_add(NAMES_CHECK_NS);
+            reactor.timers.insert(at_ns, TimerKey::Names);
+        }
     }
 
     /// Notes that the service gets a message again that had to wait, or that it has handled it.
@@ -104,7 +181,9 @@ impl LaneRooms<'_> {
         let connection = &self.sessions[slot].connection;
         if self.table.has_waiting() && connection.is_paused_by(PauseReason::Room) {
             let id = self.sessions[slot].id;
-            self.table.waiting.joins.retain(|join| join.id != id);
+            let waiting = &mut self.table.waiting;
+            waiting.joins.retain(|join| join.id != id);
+            waiting.for_names.retain(|it| it.join.id != id);
         }
     }
 
@@ -113,12 +192,17 @@ impl LaneRooms<'_> {
     pub(crate) fn take_ready(&mut self) -> Vec<WaitingJoin> {
         let directory = &self.table.directory;
         let waiting = &mut self.table.waiting;
+        let now_ns = self.sessions.reactor.now_ns;
+        let is_free = |it: &mut WaitingName| {
+            it.until_ns <= now_ns || directory.find(&it.name) != Some(it.holder)
+        };
+        let free = waiting.for_names.extract_if(.., is_free);
+        let mut ready: Vec<WaitingJoin> = free.map(|it| it.join).collect();
         let answers = directory.node_answers();
-        if std::mem::replace(&mut waiting.answers, answers) == answers {
-            return Vec::new();
+        if std::mem::replace(&mut waiting.answers, answers) != answers {
+            let is_ready = |join: &mut WaitingJoin| !directory.awaits(&join.of);
+            ready.extend(waiting.joins.extract_if(.., is_ready));
         }
-        let is_ready = |join: &mut WaitingJoin| !directory.awaits(&join.of);
-        let ready: Vec<WaitingJoin> = waiting.joins.extract_if(.., is_ready).collect();
         for join in &ready {
             if let Some(slot) = self.sessions.slot_of(join.id) {
                 self.sessions.resume_reading(slot, PauseReason::Room);
@@ -132,6 +216,15 @@ impl super::rooms::RoomTable {
     /// Whether joins wait.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.joins.is_empty()
+        !self.waiting.joins.is_empty() || !self.waiting.for_names.is_empty()
     }
 }
+
+/// The time that a join waits for a taken name: a little longer than the session that has it has to answer.
+const NAME_WAIT_NS: u64 = 1_900_000_000;
+
+/// How often a lane looks whether names are free that joins wait for.
+const NAMES_CHECK_NS: u64 = 50_000_000;
+
+/// Joins of a lane that wait for names. Each looks into the table of names once a turn.
+const NAMES_MAX: usize = 64;

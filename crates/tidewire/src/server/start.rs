@@ -106,6 +106,7 @@ impl ServerBuilder {
             for socket in ports {
                 core.add_port(socket).map_err(LaneError::from)?;
             }
+            core.watch_wall_clock();
             cores.push(core);
         }
         Ok((server, cores))

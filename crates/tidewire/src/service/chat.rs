@@ -90,6 +90,10 @@ impl Chat {
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
         cx.core.rooms().check_join(cx.id, body.room, self.policy)?;
+        if cx.core.rooms().await_name(cx.id, body.name, message) {
+            cx.stopped = true;
+            return Ok(());
+        }
         // A history stays open until the session is in the room.
         let Some(_open) = cx.await_entrance((StreamKind::Room, body.room), history, message)?
         else {

@@ -130,6 +130,11 @@ impl Context<'_> {
         self.core.sessions.reactor.now_ns
     }
 
+    /// The time of the wall clock.
+    pub(crate) fn wall_time(&self) -> std::time::SystemTime {
+        self.core.sessions.reactor.clock.wall()
+    }
+
     /// Returns the index of this lane.
     #[must_use]
     pub fn lane(&self) -> usize {

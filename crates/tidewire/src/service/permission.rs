@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tidewire_proto::body::{ErrorCode, JoinBody, Since, SubscribeBody};
+use tidewire_proto::body::{ErrorCode, JoinBody, Since, SubscribeBody, validate_name};
 use tidewire_proto::codec::{Codec, MethodCase};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::text::visible;
-use tidewire_proto::topic::Pattern;
+use tidewire_proto::topic::{Pattern, validate_topic};
 
 use crate::auth::{Action, Identity};
-use crate::room::RoomError;
+use crate::room::{JoinError, PublishError, RoomError, SubscribeError};
 use crate::service::{Context, HandlerError, HandlerResult};
 
 /// The kind of action that a message asks for; see [`Service::action`](crate::Service::action).
@@ -144,16 +144,27 @@ impl Context<'_> {
         message: &Message<'_>,
     ) -> HandlerResult {
         match kind {
-            ActionKind::Publish => self.check_permission(Action::Publish(message.name)),
+            ActionKind::Publish => {
+                let checked = self.check_permission(Action::Publish(message.name));
+                // A malformed topic is refused as without users, for what it is.
+                checked.or_else(|refusal| match validate_topic(message.name) {
+                    Ok(()) => Err(refusal),
+                    Err(error) => Err(PublishError::Topic(error).into()),
+                })
+            }
             ActionKind::Subscribe => {
                 let pattern = SubscribeBody::decode(Since::split(message)?.1)?.pattern;
-                // A malformed one is refused with the rule that it breaks.
-                Pattern::parse(pattern)?;
+                // A malformed one is refused with the rule that it breaks, and by the code that it has without users.
+                Pattern::parse(pattern).map_err(SubscribeError::Pattern)?;
                 self.check_permission(Action::Subscribe(pattern))
             }
             ActionKind::Join => {
                 let body = JoinBody::decode(Since::split(message)?.1)?;
-                self.check_permission(Action::Join(body.room))
+                let checked = self.check_permission(Action::Join(body.room));
+                checked.or_else(|refusal| match validate_name(body.room) {
+                    Ok(()) => Err(refusal),
+                    Err(error) => Err(JoinError::RoomName(error).into()),
+                })
             }
             ActionKind::Say => self.check_say(message.channel),
             ActionKind::Call => {

@@ -8,9 +8,10 @@
 //! service with the session's number as its key, which each user would have to clean up.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use super::meter::Meter;
-use crate::auth::Token;
+use crate::auth::{Identity, Token};
 
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
@@ -22,8 +23,30 @@ pub(crate) struct Attached {
     pub(crate) is_upstream: bool,
     /// The number of the late answer that decides who the peer is.
     pub(crate) question: u64,
+    /// The token of a session whose attempt waits for its turn.
+    pub(crate) held_token: HeldToken,
+    /// The identity that the session gets when another session gives way to it.
+    pub(crate) newcomer: Option<Newcomer>,
     /// The credentials of a connection that this lane makes.
     pub(crate) credentials: Option<Token>,
+}
+
+/// A session that waits for a place among those of its identity.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) identity: Arc<Identity>,
+    /// The sessions that were asked to give way, and that may still do so.
+    pub(crate) unanswered: usize,
+}
+
+/// A token as it came in a hello. `Debug` does not show it.
+#[derive(Default)]
+pub(crate) struct HeldToken(pub(crate) Box<[u8]>);
+
+impl std::fmt::Debug for HeldToken {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "HeldToken({} bytes)", self.0.len())
+    }
 }
 
 impl Attached {

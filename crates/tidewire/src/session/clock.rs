@@ -1,5 +1,7 @@
 //! The clock of a lane: the system's monotonic one, or in a test a time that the test sets.
 
+use std::time::SystemTime;
+
 use tidewire_io::clock::now_ns;
 
 #[derive(Debug, Default)]
@@ -7,6 +9,9 @@ pub(crate) struct Clock {
     /// The time that a test has set.
     #[cfg(test)]
     set_ns: Option<u64>,
+    /// The wall time that a test has set.
+    #[cfg(test)]
+    set_wall: Option<SystemTime>,
 }
 
 impl Clock {
@@ -18,6 +23,25 @@ impl Clock {
             return set_ns;
         }
         now_ns()
+    }
+
+    /// Returns the time on the wall clock, by which credentials expire.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "credentials expire by the wall clock"
+    )]
+    pub(crate) fn wall(&self) -> SystemTime {
+        #[cfg(test)]
+        if let Some(set) = self.set_wall {
+            return set;
+        }
+        SystemTime::now()
+    }
+
+    /// Fixes the time of the wall clock.
+    #[cfg(test)]
+    pub(crate) fn set_wall(&mut self, time: SystemTime) {
+        self.set_wall = Some(time);
     }
 
     /// Fixes the time.

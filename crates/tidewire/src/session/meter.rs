@@ -1,11 +1,12 @@
-//! The rate limit of a session: it measures what the session sends, and pauses reading until more is allowed.
+//! The rate limit of a session: it measures what the session sends, and pauses reading until more is allowed. The rate of an
+//! identity is measured for all its sessions together.
 
 use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::PauseReason;
 
 use super::reactor::TimerKey;
 use super::{LaneSessions, SessionId};
-use crate::limits::{Bucket, Rate, WhenExceeded};
+use crate::limits::{Bucket, Rate, SharedBucket, WhenExceeded};
 
 /// The rate that a session has used up.
 #[derive(Debug, Default)]
@@ -20,7 +21,12 @@ impl LaneSessions {
     /// refused. With the policy `Pause` it always returns true, because reading stops instead.
     pub(crate) fn meter(&mut self, slot: usize, rate: &Rate, bytes: usize) -> bool {
         let now_ns = self.reactor.now_ns;
-        let meter = &mut self.slab[slot].profile.attach().meter;
+        let profile = &mut self.slab[slot].profile;
+        if let Some(shared) = profile.admitted.as_ref().and_then(|it| it.bucket()) {
+            let may_exceed = rate.when_exceeded == WhenExceeded::Pause;
+            return shared.take(rate, bytes, now_ns, may_exceed);
+        }
+        let meter = &mut profile.attach().meter;
         if rate.when_exceeded != WhenExceeded::Pause && rate.free_ns(meter.bucket) > now_ns {
             return false;
         }
@@ -31,8 +37,10 @@ impl LaneSessions {
     /// Pauses reading from a session that has used up its rate. Returns whether it has.
     pub(crate) fn pause_for_rate(&mut self, slot: usize, rate: &Rate) -> bool {
         let session = &mut self.slab[slot];
+        let shared = session.profile.admitted.as_ref();
+        let shared = shared.and_then(|it| it.bucket()).map(SharedBucket::load);
         let meter = &mut session.profile.attach().meter;
-        let free_ns = rate.free_ns(meter.bucket);
+        let free_ns = rate.free_ns(shared.unwrap_or(meter.bucket));
         if free_ns <= self.reactor.now_ns {
             return false;
         }

@@ -44,7 +44,7 @@ pub(crate) use tidewire_proto::connection::CloseReason;
 
 pub(crate) use adapt::Adapting;
 pub(crate) use answer::{Answer, Content, SpareFrames, Token};
-pub(crate) use attached::Attached;
+pub(crate) use attached::{Attached, Newcomer};
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use deliveries::{append_with_header, push_delivery};

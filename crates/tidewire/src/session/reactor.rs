@@ -35,6 +35,14 @@ pub(crate) enum TimerKey {
     QuietLogs,
     /// Resumes reading of this session, whose rate allows it again.
     Rate(SessionId),
+    /// Compares the wall clock with the monotonic one.
+    WallClock,
+    /// Ends the wait of this session for a place among those of its identity.
+    Place(SessionId),
+    /// Ends this session if its peer did not answer the ping that asked whether it is still there.
+    GiveWay(SessionId),
+    /// Looks whether taken names that joins wait for are free.
+    Names,
     Service(ServiceTimer),
 }
 

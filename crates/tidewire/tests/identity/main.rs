@@ -7,7 +7,10 @@ mod expiry;
 #[cfg(feature = "jwt")]
 mod jwt;
 mod late;
+mod long;
 mod permissions;
+mod places;
+mod rates;
 mod reload;
 mod storm;
 
@@ -130,9 +133,17 @@ fn name_of(client: &Client) -> String {
 
 /// Returns the text of a refusal by the server. Panics if the client was let in, or could not ask.
 fn refusal(outcome: Result<Client, ConnectError>) -> String {
+    refusal_with(outcome, GoAwayCode::Unauthenticated)
+}
+
+/// Returns the text of a refusal that is not about the credentials, so that the client makes normal pauses.
+fn full(outcome: Result<Client, ConnectError>) -> String {
+    refusal_with(outcome, GoAwayCode::LimitReached)
+}
+
+fn refusal_with(outcome: Result<Client, ConnectError>, code: GoAwayCode) -> String {
     match outcome {
         Err(ConnectError::Failed(ConnectFailure::Refused { reason, text })) => {
-            let code = GoAwayCode::Unauthenticated;
             assert_eq!(reason, CloseReason::GoAway(code));
             text
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidewire::auth::Access;
 use tidewire::{Chat, Event, Kind, PubSub, RateLimit, Router, Service, WhenExceeded};
+use tidewire_proto::body::{JoinBody, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{DEADLINE, Peer, TestServer};
 
@@ -205,6 +206,48 @@ fn a_line_client_joins_and_speaks_by_permission() {
             _ => assert!(second.contains("you may not join lobby"), "{second}"),
         }
     }
+}
+
+/// Regression: on a server with users a malformed pattern had the code of a handler that failed, and was counted as one.
+#[test]
+fn malformed_names_have_the_same_codes_with_users_as_without() {
+    let tw1 = AnyCodec::by_name("tw1").unwrap();
+    let mut messages: Vec<(Kind, Vec<u8>)> = Vec::new();
+    for pattern in ["a.>.b", "", "a..b", "*.b", "a b"] {
+        let (mut body, policy) = (Vec::new(), None);
+        SubscribeBody { pattern, policy }.encode(&mut body);
+        messages.push((Kind::Subscribe, body));
+    }
+    for room in ["", &*"x".repeat(65), "a\nb"] {
+        let mut body = Vec::new();
+        JoinBody { room, name: "ann" }.encode(&mut body).unwrap();
+        messages.push((Kind::Join, body));
+    }
+    let codes = |builder| -> Vec<u16> {
+        let make = |_| Router::new().with(Chat::new()).with(PubSub::new());
+        let server = TestServer::over_tcp(builder, &tw1, make);
+        let mut peer = Peer::greet(server.wire(), &tw1);
+        let codes = messages.iter().enumerate().map(|(index, (kind, body))| {
+            peer.send(&Message::with_id(*kind, 0, index as u32 + 1, body));
+            let answer = peer.receive().unwrap();
+            assert_eq!(answer.kind, Kind::Error);
+            u16::from_le_bytes([answer.payload[0], answer.payload[1]])
+        });
+        let codes = codes.collect();
+        drop(peer);
+        let metrics = server.stop();
+        assert_eq!((metrics.handler_failures, metrics.forbidden), (0, 0));
+        codes
+    };
+    let some = || access(&["a.>"], &[]);
+    let permissions = Permissions {
+        subscribe: some(),
+        join: some(),
+        ..Permissions::nothing()
+    };
+    let without = codes(Server::builder());
+    let with = codes(Server::builder().authenticate(anonymous(permissions)));
+    assert_eq!(with, without);
 }
 
 #[test]

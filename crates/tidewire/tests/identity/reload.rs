@@ -208,7 +208,7 @@ fn sessions_above_a_new_limit_end() {
     });
     let open = clients.iter().filter(|it| it.request(b"").wait().is_ok());
     assert_eq!(open.count(), 2);
-    assert!(refusal(connect(&server, Some(&ann))).contains("as many sessions"));
+    assert!(full(connect(&server, Some(&ann))).contains("as many sessions"));
 }
 
 /// Admits everybody as ann, for a time, with the permission to subscribe to what the token says after it.

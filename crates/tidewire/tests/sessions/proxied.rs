@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tidewire::auth::{ByAddress, IdentityLimits, Permissions, Users};
 use tidewire::{Client, Context, HandlerResult, Message, Server, ServerBuilder};
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{limited, tw1};
@@ -134,15 +136,64 @@ fn limits_count_for_the_client_and_not_for_the_proxy() {
 fn a_health_check_has_the_address_of_the_proxy() {
     let server = server(Server::builder());
     let local = [SIGNATURE, &[0x20, 0, 0, 0]].concat();
-    let seen = seen_by("tcp", proxy(&server, vec![local]), "");
-    assert!(seen.starts_with("tcp://127.0.0.1:"), "{seen}");
+    for header in [local, b"PROXY UNKNOWN\r\n".to_vec()] {
+        let seen = seen_by("tcp", proxy(&server, vec![header]), "");
+        assert!(seen.starts_with("tcp://127.0.0.1:"), "{seen}");
+    }
+}
+
+/// nginx writes no other version.
+#[test]
+fn a_line_of_version_1_has_the_address_of_the_client_however_it_is_cut() {
+    let server = server(Server::builder());
+    let line = b"PROXY TCP4 203.0.113.7 192.0.2.1 4000 443\r\n".to_vec();
+    let single = line.iter().map(|byte| vec![*byte]).collect();
+    for pieces in [vec![line.clone()], single] {
+        let seen = seen_by("tcp", proxy(&server, pieces), "");
+        assert_eq!(seen, "tcp://203.0.113.7:4000");
+    }
+    // The hello in the same write is not read too far.
+    let mut stream = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
+    stream
+        .write_all(&[&line[..], &hello_frame()].concat())
+        .unwrap();
+    stream.read_exact(&mut [0; 8]).unwrap();
+    drop(stream);
+    let metrics = server.stop();
+    assert_eq!(
+        (metrics.proxy_headers_refused, metrics.sessions_opened),
+        (0, 3)
+    );
+}
+
+/// Regression: a connection whose header has no address was the user whose network has the proxy.
+#[test]
+fn the_address_of_a_proxy_proves_no_user() {
+    let mut users = Users::new(Permissions::everything());
+    for name in ["internal", "outside"] {
+        users.add(name, None, IdentityLimits::default()).unwrap();
+    }
+    let by_address = ByAddress::new(Arc::new(users));
+    let by_address = by_address.with("127.0.0.0/8", "internal").unwrap();
+    let by_address = by_address.with("203.0.113.0/24", "outside").unwrap();
+    let server = server(Server::builder().authenticate(by_address));
+    let local = [SIGNATURE, &[0x20, 0, 0, 0]].concat();
+    for header in [local, b"PROXY UNKNOWN\r\n".to_vec()] {
+        let port = proxy(&server, vec![header]);
+        let refused = Client::connect(&format!("tcp://127.0.0.1:{port}")).wait();
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    let seen = seen_by("tcp", proxy(&server, vec![header(7, 0)]), "");
+    assert_eq!(seen, "tcp://203.0.113.7:4000");
+    let metrics = server.stop();
+    assert_eq!((metrics.authenticated, metrics.auth_refused), (1, 2));
 }
 
 #[test]
 fn what_is_no_header_ends_the_connection_and_is_counted() {
     let server = server(Server::builder());
     let longest = [SIGNATURE, &[0x21, 0x11, 0xff, 0xff], &vec![0; 65_535]].concat();
-    let text = b"PROXY TCP4 203.0.113.7 192.0.2.1 4000 443\r\n".to_vec();
+    let text = b"PROXY TCP4 203.0.113.7 192.0.2.1 4000 443\n".to_vec();
     let mut bad = vec![
         longest,
         text,

@@ -1,0 +1,215 @@
+//! Sessions that give way: to a newcomer of the same identity when all its sessions are in use, and to whoever wants their name.
+//!
+//! Problem: a peer that vanished without a word keeps its place and its name until a timeout ends its session, and is refused
+//! when it comes back. Approach: the newcomer waits, and the lane of the older session pings its peer. If nothing comes from it in
+//! [`ANSWER_NS`], the older session ends. Or, if the identity is set so, the older session ends at once.
+//!
+//! Rejected: ending the older session whenever a newcomer comes, because two machines with one token would then end each other
+//! for ever. Rejected: asking by the heartbeat alone, because it takes a minute.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use tidewire_proto::connection::AuthFailure;
+
+use super::Core;
+use crate::auth::{AuthOutcome, Identity, WhenFull};
+use crate::mailbox::LaneMessage;
+use crate::session::{CloseReason, Newcomer, SessionId, TimerKey};
+
+/// The sessions of a lane that were asked whether their peers are still there.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(HashMap<SessionId, Question>);
+
+#[derive(Debug)]
+struct Question {
+    since_ns: u64,
+    /// The sessions that wait for the outcome.
+    askers: Vec<SessionId>,
+}
+
+impl Core {
+    /// Lets a session wait until another one of its identity gives way. Returns false if it must be refused.
+    pub(super) fn await_place(&mut self, slot: usize, identity: &Arc<Identity>) -> bool {
+        let Some(guard) = self.shared.guard.clone() else {
+            return false;
+        };
+        let session = &self.sessions[slot];
+        let id = session.id;
+        let when_full = identity.own_limits().when_full;
+        if session.connection.is_open() || !self.may_give_way(when_full) {
+            return false;
+        }
+        let mailbox = Arc::clone(&self.exchange.mailbox);
+        let wake = Box::new(move || {
+            // If the lane has ended, so has the session.
+            let _ = mailbox.post(LaneMessage::PlaceFree { id });
+        });
+        let Some(holders) = guard.sessions.await_place(identity, id.number(), wake) else {
+            return false;
+        };
+        let attached = self.sessions[slot].profile.attach();
+        if attached.newcomer.is_some() {
+            // It waits on, because another newcomer was faster. The holders were asked before.
+            return true;
+        }
+        attached.newcomer = Some(Newcomer {
+            identity: Arc::clone(identity),
+            unanswered: holders.len(),
+        });
+        let reactor = &mut self.sessions.reactor;
+        let until_ns = reactor.now_ns.saturating_add(WAIT_NS);
+        reactor.timers.insert(until_ns, TimerKey::Place(id));
+        for holder in holders {
+            let holder = SessionId::from_number(holder);
+            self.exchange.lanes.ask_to_give_way(holder, when_full, id);
+        }
+        true
+    }
+
+    /// Tries again for a session that waits for a place. Returns whether the session is open now.
+    pub(crate) fn take_place(&mut self, id: SessionId) -> bool {
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return false;
+        };
+        let attached = self.sessions[slot].profile.attached.as_ref();
+        let Some(newcomer) = attached.and_then(|it| it.newcomer.as_ref()) else {
+            return false;
+        };
+        let identity = Arc::clone(&newcomer.identity);
+        // The users may have changed since.
+        let outcome = self
+            .shared
+            .guard
+            .as_ref()
+            .and_then(|it| it.current(&identity));
+        let revoked = AuthOutcome::Refused(AuthFailure::Revoked);
+        let outcome = outcome.map_or(revoked, AuthOutcome::Admitted);
+        self.resolve_authentication(id, outcome, None)
+    }
+
+    /// Refuses a session that has waited long enough for a place.
+    pub(crate) fn end_place(&mut self, id: SessionId) {
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return;
+        };
+        if self.end_wait_for_place(slot) {
+            self.refuse_peer(slot, AuthFailure::TooManySessions, None);
+            self.sessions.arm_timer(slot);
+        }
+    }
+
+    /// Ends the wait of a session that has a place now, or that ends. Returns whether it waited.
+    pub(super) fn end_wait_for_place(&mut self, slot: usize) -> bool {
+        let session = &mut self.sessions[slot];
+        let attached = session.profile.attached.as_mut();
+        let newcomer = attached.and_then(|it| it.newcomer.take());
+        let (Some(Newcomer { identity, .. }), Some(guard)) = (newcomer, &self.shared.guard) else {
+            return false;
+        };
+        guard
+            .sessions
+            .forget_newcomer(&identity, session.id.number());
+        true
+    }
+
+    /// Whether a session would give way to a newcomer of its identity.
+    fn may_give_way(&self, when_full: WhenFull) -> bool {
+        when_full == WhenFull::Replace || self.config.rules.has_pings
+    }
+
+    /// Ends a session of this lane so that `asker` has its place or its name, or pings its peer to find out whether it is still
+    /// there.
+    pub(crate) fn give_way(&mut self, id: SessionId, when_full: WhenFull, asker: SessionId) {
+        // A session that has ended has left its place.
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return;
+        };
+        if when_full == WhenFull::Replace {
+            // A peer that is gone takes no output, so its session does not wait for that.
+            let reason = CloseReason::Replaced { was_silent: false };
+            return self.sessions.close(slot, reason);
+        }
+        let asks = self.sessions.change(slot, |connection, rules| {
+            connection.may_read() && connection.ask_now(rules)
+        });
+        if !asks {
+            return self.exchange.lanes.tell_still_there(asker);
+        }
+        let now_ns = self.sessions.now_ns();
+        let asked = self.asked.0.entry(id);
+        let is_new = matches!(asked, Entry::Vacant(_));
+        let question = asked.or_insert_with(|| Question {
+            since_ns: now_ns,
+            askers: Vec::new(),
+        });
+        question.askers.push(asker);
+        if is_new {
+            self.sessions.transmit(slot);
+            self.plan_look(id);
+        }
+    }
+
+    /// Looks whether the peer of a session has answered. Ends the session if it had its time.
+    pub(crate) fn look_for_answer(&mut self, id: SessionId) {
+        let Some(question) = self.asked.0.get(&id) else {
+            return;
+        };
+        let (since_ns, now_ns) = (question.since_ns, self.sessions.now_ns());
+        let passed_ns = now_ns.saturating_sub(since_ns);
+        let slot = self.sessions.slot_of(id);
+        let is_silent = slot.map(|slot| {
+            self.sessions[slot]
+                .connection
+                .is_unheard_for(now_ns, passed_ns)
+        });
+        match (slot, is_silent) {
+            (Some(_), Some(true)) if passed_ns < ANSWER_NS => return self.plan_look(id),
+            (Some(slot), Some(true)) => {
+                let reason = CloseReason::Replaced { was_silent: true };
+                self.sessions.close(slot, reason);
+            }
+            (Some(_), _) => {
+                for asker in &question.askers {
+                    self.exchange.lanes.tell_still_there(*asker);
+                }
+            }
+            _ => {}
+        }
+        self.asked.0.remove(&id);
+    }
+
+    /// Notes that a session which was asked to give way is still in use. Once all of them are, the newcomer is refused.
+    pub(crate) fn note_still_there(&mut self, id: SessionId) {
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return;
+        };
+        let attached = self.sessions[slot].profile.attached.as_mut();
+        let newcomer = attached.and_then(|it| it.newcomer.as_mut());
+        let Some(newcomer) = newcomer else {
+            return self.rooms().end_wait_for_name(id);
+        };
+        newcomer.unanswered = newcomer.unanswered.saturating_sub(1);
+        if newcomer.unanswered == 0 {
+            self.end_place(id);
+        }
+    }
+
+    fn plan_look(&mut self, id: SessionId) {
+        let reactor = &mut self.sessions.reactor;
+        let at_ns = reactor.now_ns.saturating_add(LOOK_NS);
+        reactor.timers.insert(at_ns, TimerKey::GiveWay(id));
+    }
+}
+
+const MILLISECOND_NS: u64 = 1_000_000;
+
+/// The time in which a peer answers the ping that asks whether it is still there. It is above the round trip of any network.
+const ANSWER_NS: u64 = 1_700 * MILLISECOND_NS;
+
+/// How often a lane looks whether a peer that was asked has answered, so that a newcomer is refused soon.
+const LOOK_NS: u64 = 100 * MILLISECOND_NS;
+
+/// The time that a newcomer waits: the answer, and the ways to the other lane and back. A place gets free within two seconds.
+const WAIT_NS: u64 = 2_000 * MILLISECOND_NS;

@@ -1,0 +1,195 @@
+//! Sessions that give way to newer ones of their identity, or to those that want their name.
+
+use std::io::{ErrorKind, Read as _};
+use std::time::Duration;
+
+use tidewire::auth::WhenFull;
+use tidewire::{Chat, Event, Limits};
+use tidewire_proto::body::JoinBody;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::Kind;
+use tidewire_testkit::DEADLINE;
+
+use super::*;
+
+/// A chat for Ann, who may have one session.
+fn serve(when_full: WhenFull) -> (Server, Token) {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let mut known = Users::new(Permissions::everything());
+    let limits = IdentityLimits {
+        sessions_max: Some(1),
+        when_full,
+        ..IdentityLimits::default()
+    };
+    known.add("ann", None, limits).unwrap();
+    let server = Server::builder()
+        .lanes(2)
+        .authenticate(tokens.chain(known))
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    (server, ann)
+}
+
+/// A peer that says hello and joins, and then never answers anything.
+fn deaf(server: &Server, credentials: &[u8], name: &str) -> TcpStream {
+    let mut hello = Vec::new();
+    // A member takes frames that are as long as those of the server.
+    let own = Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 1 << 20,
+        credentials,
+        agent: "test",
+    };
+    own.encode_frame(&mut hello).unwrap();
+    let mut stream = TcpStream::connect(server.addresses()[0].socket_address().unwrap()).unwrap();
+    stream.write_all(&hello).unwrap();
+    let (mut join, mut body) = (Vec::new(), Vec::new());
+    let room = "lobby";
+    JoinBody { room, name }.encode(&mut body).unwrap();
+    let message = Message::with_id(Kind::Join, 0, 1, &body);
+    AnyCodec::by_name("tw1")
+        .unwrap()
+        .encode(&message, &mut join)
+        .unwrap();
+    stream.write_all(&join).unwrap();
+    // The welcome, and the reply to the join.
+    assert_eq!(kind_of_next(&mut stream), Kind::Welcome as u8);
+    assert_eq!(kind_of_next(&mut stream), Kind::Reply as u8);
+    stream
+}
+
+/// Reads a frame.
+fn kind_of_next(stream: &mut TcpStream) -> u8 {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut rest = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut rest).unwrap();
+    rest[0]
+}
+
+/// Regression: a session whose peer was gone kept its user's only place for a minute.
+#[test]
+fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
+    let (server, ann) = serve(WhenFull::Refuse);
+    let mut gone = deaf(&server, ann.secret().as_bytes(), "");
+    let client = connect(&server, Some(&ann)).unwrap();
+    assert_eq!(server.metrics().closed_by("replaced"), 1);
+    client.join("lobby", "").wait().unwrap();
+    // The silent peer is told why, in case that it is there after all.
+    gone.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut told = Vec::new();
+    match gone.read_to_end(&mut told) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains("gave way to a newer session"), "{told:?}");
+    assert_eq!(server.metrics().auth_refused, 0);
+}
+
+#[test]
+fn a_session_that_answers_keeps_its_place_and_the_newcomer_is_told() {
+    let (server, ann) = serve(WhenFull::Refuse);
+    let client = connect(&server, Some(&ann)).unwrap();
+    client.join("lobby", "").wait().unwrap();
+    for _ in 0..3 {
+        let text = full(connect(&server, Some(&ann)));
+        assert!(text.contains("as many sessions as it may have"), "{text}");
+    }
+    client
+        .leave(client.join("other", "").wait().unwrap().room)
+        .wait()
+        .unwrap();
+    let metrics = server.metrics();
+    assert_eq!(
+        (metrics.closed_by("replaced"), metrics.auth_refused),
+        (0, 3)
+    );
+}
+
+#[test]
+fn with_replace_the_newest_session_stays_and_the_older_client_does_not_come_back() {
+    let (server, ann) = serve(WhenFull::Replace);
+    let connect = || {
+        Client::builder()
+            .credentials(ann.clone())
+            .reconnect(tidewire::Backoff::default())
+            .connect(&server.to_string())
+            .wait()
+            .unwrap()
+    };
+    let older = connect();
+    older.join("lobby", "").wait().unwrap();
+    let newer = connect();
+    newer.join("lobby", "").wait().unwrap();
+    let reason = loop {
+        match older.next_event().wait_for(DEADLINE).unwrap() {
+            Event::Closed { reason, .. } => break reason,
+            _ => {}
+        }
+    };
+    assert_eq!(reason, CloseReason::GoAway(GoAwayCode::Removed));
+    assert!(older.join("other", "").wait().is_err());
+    newer.join("other", "").wait().unwrap();
+    assert_eq!(server.metrics().closed_by("replaced"), 1);
+}
+
+/// Regression: the name of a peer that was gone stayed taken for a minute, and `tidewire chat` ended at once.
+#[test]
+fn a_name_of_a_silent_session_goes_to_whoever_wants_it() {
+    let server = Server::builder()
+        .lanes(2)
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let _gone = deaf(&server, b"", "ann");
+    let client = connect(&server, None).unwrap();
+    client.join("lobby", "ann").wait().unwrap();
+    assert_eq!(server.metrics().closed_by("replaced"), 1);
+    // She answers, so she keeps it.
+    let other = connect(&server, None).unwrap();
+    assert_eq!(
+        code(other.join("lobby", "ann").wait()),
+        ErrorCode::NameTaken
+    );
+    other.join("lobby", "bob").wait().unwrap();
+    assert_eq!(server.metrics().closed_by("replaced"), 1);
+}
+
+/// Whoever waits for a place and leaves takes none, and the time of a handshake ends every wait.
+#[test]
+fn newcomers_that_leave_or_wait_too_long_take_no_place() {
+    let tokens = Tokens::new();
+    let ann = tokens.add("ann");
+    let mut known = Users::new(Permissions::everything());
+    let limits = IdentityLimits {
+        sessions_max: Some(1),
+        ..IdentityLimits::default()
+    };
+    known.add("ann", None, limits).unwrap();
+    let limits = Limits {
+        handshake_timeout: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let server = Server::builder()
+        .authenticate(tokens.chain(known))
+        .limits(limits)
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let _gone = deaf(&server, ann.secret().as_bytes(), "");
+    drop(greet(&server, ann.secret().as_bytes()));
+    let _waits = greet(&server, ann.secret().as_bytes());
+    until("both have ended, and the silent session, too", || {
+        server.metrics().closed.iter().sum::<u64>() == 3
+    });
+    assert_eq!(server.metrics().closed_by("replaced"), 1);
+    let client = connect(&server, Some(&ann)).unwrap();
+    client.join("lobby", "").wait().unwrap();
+}
