@@ -29,9 +29,7 @@ use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{
     HandshakeError, Hello, PROTOCOL_VERSION, Welcome, classify_garbage,
 };
-use tidewire_proto::limits::{
-    FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX, LONG_HELLO_BYTES_MAX,
-};
+use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX, LONG_HELLO_BYTES_MAX};
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::text::is_hazardous;
 
