@@ -25,8 +25,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+#[cfg(not(tidewire_model))]
 use std::sync::atomic::{self, AtomicBool, AtomicU64, Ordering};
 
+// The models of what lanes share run the real waker, too: see `.ci/run models`.
+#[cfg(tidewire_model)]
+use loom::sync::atomic::{self, AtomicBool, AtomicU64, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::signal::{Counter, Undrained};

@@ -90,6 +90,7 @@ mod room;
 mod server;
 mod service;
 mod session;
+mod sync;
 pub mod system;
 pub mod text;
 pub mod tls;

@@ -13,9 +13,10 @@
 //! idle lanes do not need.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
+
+use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// The pressure on a server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -265,6 +266,8 @@ const FULL_UNTIL: usize = 13;
 const HIGH_AT: usize = 12;
 const RELIEVED_BELOW: usize = 10;
 
+#[cfg(all(test, tidewire_model))]
+mod model;
 #[cfg(test)]
 mod tests {
     use std::thread;

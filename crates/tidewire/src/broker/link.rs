@@ -2,10 +2,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError};
 
 use super::{Directed, Item, KeptName, StoreQuestion};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
@@ -252,6 +253,8 @@ const DIRECTED_BYTES_MAX: usize = 4 << 20;
 /// Bytes of replies to other nodes that wait for the node: as many as those of the requests that it takes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
+#[cfg(all(test, tidewire_model))]
+mod model;
 #[cfg(test)]
 mod tests {
     use std::thread;

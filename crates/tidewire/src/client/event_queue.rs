@@ -7,14 +7,15 @@
 //! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own events,
 //! would use up the room of all others.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tidewire_io::process::Process;
 
 use super::sync::{OnceWaker, WakeLane};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use state::EventBounds;
 use state::State;
 pub use state::WhenEventsFull;
@@ -320,5 +321,7 @@ const EVENT_BYTES_MAX: usize = 8 << 20;
 /// header.
 const EVENT_OVERHEAD_BYTES: usize = 128;
 
+#[cfg(all(test, tidewire_model))]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -26,8 +26,7 @@ mod inspection;
 mod message;
 mod queue;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::process::Process;
@@ -42,6 +41,8 @@ pub(crate) use message::{AttemptTurn, LaneMessage, LateOutcome};
 pub(crate) use queue::MessageQueue;
 
 use crate::observe::LaneCounters;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::inproc::Party;
 
 /// The index of the batch for other nodes. It is above those of all lanes.
@@ -206,6 +207,8 @@ impl Party for Mailbox {
     }
 }
 
+#[cfg(all(test, tidewire_model))]
+mod model;
 #[cfg(test)]
 mod tests {
     use std::thread;
