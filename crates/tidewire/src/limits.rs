@@ -63,9 +63,10 @@ pub struct Limits {
     /// The longest time from connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds
     /// the wait of a client for the server of an in-process name.
     pub handshake_timeout: Duration,
-    /// A session whose codec has pings is closed after this time of silence. Default 60 s.
+    /// A session whose peer answers pings is closed after this time of silence. Default 60 s. Its codec has pings, or it is over
+    /// WebSocket, which has some of its own.
     pub idle_timeout: Duration,
-    /// A session whose codec has no pings is closed after this time of silence. Default 20 min, because a person may need
+    /// A session without pings is closed after this time of silence. Default 20 min, because a person may need
     /// time to think. Over UDP only received messages end the silence. Elsewhere the peer also ends it when it takes bytes
     /// that it is sent.
     pub idle_timeout_without_heartbeat: Duration,
@@ -74,8 +75,12 @@ pub struct Limits {
     /// bytes, which it does even while the program behind it hangs. An answered ping counts as received, so with pings
     /// keep `heartbeat` below this time. Time in which this side does not read is not silence.
     pub receive_timeout: Duration,
-    /// A ping is sent after this time of silence; zero means never. Default 20 s: two pings fit into the idle timeout.
+    /// A ping is sent after this time of silence; zero means never. Default 20 s. Over UDP it is 10 s at most, because routers on
+    /// the way forget a silent peer, many after 30 s.
     pub heartbeat: Duration,
+    /// A session is closed if nothing came and nothing was taken for this time since a ping. Default 10 s: several round trips of a
+    /// slow network, a retransmission included. Over UDP, where an answer may get lost, only `idle_timeout` closes.
+    pub ping_timeout: Duration,
     /// The longest time from a service's prompt for a name until the peer is known, where the codec has no hello
     /// ([`Context::await_login`](crate::Context::await_login)). Default 60 s: a person reads the prompt, thinks of a free name,
     /// and types it.
@@ -174,6 +179,7 @@ impl Default for Limits {
             idle_timeout_without_heartbeat: Duration::from_secs(20 * 60),
             receive_timeout: Duration::ZERO,
             heartbeat: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(10),
             login_timeout: Duration::from_secs(60),
             frame_timeout: Duration::from_secs(10),
             frame_bytes_per_second_min: 16 * 1024,
@@ -206,12 +212,11 @@ impl Default for Limits {
 impl Limits {
     /// The settings of connections with this codec.
     pub(crate) fn rules(&self, codec: &AnyCodec) -> Rules {
-        let has_pings = codec.has_pings();
         Rules {
             begins_with_hello: codec.begins_with_hello(),
             hello_is_optional: codec.hello_is_optional(),
             authenticates: false,
-            has_pings,
+            has_pings: codec.has_pings(),
             has_go_away: codec.has_go_away(),
             frame_bytes_max: self.frame_bytes_max,
             handshake_timeout_ns: nanoseconds(self.handshake_timeout),
@@ -221,11 +226,9 @@ impl Limits {
             } else {
                 self.handshake_timeout
             }),
-            idle_timeout_ns: nanoseconds(if has_pings {
-                self.idle_timeout
-            } else {
-                self.idle_timeout_without_heartbeat
-            }),
+            idle_timeout_ns: nanoseconds(self.idle_timeout),
+            idle_timeout_without_pings_ns: nanoseconds(self.idle_timeout_without_heartbeat),
+            ping_timeout_ns: nanoseconds(self.ping_timeout),
             receive_timeout_ns: nanoseconds(self.receive_timeout),
             heartbeat_ns: nanoseconds(self.heartbeat),
             unvalidated_timeout_ns: nanoseconds(self.unvalidated_timeout),

@@ -61,6 +61,8 @@ impl<'p> StepRun<'p> {
                 sessions_max: step.concurrency as usize + 1,
                 // The deliveries of a step must never be refused by the instrument's own limits.
                 idle_timeout: Duration::from_secs(3600),
+                // A server that stalls is measured, and not left.
+                ping_timeout: Duration::from_secs(3600),
                 ..Limits::default()
             };
             let mut builder = Server::builder();

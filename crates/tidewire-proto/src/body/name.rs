@@ -179,6 +179,17 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
     if name.bytes().all(is_plain) || name.chars().all(is_allowed) {
         return Cow::Borrowed(name);
     }
+    // No name of a member has an `@`, so one can only come before the node of a member of another server.
+    if let Some((member, node)) = name.rsplit_once('@')
+        && !member.is_empty()
+        && !node.is_empty()
+    {
+        return Cow::Owned(format!(
+            "{}@{}",
+            displayed_name(member),
+            displayed_name(node)
+        ));
+    }
     let shown = |character| {
         if is_allowed(character) {
             character

@@ -226,7 +226,7 @@ impl Connection {
                 | renewal
                 | self.long_credentials(),
             frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
-            heartbeat_ms: heartbeat_ms(rules),
+            heartbeat_ms: heartbeat_ms(self.heartbeat_ns(rules)),
         };
         let agreed = handshake::accept(&hello, &offer)?;
         self.features.agree(agreed.features);
@@ -447,7 +447,7 @@ impl Connection {
                 version: agreed.version,
                 features: agreed.features,
                 frame_bytes_max: agreed.frame_bytes_max,
-                heartbeat_ms: heartbeat_ms(rules),
+                heartbeat_ms: heartbeat_ms(self.heartbeat_ns(rules)),
                 session: own.session,
                 agent: own.agent,
                 expires_in_ms: self.credentials_expire_in_ms(own.now_ns),
@@ -497,8 +497,8 @@ fn refused(error: HandshakeError) -> Handled {
     Handled::Closed(CloseReason::Handshake(error))
 }
 
-fn heartbeat_ms(rules: &Rules) -> u32 {
-    u32::try_from(rules.heartbeat_ns / MILLISECOND_NS).unwrap_or(u32::MAX)
+fn heartbeat_ms(heartbeat_ns: u64) -> u32 {
+    u32::try_from(heartbeat_ns / MILLISECOND_NS).unwrap_or(u32::MAX)
 }
 
 /// Largest payload of a ping that is answered.

@@ -173,6 +173,8 @@ mod tests {
             handshake_timeout_ns: 1,
             first_frame_timeout_ns: 1,
             idle_timeout_ns: 1,
+            idle_timeout_without_pings_ns: 1,
+            ping_timeout_ns: 1,
             receive_timeout_ns: 0,
             heartbeat_ns: 0,
             unvalidated_timeout_ns: 1,

@@ -89,8 +89,12 @@ pub struct Rules {
     pub handshake_timeout_ns: u64,
     /// Maximum time from the begin of an accepted connection, layers excluded, until its peer is known.
     pub first_frame_timeout_ns: u64,
-    /// Silence that ends an open connection.
+    /// Silence that ends an open connection whose sides answer pings.
     pub idle_timeout_ns: u64,
+    /// Silence that ends an open connection whose sides answer no pings.
+    pub idle_timeout_without_pings_ns: u64,
+    /// Time without an answer to a ping, and without any other sign of life, that ends an open connection over a reliable transport.
+    pub ping_timeout_ns: u64,
     /// Silence that ends an open connection even if the peer takes output: only input counts. 0 for never.
     pub receive_timeout_ns: u64,
     /// Silence after which a ping is sent; 0 for never.
@@ -171,6 +175,8 @@ pub struct Connection {
     last_words: Option<Box<LastWords>>,
     /// Whether the peer was sent a go-away.
     is_going_told: bool,
+    /// Whether the layers beneath the codec have pings that the peer answers.
+    has_layer_pings: bool,
     features: Features,
     /// The reason why this side asked the peer to end the connection, once it did.
     drain: Drain,
@@ -224,6 +230,7 @@ impl Connection {
             frame_bytes_max: rules.frame_bytes_max,
             last_words: None,
             is_going_told: false,
+            has_layer_pings: false,
             features: Features::default(),
             drain: Drain::No,
             peer_agent: None,

@@ -10,7 +10,13 @@
 //!
 //! Silence proves nothing while this side does not read. Two rules follow. A check that comes late may find the answer
 //! unread in the transport, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings
-//! is closed only after it was sent a ping and had time to answer: as long as from a ping to the idle timeout.
+//! is closed only after it was sent a ping and had time to answer: [`Rules::ping_timeout_ns`], or as long as from a ping to the
+//! idle timeout if that is shorter.
+//!
+//! A codec without pings may stand over a layer that has some, such as WebSocket. The owner says so, and asks that layer.
+//!
+//! Over a lossy transport a ping is asked more often, because routers on the way soon forget who answers whom. Its answer may be
+//! lost, so only the idle timeout ends such a connection.
 
 use super::{CloseReason, Connection, Delivery, Inbound, Outbound, PauseReason, Phase, Rules};
 
@@ -22,6 +28,8 @@ pub enum Overdue {
     Nothing,
     /// There is a ping to transmit.
     Ping,
+    /// The owner must let the layers beneath the codec ping.
+    LayerPing,
     /// There is a hello to transmit, again.
     Hello,
     /// The connection has closed.
@@ -140,13 +148,13 @@ impl Connection {
                 && !self.is_unheard_too_long(rules, now_ns)
                 && self.is_to_be_asked(rules, now_ns)
             {
-                return self.ask(now_ns);
+                return self.ask(rules, now_ns);
             } else {
                 self.close(reason);
                 return Overdue::Closed(self.close_reason().unwrap_or(reason));
             }
-        } else if self.answers_pings(rules) && self.unheard_ns(now_ns) >= rules.heartbeat_ns {
-            return self.ask(now_ns);
+        } else if self.answers_pings(rules) && self.unheard_ns(now_ns) >= self.heartbeat_ns(rules) {
+            return self.ask(rules, now_ns);
         }
         Overdue::Nothing
     }
@@ -182,12 +190,36 @@ impl Connection {
     }
 
     /// Sends a ping.
-    fn ask(&mut self, now_ns: u64) -> Overdue {
+    fn ask(&mut self, rules: &Rules, now_ns: u64) -> Overdue {
         if !self.was_asked() {
             self.timing.asked_ns = now_ns;
         }
+        if !rules.has_pings {
+            return Overdue::LayerPing;
+        }
         self.pending.ping = true;
         Overdue::Ping
+    }
+
+    /// Notes that the layers beneath the codec have pings that the peer answers.
+    pub fn note_layer_pings(&mut self) {
+        self.has_layer_pings = true;
+    }
+
+    /// The silence after which a ping is sent; 0 for never.
+    pub(super) fn heartbeat_ns(&self, rules: &Rules) -> u64 {
+        match self.delivery {
+            Delivery::Reliable => rules.heartbeat_ns,
+            Delivery::Lossy => rules.heartbeat_ns.min(LOSSY_HEARTBEAT_NS_MAX),
+        }
+    }
+
+    /// The silence that ends the open connection.
+    fn idle_timeout_ns(&self, rules: &Rules) -> u64 {
+        match rules.has_pings || self.has_layer_pings {
+            true => rules.idle_timeout_ns,
+            false => rules.idle_timeout_without_pings_ns,
+        }
     }
 
     /// Returns the limit that is exceeded, if there is one.
@@ -208,7 +240,10 @@ impl Connection {
         if self.awaits_lossy_end() && silent_ns >= rules.handshake_timeout_ns {
             return Some(self.end_reason());
         }
-        if silent_ns >= rules.idle_timeout_ns && !self.is_held() {
+        if silent_ns >= self.idle_timeout_ns(rules) && !self.is_held() {
+            return Some(CloseReason::IdleTimeout);
+        }
+        if self.was_asked() && now_ns >= self.answer_due_ns(rules) && !self.is_held() {
             return Some(CloseReason::IdleTimeout);
         }
         if self.is_unheard_too_long(rules, now_ns) {
@@ -239,7 +274,7 @@ impl Connection {
         };
         let next_ns = |after_ns| next_after_ns(since_ns, after_ns);
         let unheard_ns = self.timing.last_input_ns;
-        let mut end_ns = next_ns(rules.idle_timeout_ns);
+        let mut end_ns = next_ns(self.idle_timeout_ns(rules));
         if rules.receive_timeout_ns > 0 {
             end_ns = end_ns.min(next_after_ns(unheard_ns, rules.receive_timeout_ns));
         }
@@ -247,7 +282,7 @@ impl Connection {
             end_ns = end_ns.min(self.answer_due_ns(rules).max(now_ns));
         }
         if self.answers_pings(rules) {
-            end_ns = end_ns.min(next_after_ns(unheard_ns, rules.heartbeat_ns));
+            end_ns = end_ns.min(next_after_ns(unheard_ns, self.heartbeat_ns(rules)));
         }
         // A frame that begins later must be checked in time, although the timer does not move for it.
         let frame_end_ns = self.frame_end_ns(rules);
@@ -294,7 +329,10 @@ impl Connection {
                 ..
             }
         );
-        rules.has_pings && rules.heartbeat_ns > 0 && may_write && self.is_open()
+        (rules.has_pings || self.has_layer_pings)
+            && rules.heartbeat_ns > 0
+            && may_write
+            && self.is_open()
     }
 
     /// Whether a ping was sent since the last sign of life.
@@ -304,13 +342,16 @@ impl Connection {
 
     /// The deadline of the answer to a ping.
     fn answer_due_ns(&self, rules: &Rules) -> u64 {
-        let answer_ns = rules.idle_timeout_ns.saturating_sub(rules.heartbeat_ns);
-        let asked_end_ns = self.timing.asked_ns.saturating_add(answer_ns);
-        asked_end_ns.max(
-            self.timing
-                .last_sign_ns()
-                .saturating_add(rules.idle_timeout_ns),
-        )
+        let idle_ns = self.idle_timeout_ns(rules);
+        let answer_ns = idle_ns.saturating_sub(self.heartbeat_ns(rules));
+        let asked_ns = self.timing.asked_ns;
+        match self.delivery {
+            Delivery::Reliable => asked_ns.saturating_add(answer_ns.min(rules.ping_timeout_ns)),
+            Delivery::Lossy => {
+                let idle_end_ns = self.timing.last_sign_ns().saturating_add(idle_ns);
+                asked_ns.saturating_add(answer_ns).max(idle_end_ns)
+            }
+        }
     }
 
     /// Whether a silent peer may still answer a ping: none was sent yet, or the time for its answer has not passed.
@@ -362,6 +403,10 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// The delay from which on a check counts as late.
 const LATE_NS: u64 = 1_000_000_000;
+
+/// The longest heartbeat over a lossy transport. Many routers that translate addresses forget a silent peer after 30 s, some
+/// earlier, and one ping may be lost.
+const LOSSY_HEARTBEAT_NS_MAX: u64 = 10_000_000_000;
 
 /// The owner's time to read the input after a late check.
 const GRACE_NS: u64 = 1_000_000_000;

@@ -75,6 +75,16 @@ pub trait Layer: fmt::Debug + Send {
     /// Appends the layer's own records. It is called at the beginning and after each call of [`Self::receive`].
     fn transmit(&mut self, network: &mut Vec<u8>);
 
+    /// Whether the layer has [pings](Self::ping).
+    fn has_pings(&self) -> bool {
+        false
+    }
+
+    /// Appends a record that the peer's layer answers, if this layer has such records and is ready. The answer is no plaintext.
+    fn ping(&mut self, network: &mut Vec<u8>) {
+        let _ = network;
+    }
+
     /// Whether its handshake is over, so that plaintext may be sent. This never becomes false again.
     fn is_ready(&self) -> bool;
 

@@ -251,6 +251,27 @@ impl Stack {
         }
     }
 
+    /// Whether a layer has pings, which the peer answers.
+    #[must_use]
+    pub fn has_pings(&self) -> bool {
+        self.levels.iter().any(|level| level.layer.has_pings())
+    }
+
+    /// Lets the uppermost layer with pings ask the peer for an answer. After [`Self::close`] it does nothing.
+    ///
+    /// # Errors
+    /// A layer cannot go on.
+    pub fn ping(&mut self) -> Result<(), LayerError> {
+        if self.is_closed {
+            return Ok(());
+        }
+        let mut levels = self.levels.iter_mut().rev();
+        if let Some(Level { layer, output, .. }) = levels.find(|level| level.layer.has_pings()) {
+            layer.ping(output.end());
+        }
+        self.pass_down()
+    }
+
     /// Announces the end of the plaintext by the layers' own records. Further calls do nothing.
     ///
     /// # Errors

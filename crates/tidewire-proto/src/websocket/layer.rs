@@ -274,6 +274,18 @@ impl Layer for WebSocketLayer {
         }
     }
 
+    fn has_pings(&self) -> bool {
+        true
+    }
+
+    fn ping(&mut self, network: &mut Vec<u8>) {
+        if matches!(self.phase, Phase::Open) && !self.is_closed {
+            self.transmit(network);
+            let mask = self.next_mask();
+            network.extend_from_slice(header(Opcode::Ping, true, 0, mask).bytes());
+        }
+    }
+
     fn is_ready(&self) -> bool {
         // A fault ends the connection, but a layer that was ready stays it.
         matches!(self.phase, Phase::Open) || self.is_closed

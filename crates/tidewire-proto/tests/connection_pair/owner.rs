@@ -426,6 +426,8 @@ impl Owner {
             self.timeouts += 1;
             match self.connection.handle_timeout(&self.rules, now_ns, false) {
                 Overdue::Nothing => {}
+                // No layer of these tests has pings.
+                Overdue::LayerPing => unreachable!("a ping of a layer"),
                 Overdue::Ping | Overdue::Hello => self.transmit(),
                 Overdue::Closed(reason) => {
                     assert_eq!(self.connection.close_reason(), Some(reason));

@@ -140,6 +140,8 @@ const RULES: Rules = Rules {
     handshake_timeout_ns: 5 * SECOND,
     first_frame_timeout_ns: 5 * SECOND,
     idle_timeout_ns: 60 * SECOND,
+    idle_timeout_without_pings_ns: 60 * SECOND,
+    ping_timeout_ns: 10 * SECOND,
     receive_timeout_ns: 0,
     heartbeat_ns: 20 * SECOND,
     unvalidated_timeout_ns: 10 * SECOND,

@@ -243,7 +243,14 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
                 counters.bytes_in.add(count as u64);
                 return Read::Bytes(count);
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if session.stream.take_heard() {
+                    // An answer to a layer's ping is a sign of life like any other input.
+                    reactor.read_clock();
+                    session.connection.note_input(reactor.now_ns);
+                }
+                return Read::Nothing;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Read::Failed(error),
         }

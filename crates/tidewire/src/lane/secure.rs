@@ -43,6 +43,10 @@ impl<S: Service> Lane<S> {
         match secured {
             Ok(true) => {
                 core.sessions.charge_buffers(slot);
+                let session = &mut core.sessions[slot];
+                if session.stream.has_pings() {
+                    session.connection.note_layer_pings();
+                }
                 if !core.hold_handshake(slot) {
                     return;
                 }

@@ -13,7 +13,7 @@ use tidewire_proto::connection::{Inbound, PauseReason};
 use tidewire_proto::room::{Policy, Verdict};
 
 use super::replay::TURN_BYTES;
-use super::rooms::{LaneRooms, Room};
+use super::rooms::{LaneRooms, Room, RoomTable};
 use super::shared_room::SharedRoom;
 use crate::limits::nanoseconds;
 use crate::observe::DropReason;
@@ -62,7 +62,15 @@ impl LaneRooms<'_> {
                 counters.room_dropped[DropReason::Replayed as usize].add(replayed);
             }
             Verdict::Disconnect => {
-                warn_of_slow(session, Some(behind), "slow subscriber disconnected");
+                let bytes = subscriber.bytes_behind(log);
+                let behind = Some((behind, bytes));
+                warn_of_slow(
+                    session,
+                    self.table,
+                    alias,
+                    behind,
+                    "slow subscriber disconnected",
+                );
                 self.sessions.close(slot, CloseReason::SlowSubscriber);
             }
             Verdict::Block => self.begin_block(alias),
@@ -97,6 +105,8 @@ impl LaneRooms<'_> {
         for slot in slots {
             warn_of_slow(
                 &self.sessions[slot],
+                self.table,
+                alias,
                 None,
                 "blocking subscriber disconnected",
             );
@@ -221,15 +231,32 @@ impl LaneRooms<'_> {
     }
 }
 
-/// Logs a slow subscriber with its address and name, as far as they are known.
-fn warn_of_slow(session: &Session, behind: Option<u64>, what: &str) {
+/// Logs a slow subscriber: who it is, as far as that is known, what it is subscribed to, and how many messages and bytes of that wait
+/// for it.
+fn warn_of_slow(
+    session: &Session,
+    table: &RoomTable,
+    alias: u16,
+    behind: Option<(u64, u64)>,
+    what: &str,
+) {
     let peer = session.profile.peer.as_deref().map(tracing::field::display);
     let name = session
         .profile
         .member
         .as_deref()
         .map(|member| &*member.name);
-    tracing::warn!(session = %session.id, peer, name, behind, "{what}");
+    let user = session.profile.admitted.as_deref();
+    let user = user.map(|admitted| admitted.identity.name());
+    let room = table.rooms.get(usize::from(alias));
+    let pattern = room.and_then(|room| room.as_ref()?.shared.pattern.as_deref());
+    let room = table.directory.name_of(alias);
+    let room = room.as_deref().filter(|_| pattern.is_none());
+    let (messages_behind, bytes_behind) = behind.unzip();
+    tracing::warn!(
+        session = %session.id, peer, user, name, pattern, room, messages_behind, bytes_behind,
+        "{what}"
+    );
 }
 
 #[cfg(test)]
@@ -288,8 +315,17 @@ mod tests {
         let peer = Endpoint::Udp("192.0.2.7:4711".parse().unwrap());
         session.profile.peer = Some(Arc::new(peer));
         lane.core.rooms().join(id, "lobby", "ada", None).unwrap();
-        let text = logged(|| warn_of_slow(&lane.core.sessions[ada], Some(3), "slow"));
-        for part in [" WARN ", "192.0.2.7:4711", "name=\"ada\"", "behind=3"] {
+        let alias = lane.core.sessions[ada].memberships[0].room;
+        let (session, table) = (&lane.core.sessions[ada], &lane.core.rooms);
+        let text = logged(|| warn_of_slow(session, table, alias, Some((3, 70)), "slow"));
+        for part in [
+            " WARN ",
+            "192.0.2.7:4711",
+            "name=\"ada\"",
+            "messages_behind=3",
+            "bytes_behind=70",
+            "room=\"lobby\"",
+        ] {
             assert!(text.contains(part), "{part} is missing: {text}");
         }
     }

@@ -7,7 +7,7 @@ use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::connection::Overdue;
 
 use super::reactor::TimerKey;
-use super::{LaneSessions, Session, SessionId};
+use super::{LaneSessions, Session, SessionId, close_reason};
 use crate::transport::Transport;
 use crate::transport::inproc::InprocConnectError;
 
@@ -46,6 +46,10 @@ impl LaneSessions {
         match overdue {
             Overdue::Nothing => {}
             Overdue::Ping => self.transmit(slot),
+            Overdue::LayerPing => match self.slab[slot].stream.ping() {
+                Ok(()) => self.mark_dirty(slot),
+                Err(error) => self.close(slot, close_reason(&error)),
+            },
             Overdue::Hello => {
                 self.counters.hellos_repeated.add(1);
                 self.transmit(slot);

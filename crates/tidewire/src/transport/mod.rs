@@ -189,6 +189,21 @@ pub(crate) trait Transport: AsFd {
         Ok(true)
     }
 
+    /// Whether a layer has pings, which the peer answers.
+    fn has_pings(&self) -> bool {
+        false
+    }
+
+    /// Lets the layers ask the peer for an answer. The record is among the pending bytes.
+    fn ping(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether bytes came from the network since the last call that need not be plaintext, such as the answer to a ping.
+    fn take_heard(&mut self) -> bool {
+        false
+    }
+
     /// Bytes that wait for the socket: a write has accepted them, or the layers have made them.
     fn pending_bytes(&self) -> usize {
         0
@@ -470,6 +485,22 @@ impl Transport for AnyTransport {
 
     fn secure(&mut self) -> io::Result<bool> {
         each!(self, stream => stream.secure())
+    }
+
+    fn has_pings(&self) -> bool {
+        each!(self, stream => stream.has_pings())
+    }
+
+    fn ping(&mut self) -> io::Result<()> {
+        each!(self, stream => stream.ping())
+    }
+
+    #[inline]
+    fn take_heard(&mut self) -> bool {
+        match self {
+            Self::Layered(layered) => layered.take_heard(),
+            _ => false,
+        }
     }
 
     #[inline]

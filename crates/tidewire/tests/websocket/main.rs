@@ -6,6 +6,7 @@ mod ends;
 mod foreign;
 mod outgoing;
 mod page;
+mod quiet;
 mod refused;
 
 use tidewire::{Client, Server, ServerBuilder};

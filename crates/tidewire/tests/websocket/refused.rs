@@ -35,7 +35,7 @@ fn answer(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Opens a WebSocket by hand.
-fn open(server: &TestServer) -> TcpStream {
+pub(crate) fn open(server: &TestServer) -> TcpStream {
     let mut stream = connect(server);
     stream
         .write_all(format!("{REQUEST}\r\n").as_bytes())

@@ -37,6 +37,8 @@ pub(crate) struct LayeredStream {
     is_awake: bool,
     /// The lane waits for input.
     is_read: bool,
+    /// Bytes came from the socket since the lane asked.
+    is_heard: bool,
     /// The socket ends when it has accepted all sealed bytes.
     is_ending: bool,
     /// A read has returned the end of the peer's layers.
@@ -55,6 +57,7 @@ impl LayeredStream {
             is_dry: false,
             is_awake: false,
             is_read: false,
+            is_heard: false,
             is_ending: false,
             is_end_told: false,
             failed: None,
@@ -82,6 +85,7 @@ impl LayeredStream {
             0 => self.stack.handle_network_end(),
             count => {
                 self.is_dry = count < room;
+                self.is_heard = true;
                 self.stack.receive(&scratch[..count])
             }
         };
@@ -266,6 +270,18 @@ impl Transport for LayeredStream {
         }
         // The poller reports the rest after other sessions had their turn.
         Ok(self.stack.is_ready())
+    }
+
+    fn has_pings(&self) -> bool {
+        self.stack.has_pings()
+    }
+
+    fn ping(&mut self) -> io::Result<()> {
+        self.stack.ping().map_err(failure)
+    }
+
+    fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.is_heard)
     }
 
     fn pending_bytes(&self) -> usize {
