@@ -180,24 +180,15 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
         return Cow::Borrowed(name);
     }
     // No name of a member has an `@`, so one can only come before the node of a member of another server.
-    if let Some((member, node)) = name.rsplit_once('@')
-        && !member.is_empty()
-        && !node.is_empty()
-    {
-        return Cow::Owned(format!(
-            "{}@{}",
-            displayed_name(member),
-            displayed_name(node)
-        ));
-    }
-    let shown = |character| {
-        if is_allowed(character) {
+    let at = name.rfind('@').filter(|at| 0 < *at && at + 1 < name.len());
+    let shown = |(index, character)| {
+        if is_allowed(character) || at == Some(index) {
             character
         } else {
             '?'
         }
     };
-    Cow::Owned(name.chars().map(shown).collect())
+    Cow::Owned(name.char_indices().map(shown).collect())
 }
 
 /// Returns whether names may contain the character. The profile also allows the colon, but in lines a colon ends a name.
@@ -344,6 +335,10 @@ mod tests {
             ("* bob left", "??bob?left"),
             ("b\u{202e}ob\u{1b}]:", "b?ob???"),
             ("", "?"),
+            ("ann@b", "ann@b"),
+            ("a n@n@b]", "a?n?n@b?"),
+            ("@b", "?b"),
+            ("ann@", "ann?"),
         ] {
             assert_eq!(displayed_name(name), shown);
         }

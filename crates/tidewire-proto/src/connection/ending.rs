@@ -146,7 +146,8 @@ impl Connection {
         has_layers: bool,
         now_ns: u64,
     ) -> Written {
-        if !rules.has_pings && self.delivery == Delivery::Reliable && self.is_open() {
+        let has_pings = rules.has_pings || self.has_layer_pings;
+        if !has_pings && self.delivery == Delivery::Reliable && self.is_open() {
             // A listener that never sends is not idle while it takes output.
             self.timing.note_taken(now_ns);
         }

@@ -97,7 +97,8 @@ pub enum InprocConnectError {
     },
     /// The address is not `inproc://`: nothing reports that the server of a socket has started.
     #[error(
-        "only inproc:// addresses can be waited for; connect again later, or reconnect with a backoff"
+        "`wait_for_server` is for inproc:// addresses alone, because nothing reports that the server of a socket has started; \
+         leave it out, and connect lazily or connect again later"
     )]
     CannotWait,
     /// The system refused the memory or the descriptors of the rings.
