@@ -15,9 +15,10 @@ use tidewire::{Client, Disconnected, Event, RequestError};
 use tidewire_proto::text::escaped;
 
 use crate::connection::{ConnectionArguments, Need};
+use crate::failure::{self, Failure};
 use crate::logging::LogArguments;
-use crate::output;
 use crate::payload::{insert_payload, json_text};
+use crate::{output, signals};
 
 /// Flags of `tidewire call`.
 #[derive(Debug, Args)]
@@ -37,7 +38,7 @@ pub(crate) struct CallArguments {
     /// Print one JSON object: {"method":…,"payload":…,"latency_ms":…}, "payload_base64" if it is not UTF-8, and
     /// "error":{"code":…,"meaning":…,"text":…} if the method answered with one; the code is the number that the codec has
     #[arg(long, conflicts_with = "raw")]
-    json: bool,
+    pub(crate) json: bool,
 
     /// Print the reply's bytes as they are, without a line end
     #[arg(long)]
@@ -70,6 +71,9 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     } else {
         connection.client()?.connect(&connection.address).wait()?
     };
+    let closing = client.clone();
+    // The request then fails, and a second signal or some seconds end the process.
+    signals::watch(WAY_OUT, move || drop(closing.close()), || {})?;
     let mut call = client.request(&payload).method(&arguments.method);
     if arguments.retry {
         call = call.idempotent();
@@ -88,6 +92,7 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
             let error = json!({"code": number, "meaning": code.to_string(), "text": text});
             let mut object = object(&arguments.method, latency);
             object.insert("error".to_owned(), error);
+            failure::note_printed();
             writeln!(out, "{}", json_text(&object.into()))
         }
         Err(_) => Ok(()),
@@ -95,6 +100,10 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     output::remember(printed.and_then(|()| out.flush()));
     match result {
         Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(_) if let Some(signal) = signals::exit_code() => {
+            let what = format!("{} has no reply: it was told to end", arguments.method);
+            Err(Failure::interrupted(what, signal).into())
+        }
         Err(error) => {
             // The report of a failure escapes it.
             let method = &arguments.method;
@@ -111,6 +120,9 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
         }
     }
 }
+
+/// The maximum time to end after a signal.
+const WAY_OUT: Duration = Duration::from_secs(5);
 
 /// Returns why the connection ended, if its client has ended.
 fn why_ended(client: &Client) -> Option<Disconnected> {

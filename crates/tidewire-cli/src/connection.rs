@@ -74,7 +74,9 @@ impl ConnectionArguments {
             .tls(self.security.tls(&self.address, None)?)
             .poller(PollerChoice::from_env()?.unwrap_or_default())
             .limits(limits)
-            .request_timeout(self.timeout);
+            .request_timeout(self.timeout)
+            // A client that reconnects goes where a draining server sends it.
+            .follow_moves(true);
         let builder = match self.security.credentials(&self.codec.codec)? {
             Some(credentials) => builder.credentials(credentials),
             None => builder,

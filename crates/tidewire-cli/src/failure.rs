@@ -20,7 +20,9 @@ use std::error::Error;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::{Map, Value, json};
 use tidewire::auth::{TokenError, TokenFileError};
 use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
@@ -43,7 +45,8 @@ use tidewire_proto::text::escaped;
 
 use crate::config::ConfigError;
 use crate::otlp::OtlpError;
-use crate::output::OutputError;
+use crate::output::{self, OutputError};
+use crate::payload::json_text;
 use crate::tell::{Stream, tell};
 use crate::users::UsersError;
 
@@ -89,6 +92,11 @@ impl Failure {
         }
     }
 
+    /// A signal ended the command before it was done. The exit code is that of the signal.
+    pub(crate) fn interrupted(what: impl Into<String>, signal: u8) -> Self {
+        Self::new(signal, what, "")
+    }
+
     /// A measurement does not meet its condition.
     pub(crate) fn judgement(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
         Self::new(JUDGEMENT, what, remedy)
@@ -113,8 +121,43 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
-/// Prints the error to stderr and returns its exit code.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+/// Adds the error to an object for programs that a command prints: `"error":{"exit_code":…,"text":…,"remedy":…}`. Then
+/// [`report`] prints no object of its own.
+pub(crate) fn insert(object: &mut Map<String, Value>, error: &anyhow::Error) {
+    IS_INSERTED.store(true, Ordering::Relaxed);
+    object.insert("error".to_owned(), described(error));
+}
+
+/// Notes that the command has printed the error to programs by itself.
+pub(crate) fn note_printed() {
+    IS_INSERTED.store(true, Ordering::Relaxed);
+}
+
+fn described(error: &anyhow::Error) -> Value {
+    let (exit_code, remedy) = classify(error);
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    let mut described = json!({"exit_code": exit_code, "text": text});
+    if !remedy.is_empty() {
+        described["remedy"] = remedy.into();
+    }
+    described
+}
+
+/// Whether the command printed the error to programs by itself.
+static IS_INSERTED: AtomicBool = AtomicBool::new(false);
+
+/// Prints the error to stderr, and for programs an object to stdout, and returns the exit code.
+pub(crate) fn report(error: &anyhow::Error, is_json: bool) -> ExitCode {
+    if is_json && !IS_INSERTED.load(Ordering::Relaxed) {
+        let mut object = Map::new();
+        insert(&mut object, error);
+        output::print_line(json_text(&Value::from(object)));
+    }
     let mut text = Vec::new();
     // Writing to memory cannot fail. If stderr is closed or blocked, no error can be reported.
     let _ = write_report(error, &mut text).and_then(|()| tell(Stream::Error, text));
@@ -224,7 +267,8 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
              udp:// with a codec other than tw1, longer answers need its --trust-datagram-peers",
         ),
         RequestError::Closed(end) => classify_end(end.reason),
-        RequestError::NotConnected
+        RequestError::MayBeLost { .. }
+        | RequestError::NotConnected
         | RequestError::CannotConnect { .. }
         | RequestError::Shutdown => (UNREACHABLE, IS_IT_RUNNING),
         RequestError::Encode(EncodeError::PayloadTooLarge { .. }) => (CONFIGURATION, TOO_LARGE),

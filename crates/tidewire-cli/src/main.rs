@@ -111,14 +111,15 @@ fn main() -> ExitCode {
     let matches = Arguments::command().get_matches();
     let (arguments, logging) = match prepare(matches) {
         Ok(prepared) => prepared,
-        Err(error) => return failure::report(&error),
+        Err(error) => return failure::report(&error, false),
     };
+    let is_json = arguments.command.is_json();
     let result = run(arguments.command);
     let result = result.and_then(|code| Ok(output::check().map(|()| code)?));
     if let Some((log, export)) = logging {
         finish(log, export);
     }
-    result.unwrap_or_else(|error| failure::report(&error))
+    result.unwrap_or_else(|error| failure::report(&error, is_json))
 }
 
 /// The log of a command, and its export of spans.
@@ -211,6 +212,17 @@ fn finish(log: Log, export: Option<SpanExport>) {
 }
 
 impl Command {
+    /// Whether programs read the output, and its last object is the error if the command fails.
+    fn is_json(&self) -> bool {
+        match self {
+            Self::Chat(arguments) => arguments.json,
+            Self::Call(arguments) => arguments.json,
+            Self::Pub(arguments) => arguments.json,
+            Self::Sub(arguments) => arguments.json,
+            _ => false,
+        }
+    }
+
     /// Returns the command's flags about its log, and its default level.
     fn log(&self) -> Option<(&LogArguments, &'static str)> {
         // These commands print the events of the connection themselves; log lines would garble their output.

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) fn watch(
             let Some(begin) = begin.take() else {
                 end_at_once(signal, &last);
             };
-            HAS_BEGUN.store(true, Ordering::SeqCst);
+            HAS_BEGUN.store(signal, Ordering::SeqCst);
             logging::hurry();
             tell::hurry();
             begin();
@@ -56,10 +56,19 @@ pub(crate) fn watch(
 
 /// Whether the first signal has come. A second one ends the process at once.
 pub(crate) fn has_begun() -> bool {
-    HAS_BEGUN.load(Ordering::SeqCst)
+    HAS_BEGUN.load(Ordering::SeqCst) != 0
 }
 
-static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// A shell's exit code of the first signal, if one has come.
+pub(crate) fn exit_code() -> Option<u8> {
+    match HAS_BEGUN.load(Ordering::SeqCst) {
+        0 => None,
+        signal => Some(u8::try_from(128 + signal).unwrap_or(INTERRUPTED)),
+    }
+}
+
+/// The number of the first signal, or 0.
+static HAS_BEGUN: AtomicI32 = AtomicI32::new(0);
 
 /// Installs the handlers for a command that looks at a flag. Returns the flag, which the first signal sets.
 pub(crate) fn stop_flag(

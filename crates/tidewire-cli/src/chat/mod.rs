@@ -54,7 +54,7 @@ pub(crate) struct ChatArguments {
 
     /// Print a JSON object per line, such as {"event":"message","name":…,"payload":…}; typed lines are read as usual
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) log: LogArguments,

@@ -53,7 +53,10 @@ pub(super) fn watch_signals(
             summary::print(&metrics.read(), json);
         }
         let remedy = "wait for the drain, or shorten it with --drain-ms";
-        failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
+        failure::report(
+            &Failure::other("stopped before the drain was finished", remedy).into(),
+            false,
+        );
     };
     signals::watch(arguments.ending_time(), begin, last)?;
     signals::at(&[SIGHUP, SIGUSR1], move |signal| {

@@ -45,7 +45,7 @@ pub(crate) struct SubArguments {
 
     /// Print a JSON object per line: {"topic":…,"payload":…}, or "payload_base64" if it is not UTF-8
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 
     /// Stop after this many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

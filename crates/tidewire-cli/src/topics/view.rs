@@ -4,9 +4,10 @@
 //! terminal, which obeys control characters, those are escaped, and in JSON always.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde_json::{Map, json};
-use tidewire::{TopicEvent, TopicMessage};
+use tidewire::{CloseReason, Disconnected, TopicEvent, TopicMessage};
 use tidewire_proto::text::escaped;
 
 use crate::payload::{insert_payload, json_text};
@@ -69,16 +70,29 @@ impl View {
                     "{count} messages of {pattern} were lost here: they were not printed in time"
                 ),
             ),
-            TopicEvent::Interrupted { reason } => (
-                json!({"pattern": pattern, "interrupted": reason.to_string(), "missing": "unknown"}),
-                format!(
-                    "{pattern} is interrupted: {reason}; connecting again. Messages that were on their way or are \
-                     published meanwhile are missing, and their number is unknown"
-                ),
-            ),
+            TopicEvent::Interrupted { reason, text } => {
+                let end = Disconnected {
+                    reason: *reason,
+                    text: Arc::clone(text),
+                };
+                // The go-away of a slow subscriber is behind all that it has not read, so it never comes.
+                let hint = match reason {
+                    CloseReason::PeerClosed | CloseReason::PeerReset => {
+                        ", as a server also does to a subscriber that is too slow"
+                    }
+                    _ => "",
+                };
+                (
+                    json!({"pattern": pattern, "interrupted": end.to_string(), "missing": "unknown"}),
+                    format!("{pattern} is interrupted: {end}{hint}; connecting again"),
+                )
+            }
             TopicEvent::Resumed => (
                 json!({"pattern": pattern, "resumed": true}),
-                format!("{pattern} is resumed"),
+                format!(
+                    "{pattern} is resumed. Unless the server keeps a history, messages that were on their way or were \
+                     published meanwhile are missing, and their number is unknown"
+                ),
             ),
             TopicEvent::Recovered { missing } => (
                 json!({"pattern": pattern, "recovered": *missing == Some(0), "missing": missing}),

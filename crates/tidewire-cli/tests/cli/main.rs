@@ -24,6 +24,7 @@ mod operations;
 mod otlp;
 mod packaging;
 mod process;
+mod publisher;
 mod secured;
 mod serve;
 mod stuck;

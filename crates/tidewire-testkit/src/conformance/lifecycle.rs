@@ -127,7 +127,8 @@ pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
         let interrupted = matches!(
             event,
             Some(TopicEvent::Interrupted {
-                reason: CloseReason::GoAway(_) | CloseReason::PeerClosed
+                reason: CloseReason::GoAway(_) | CloseReason::PeerClosed,
+                ..
             })
         );
         assert!(interrupted, "{event:?}");

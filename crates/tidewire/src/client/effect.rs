@@ -113,7 +113,7 @@ impl ClientService {
         message: &Message<'_>,
     ) {
         if effect == Effect::FLUSH {
-            return self.pending.handle_flushed(head, result, message.payload);
+            return self.handle_flushed(head, result, message.payload);
         }
         let (payload, recovery) = match RecoveryBody::split(message) {
             Ok(split) if message.kind == Kind::Reply => split,

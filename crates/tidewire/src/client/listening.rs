@@ -19,7 +19,7 @@ use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::effect::Effect;
-use super::error::RequestError;
+use super::error::{Disconnected, RequestError};
 use super::room_positions::recovered;
 use super::service::ClientService;
 use super::slots::SlotId;
@@ -28,7 +28,6 @@ use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::service::Context;
-use crate::session::CloseReason;
 use crate::session::SendError;
 
 /// All subscriptions of a client.
@@ -375,14 +374,17 @@ impl Listening {
 
     /// Handles the end of the connection: aliases and pending requests are void. Subscriptions that the server never agreed
     /// to are removed; their requests have failed.
-    pub(super) fn handle_close(&mut self, reason: CloseReason) {
+    pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.by_alias.clear();
         self.entries
             .retain(|_, entry| entry.was_agreed && entry.queue.is_some());
         for (_, entry) in &mut self.entries {
             entry.is_asked = false;
             if entry.alias.take().is_some() {
-                entry.tell(TopicEvent::Interrupted { reason });
+                entry.tell(TopicEvent::Interrupted {
+                    reason: end.reason,
+                    text: Arc::clone(&end.text),
+                });
             }
         }
     }

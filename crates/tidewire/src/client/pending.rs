@@ -443,24 +443,6 @@ impl Pending {
         }
     }
 
-    /// Handles the reply or the refusal of a flush.
-    pub(super) fn handle_flushed(
-        &mut self,
-        head: &RequestHead,
-        result: Result<u16, RequestError>,
-        payload: &[u8],
-    ) {
-        let flushed =
-            result.and_then(|channel| self.unconfirmed.end_flush(head.slot).map(|()| channel));
-        match flushed {
-            Ok(channel) => {
-                let table = &self.link.table;
-                table.reply(&mut self.completions, head.slot, channel, payload);
-            }
-            Err(error) => self.completions.fail(head.slot, error),
-        }
-    }
-
     /// Handles the end of the connection: requests that may be repeated are queued for the next one, the others fail.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;

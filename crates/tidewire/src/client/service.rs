@@ -334,7 +334,7 @@ impl Service for ClientService {
         self.pending.handle_close(&end);
         self.rooms.handle_close();
         if !self.closing {
-            self.listening.handle_close(reason);
+            self.listening.handle_close(&end);
         }
         let cause = end.to_string();
         let Disconnected { reason, text } = end;

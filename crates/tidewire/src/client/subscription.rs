@@ -75,6 +75,9 @@ pub enum TopicEvent {
     Interrupted {
         /// The reason of the end.
         reason: CloseReason,
+        /// The server's explanation, or empty. It is foreign text: pass it through
+        /// [`visible`](tidewire_proto::text::visible) before you show it.
+        text: Arc<str>,
     },
     /// The subscription was made again on a new connection.
     Resumed,
@@ -353,6 +356,7 @@ impl Queued for TopicEvent {
         match self {
             Self::Message(TopicMessage { topic, payload, .. }) => topic.len() + payload.len(),
             Self::Refused(RequestError::Refused { text, .. }) => text.len(),
+            Self::Interrupted { text, .. } => text.len(),
             _ => 0,
         }
     }

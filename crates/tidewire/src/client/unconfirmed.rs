@@ -12,7 +12,10 @@
 use tidewire_proto::body::ErrorCode;
 
 use super::error::RequestError;
+use super::pending::Pending;
+use super::service::ClientService;
 use super::slots::SlotId;
+use super::submissions::RequestHead;
 
 /// See the module. Counts are messages of the present connection, unless they say otherwise.
 #[derive(Debug, Default)]
@@ -104,6 +107,29 @@ impl Unconfirmed {
             lost: self.lost,
             ..Self::default()
         };
+    }
+}
+
+impl ClientService {
+    /// Handles the reply or the refusal of a flush.
+    pub(super) fn handle_flushed(
+        &mut self,
+        head: &RequestHead,
+        result: Result<u16, RequestError>,
+        payload: &[u8],
+    ) {
+        let Pending {
+            unconfirmed,
+            completions,
+            ..
+        } = &mut self.pending;
+        match result.and_then(|channel| unconfirmed.end_flush(head.slot).map(|()| channel)) {
+            Ok(channel) => self
+                .link
+                .table
+                .reply(completions, head.slot, channel, payload),
+            Err(error) => completions.fail(head.slot, error),
+        }
     }
 }
 

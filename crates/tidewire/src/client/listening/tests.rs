@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::client::event_queue::EventBounds;
+use crate::session::CloseReason;
 
 fn new_queue() -> Arc<TopicQueue> {
     Arc::new(TopicQueue::new(EventBounds::default(), Arc::default()))
@@ -61,7 +62,7 @@ fn a_new_connection_asks_again_and_a_refusal_ends_it() {
     let mut listening = Listening::default();
     let (key, queue) = agreed(&mut listening, 5);
     let reason = CloseReason::PeerReset;
-    listening.handle_close(reason);
+    listening.handle_close(&reason.into());
     assert!(!listening.handle_message(&deliver(5)));
     listening.handle_open();
     assert!(matches!(
@@ -73,7 +74,10 @@ fn a_new_connection_asks_again_and_a_refusal_ends_it() {
     let told = listening.handle_answer(key, Kind::Subscribe, Err(refusal.clone()));
     assert_eq!(told, Err(refusal.clone()));
     for expected in [
-        TopicEvent::Interrupted { reason },
+        TopicEvent::Interrupted {
+            reason,
+            text: "".into(),
+        },
         TopicEvent::Refused(refusal),
         TopicEvent::Ended,
         TopicEvent::Ended,
@@ -90,7 +94,7 @@ fn one_that_the_server_agrees_to_too_late_is_unsubscribed_from() {
     let queue = new_queue();
     let first = listening.add("a.b".into(), None, queue);
     let (again, resumed) = agreed(&mut listening, 5);
-    listening.handle_close(CloseReason::PeerReset);
+    listening.handle_close(&CloseReason::PeerReset.into());
     let first_again = listening.add("a.b".into(), None, new_queue());
     assert_ne!(
         first, again,
@@ -103,6 +107,7 @@ fn one_that_the_server_agrees_to_too_late_is_unsubscribed_from() {
     let events = [
         TopicEvent::Interrupted {
             reason: CloseReason::PeerReset,
+            text: "".into(),
         },
         TopicEvent::Refused(RequestError::TimedOut),
         TopicEvent::Ended,
