@@ -87,12 +87,10 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     let (published, repeated) = (publisher.published(), publisher.repeated);
     let result = result.and_then(|()| match signals::exit_code() {
         None => Ok(ExitCode::SUCCESS),
-        Some(code) => {
-            note_confirmed(published);
-            Ok(ExitCode::from(code))
-        }
+        Some(code) => Ok(ExitCode::from(code)),
     });
-    if result.is_err() {
+    let is_whole = result.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS);
+    if !is_whole && arguments.payload == "-" {
         note_confirmed(published);
     }
     if arguments.json {

@@ -269,8 +269,13 @@ fn a_message_too_large_for_a_frame_is_not_lost_silently() {
         let input = format!("first\n{large}\nthird\n");
         let ended = publish(&["pub", &address, "a", "--json"], input.as_bytes());
         assert_eq!(ended.status.code(), Some(2), "{bind}");
-        assert!(ended.stdout.is_empty(), "{bind}");
+        let object: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert_eq!(
+            (&object["published"], &object["error"]["exit_code"]),
+            (&1.into(), &2.into())
+        );
         let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(said.starts_with("confirmed: 1 messages\nerror: "), "{said}");
         assert!(said.contains("message 2 is not published"), "{said}");
         assert!(said.contains("remedy: send less at once"), "{said}");
         // The messages before it have arrived.
