@@ -65,6 +65,26 @@ fn without_the_token_there_is_only_health_and_an_empty_page() {
     assert_eq!(with(doubled), 400);
 }
 
+/// The bug: HAProxy asks in HTTP/1.0 without a host, got 400, and took a healthy server out of service.
+#[test]
+fn health_is_told_to_a_load_balancer_that_names_no_host() {
+    let site = secured();
+    for path in ["/healthz", "/readyz"] {
+        for request in [
+            format!("GET {path} HTTP/1.0\r\n\r\n"),
+            format!("HEAD {path} HTTP/1.0\r\n\r\n"),
+            format!("GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n"),
+            format!("GET {path} HTTP/1.1\r\nHost: tidewire.example\r\nConnection: close\r\n\r\n"),
+        ] {
+            assert_eq!(site.raw(request.as_bytes()).status, 200, "{request}");
+        }
+    }
+    let other = site.raw(b"GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(other.status, 400, "{other:?}");
+    let post = site.raw(b"POST /readyz HTTP/1.0\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(post.status, 400, "{post:?}");
+}
+
 #[test]
 fn a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use() {
     let site = secured();
