@@ -16,8 +16,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use tidewire_proto::websocket::{
-    Answer, ClientTerms, Frames, HANDSHAKE_BYTES_MAX, Masks, MessageKind, ServerTerms, Side,
-    close_frame, frame_header,
+    Answer, ClientTerms, Frames, HeadLimits, Masks, MessageKind, ServerTerms, Side, close_frame,
+    frame_header,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -95,7 +95,7 @@ fn read_head(stream: &mut TcpStream) -> Outcome<(Vec<u8>, Vec<u8>)> {
             let rest = head.split_off(end + 4);
             return Ok((head, rest));
         }
-        if head.len() > HANDSHAKE_BYTES_MAX {
+        if head.len() > HeadLimits::default().bytes_max {
             return Err("the headers are too long".into());
         }
         match stream.read(&mut buffer)? {

@@ -2,7 +2,7 @@
 
 pub mod decoders;
 
-use decoders::{TARGETS, decode_all};
+use decoders::{TARGETS, decode_all, websocket_head};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidewire_proto::body::{ErrorBody, ErrorCode};
@@ -401,6 +401,23 @@ proptest! {
         }
         prop_assert_eq!(&stream, &payloads.concat());
         decoders::raw(&stream);
+    }
+
+    #[test]
+    fn every_line_of_an_accepted_handshake_was_seen(
+        choice in any::<u8>(),
+        pieces in vec(prop_oneof![
+            3 => Just(&b"X: a"[..]),
+            3 => Just(&b"\r\n"[..]),
+            1 => Just(&b"\n"[..]),
+            1 => Just(&b"\r"[..]),
+            1 => Just(&b"Host: b"[..]),
+            1 => Just(&b"Origin: https://evil.example"[..]),
+            1 => Just(&b"Origin: https://app.example"[..]),
+        ], 0..12),
+    ) {
+        // A request, behind good lines.
+        websocket_head(&[&[choice & !2 | 16][..], &pieces.concat()].concat());
     }
 
     #[test]

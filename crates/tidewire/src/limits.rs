@@ -12,6 +12,7 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
 use tidewire_proto::limits as wire;
 use tidewire_proto::room::{LagLimits, Policy};
+use tidewire_proto::websocket::HeadLimits;
 
 pub(crate) use rate::{Bucket, Rate, SharedBucket};
 pub use rate::{RateLimit, RateLimitError, WhenExceeded};
@@ -161,6 +162,11 @@ pub struct Limits {
     /// IPv6 it is 1,452). A larger frame has a datagram of its own. The network splits that datagram into fragments, and it is
     /// lost if one of them is lost. A frame of more than 65,507 bytes is refused.
     pub datagram_bytes_max: usize,
+    /// Bytes of the head of a WebSocket handshake, or of a request for a page. Default 16 KiB, as Node has: browsers send
+    /// cookies of up to 4 KiB each. At most 32 KiB count, which is what a layer may hold.
+    pub websocket_head_bytes_max: usize,
+    /// Headers of a WebSocket handshake. Default 128: proxies add some to the twenty of a browser.
+    pub websocket_headers_max: usize,
     /// Bytes read from one session in one turn, so that a busy session cannot starve the others. Default 512 KiB.
     pub turn_bytes_max: usize,
 }
@@ -204,6 +210,8 @@ impl Default for Limits {
             presence_members_max: 1_024,
             control_frames_per_second_max: 100,
             datagram_bytes_max: 1_472,
+            websocket_head_bytes_max: HeadLimits::default().bytes_max,
+            websocket_headers_max: HeadLimits::default().headers_max,
             turn_bytes_max: 512 * 1024,
         }
     }

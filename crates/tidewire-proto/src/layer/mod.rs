@@ -117,6 +117,12 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
+    /// The part of what its peer sent by which the handshake was refused, for the log: escaped and short. `None` if the error
+    /// says everything.
+    fn refused_part(&self) -> Option<&str> {
+        None
+    }
+
     /// The memory that the layer holds itself, in bytes. The memory account of a server counts it.
     fn memory_bytes(&self) -> usize {
         0

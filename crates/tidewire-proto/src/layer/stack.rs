@@ -308,6 +308,13 @@ impl Stack {
         levels.find_map(|level| level.layer.encryption())
     }
 
+    /// What a layer refused of the peer's handshake, for the log.
+    #[must_use]
+    pub fn refused_part(&self) -> Option<&str> {
+        let mut levels = self.levels.iter();
+        levels.find_map(|level| level.layer.refused_part())
+    }
+
     /// The memory of the layers and of the bytes that wait between them.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {

@@ -13,7 +13,7 @@ pub enum WebSocketFault {
     NotHttp,
     /// The headers of the handshake are longer than allowed, or too many.
     #[error(
-        "the headers of the handshake are too long: send fewer cookies and other headers, at most 8 KiB in 64 lines"
+        "the headers of the handshake are too long: send fewer or shorter cookies and other headers"
     )]
     HeadersTooLong,
     /// The request is HTTP but does not ask for WebSocket.

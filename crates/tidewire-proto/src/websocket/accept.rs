@@ -1,7 +1,7 @@
 //! The server's side of the handshake.
 
-use super::http::{HEADERS_MAX, Headers, accept_key, is_key};
-use super::{MESSAGE_BYTES_MAX, MessageKind, Origins, WebPage};
+use super::http::{Headers, accept_key, check_whole, is_key};
+use super::{HeadLimits, MESSAGE_BYTES_MAX, MessageKind, Origins, WebPage};
 use crate::layer::WebSocketFault;
 
 /// A server's side of a handshake: its path, its codec, and the pages that may connect.
@@ -12,6 +12,7 @@ pub struct ServerTerms {
     pub(super) origins: Origins,
     pub(super) kind: MessageKind,
     pub(super) message_bytes_max: u64,
+    pub(super) head_limits: HeadLimits,
     page: Option<WebPage>,
 }
 
@@ -36,6 +37,7 @@ impl ServerTerms {
             origins: Origins::default(),
             kind,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            head_limits: HeadLimits::default(),
             page: None,
         }
     }
@@ -61,18 +63,21 @@ impl ServerTerms {
         self
     }
 
+    /// Sets the limits of the request.
+    #[must_use]
+    pub fn head_limits(mut self, limits: HeadLimits) -> Self {
+        self.head_limits = limits;
+        self
+    }
+
     /// Judges the head of a request, with its empty line. Returns the answer, which accepts it or is the page.
     ///
     /// # Errors
     /// The request is refused, with the [status](WebSocketFault::http_status) of the fault.
     pub fn answer(&self, head: &[u8]) -> Result<Answer, WebSocketFault> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut headers = vec![httparse::EMPTY_HEADER; self.head_limits.headers_max];
         let mut request = httparse::Request::new(&mut headers);
-        match request.parse(head) {
-            Ok(status) if status.is_complete() => {}
-            Err(httparse::Error::TooManyHeaders) => return Err(WebSocketFault::HeadersTooLong),
-            Ok(_) | Err(_) => return Err(WebSocketFault::BadRequest),
-        }
+        check_whole(request.parse(head), head, WebSocketFault::BadRequest)?;
         let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
         let is_http_1_1 = request.version == Some(1);
         let headers = Headers::new(request.headers);

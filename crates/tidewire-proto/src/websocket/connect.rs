@@ -1,7 +1,7 @@
 //! The client's side of the handshake.
 
-use super::http::{HEADERS_MAX, Headers, KEY_BYTES, accept_key, key_text};
-use super::{MESSAGE_BYTES_MAX, Masks, MessageKind};
+use super::http::{Headers, KEY_BYTES, accept_key, check_whole, key_text};
+use super::{HeadLimits, MESSAGE_BYTES_MAX, Masks, MessageKind};
 use crate::layer::WebSocketFault;
 
 /// A client's side of a handshake: the host, the path, and the codec.
@@ -71,13 +71,9 @@ impl ClientTerms {
     /// # Errors
     /// The server refused, or did not understand.
     pub fn check(&self, head: &[u8], expected_key: &str) -> Result<(), WebSocketFault> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut headers = vec![httparse::EMPTY_HEADER; HeadLimits::default().headers_max];
         let mut answer = httparse::Response::new(&mut headers);
-        match answer.parse(head) {
-            Ok(status) if status.is_complete() => {}
-            Err(httparse::Error::TooManyHeaders) => return Err(WebSocketFault::HeadersTooLong),
-            Ok(_) | Err(_) => return Err(WebSocketFault::BadAnswer),
-        }
+        check_whole(answer.parse(head), head, WebSocketFault::BadAnswer)?;
         match answer.code {
             Some(101) => {}
             Some(code) => return Err(WebSocketFault::Status(code)),
@@ -153,6 +149,9 @@ mod tests {
                 WebSocketFault::BadAnswer,
             ),
             (b"hello\r\n\r\n".to_vec(), WebSocketFault::BadAnswer),
+            // An end that only this side would see.
+            (answer(&key, "\n"), WebSocketFault::BadAnswer),
+            (answer(&key, "X: a\nY: b\r\n"), WebSocketFault::BadAnswer),
         ] {
             assert_eq!(
                 check(&head),

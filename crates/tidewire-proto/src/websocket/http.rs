@@ -4,8 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
-use super::HANDSHAKE_BYTES_MAX;
-use crate::layer::WebSocketFault;
+use super::HeadLimits;
+use crate::layer::{RECORD_BYTES_MAX, WebSocketFault};
+use crate::text::escaped;
 
 /// The headers of a request or an answer.
 #[derive(Debug)]
@@ -68,16 +69,96 @@ impl HeadEnd {
     ///
     /// # Errors
     /// It is too long.
-    pub(super) fn find(&mut self, input: &[u8]) -> Result<Option<usize>, WebSocketFault> {
-        let input = &input[..input.len().min(HANDSHAKE_BYTES_MAX)];
+    pub(super) fn find(
+        &mut self,
+        input: &[u8],
+        limits: HeadLimits,
+    ) -> Result<Option<usize>, WebSocketFault> {
+        let bytes_max = limits.bytes_max.min(RECORD_BYTES_MAX);
+        let input = &input[..input.len().min(bytes_max)];
         let start = self.searched.saturating_sub(END.len() - 1);
         let end = input[start..].windows(END.len()).position(|it| it == END);
         self.searched = input.len();
         match end {
             Some(end) => Ok(Some(start + end + END.len())),
-            None if input.len() == HANDSHAKE_BYTES_MAX => Err(WebSocketFault::HeadersTooLong),
+            None if input.len() == bytes_max => Err(WebSocketFault::HeadersTooLong),
             None => Ok(None),
         }
+    }
+}
+
+/// Judges what the parser made of a head: it has used every byte, or the head is refused as `bad`.
+///
+/// The parser ends a head, and a line, at a line feed alone, too. Bytes behind such an end would be read by nobody here, but
+/// perhaps by a proxy in front: as a header that this side does not see, or as a second request.
+pub(super) fn check_whole(
+    parsed: httparse::Result<usize>,
+    head: &[u8],
+    bad: WebSocketFault,
+) -> Result<(), WebSocketFault> {
+    match parsed {
+        Ok(httparse::Status::Complete(bytes))
+            if bytes == head.len() && has_whole_line_ends(head) =>
+        {
+            Ok(())
+        }
+        Err(httparse::Error::TooManyHeaders) => Err(WebSocketFault::HeadersTooLong),
+        Ok(_) | Err(_) => Err(bad),
+    }
+}
+
+/// Whether no carriage return and no line feed stands alone.
+fn has_whole_line_ends(head: &[u8]) -> bool {
+    let mut returned = false;
+    head.iter().all(|byte| {
+        let is_right = returned == (*byte == b'\n');
+        returned = *byte == b'\r';
+        is_right
+    }) && !returned
+}
+
+/// The part of a request by which it was refused, for the log: escaped and short. `None` if the fault says everything.
+pub(super) fn refused_part(
+    fault: WebSocketFault,
+    network: &[u8],
+    limits: HeadLimits,
+) -> Option<String> {
+    let header = |name: &str| {
+        let mut lines = network.split(|byte| *byte == b'\n').skip(1);
+        lines.find_map(|line| {
+            let at = line.iter().position(|byte| *byte == b':')?;
+            let (found, value) = (&line[..at], &line[at + 1..]);
+            found
+                .eq_ignore_ascii_case(name.as_bytes())
+                .then(|| value.trim_ascii())
+        })
+    };
+    let shown = |bytes: &[u8]| escaped(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]);
+    match fault {
+        WebSocketFault::ForeignOrigin => header("origin").map(shown),
+        WebSocketFault::OtherCodec => header("sec-websocket-protocol").map(shown),
+        WebSocketFault::WrongVersion => header("sec-websocket-version").map(shown),
+        WebSocketFault::OtherPath | WebSocketFault::NoSuchPage => {
+            network.split(|byte| *byte == b' ').nth(1).map(shown)
+        }
+        WebSocketFault::HeadersTooLong => {
+            let lines = || network.split(|byte| *byte == b'\n').skip(1);
+            let largest = lines().max_by_key(|line| line.len())?;
+            let name = largest
+                .split(|byte| *byte == b':')
+                .next()
+                .unwrap_or_default();
+            Some(format!(
+                "{} bytes in {} headers have come, {} and {} are allowed; the largest is {} with {} bytes",
+                network.len(),
+                lines().filter(|line| line.contains(&b':')).count(),
+                limits.bytes_max,
+                limits.headers_max,
+                shown(name),
+                largest.len()
+            ))
+        }
+        _ => None,
     }
 }
 
@@ -109,8 +190,8 @@ const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 pub(super) const KEY_BYTES: usize = 16;
 
-/// The number of headers that a handshake may have.
-pub(super) const HEADERS_MAX: usize = 64;
+/// Bytes of a refused value that the log shows. An origin of a browser is shorter.
+const SHOWN_BYTES_MAX: usize = 128;
 
 #[cfg(test)]
 mod tests {
@@ -135,18 +216,19 @@ mod tests {
 
     #[test]
     fn the_end_of_a_head_is_found_wherever_it_is_cut() {
+        let limits = HeadLimits::default();
         let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
         for cut in 0..head.len() {
             let mut end = HeadEnd::default();
-            let first = end.find(&head[..cut]).unwrap();
+            let first = end.find(&head[..cut], limits).unwrap();
             assert_eq!(first, (cut >= 27).then_some(27), "{cut}");
             if first.is_none() {
-                assert_eq!(end.find(head).unwrap(), Some(27));
+                assert_eq!(end.find(head, limits).unwrap(), Some(27));
             }
         }
-        let long = vec![b'a'; HANDSHAKE_BYTES_MAX];
+        let long = vec![b'a'; limits.bytes_max];
         let mut end = HeadEnd::default();
-        assert_eq!(end.find(&long[1..]), Ok(None));
-        assert_eq!(end.find(&long), Err(WebSocketFault::HeadersTooLong));
+        assert_eq!(end.find(&long[1..], limits), Ok(None));
+        assert_eq!(end.find(&long, limits), Err(WebSocketFault::HeadersTooLong));
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::accept::{Answer, ServerTerms, refusal};
 use super::connect::ClientTerms;
 use super::frame::{NO_CODE, Opcode, close_frame, header};
-use super::http::HeadEnd;
+use super::http::{HeadEnd, refused_part};
 use super::reader::{Frames, Side};
 use super::text::{TextWriter, is_text, repaired};
-use super::{Mask, Masks, MessageKind, frame_header};
+use super::{HeadLimits, Mask, Masks, MessageKind, frame_header};
 use crate::layer::{Ending, Layer, LayerError, RecordHeader, WebSocketFault};
 
 /// One side of a WebSocket connection.
@@ -41,7 +41,8 @@ enum Phase {
     Open,
     /// The peer wanted the page, and gets it.
     PageServed,
-    Failed(WebSocketFault),
+    /// With the part of the request that was refused, for the log.
+    Failed(WebSocketFault, Option<Box<str>>),
 }
 
 impl WebSocketLayer {
@@ -50,12 +51,8 @@ impl WebSocketLayer {
     pub fn accepting(terms: Arc<ServerTerms>) -> Self {
         let frames = Frames::new(Side::Server, terms.message_bytes_max);
         let kind = terms.kind;
-        Self::new(
-            Phase::Accepting(terms, HeadEnd::default()),
-            frames,
-            kind,
-            None,
-        )
+        let phase = Phase::Accepting(terms, HeadEnd::default());
+        Self::new(phase, frames, kind, None)
     }
 
     /// The layer of a connection that a client opened. `masks` make the key, too.
@@ -92,7 +89,7 @@ impl WebSocketLayer {
         match &mut self.phase {
             Phase::Accepting(terms, end) => {
                 check_first(network, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")?;
-                let Some(bytes) = end.find(network)? else {
+                let Some(bytes) = end.find(network, terms.head_limits)? else {
                     return Ok(0);
                 };
                 (self.phase, self.own) = match terms.answer(&network[..bytes])? {
@@ -103,7 +100,7 @@ impl WebSocketLayer {
             }
             Phase::Connecting(terms, end, key) => {
                 check_first(network, b"H")?;
-                let Some(bytes) = end.find(network)? else {
+                let Some(bytes) = end.find(network, HeadLimits::default())? else {
                     return Ok(0);
                 };
                 terms.check(&network[..bytes], key)?;
@@ -113,7 +110,7 @@ impl WebSocketLayer {
             Phase::Open => Ok(0),
             // Further requests are not answered.
             Phase::PageServed => Ok(network.len()),
-            Phase::Failed(fault) => Err(*fault),
+            Phase::Failed(fault, _) => Err(*fault),
         }
     }
 
@@ -161,6 +158,14 @@ impl WebSocketLayer {
 
     /// Keeps what the peer must hear of a fault: an HTTP answer, or a close frame.
     fn fail(&mut self, fault: WebSocketFault, network: &[u8]) -> LayerError {
+        let part = match &mut self.phase {
+            Phase::Accepting(terms, _) => {
+                refused_part(fault, network, terms.head_limits).map(Into::into)
+            }
+            // A stack asks once more after a failure.
+            Phase::Failed(_, part) => part.take(),
+            _ => None,
+        };
         self.own = match (&self.phase, fault) {
             (Phase::Accepting(..), fault) => refusal(fault, network.starts_with(b"HEAD ")),
             (Phase::Open, fault) => {
@@ -172,7 +177,7 @@ impl WebSocketLayer {
             }
             _ => Vec::new(),
         };
-        self.phase = Phase::Failed(fault);
+        self.phase = Phase::Failed(fault, part);
         fault.into()
     }
 
@@ -309,6 +314,13 @@ impl Layer for WebSocketLayer {
         let code = self.frames.close_code().filter(|code| *code != NO_CODE);
         let mask = self.next_mask();
         close_frame(code.or(Some(close_code(why))), mask, network);
+    }
+
+    fn refused_part(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Failed(_, part) => part.as_deref(),
+            _ => None,
+        }
     }
 
     fn memory_bytes(&self) -> usize {

@@ -4,7 +4,6 @@ use std::io;
 
 use super::*;
 use crate::layer::{Ending, RECORD_BYTES_MAX, Stack};
-use crate::websocket::HANDSHAKE_BYTES_MAX;
 
 fn server(kind: MessageKind) -> Stack {
     let terms = ServerTerms::new("/chat", "tw1", kind);
@@ -265,7 +264,7 @@ fn half_a_handshake_is_no_end_and_its_headers_are_bounded() {
     server.receive(b"GET /chat HTTP/1.1\r\nHost: a").unwrap();
     assert!(!server.is_ready() && server.unsent().is_empty());
     assert_eq!(server.handle_network_end(), Err(LayerError::Truncated));
-    const { assert!(HANDSHAKE_BYTES_MAX < RECORD_BYTES_MAX) };
+    assert!(HeadLimits::default().bytes_max <= RECORD_BYTES_MAX);
     let headers = vec![b'a'; 64 << 10];
     let outcome = server.receive(&headers);
     assert_eq!(outcome, Err(WebSocketFault::HeadersTooLong.into()));
@@ -324,4 +323,32 @@ fn frames_behind_the_request_are_read() {
 #[test]
 fn a_layer_fits_a_block_of_192_bytes() {
     assert!(size_of::<WebSocketLayer>() <= 192);
+}
+
+/// The bug: the log said that a page of another origin asked, and not which one.
+#[test]
+fn a_refused_handshake_shows_what_was_refused() {
+    let refused = |lines: &str| {
+        let mut server = server(MessageKind::Binary);
+        server.start().unwrap();
+        let request = format!(
+            "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n\r\n"
+        );
+        server.receive(request.as_bytes()).unwrap_err();
+        server.refused_part().map(str::to_owned)
+    };
+    let origin = refused("Origin: https://app.example/");
+    assert_eq!(origin.as_deref(), Some("https://app.example/"));
+    let hostile = refused("Origin: https://\u{9b}2J.example").unwrap();
+    assert_eq!(hostile, "https://\\u{9b}2J.example");
+    let long = refused(&format!("Origin: https://{}", "a".repeat(4_000))).unwrap();
+    assert!(long.len() < 200, "{long}");
+    let cookie = refused(&format!("A: b\r\nCookie: {}", "a".repeat(20_000))).unwrap();
+    assert!(cookie.contains("Cookie with 2000"), "{cookie}");
+    assert_eq!(
+        refused("Sec-WebSocket-Protocol: lines").as_deref(),
+        Some("lines")
+    );
+    assert_eq!(refused("Content-Length: 5"), None);
 }

@@ -38,12 +38,28 @@ pub use connect::ClientTerms;
 pub use frame::{MessageKind, close_frame, frame_header};
 pub use layer::WebSocketLayer;
 pub use mask::{Mask, Masks};
-pub use origin::Origins;
+pub use origin::{OriginError, Origins};
 pub use page::{PAGE_BYTES_MAX, WebPage, WebPageError};
 pub use reader::{Frames, Received, Side};
 
-/// The longest headers of a handshake, in bytes. Browsers send cookies, and servers commonly accept 8 KiB.
-pub const HANDSHAKE_BYTES_MAX: usize = 8 << 10;
+/// The limits of the head of a handshake, which is the request or the answer with its headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Its bytes, with the empty line. At most [`RECORD_BYTES_MAX`](crate::layer::RECORD_BYTES_MAX) count.
+    pub bytes_max: usize,
+    /// Its headers.
+    pub headers_max: usize,
+}
+
+impl Default for HeadLimits {
+    /// 16 KiB, as Node has: browsers send cookies of 4 KiB each, and tokens. 128 headers: proxies add some.
+    fn default() -> Self {
+        Self {
+            bytes_max: 16 << 10,
+            headers_max: 128,
+        }
+    }
+}
 
 /// The default of the longest message, in bytes. Its bytes are not kept until it is whole, so a long message costs no
 /// memory; a sender that never ends one is a mistake.

@@ -5,76 +5,211 @@
 
 use std::net::IpAddr;
 
+use thiserror::Error;
+
 /// The origins whose pages may connect. A peer that names no origin is no browser, and this check is not for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
-    allowed: Vec<String>,
+    allowed: Vec<Allowed>,
+}
+
+/// One entry of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Allowed {
+    All,
+    /// This origin, in lower case.
+    One(String),
+    /// The hosts below a name: what their origins begin and end with.
+    Below {
+        start: String,
+        end: String,
+    },
+}
+
+/// A text is no origin that a browser sends, so it would never allow a page.
+///
+/// ```
+/// use tidewire_proto::websocket::Origins;
+///
+/// let error = Origins::new(["app.example"]).unwrap_err();
+/// assert!(error.to_string().contains("write https://app.example"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{origin:?} is the origin of no page: {why}")]
+pub struct OriginError {
+    /// The text.
+    pub origin: String,
+    /// What is wrong, and what to write.
+    pub why: String,
 }
 
 impl Origins {
-    /// Allows these origins, such as `https://example.com` or `http://localhost:3000`. The origin `*` allows all.
-    #[must_use]
-    pub fn new(allowed: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let allowed = allowed.into_iter().map(Into::into).collect();
-        Self { allowed }
+    /// Allows these origins, such as `https://example.com` or `http://localhost:3000`. `https://*.example.com` allows all hosts
+    /// below `example.com`, `null` pages without an origin, and `*` all pages. A slash at the end and the default port are
+    /// dropped, because browsers do not send them.
+    ///
+    /// # Errors
+    /// A text can be no origin, so that it would allow nothing.
+    pub fn new(allowed: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, OriginError> {
+        let allowed = allowed.into_iter().map(|text| {
+            let origin: String = text.into();
+            Allowed::parse(&origin).map_err(|why| OriginError { origin, why })
+        });
+        Ok(Self {
+            allowed: allowed.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Whether a page of `origin` may connect to this host, which is that of the request.
     ///
     /// A page of the host itself may, if the host is an IP address or `localhost`. A name is not enough: whoever owns a
-    /// name can let it point to this machine.
+    /// name can let it point to this machine. A page of this machine may connect to this machine, whatever their ports: it is
+    /// a program of the same user, as a rule the server that a developer uses for the page.
     #[must_use]
     pub fn allow(&self, origin: &str, host: &str) -> bool {
-        let is_listed = |it: &String| it == "*" || it.eq_ignore_ascii_case(origin);
-        self.allowed.iter().any(is_listed) || (is_of_host(origin, host) && is_address(host))
+        let origin = origin.to_ascii_lowercase();
+        let is_of_machine = || match page_host(&origin) {
+            Some(page) => {
+                (page.eq_ignore_ascii_case(host) && is_address(host))
+                    || (is_loopback(page) && is_loopback(host))
+            }
+            None => false,
+        };
+        self.allowed.iter().any(|it| it.allows(&origin)) || is_of_machine()
     }
 }
 
-fn is_of_host(origin: &str, host: &str) -> bool {
-    let place = origin
+impl Allowed {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "*" => return Ok(Self::All),
+            "null" => return Ok(Self::One(text.to_owned())),
+            _ => {}
+        }
+        let lower = text.to_ascii_lowercase();
+        let Some((scheme, rest)) = lower.split_once("://") else {
+            return Err(suggest("https", lower.trim_matches(['/', ' '])));
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        match scheme {
+            "ws" => return Err(suggest("http", rest)),
+            "wss" => return Err(suggest("https", rest)),
+            _ if !is_scheme(scheme) => return Err(suggest("https", rest)),
+            _ => {}
+        }
+        let (host, port) = split_port(rest);
+        let port = match (scheme, port) {
+            (_, None) | ("http", Some("80")) | ("https", Some("443")) => String::new(),
+            (_, Some(port)) if port.parse::<u16>().is_ok_and(|it| it > 0) => format!(":{port}"),
+            (_, Some(_)) => return Err(suggest(scheme, host)),
+        };
+        match host.strip_prefix("*.") {
+            Some(name) if is_host(name) => Ok(Self::Below {
+                start: format!("{scheme}://"),
+                end: format!(".{name}{port}"),
+            }),
+            None if is_host(host) => Ok(Self::One(format!("{scheme}://{host}{port}"))),
+            _ => Err(suggest(scheme, host)),
+        }
+    }
+
+    fn allows(&self, origin: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(known) => known == origin,
+            Self::Below { start, end } => {
+                let below = origin.strip_prefix(&**start);
+                let labels = below.and_then(|it| it.strip_suffix(&**end));
+                labels.is_some_and(is_host_name)
+            }
+        }
+    }
+}
+
+/// Says what to write in place of something that is not an origin: its host alone, if that is a host.
+fn suggest(scheme: &str, rest: &str) -> String {
+    let host = rest.split(['/', '?', '#', ',', ' ']).next().unwrap_or("");
+    if !host.is_ascii() {
+        return "browsers send a name with other letters than ASCII as xn--…; write that form"
+            .to_owned();
+    }
+    let (name, _) = split_port(host);
+    // A scheme with a typo behind it is no host.
+    let name = if SCHEMES.contains(&name) { "" } else { name };
+    match is_host(name.strip_prefix("*.").unwrap_or(name)) && is_scheme(scheme) {
+        true => format!("write {scheme}://{host}"),
+        false => "write one as https://app.example, several each by itself".to_owned(),
+    }
+}
+
+const SCHEMES: [&str; 4] = ["http", "https", "ws", "wss"];
+
+fn is_scheme(scheme: &str) -> bool {
+    scheme.starts_with(|it: char| it.is_ascii_lowercase())
+        && scheme
+            .bytes()
+            .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || b"+-.".contains(&it))
+}
+
+/// Whether it is a name or an address, in lower case.
+fn is_host(host: &str) -> bool {
+    match host.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => is_host_name(host),
+    }
+}
+
+fn is_host_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_plain =
+            |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"-_".contains(&it);
+        !label.is_empty() && label.bytes().all(is_plain)
+    };
+    name.split('.').all(is_label)
+}
+
+/// A host and its port.
+fn split_port(place: &str) -> (&str, Option<&str>) {
+    match place.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (place, None),
+    }
+}
+
+/// The host of a page, with its port.
+fn page_host(origin: &str) -> Option<&str> {
+    origin
         .strip_prefix("http://")
-        .or(origin.strip_prefix("https://"));
-    place.is_some_and(|place| place.eq_ignore_ascii_case(host))
+        .or(origin.strip_prefix("https://"))
 }
 
 /// Whether the host is an IP address or `localhost`, with or without a port.
 fn is_address(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or(rest, |(name, _)| name),
-        None => host.split_once(':').map_or(host, |(name, _)| name),
-    };
+    let name = name_of(host);
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Whether the host is this machine, with or without a port.
+fn is_loopback(host: &str) -> bool {
+    let name = name_of(host);
+    name.eq_ignore_ascii_case("localhost")
+        || name
+            .parse::<IpAddr>()
+            .is_ok_and(|it| it.to_canonical().is_loopback())
+}
 
-    #[test]
-    fn foreign_pages_are_refused_and_listed_ones_are_not() {
-        let none = Origins::default();
-        for (origin, host) in [
-            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
-            ("http://[::1]:8080", "[::1]:8080"),
-            ("https://LOCALHOST", "localhost"),
-        ] {
-            assert!(none.allow(origin, host), "{origin}");
+/// A host without its port and without the brackets of an address.
+fn name_of(host: &str) -> &str {
+    let (name, port) = split_port(host);
+    match port.is_none_or(|port| port.bytes().all(|it| it.is_ascii_digit())) {
+        true => {
+            let address = name.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+            address.unwrap_or(name)
         }
-        for (origin, host) in [
-            ("http://evil.example", "127.0.0.1:8080"),
-            // The name of the attacker points to this machine.
-            ("http://evil.example:8080", "evil.example:8080"),
-            ("http://127.0.0.1:8080", "127.0.0.1:9090"),
-            ("null", "127.0.0.1:8080"),
-            ("http://localhost.evil.example", "localhost.evil.example"),
-            ("", ""),
-        ] {
-            assert!(!none.allow(origin, host), "{origin}");
-        }
-        let some = Origins::new(["https://app.example"]);
-        assert!(some.allow("https://app.example", "api.example"));
-        assert!(!some.allow("https://app.example.evil.example", "api.example"));
-        assert!(!some.allow("http://app.example", "api.example"));
-        assert!(Origins::new(["*"]).allow("null", "api.example"));
+        false => "",
     }
 }
+
+#[cfg(test)]
+#[path = "origin_tests.rs"]
+mod tests;

@@ -17,7 +17,7 @@ pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
 pub use handshake::handshake;
 pub use json::json;
 pub use proxy::proxy;
-pub use websocket::websocket;
+pub use websocket::{websocket, websocket_head};
 
 use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PositionBody, PresenceBody, RecoveryBody,
@@ -37,7 +37,7 @@ use tidewire_proto::text::is_hazardous;
 pub type Target = fn(&[u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("tw1", tw1),
     ("lines", lines),
     ("json", json),
@@ -51,6 +51,7 @@ pub const TARGETS: [(&str, Target); 15] = [
     ("raw", raw),
     ("uvrpc", uvrpc),
     ("websocket", websocket),
+    ("websocket_head", websocket_head),
     ("proxy", proxy),
     ("backplane", backplane),
 ];

@@ -32,6 +32,60 @@ pub fn websocket(bytes: &[u8]) {
     }
 }
 
+/// A head that is judged whole: what is accepted has no line that another reader would see and this one did not.
+pub fn websocket_head(bytes: &[u8]) {
+    let Some((&choice, stream)) = bytes.split_first() else {
+        return;
+    };
+    // Half of the inputs are put behind the lines of a good request, so that the fuzzer begins with what is accepted.
+    let head = match choice & 16 {
+        0 => stream.to_vec(),
+        _ => [GOOD_LINES, stream, b"\r\n\r\n"].concat(),
+    };
+    let terms = server_terms(choice, MessageKind::Binary);
+    let answer = match is_server(choice) {
+        true => terms.answer(&head).ok(),
+        false => {
+            let accepted = client_terms(MessageKind::Binary).check(&head, "key");
+            accepted.ok().map(|()| Answer::Accepted(Vec::new()))
+        }
+    };
+    let Some(answer) = answer else { return };
+    let text = String::from_utf8_lossy(&head);
+    let text = text
+        .strip_suffix("\r\n\r\n")
+        .expect("an accepted head has an end");
+    let headers: Vec<_> = text.split("\r\n").skip(1).map(header).collect();
+    let values = |wanted: &str| -> Vec<&str> {
+        let found = headers
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        found.map(|(_, value)| *value).collect()
+    };
+    if is_server(choice) && matches!(answer, Answer::Accepted(_)) {
+        assert!(
+            values("transfer-encoding").is_empty(),
+            "a body was accepted"
+        );
+        let hosts = values("host");
+        assert_eq!(hosts.len(), 1, "one host");
+        for origin in values("origin") {
+            assert!(origins(choice).allow(origin, hosts[0]), "{origin:?}");
+        }
+    }
+}
+
+/// The name and the value of a line, which is not empty and has no other line in it.
+fn header(line: &str) -> (&str, &str) {
+    assert!(!line.contains(['\r', '\n']), "{line:?}");
+    let (name, value) = line.split_once(':').expect("a header has a name");
+    (name, value.trim())
+}
+
+/// A good request without its end.
+const GOOD_LINES: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: \
+    dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
+
 /// Nothing, and the peer's good part of the handshake.
 fn prefixes(choice: u8) -> [Vec<u8>; 2] {
     let request = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: \
@@ -61,10 +115,14 @@ fn server_terms(choice: u8, kind: MessageKind) -> ServerTerms {
         let page = WebPage::html(&b"<!doctype html>"[..], "default-src 'none'");
         terms = terms.page(page.expect("a short page"));
     }
-    if choice & 8 != 0 {
-        terms = terms.origins(Origins::new(["https://app.example"]));
+    terms.origins(origins(choice))
+}
+
+fn origins(choice: u8) -> Origins {
+    match choice & 8 {
+        0 => Origins::default(),
+        _ => Origins::new(["https://app.example"]).expect("an origin"),
     }
-    terms
 }
 
 fn client_terms(kind: MessageKind) -> ClientTerms {

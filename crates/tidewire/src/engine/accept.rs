@@ -214,7 +214,12 @@ impl Core {
 
     /// Counts and logs why a layer of an accepted session failed. It logs at a limited rate.
     #[cold]
-    pub(super) fn note_layer_error(&mut self, error: LayerError, profile: &Profile) {
+    pub(super) fn note_layer_error(
+        &mut self,
+        error: LayerError,
+        refused: Option<&str>,
+        profile: &Profile,
+    ) {
         let is_websocket = || {
             profile
                 .listener
@@ -239,6 +244,7 @@ impl Core {
             let peer = profile.peer.as_deref().map(tracing::field::display);
             tracing::warn!(
                 peer,
+                refused,
                 unlogged,
                 "{layer} failed: {error}; further failures are not logged for 10 s"
             );

@@ -239,7 +239,7 @@ impl Core {
         if let CloseReason::Layer(error) = reason
             && !session.connection.is_outgoing()
         {
-            self.note_layer_error(error, &session.profile);
+            self.note_layer_error(error, session.stream.refused_part(), &session.profile);
         }
     }
 

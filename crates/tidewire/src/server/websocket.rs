@@ -1,21 +1,25 @@
 //! The pages that may open a WebSocket of a server, and the layers of its connections.
 
+use tidewire_proto::websocket::HeadLimits;
+
 use super::ServerBuilder;
 use crate::address::Address;
 use crate::transport::LayerFactory;
-use crate::websocket::{Origins, WebPage, WebSocketAcceptor};
+use crate::websocket::{OriginError, Origins, WebPage, WebSocketAcceptor};
 
 impl ServerBuilder {
     /// Sets the origins whose pages may connect to `ws://` and `wss://` addresses, such as `https://example.com`; `*` allows
-    /// all. Default: only pages of the server's own host, if that is an IP address or `localhost`. A peer that names no
-    /// origin is no browser, and is accepted.
-    #[must_use]
+    /// all, and `https://*.example.com` all hosts below that name. Pages of the server's own host may connect anyway, if that is
+    /// an IP address or `localhost`, and so may pages of this machine at addresses of this machine. A peer that names no origin is no browser, and is accepted.
+    ///
+    /// # Errors
+    /// A text can be no origin, so that it would allow nothing.
     pub fn websocket_origins(
         mut self,
         origins: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Self {
-        self.origins = Origins::new(origins);
-        self
+    ) -> Result<Self, OriginError> {
+        self.origins = Origins::new(origins)?;
+        Ok(self)
     }
 
     /// Serves this page at the path of each `ws://` and `wss://` address, to requests that do not ask for WebSocket. So a page
@@ -44,10 +48,15 @@ impl ServerBuilder {
 
     /// Puts WebSocket beneath the layers of its addresses.
     pub(super) fn accept_websockets(&mut self) {
+        let head_limits = HeadLimits {
+            bytes_max: self.limits.websocket_head_bytes_max,
+            headers_max: self.limits.websocket_headers_max,
+        };
         let acceptor = WebSocketAcceptor::new(
             &self.addresses,
             &self.codec,
             &self.origins,
+            head_limits,
             self.page.as_ref(),
         );
         if let Some(acceptor) = acceptor {

@@ -290,6 +290,14 @@ impl AnyTransport {
         self.socket().and_then(Stream::since_arrival)
     }
 
+    /// What a layer refused of the peer's handshake, for the log.
+    pub(crate) fn refused_part(&self) -> Option<&str> {
+        match self {
+            Self::Layered(layered) => layered.refused_part(),
+            _ => None,
+        }
+    }
+
     /// The name that must be listened on before the connection is made.
     pub(crate) fn awaited(&self) -> Option<&InprocName> {
         match self {

@@ -13,7 +13,7 @@
 //!
 //! let server = Server::builder()
 //!     .listen("ws://127.0.0.1:0/echo")?
-//!     .websocket_origins(["https://app.example"])
+//!     .websocket_origins(["https://app.example"])?
 //!     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 //!
 //! let client = Client::connect(&server.addresses()[0].to_string()).wait()?;
@@ -29,10 +29,12 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::Layer;
-use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
+use tidewire_proto::websocket::{
+    ClientTerms, HeadLimits, Masks, MessageKind, ServerTerms, WebSocketLayer,
+};
 
 pub use tidewire_proto::layer::WebSocketFault;
-pub use tidewire_proto::websocket::{Origins, PAGE_BYTES_MAX, WebPage, WebPageError};
+pub use tidewire_proto::websocket::{OriginError, Origins, PAGE_BYTES_MAX, WebPage, WebPageError};
 
 use crate::address::{Address, WebSocketEndpoint};
 
@@ -49,11 +51,13 @@ impl WebSocketAcceptor {
         addresses: &[Address],
         codec: &AnyCodec,
         origins: &Origins,
+        head_limits: HeadLimits,
         page: Option<&WebPage>,
     ) -> Option<Self> {
         let terms = addresses.iter().filter_map(|address| {
             let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec))
-                .origins(origins.clone());
+                .origins(origins.clone())
+                .head_limits(head_limits);
             let terms = match page {
                 Some(page) => terms.page(page.clone()),
                 None => terms,

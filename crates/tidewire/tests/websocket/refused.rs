@@ -124,7 +124,9 @@ fn handshakes_are_refused_with_a_status_and_counted() {
 
 #[test]
 fn foreign_origins_are_refused_and_listed_ones_are_not() {
-    let builder = Server::builder().websocket_origins(["https://app.example"]);
+    let builder = Server::builder()
+        .websocket_origins(["https://app.example"])
+        .unwrap();
     let server = serve_as(builder, "lines");
     for (origin, is_allowed) in [
         ("https://app.example", true),

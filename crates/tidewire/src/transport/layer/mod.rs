@@ -70,6 +70,11 @@ impl LayeredStream {
         self.ending = why;
     }
 
+    /// What a layer refused of the peer's handshake, for the log.
+    pub(crate) fn refused_part(&self) -> Option<&str> {
+        self.stack.refused_part()
+    }
+
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
