@@ -1,14 +1,13 @@
 //! The file of `serve --auth-jwt`: the issuers of JSON Web Tokens, with the keys that they sign them by.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
+use tidewire::system::{Trust, open_trusted};
 
 use super::jwks::{KeySets, is_trusted};
 use super::{UsersError, parse};
@@ -61,7 +60,10 @@ impl JwtFile {
     /// # Errors
     /// See [`UsersError`].
     pub(crate) fn read(path: &Path) -> Result<Self, UsersError> {
-        let text = std::fs::read_to_string(path).map_err(UsersError::unread(path))?;
+        let mut file = open_trusted(path, Trust::Decides).map_err(UsersError::unopened(path))?;
+        let mut text = String::new();
+        let read = file.read_to_string(&mut text);
+        read.map_err(UsersError::unread(path))?;
         Ok(Self {
             path: path.to_owned(),
             tables: parse(&text, path)?,
@@ -124,7 +126,11 @@ impl JwtFile {
             source,
         };
         let algorithm: JwtAlgorithm = table.algorithm.parse().map_err(unusable)?;
-        let key = read_key(&path, algorithm.is_symmetric())?;
+        let trust = match algorithm.is_symmetric() {
+            true => Trust::Secret,
+            false => Trust::Decides,
+        };
+        let key = read_key(&path, trust)?;
         issuer.key(&table.kid, algorithm, &key).map_err(unusable)
     }
 
@@ -145,7 +151,7 @@ impl JwtFile {
         };
         if let Some(file) = &table.jwks {
             let path = self.beside(file);
-            let text = read_key(&path, false)?;
+            let text = read_key(&path, Trust::Decides)?;
             let place = path.display().to_string();
             issuer = issuer.key_set(&text).map_err(unusable(place))?;
         }
@@ -168,25 +174,16 @@ impl JwtFile {
     }
 }
 
-fn read_key(path: &Path, is_secret: bool) -> Result<Vec<u8>, UsersError> {
-    let unreadable = UsersError::unread(path);
-    let file = File::open(path).map_err(&unreadable)?;
-    let mode = file.metadata().map_err(&unreadable)?.permissions().mode() & 0o777;
-    if is_secret && mode & OTHER_USERS != 0 {
-        let path = path.to_owned();
-        return Err(UsersError::ExposedSecret { path, mode });
-    }
+fn read_key(path: &Path, trust: Trust) -> Result<Vec<u8>, UsersError> {
+    let file = open_trusted(path, trust).map_err(UsersError::unopened(path))?;
     let mut key = Vec::new();
     let read = file.take(KEY_BYTES_MAX).read_to_end(&mut key);
-    read.map_err(unreadable)?;
+    read.map_err(UsersError::unread(path))?;
     Ok(key)
 }
 
 /// How often the set of an issuer is fetched: issuers publish a new key hours before they use it.
 const JWKS_REFRESH_SECONDS: u64 = 300;
-
-/// The permission bits of users other than the owner and its group.
-const OTHER_USERS: u32 = 0o007;
 
 /// The longest key that is read. One of RSA with 8192 bits has 1.4 kB.
 const KEY_BYTES_MAX: u64 = 64 * 1024;
@@ -194,6 +191,7 @@ const KEY_BYTES_MAX: u64 = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     use tidewire_testkit::jwt::SigningKey;
 
@@ -233,6 +231,39 @@ mod tests {
         let both = issuer(&(key("1", "ES256", "a.pem") + &key("2", "HS256", "secret")));
         keys(&format!("leeway_seconds = 5\n{both}")).unwrap();
         keys(&issuer("jwks = \"set.json\"\ntyp = \"at+jwt\"\n")).unwrap();
+    }
+
+    /// The bug: a public key and the list of issuers of mode 666 were read, and read again when somebody changed them.
+    #[test]
+    fn issuers_and_public_keys_that_others_may_write_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let write = |name: &str, bytes: &[u8], mode| {
+            fs::write(path(name), bytes).unwrap();
+            fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+        };
+        let text = issuer(&key("1", "ES256", "a.pem"));
+        let signing = SigningKey::new();
+        let pem = signing.public_pem();
+        for (list, public, is_trusted) in [
+            (0o644, 0o644, true),
+            (0o666, 0o644, false),
+            (0o644, 0o666, false),
+            (0o644, 0o620, false),
+        ] {
+            write("jwt.toml", text.as_bytes(), list);
+            write("a.pem", pem.as_bytes(), public);
+            let keys = JwtFile::read(&path("jwt.toml")).and_then(|file| {
+                file.keys(Arc::default(), &KeySets::default())
+            });
+            match keys {
+                Ok(_) => assert!(is_trusted, "{list:o} {public:o}"),
+                Err(error) => {
+                    assert!(!is_trusted, "{error}");
+                    assert!(error.to_string().contains("chmod go-w"), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +24,7 @@ use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
     JwtKeyError, Permissions, TokenFile, TokenFileError, Users, WhenFull,
 };
+use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
 
 use crate::config::{ConfigError, check_text};
@@ -52,12 +52,9 @@ pub(crate) enum UsersError {
         path.display()
     )]
     NoTables { path: PathBuf },
-    /// Its mode lets every user of this machine write it, and so change what users may do.
-    #[error(
-        "cannot use the users of {}: every user of this machine may write the file; run chmod o-w on it, and check its users",
-        path.display()
-    )]
-    Writable { path: PathBuf },
+    /// Others may write a file that decides who is let in, or read a secret by which they could sign tokens.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// A user is there twice.
     #[error("there are two users {0:?}; rename or remove one")]
     Twice(String),
@@ -73,9 +70,6 @@ pub(crate) enum UsersError {
     /// No key is there, so no peer could come in.
     #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
     NoKeys { path: PathBuf },
-    /// Whoever reads a secret can sign tokens.
-    #[error("the secret {} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it", path.display())]
-    ExposedSecret { path: PathBuf, mode: u32 },
     /// A key cannot check tokens.
     #[error("cannot use key {kid:?} of issuer {issuer:?} from {}: {source}", path.display())]
     IssuerKey {
@@ -108,6 +102,14 @@ impl UsersError {
         }
     }
 
+    /// A file that must be trusted cannot be opened.
+    pub(crate) fn unopened(path: &Path) -> impl Fn(OpenError) -> Self {
+        move |error| match error {
+            OpenError::Untrusted(found) => found.into(),
+            OpenError::Io(source) => Self::unread(path)(source),
+        }
+    }
+
     pub(crate) fn unread(path: &Path) -> impl Fn(std::io::Error) -> Self {
         move |source| Self::Read {
             path: path.to_owned(),
@@ -132,6 +134,10 @@ struct Tables {
     users: Vec<UserTable>,
     /// The flag `--auth-tokens`.
     auth_tokens: Option<PathBuf>,
+    // Flags that name other files which decide who is let in.
+    auth_jwt: Option<PathBuf>,
+    tls_client_ca: Option<PathBuf>,
+    admin_token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -211,27 +217,20 @@ pub(crate) struct UserFile {
     tables: Tables,
 }
 
-/// The bit of a mode that lets every user write. A group may write: it is often that of the operators.
-const WRITABLE_BY_ALL: u32 = 0o002;
-
 impl UserFile {
     /// Reads the users of a configuration file. `serve` has the flags of a server, whose other keys the file may have.
     ///
     /// # Errors
     /// See [`UsersError`].
     pub(crate) fn read(path: &Path, serve: &Command) -> Result<Self, UsersError> {
-        let read = |mut file: File| {
-            let mut text = String::new();
-            file.read_to_string(&mut text)?;
-            Ok((file.metadata()?.permissions().mode(), text))
-        };
-        let read = File::open(path).and_then(read);
-        let (mode, text) = read.map_err(UsersError::unread(path))?;
+        let mut opened = File::open(path).map_err(UsersError::unread(path))?;
+        let mut text = String::new();
+        let read = opened.read_to_string(&mut text);
+        read.map_err(UsersError::unread(path))?;
         check_text(serve, &text, path)?;
         let file = Self::of(parse(&text, path)?)?;
-        if file.has_users() && mode & WRITABLE_BY_ALL != 0 {
-            let path = path.to_owned();
-            return Err(UsersError::Writable { path });
+        if file.decides() {
+            check_trust(&opened, path, Trust::Decides).map_err(UsersError::unopened(path))?;
         }
         Ok(file)
     }
@@ -270,6 +269,19 @@ impl UserFile {
     ) -> Result<Option<Vec<String>>, TokenFileError> {
         let path = tokens.or(self.tables.auth_tokens.as_deref());
         path.map(TokenFile::names).transpose()
+    }
+
+    /// Whether the file says who is let in, or names a file that does.
+    fn decides(&self) -> bool {
+        let Tables {
+            auth_tokens,
+            auth_jwt,
+            tls_client_ca,
+            admin_token_file,
+            ..
+        } = &self.tables;
+        let named = [auth_tokens, auth_jwt, tls_client_ca, admin_token_file];
+        self.has_users() || named.iter().any(|file| file.is_some())
     }
 
     /// Whether the file says anything about users.

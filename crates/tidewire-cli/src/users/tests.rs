@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use tidewire::auth::Action;
 
@@ -94,15 +95,21 @@ fn a_file_with_users_that_others_may_write_is_refused() {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         UserFile::read(&path, &ServeArguments::command())
     };
-    for mode in [0o602, 0o646, 0o666] {
-        let refused = read_with("[auth]\n", mode).unwrap_err();
-        assert!(
-            matches!(refused, UsersError::Writable { .. }),
-            "{mode:o}: {refused}"
-        );
+    for mode in [0o602, 0o620, 0o646, 0o664, 0o666] {
+        for decisive in [
+            "[auth]\n",
+            "auth_tokens = \"tokens\"\n",
+            "auth_jwt = \"jwt.toml\"\n",
+        ] {
+            let refused = read_with(decisive, mode).unwrap_err();
+            assert!(
+                matches!(refused, UsersError::Untrusted(_)),
+                "{mode:o}: {refused}"
+            );
+        }
         assert!(read_with("lanes = 1\n", mode).is_ok(), "{mode:o}");
     }
-    assert!(read_with("[auth]\n", 0o664).is_ok());
+    assert!(read_with("[auth]\n", 0o644).is_ok());
 }
 
 #[test]

@@ -2,9 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +11,7 @@ use thiserror::Error;
 use tidewire_proto::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 
 use crate::describe::describe;
+use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 
 /// A secret by which a server knows a client. `Debug` does not show it.
 ///
@@ -62,13 +61,8 @@ pub enum TokenReadError {
         source: io::Error,
     },
     /// Other users of the machine may read or write the token.
-    #[error("the token {} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it", path.display())]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    #[error("the token {0}")]
+    Untrusted(#[source] Untrusted),
     /// The file has no token.
     #[error("{}: {source}", path.display())]
     Token {
@@ -225,14 +219,10 @@ fn read<T>(
         path: path.to_owned(),
         source,
     };
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    let mode = metadata.permissions().mode() & 0o777;
-    // A terminal or a pipe has no content that others could read.
-    if metadata.is_file() && mode & OTHER_USERS != 0 {
-        let path = path.to_owned();
-        return Err(TokenReadError::Exposed { path, mode });
-    }
+    let file = open_trusted(path, Trust::Secret).map_err(|error| match error {
+        OpenError::Untrusted(found) => TokenReadError::Untrusted(found),
+        OpenError::Io(source) => unreadable(source),
+    })?;
     let mut text = String::new();
     let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
     read.map_err(unreadable)?;
@@ -242,15 +232,13 @@ fn read<T>(
     })
 }
 
-/// The permissions of users that are neither the owner nor in the group.
-const OTHER_USERS: u32 = 0o007;
-
 /// The most bytes that are read of a file with tokens, so that a wrong file does not fill the memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -268,7 +256,9 @@ mod tests {
         }
         for open in [0o644, 0o604, 0o602, 0o666] {
             let error = read("secret\n", open).unwrap_err();
-            assert!(matches!(error, TokenReadError::Exposed { mode, .. } if mode == open));
+            assert!(
+                matches!(error, TokenReadError::Untrusted(Untrusted::Readable { mode, .. }) if mode == open)
+            );
             assert!(error.to_string().contains("chmod 600"), "{error}");
         }
         let error = read("two\nsecrets", 0o600).unwrap_err();

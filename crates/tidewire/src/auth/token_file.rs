@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,6 +20,7 @@ use thiserror::Error;
 use tidewire_proto::text;
 
 use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Token, Users};
+use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 
 /// Users who are known by tokens of a file. Peers without a token are left to the next authenticator.
 ///
@@ -68,15 +69,9 @@ pub enum TokenFileError {
         /// The system's error.
         source: io::Error,
     },
-    /// Its mode lets other users of this machine write it, and so add tokens of their own.
-    #[error(
-        "cannot use the token file {}: other users of this machine may write it; run chmod go-w on it, and check its lines",
-        path.display()
-    )]
-    Writable {
-        /// The file.
-        path: PathBuf,
-    },
+    /// Other users of this machine may write it, and so add tokens of their own.
+    #[error("the token file {0}")]
+    Untrusted(#[source] Untrusted),
     /// A line has another form.
     #[error(
         "{}:{line}: not NAME, 64 hexadecimal digits and optionally a time; `tidewire token new` writes such lines",
@@ -271,11 +266,11 @@ fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
         path: path(),
         source,
     };
-    let mut file = File::open(path()).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
-    if mode & WRITABLE_BY_OTHERS != 0 {
-        return Err(TokenFileError::Writable { path: path() });
-    }
+    let file = open_trusted(&path(), Trust::Decides);
+    let mut file = file.map_err(|error| match error {
+        OpenError::Untrusted(found) => TokenFileError::Untrusted(found),
+        OpenError::Io(source) => failed(source),
+    })?;
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(failed)?;
     let lines = text
@@ -305,9 +300,6 @@ fn append_line(path: &Path, line: &str) -> io::Result<()> {
     file.write_all(format!("{before}{line}").as_bytes())
 }
 
-/// The bits of a mode that let the group and others write.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
-
 fn hash_of(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
@@ -336,6 +328,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::auth::{IdentityLimits, Permissions, ask_about};
@@ -445,7 +439,7 @@ mod tests {
         for mode in [0o602, 0o620, 0o666] {
             let refused = read_with(mode).unwrap_err();
             assert!(
-                matches!(refused, TokenFileError::Writable { .. }),
+                matches!(refused, TokenFileError::Untrusted(_)),
                 "{mode:o}: {refused}"
             );
         }

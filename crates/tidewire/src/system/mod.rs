@@ -1,4 +1,4 @@
-//! Types of the layer over the operating system that addresses and errors name, and two helpers for whole programs.
+//! Types of the layer over the operating system that addresses and errors name, and helpers for whole programs.
 //!
 //! The errors are causes of [`ServeError`](crate::ServeError), [`ConnectFailure`](crate::ConnectFailure) and
 //! [`LaneError`](crate::LaneError). [`InprocName::connect`](crate::InprocName::connect) returns a [`RingStream`].
@@ -13,8 +13,12 @@
 //! # assert!(tidewire::system::is_counting());
 //! ```
 
+mod trusted;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+pub use trusted::{OpenError, Trust, Untrusted, check_trust, open_trusted};
 
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};
 pub use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};

@@ -4,6 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::system::Untrusted;
+
 /// TLS settings cannot be used.
 ///
 /// ```
@@ -116,15 +118,13 @@ pub enum PemError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Any user of the machine may read or write the key.
-    #[error(
-        "the key {path} is open to every user of this machine (mode {mode:03o}); run `chmod 600 {path}`"
-    )]
-    ExposedKey {
-        /// The path.
-        path: String,
-        /// The permission bits of the file.
-        mode: u32,
+    /// Others could have read the key, or changed it or the authorities.
+    #[error("the {} {source}", part.name())]
+    Untrusted {
+        /// The part that was read.
+        part: PemPart,
+        /// What is wrong with the file.
+        source: Untrusted,
     },
     /// The file is longer than such a file may be.
     #[error(

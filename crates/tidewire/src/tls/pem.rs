@@ -3,7 +3,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use rustls::pki_types::pem::{Error as FormatError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::{PemError, PemPart};
-use crate::system::FileState;
+use crate::system::{FileState, OpenError, Trust, open_trusted};
 
 /// Certificates or a key in PEM. A path converts into it.
 /// [`TlsError`](crate::tls::TlsError) has an example.
@@ -106,12 +105,16 @@ fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, PemErr
         path: path.display().to_string(),
         source,
     };
-    let file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
-    if part == PemPart::Key && mode & OTHER_USERS != 0 {
-        let path = path.display().to_string();
-        return Err(PemError::ExposedKey { path, mode });
-    }
+    let refused = |error| match error {
+        OpenError::Untrusted(source) => PemError::Untrusted { part, source },
+        OpenError::Io(source) => unreadable(source),
+    };
+    let file = match part {
+        PemPart::Key => open_trusted(path, Trust::Secret).map_err(refused)?,
+        PemPart::Authorities => open_trusted(path, Trust::Decides).map_err(refused)?,
+        // A certificate is public, and a false one does not fit the key.
+        PemPart::Chain => File::open(path).map_err(unreadable)?,
+    };
     let mut bytes = Vec::new();
     let mut limited = file.take(limit as u64 + 1);
     limited.read_to_end(&mut bytes).map_err(unreadable)?;
@@ -148,9 +151,6 @@ impl fmt::Debug for Pem {
         formatter.write_str(&self.origin())
     }
 }
-
-/// The permissions of users that are neither the owner nor in the group. A group that may read keys is usual.
-const OTHER_USERS: u32 = 0o007;
 
 /// Longest file with a certificate chain. TLS itself carries at most 64 KiB of certificates.
 const CHAIN_BYTES_MAX: usize = 128 << 10;

@@ -104,6 +104,25 @@ fn a_key_that_others_may_read_is_refused_and_one_of_a_group_is_not() {
     }
 }
 
+/// The bug: authorities of clients that everybody may write were taken, so that everybody could make certificates for clients.
+#[test]
+fn authorities_that_others_may_write_are_refused() {
+    let directory = TempDir::new().unwrap();
+    let (_, identity) = usual();
+    let chain = file(&directory, "server.pem", &identity.chain);
+    let key = file(&directory, "server.key", &identity.key);
+    let ca = file(&directory, "ca.pem", &identity.chain);
+    for (mode, works) in [(0o600, true), (0o644, true), (0o664, false), (0o666, false)] {
+        fs::set_permissions(&ca, Permissions::from_mode(mode)).unwrap();
+        let tls = ServerTls::new(chain.as_str(), key.as_str()).require_clients_of(ca.as_str());
+        assert_eq!(tls.layer("tw1").is_ok(), works, "{mode:o}");
+        if !works {
+            let text = error(&tls).to_string();
+            assert!(text.contains("chmod go-w"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn keys_are_never_shown() {
     let (_, identity) = usual();
