@@ -19,6 +19,8 @@ use tidewire_load::scenario::nearest_key;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::units::Bytes;
+
 /// Why a configuration file cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -132,12 +134,13 @@ impl Reader<'_> {
             }
             (Expected::Text | Expected::Texts, value) => text_of(value).map(|text| vec![text]),
             (Expected::Switch, DeValue::Boolean(value)) => Some(vec![value.to_string()]),
-            (Expected::Whole | Expected::Number, DeValue::Integer(integer)) => {
+            (Expected::Whole | Expected::Time | Expected::Size, DeValue::Integer(integer)) => {
                 i64::from_str_radix(integer.as_str(), integer.radix())
                     .ok()
                     .map(|number| vec![number.to_string()])
             }
-            (Expected::Number, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
+            (Expected::Time, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
+            (Expected::Time | Expected::Size, value) => text_of(value).map(|text| vec![text]),
             _ => None,
         };
         texts.ok_or_else(|| {
@@ -177,7 +180,8 @@ fn unknown(command: &Command, key: &str) -> String {
 enum Expected {
     Switch,
     Whole,
-    Number,
+    Time,
+    Size,
     Text,
     Texts,
 }
@@ -189,7 +193,8 @@ impl Expected {
             ArgAction::Append => Self::Texts,
             _ if of == TypeId::of::<bool>() => Self::Switch,
             _ if of == TypeId::of::<usize>() || of == TypeId::of::<u64>() => Self::Whole,
-            _ if of == TypeId::of::<Duration>() => Self::Number,
+            _ if of == TypeId::of::<Duration>() => Self::Time,
+            _ if of == TypeId::of::<Bytes>() => Self::Size,
             _ => Self::Text,
         }
     }
@@ -198,7 +203,8 @@ impl Expected {
         match self {
             Self::Switch => "true or false",
             Self::Whole => "a whole number",
-            Self::Number => "a number",
+            Self::Time => "a number, or a time in quotes as \"2s\"",
+            Self::Size => "a whole number, or a size in quotes as \"1G\"",
             Self::Text => "a text in quotes",
             Self::Texts => "a text in quotes or an array of them",
         }
@@ -313,6 +319,22 @@ mod tests {
     }
 
     #[test]
+    fn times_and_sizes_may_have_units() {
+        let file = "drain_ms = \"2s\"\ntimeout = \"500ms\"\nmemory_bytes_max = \"1G\"\nlag_bytes_max = 4096\n";
+        let shown = parse(file, &[]);
+        for part in [
+            "drain_ms: 2s",
+            "timeout: Some(500ms)",
+            "memory_bytes_max: Some(Bytes(1073741824))",
+            "lag_bytes_max: Bytes(4096)",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+        let wrong = error("memory_bytes_max = \"1X\"");
+        assert!(wrong.contains("as 65536, 64k, 512M or 1G"), "{wrong}");
+    }
+
+    #[test]
     fn mistakes_are_told_with_file_line_and_key() {
         for (text, told) in [
             (
@@ -338,7 +360,7 @@ mod tests {
             ),
             (
                 "drain_ms = true",
-                "t.toml:1: `drain_ms` must be a number, but it is the boolean true",
+                "t.toml:1: `drain_ms` must be a number, or a time in quotes as \"2s\", but it is the boolean true",
             ),
             (
                 "log_lossy = 1",

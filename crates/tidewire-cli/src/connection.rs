@@ -15,6 +15,7 @@ use tidewire_proto::codec::Codec;
 
 use crate::failure::Failure;
 use crate::security::SecurityArguments;
+use crate::units::parse_seconds;
 
 /// The flags of a connection.
 #[derive(Debug, Args)]
@@ -34,8 +35,8 @@ pub(crate) struct ConnectionArguments {
     #[arg(long)]
     insecure: bool,
 
-    /// How long the server may take to accept the connection, and then for each answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    /// How long the server may take to accept the connection, and then for each answer, in seconds or as 500ms
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) timeout: Duration,
 }
@@ -198,34 +199,9 @@ pub(crate) fn parse_codec(text: &str) -> Result<AnyCodec, String> {
     text.parse::<AnyCodec>().map_err(|error| error.to_string())
 }
 
-/// Parses a positive number of seconds.
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if seconds > 0.0 && seconds <= SECONDS_MAX {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(format!(
-            "{text} is not more than 0 and at most {SECONDS_MAX} seconds"
-        ))
-    }
-}
-
-/// Maximum of a day: a longer wait is a mistake.
-const SECONDS_MAX: f64 = 86_400.0;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seconds_may_have_fractions_and_have_bounds() {
-        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "NaN", "inf", "86401", "5s", ""] {
-            assert!(parse_seconds(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn codecs_are_asked_what_they_can_say() {

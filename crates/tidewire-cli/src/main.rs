@@ -34,6 +34,7 @@ mod tls;
 mod token;
 mod top;
 mod topics;
+mod units;
 mod users;
 
 use std::path::Path;

@@ -13,6 +13,7 @@ use tidewire::auth::TokenFile;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::units::parse_validity;
 
 /// Flags of `tidewire token`.
 #[derive(Debug, Args)]
@@ -82,42 +83,6 @@ fn create(path: &Path) -> anyhow::Result<File> {
     })
 }
 
-/// Parses how long a token is valid. It is a parser of its own, because a timeout of a year is a mistake and a token of a year is
-/// none.
-fn parse_validity(text: &str) -> Result<Duration, String> {
-    let (number, unit) = match text.split_at_checked(text.len().saturating_sub(1)) {
-        Some((number, unit)) if !unit.starts_with(|it: char| it.is_ascii_digit()) => (number, unit),
-        _ => (text, "s"),
-    };
-    let unit = UNITS.iter().find(|(name, _)| *name == unit);
-    let (Ok(number), Some((_, seconds))) = (number.parse::<u64>(), unit) else {
-        return Err(format!(
-            "{text:?} is not a time; write a whole number of seconds, or one with a unit, as in 90m, 12h, 30d, 8w or 1y"
-        ));
-    };
-    match number.checked_mul(*seconds) {
-        Some(seconds @ 1..=VALIDITY_SECONDS_MAX) => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!(
-            "{text} is not between a second and 100 years; leave it out for a token that is valid for ever"
-        )),
-    }
-}
-
-/// The units of a time, in seconds.
-const UNITS: [(&str, u64); 6] = [
-    ("s", 1),
-    ("m", 60),
-    ("h", 3_600),
-    ("d", DAY),
-    ("w", 7 * DAY),
-    ("y", 365 * DAY),
-];
-
-const DAY: u64 = 86_400;
-
-/// The longest validity: it is far from the end of the clock.
-const VALIDITY_SECONDS_MAX: u64 = 100 * 365 * DAY;
-
 const EXAMPLES: &str = "\
 Examples:
   tidewire token new sensor-7 --file tokens --out sensor-7.token
@@ -125,45 +90,3 @@ Examples:
   tidewire token new admin --file /dev/null --out admin.token
   tidewire serve --app pubsub --auth-tokens tokens
   tidewire pub 127.0.0.1:8080 sensor.7 21.5 --token-file sensor-7.token";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The parser of timeouts took a day at most.
-    #[test]
-    fn a_token_may_be_valid_for_more_than_a_day() {
-        for (text, seconds) in [
-            ("90", 90),
-            ("90s", 90),
-            ("90m", 5_400),
-            ("12h", 43_200),
-            ("30d", 30 * DAY),
-            ("8w", 56 * DAY),
-            ("1y", 365 * DAY),
-            ("100y", VALIDITY_SECONDS_MAX),
-        ] {
-            assert_eq!(
-                parse_validity(text),
-                Ok(Duration::from_secs(seconds)),
-                "{text}"
-            );
-        }
-        for text in [
-            "",
-            "s",
-            "0",
-            "0d",
-            "-1",
-            "1.5h",
-            "101y",
-            "3 d",
-            "7é",
-            "1D",
-            "1dd",
-            "18446744073709551615y",
-        ] {
-            assert!(parse_validity(text).is_err(), "{text}");
-        }
-    }
-}

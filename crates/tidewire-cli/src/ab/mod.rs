@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::report_directory::write_json;
 use crate::signals::{self, INTERRUPTED};
+use crate::units::parse_seconds;
 
 /// Run two binaries in turns on one scenario and compare them. Each run is `BIN load SCENARIO --serve` in a fresh
 /// process; first A runs against itself, to learn the noise of this machine.
@@ -48,9 +49,9 @@ pub(crate) struct AbArguments {
     /// Directory for the reports of all runs, noise.json and comparison.json. It must not hold runs yet.
     #[arg(long, value_name = "DIR", default_value = "tidewire-ab")]
     out: PathBuf,
-    /// Longest time of a single run in seconds, after which it is ended and the comparison fails.
-    #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..))]
-    run_secs_max: u64,
+    /// Longest time of a single run, in seconds or as 2h, after which it is ended and the comparison fails.
+    #[arg(long, value_name = "TIME", default_value = "3600", value_parser = parse_seconds)]
+    run_secs_max: Duration,
     #[command(flatten)]
     judgement: JudgementArguments,
     /// Scenario file that both run.
@@ -160,7 +161,7 @@ impl<'a> Series<'a> {
     ) -> anyhow::Result<Option<PathBuf>> {
         output::note(format_args!("{label}: running"));
         let arguments = self.arguments;
-        let longest = Duration::from_secs(arguments.run_secs_max);
+        let longest = arguments.run_secs_max;
         let command = side.command(pair, &arguments.scenario, &arguments.load_arguments);
         let ended = side.run(pair, command, longest, &self.stop)?;
         Ok(ended.map(|(report, secs)| {

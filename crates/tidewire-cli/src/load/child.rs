@@ -35,7 +35,7 @@ pub(crate) struct ServerOptions {
     /// Its codec with parameters.
     pub(crate) codec: String,
     pub(crate) poller: PollerChoice,
-    pub(crate) coalesce_ms_max: f64,
+    pub(crate) coalesce_max: Duration,
     /// The address to listen on, usually with port 0.
     pub(crate) bind: String,
     /// The core to keep it on, if any.
@@ -82,7 +82,10 @@ impl Running {
             .args(["serve", "--exit-with-stdin", "--bind", &options.bind])
             .args(["--app", options.app, "--codec", &options.codec])
             .args(["--poller", &options.poller.to_string()])
-            .args(["--coalesce-ms-max", &options.coalesce_ms_max.to_string()])
+            .args([
+                "--coalesce-ms-max",
+                &format!("{}us", options.coalesce_max.as_micros()),
+            ])
             .args(certificate.iter().flat_map(|it| it.flags()))
             .args(&options.flags)
             .env(

@@ -21,9 +21,9 @@ use super::child::{DevelopmentCertificate, ServerOptions};
 use super::cluster::Cluster;
 use super::progress::View;
 use super::prometheus::{Exported, Metrics};
-use crate::connection::parse_seconds;
 use crate::failure::Failure;
 use crate::security::SecurityArguments;
+use crate::units::{parse_milliseconds, parse_seconds};
 use crate::{output, screen, signals};
 
 // Flags of a run, for every command that makes runs. This is no doc comment, because it would become the help of the
@@ -59,11 +59,11 @@ pub(crate) struct RunArguments {
     /// Poller of the agents and of a server that is started for the run.
     #[arg(long, value_name = "auto|epoll|poll|select|uring", env = POLLER_VARIABLE, default_value = "auto")]
     poller: PollerChoice,
-    /// Longest time, in milliseconds, that a server started for the run delays a message for others to share its write.
-    #[arg(long, value_name = "N", default_value_t = 5.0)]
-    coalesce_ms_max: f64,
-    /// How long the server may take to accept an agent, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_seconds)]
+    /// Longest time, in milliseconds or as 5ms, that a server started for the run delays a message for others to share its write.
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = parse_milliseconds)]
+    coalesce_ms_max: Duration,
+    /// How long the server may take to accept an agent, in seconds or as 500ms.
+    #[arg(long, value_name = "TIME", default_value = "15", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     timeout: Duration,
     /// Print a line a second instead of the live view, which needs a terminal anyway.
@@ -228,7 +228,7 @@ impl<'a> Runner<'a> {
             codec: codec(scenario).to_owned(),
             bind: bind.to_string(),
             poller: self.arguments.poller,
-            coalesce_ms_max: self.arguments.coalesce_ms_max,
+            coalesce_max: self.arguments.coalesce_ms_max,
             core: cores.get(index % cores.len().max(1)).copied(),
             certificate: certificate.clone(),
             flags: Vec::new(),

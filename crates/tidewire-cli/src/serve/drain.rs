@@ -5,26 +5,26 @@ use std::time::Duration;
 use clap::Args;
 use tidewire::{Server, Stopped, Successor};
 
-use super::parse::parse_milliseconds;
+use crate::units::parse_milliseconds;
 
 /// How a server ends, and where its clients go.
 #[derive(Clone, Debug, Args)]
 pub(super) struct DrainArguments {
-    /// How long sessions may take to finish after Ctrl-C, in milliseconds
+    /// How long sessions may take to finish after Ctrl-C, in milliseconds or as 2s
     #[arg(
         long,
-        value_name = "MS",
+        value_name = "TIME",
         default_value = "2000",
         allow_negative_numbers = true
     )]
     #[arg(value_parser = parse_milliseconds)]
     drain_ms: Duration,
 
-    /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds: as long as a
+    /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds or as 2s: as long as a
     /// load balancer needs to see it
     #[arg(
         long,
-        value_name = "MS",
+        value_name = "TIME",
         default_value = "0",
         allow_negative_numbers = true
     )]

@@ -29,6 +29,25 @@ pub(super) fn check(binds: &[String], protection: Protection) -> anyhow::Result<
     Ok(())
 }
 
+/// Refuses proxies that everybody can be.
+///
+/// # Errors
+/// A range has all addresses in it, so that every peer could claim any address.
+pub(super) fn check_proxies(
+    flag: &str,
+    networks: &[String],
+    is_waived: bool,
+) -> Result<(), Failure> {
+    let is_everybody = |network: &&String| network.trim().ends_with("/0");
+    match networks.iter().find(is_everybody) {
+        Some(network) if !is_waived => Err(Failure::configuration(
+            format!("{flag} {network} lets every peer say that it is another one"),
+            "list the addresses of the proxies; or say --insecure in a closed network",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// As [`check`], for the endpoints that a server listens on.
 pub(super) fn check_endpoints(
     endpoints: &[Endpoint],
@@ -140,6 +159,20 @@ mod tests {
             "{refused}"
         );
         assert_eq!(refusal("ipc://@chat", true), None);
+    }
+
+    /// The bug: everybody might claim every address, without a word.
+    #[test]
+    fn not_everybody_is_a_proxy() {
+        let check = |network: &str, is_waived| {
+            check_proxies("--proxy-protocol-from", &[network.to_owned()], is_waived).is_ok()
+        };
+        assert!(check("10.0.0.0/8", false));
+        assert!(check("192.0.2.1", false));
+        for network in ["0.0.0.0/0", "::/0"] {
+            assert!(!check(network, false), "{network}");
+            assert!(check(network, true), "{network}");
+        }
     }
 
     #[test]

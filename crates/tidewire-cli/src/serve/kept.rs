@@ -1,9 +1,9 @@
 //! The rooms and topics that keep a history: the values of `--history`.
 
-use std::time::Duration;
-
 use tidewire::{Chat, History, PubSub};
 use tidewire_proto::topic::Pattern;
+
+use crate::units::{Bytes, parse_validity};
 
 /// A value of `--history`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,19 +19,21 @@ impl Kept {
         let pattern = parts.next().unwrap_or_default();
         Pattern::parse(pattern).map_err(|error| format!("{pattern:?} is refused: {error}"))?;
         let mut limits = History::default();
+        let mut seen = Vec::new();
         for part in parts {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let number = value
-                .parse::<usize>()
-                .map_err(|_| format!("{part:?} is no limit; write one such as messages=100"))?;
+            if seen.contains(&key) {
+                return Err(format!("{key} is there twice; write each limit once"));
+            }
+            seen.push(key);
             match key {
-                "messages" => limits.messages_max = number,
-                "bytes" => limits.bytes_max = number,
-                "age" => limits.age_max = Some(Duration::from_secs(number as u64)),
-                "names" => limits.rooms_max = number,
+                "messages" => limits.messages_max = number(part, value)?,
+                "bytes" => limits.bytes_max = Bytes::at_least(value, 1)?.0,
+                "age" => limits.age_max = Some(parse_validity(value)?),
+                "names" => limits.rooms_max = number(part, value)?,
                 _ => {
                     return Err(format!(
-                        "{key:?} is no limit; use messages, bytes, age (in seconds) or names"
+                        "{key:?} is no limit; use messages, bytes (as 64k), age (in seconds, or as 12h) or names"
                     ));
                 }
             }
@@ -53,8 +55,23 @@ impl Kept {
     }
 }
 
+/// Reads a number that is not 0: a history of nothing is none.
+fn number(part: &str, value: &str) -> Result<usize, String> {
+    match value.parse() {
+        Ok(0) => Err(format!(
+            "{part} keeps nothing; leave the history out, or use 1 or more"
+        )),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!(
+            "{part:?} is no limit; write one such as messages=100"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -67,7 +84,23 @@ mod tests {
         };
         assert_eq!((&*kept.pattern, kept.limits), ("news.>", expected));
         assert_eq!(Kept::parse(">").unwrap().limits, History::default());
-        for wrong in ["", "a..b", "a,3", "a,messages", "a,messages=x", "a,size=3"] {
+        let units = Kept::parse("a,bytes=64k,age=12h").unwrap().limits;
+        assert_eq!(units.bytes_max, 64 << 10);
+        assert_eq!(units.age_max, Some(Duration::from_secs(43_200)));
+        for wrong in [
+            "",
+            "a..b",
+            "a,3",
+            "a,messages",
+            "a,messages=x",
+            "a,size=3",
+            // The bug: these were taken in silence.
+            "a,messages=0",
+            "a,names=0",
+            "a,bytes=0",
+            "a,age=0",
+            "a,messages=1,messages=2",
+        ] {
             assert!(Kept::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -3,31 +3,33 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use tidewire::{Limits, ServerBuilder};
 
-use super::parse::parse_memory_bytes;
-use crate::connection::parse_seconds;
+use super::parse::{parse_handshake_bytes, parse_head_bytes, parse_lag_bytes, parse_memory_bytes};
+use crate::failure::Failure;
+use crate::units::{Bytes, parse_seconds};
 
 /// The limits that have a flag.
 #[derive(Debug, Args)]
 pub(super) struct LimitArguments {
-    /// How long a new connection may take until its hello is accepted, in seconds [default: 5]. A person may take as long
+    /// How long a new connection may take until its hello is accepted: seconds, or a time as 500ms [default: 5]. A person may take as long
     /// to give a name to a chat over lines, and 60 seconds at the least
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
     /// Maximum bytes that the server holds for its peers: outputs, logs of rooms and topics, partial frames, sessions
     /// and subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest
     /// connections and the slowest subscribers are closed
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
-    memory_bytes_max: Option<usize>,
+    memory_bytes_max: Option<Bytes>,
 
     /// Maximum sessions of the whole server. Each needs a descriptor
-    #[arg(long, value_name = "N", default_value_t = Limits::default().sessions_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions_max)]
     sessions_max: usize,
 
     /// Maximum sessions from one address. Behind a proxy all clients have one address, unless --proxy-protocol-from names it
-    #[arg(long, value_name = "N", default_value_t = Limits::default().sessions_per_address_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions_per_address_max)]
     sessions_per_address_max: usize,
 
     /// Maximum handshakes of TLS that one address may begin in a second, after the first ones up to
@@ -37,12 +39,12 @@ pub(super) struct LimitArguments {
 
     /// Maximum bytes of memory that the unfinished handshakes of one address may hold; at most a quarter of
     /// --memory-bytes-max counts
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().handshake_bytes_per_address_max)]
-    handshake_bytes_per_address_max: usize,
+    #[arg(long, value_name = "BYTES", value_parser = parse_handshake_bytes, default_value_t = Bytes(Limits::default().handshake_bytes_per_address_max))]
+    handshake_bytes_per_address_max: Bytes,
 
     /// Unsent bytes of one room or pattern above which a subscriber is slow, so that --slow-subscriber applies to it
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_bytes_max)]
-    lag_bytes_max: u64,
+    #[arg(long, value_name = "BYTES", value_parser = parse_lag_bytes, default_value_t = bytes(Limits::default().lag_bytes_max))]
+    lag_bytes_max: Bytes,
 
     /// Unsent messages of one room or pattern above which a subscriber is slow
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_messages_max)]
@@ -53,13 +55,46 @@ pub(super) struct LimitArguments {
     #[arg(long, value_name = "N", default_value_t = Limits::default().presence_members_max)]
     presence_members_max: usize,
 
-    /// Maximum age of a connection, in seconds: before it, clients are asked to connect again, so that a load balancer spreads
+    /// Maximum rooms of the whole server. Rooms and topics together have at most 64,512 places
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms_max)]
+    rooms_max: usize,
+
+    /// Maximum rooms that the sessions of one address have opened
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms_per_address_max)]
+    rooms_per_address_max: usize,
+
+    /// Maximum rooms that a session may be in at once. A user's own rooms_max may be lower, and not higher
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms_per_session_max)]
+    rooms_per_session_max: usize,
+
+    /// Maximum topics and patterns of the whole server that somebody is subscribed to
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().topics_max)]
+    topics_max: usize,
+
+    /// Maximum topics and patterns that the sessions of one address were the first to subscribe to
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().topics_per_address_max)]
+    topics_per_address_max: usize,
+
+    /// Maximum subscriptions of a session. A user's own subscriptions_max may be lower, and not higher
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().subscriptions_per_session_max)]
+    subscriptions_per_session_max: usize,
+
+    /// Maximum bytes of the headers of a WebSocket handshake; at most 32k
+    #[arg(long, value_name = "BYTES", value_parser = parse_head_bytes, default_value_t = Bytes(Limits::default().websocket_head_bytes_max))]
+    websocket_head_bytes_max: Bytes,
+
+    /// Maximum headers of a WebSocket handshake
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(16..=1024))]
+    #[arg(default_value_t = Limits::default().websocket_headers_max)]
+    websocket_headers_max: usize,
+
+    /// Maximum age of a connection, in seconds or as 12h: before it, clients are asked to connect again, so that a load balancer spreads
     /// them anew [default: any age]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_negative_numbers = true)]
     connection_age_max: Option<Duration>,
 
-    /// How long a client may take to end a connection that has reached its maximum age, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds, allow_negative_numbers = true)]
+    /// How long a client may take to end a connection that has reached its maximum age, in seconds or as 10s
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_seconds, allow_negative_numbers = true)]
     connection_age_grace: Duration,
 }
 
@@ -69,17 +104,43 @@ impl LimitArguments {
         let defaults = Limits::default();
         let handshake_timeout = self.timeout.unwrap_or(defaults.handshake_timeout);
         Limits {
-            memory_bytes_max: self.memory_bytes_max.unwrap_or(defaults.memory_bytes_max),
+            memory_bytes_max: self
+                .memory_bytes_max
+                .map_or(defaults.memory_bytes_max, |it| it.0),
             sessions_max: self.sessions_max,
             sessions_per_address_max: self.sessions_per_address_max,
-            lag_bytes_max: self.lag_bytes_max,
+            lag_bytes_max: self.lag_bytes_max.0 as u64,
             lag_messages_max: self.lag_messages_max,
             presence_members_max: self.presence_members_max,
             handshakes_per_address_per_second_max: self.handshakes_per_address_per_second_max,
-            handshake_bytes_per_address_max: self.handshake_bytes_per_address_max,
+            handshake_bytes_per_address_max: self.handshake_bytes_per_address_max.0,
+            rooms_max: self.rooms_max,
+            rooms_per_address_max: self.rooms_per_address_max,
+            rooms_per_session_max: self.rooms_per_session_max,
+            topics_max: self.topics_max,
+            topics_per_address_max: self.topics_per_address_max,
+            subscriptions_per_session_max: self.subscriptions_per_session_max,
+            websocket_head_bytes_max: self.websocket_head_bytes_max.0,
+            websocket_headers_max: self.websocket_headers_max,
             handshake_timeout,
             login_timeout: handshake_timeout.max(defaults.login_timeout),
             ..defaults
+        }
+    }
+
+    /// Refuses limits that contradict each other.
+    ///
+    /// # Errors
+    /// Rooms and topics have more places than there are.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match self.rooms_max.saturating_add(self.topics_max) <= NAMES_MAX {
+            true => Ok(()),
+            false => Err(Failure::configuration(
+                format!(
+                    "--rooms-max and --topics-max together are more than {NAMES_MAX}, the number of rooms and topics that there can be"
+                ),
+                "lower one of them",
+            )),
         }
     }
 
@@ -91,6 +152,18 @@ impl LimitArguments {
         }
     }
 }
+
+/// A limit of 0 would refuse everybody.
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+fn bytes(count: u64) -> Bytes {
+    Bytes(usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// Rooms and topics that frames can name.
+const NAMES_MAX: usize = 64_512;
 
 #[cfg(test)]
 mod tests {
@@ -139,14 +212,62 @@ mod tests {
     }
 
     #[test]
+    fn the_limits_of_rooms_topics_and_handshakes_are_flags() {
+        let limits = limits(&[
+            "--rooms-max=10",
+            "--rooms-per-address-max=11",
+            "--rooms-per-session-max=12",
+            "--topics-max=13",
+            "--topics-per-address-max=14",
+            "--subscriptions-per-session-max=1000",
+            "--websocket-head-bytes-max=32k",
+            "--websocket-headers-max=256",
+        ]);
+        assert_eq!(limits.rooms_max, 10);
+        assert_eq!(limits.rooms_per_address_max, 11);
+        assert_eq!(limits.rooms_per_session_max, 12);
+        assert_eq!(limits.topics_max, 13);
+        assert_eq!(limits.topics_per_address_max, 14);
+        assert_eq!(limits.subscriptions_per_session_max, 1_000);
+        assert_eq!(limits.websocket_head_bytes_max, 32 << 10);
+        assert_eq!(limits.websocket_headers_max, 256);
+    }
+
+    /// The bug: `--sessions-max 0` started a server that refused everybody.
+    #[test]
+    fn limits_that_make_a_server_useless_are_refused() {
+        for flag in [
+            "--sessions-max=0",
+            "--sessions-per-address-max=0",
+            "--memory-bytes-max=0",
+            "--handshake-bytes-per-address-max=0",
+            "--lag-bytes-max=0",
+            "--lag-messages-max=0",
+            "--rooms-max=0",
+            "--rooms-per-address-max=0",
+            "--rooms-per-session-max=0",
+            "--topics-max=0",
+            "--topics-per-address-max=0",
+            "--subscriptions-per-session-max=0",
+            "--websocket-head-bytes-max=0",
+            "--websocket-headers-max=0",
+            "--timeout=0",
+        ] {
+            assert!(Only::try_parse_from(["serve", flag]).is_err(), "{flag}");
+        }
+        let only = Only::try_parse_from(["serve", "--rooms-max=60000"]).unwrap();
+        assert!(only.limits.check().is_err());
+    }
+
+    #[test]
     fn the_limits_of_an_address_are_flags() {
         let limits = limits(&[
             "--sessions-per-address-max=1",
             "--handshakes-per-address-per-second-max=2",
-            "--handshake-bytes-per-address-max=3",
+            "--handshake-bytes-per-address-max=1M",
         ]);
         assert_eq!(limits.sessions_per_address_max, 1);
         assert_eq!(limits.handshakes_per_address_per_second_max, 2);
-        assert_eq!(limits.handshake_bytes_per_address_max, 3);
+        assert_eq!(limits.handshake_bytes_per_address_max, 1 << 20);
     }
 }

@@ -50,6 +50,7 @@ use crate::systemd::{self, Notifier};
 use crate::tell::{Stream, tell};
 use crate::threads;
 use crate::tls::ServerTlsArguments;
+use crate::units::parse_milliseconds;
 use admin::AdminArguments;
 use apps::App;
 use drain::DrainArguments;
@@ -58,7 +59,7 @@ use exposure::Protection;
 use kept::Kept;
 use limits::LimitArguments;
 use operate::{Operator, Wake};
-use parse::{parse_milliseconds, parse_mode, parse_poller, sockets};
+use parse::{parse_mode, parse_poller, sockets};
 use reload::{ServedUsers, Settings};
 
 /// Flags of `tidewire serve`.
@@ -97,10 +98,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = POLLER_VARIABLE, default_value = "auto", value_parser = parse_poller)]
     poller: PollerChoice,
 
-    /// Longest time a message of a room or topic waits for others to share its write, in milliseconds
+    /// Longest time a message of a room or topic waits for others to share its write, in milliseconds or as 5ms
     #[arg(
         long,
-        value_name = "MS",
+        value_name = "TIME",
         default_value = "5",
         allow_negative_numbers = true
     )]
@@ -113,7 +114,7 @@ pub(crate) struct ServeArguments {
     slow_subscriber: Policy,
 
     /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or .>,
-    /// and behind commas messages=N (default 50), bytes=N (65536), age=SECONDS (any) and names=N (1024); may be repeated,
+    /// and behind commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be repeated,
     /// and the first that matches counts
     #[arg(long, value_name = "PATTERN[,LIMITS]", value_parser = Kept::parse)]
     history: Vec<Kept>,
@@ -182,8 +183,9 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Origin whose pages may open the ws:// and wss:// addresses, such as https://example.com; may be repeated, and *
-    /// allows all [default: pages of the server's own host, if that is an IP address or localhost]
+    /// Origin whose pages may open the ws:// and wss:// addresses, such as https://example.com or https://*.example.com; may be
+    /// repeated, and * allows all. Pages of the server's own host may connect anyway, if that is an IP address or localhost, and
+    /// pages of this machine at addresses of this machine
     #[arg(long = "ws-origin", value_name = "ORIGIN")]
     ws_origin: Vec<String>,
 
@@ -314,6 +316,7 @@ fn start(
         is_waived: arguments.insecure,
     };
     exposure::check(&arguments.binds, protection)?;
+    arguments.limits.check()?;
     let mut builder = Server::builder()
         .codec(arguments.codec.clone())
         .lanes(arguments.lanes)
@@ -323,7 +326,9 @@ fn start(
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
     builder = arguments.limits.limit_age(builder);
-    for network in &arguments.proxy_protocol_from {
+    let proxies = &arguments.proxy_protocol_from;
+    exposure::check_proxies("--proxy-protocol-from", proxies, arguments.insecure)?;
+    for network in proxies {
         builder = builder.proxy_protocol_from(network).map_err(|error| {
             let remedy = "correct --proxy-protocol-from";
             Failure::configuration(error.to_string(), remedy)
@@ -341,7 +346,9 @@ fn start(
         builder = builder.socket_options(sockets(mode));
     }
     if !arguments.ws_origin.is_empty() {
-        builder = builder.websocket_origins(&arguments.ws_origin);
+        builder = builder
+            .websocket_origins(&arguments.ws_origin)
+            .map_err(|error| Failure::configuration(error.to_string(), "correct --ws-origin"))?;
     }
     if let Some(page) = web::page(arguments)? {
         builder = builder.websocket_page(page);

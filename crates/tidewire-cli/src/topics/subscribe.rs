@@ -25,11 +25,12 @@ use tidewire_proto::topic::Pattern;
 
 use super::view::View;
 use super::{bad_topic, request_failure};
-use crate::connection::{ConnectionArguments, Need, parse_seconds};
+use crate::connection::{ConnectionArguments, Need};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
 use crate::tell::{Stream, tell};
+use crate::units::parse_seconds;
 use crate::{signals, threads};
 
 /// Flags of `tidewire sub`.
@@ -51,8 +52,8 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// Stop after this many seconds; with --count it is an error if fewer messages came
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Stop after this time, in seconds or as 5m; with --count it is an error if fewer messages came
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     duration: Option<Duration>,
 
     /// The policy if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate,
