@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq;
 use tidewire::auth::Token;
 use tidewire::text::hexadecimal;
 
-use crate::http::PeerAddress;
+use crate::http::{PeerAddress, network};
 
 /// The rules for requests.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Access {
     token: Option<[u8; 32]>,
     /// Names besides addresses and `localhost`, in lower case.
     hosts: Vec<String>,
+    /// The attributes of the cookie.
+    attributes: &'static str,
     logins: Mutex<Logins>,
 }
 
@@ -43,10 +45,15 @@ struct Logins {
 pub(crate) type Refused = (StatusCode, &'static str);
 
 impl Access {
-    pub(crate) fn new(token: Option<&Token>, hosts: &[String]) -> Self {
+    /// `hosts` are in lower case. `is_encrypted` says whether the cookie may be kept from plain connections.
+    pub(crate) fn new(token: Option<&Token>, hosts: &[String], is_encrypted: bool) -> Self {
         Self {
             token: token.map(|token| hash(token.secret())),
-            hosts: hosts.iter().map(|host| host.to_lowercase()).collect(),
+            hosts: hosts.to_vec(),
+            attributes: match is_encrypted {
+                true => "Path=/; HttpOnly; SameSite=Strict; Secure",
+                false => "Path=/; HttpOnly; SameSite=Strict",
+            },
             logins: Mutex::default(),
         }
     }
@@ -103,7 +110,7 @@ impl Access {
             return Ok(());
         }
         let given = single(headers, header::AUTHORIZATION)?;
-        let given = given.and_then(|it| it.strip_prefix("Bearer "));
+        let given = given.and_then(bearer);
         match given {
             None => Err((
                 StatusCode::UNAUTHORIZED,
@@ -154,7 +161,7 @@ impl Access {
         }
         logins.open.push_back((number, Instant::now()));
         let number = u128::from_be_bytes(number);
-        Ok(format!("{COOKIE}={number:032x}; {ATTRIBUTES}"))
+        Ok(format!("{COOKIE}={number:032x}; {}", self.attributes))
     }
 
     /// Ends a login. Returns the cookie that removes the browser's.
@@ -163,7 +170,7 @@ impl Access {
         self.logins()
             .open
             .retain(|(number, _)| !numbers.contains(number));
-        format!("{COOKIE}=; {ATTRIBUTES}; Max-Age=0")
+        format!("{COOKIE}=; {}; Max-Age=0", self.attributes)
     }
 
     fn has_login(&self, headers: &HeaderMap) -> bool {
@@ -202,16 +209,6 @@ impl Logins {
     }
 }
 
-/// The part of an address that stands for one peer: whoever has an IPv6 address has the 2^64 of its network.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer {
-        IpAddr::V4(_) => peer,
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-    }
-}
-
 /// Refuses a change that a page of another origin asks for.
 fn check_page(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
     if !headers.contains_key(MARK) {
@@ -231,6 +228,12 @@ fn check_page(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
         true => Ok(()),
         false => Err((StatusCode::FORBIDDEN, "the page is of another origin")),
     }
+}
+
+/// The token of a header whose scheme is `Bearer`, in any case.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// The value of a header that may come once.
@@ -271,7 +274,6 @@ fn hash(secret: &str) -> [u8; 32] {
 }
 
 const COOKIE: &str = "tidewire_admin";
-const ATTRIBUTES: &str = "Path=/; HttpOnly; SameSite=Strict";
 
 /// The header of requests that change something.
 pub(crate) const MARK: &str = "x-tidewire-admin";
@@ -296,7 +298,8 @@ mod tests {
     fn access() -> Access {
         Access::new(
             Some(&Token::new("secret").unwrap()),
-            &["Ops.Example".to_owned()],
+            &["ops.example".to_owned()],
+            false,
         )
     }
 
@@ -377,6 +380,13 @@ mod tests {
         };
         assert_eq!(allowed("accept", "*/*"), Err(StatusCode::UNAUTHORIZED));
         assert_eq!(allowed("authorization", "Bearer secret"), Ok(()));
+        // RFC 9110, section 11.1: a scheme is the same in any case.
+        assert_eq!(allowed("authorization", "bearer secret"), Ok(()));
+        assert_eq!(allowed("authorization", "BEARER  secret"), Ok(()));
+        assert_eq!(
+            allowed("authorization", "Bearersecret"),
+            Err(StatusCode::UNAUTHORIZED)
+        );
         assert_eq!(
             allowed("authorization", "Bearer secre"),
             Err(StatusCode::UNAUTHORIZED)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tidewire::Server;
+use tidewire::tls::{TlsError, TlsLayers};
 
 use crate::access::Access;
 use crate::events::Events;
@@ -13,7 +14,7 @@ use crate::http::HttpServer;
 use crate::openmetrics::Exporter;
 use crate::routes::Routes;
 use crate::sampler::Sampler;
-use crate::settings::Settings;
+use crate::settings::{Scope, Settings};
 
 /// The admin server cannot start. [`Admin::bind`] has an example.
 #[derive(Debug, Error)]
@@ -26,10 +27,13 @@ pub enum AdminError {
     NoToken(SocketAddr),
     /// The token could be read on the way.
     #[error(
-        "the admin server at {0} is reached by other machines without encryption; use 127.0.0.1 behind a proxy with TLS or an \
-         SSH tunnel, or allow plain text in a closed network"
+        "the admin server at {0} is reached by other machines without encryption; give it a certificate, use 127.0.0.1, or allow plain \
+         text in a closed network"
     )]
     Plaintext(SocketAddr),
+    /// The certificate cannot be used.
+    #[error("the admin server cannot use its certificate: {0}")]
+    Tls(#[from] TlsError),
     /// The address cannot be bound.
     #[error(
         "the admin server cannot listen on {address}: {source}; choose another port, or end the program that has it"
@@ -49,6 +53,7 @@ pub enum AdminError {
 #[derive(Debug)]
 pub struct BoundAdmin {
     listener: TcpListener,
+    tls: Option<TlsLayers>,
     settings: Settings,
 }
 
@@ -56,6 +61,7 @@ pub struct BoundAdmin {
 #[derive(Debug)]
 pub struct Admin {
     http: HttpServer,
+    url: String,
 }
 
 impl Admin {
@@ -72,23 +78,36 @@ impl Admin {
     /// # Errors
     /// See [`AdminError`].
     pub fn bind(address: SocketAddr, settings: Settings) -> Result<BoundAdmin, AdminError> {
-        if !address.ip().to_canonical().is_loopback() {
+        let is_open = matches!(settings.scope, Scope::Health { .. });
+        if !is_open && !address.ip().to_canonical().is_loopback() {
             if settings.token.is_none() {
                 return Err(AdminError::NoToken(address));
             }
-            if !settings.is_plaintext_allowed {
+            if settings.tls.is_none() && !settings.is_plaintext_allowed {
                 return Err(AdminError::Plaintext(address));
             }
         }
+        let tls = settings.tls.as_ref().map(|it| it.layers("http/1.1"));
+        let tls = tls.transpose()?;
         let listener = TcpListener::bind(address);
         let listener = listener.map_err(|source| AdminError::Bind { address, source })?;
-        Ok(BoundAdmin { listener, settings })
+        Ok(BoundAdmin {
+            listener,
+            tls,
+            settings,
+        })
     }
 
     /// The address, with the real port in place of port 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.http.address()
+    }
+
+    /// The address as a browser takes it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
     }
 }
 
@@ -98,20 +117,31 @@ impl BoundAdmin {
     /// # Errors
     /// [`AdminError::Start`].
     pub fn serve(self, server: &Server) -> Result<Admin, AdminError> {
-        let Self { listener, settings } = self;
+        let Self {
+            listener,
+            tls,
+            settings,
+        } = self;
         let sampler = Arc::new(Sampler::new(server));
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let routes = Routes {
-            access: Access::new(settings.token.as_ref(), &settings.hosts),
+            access: Access::new(settings.token.as_ref(), &settings.hosts, tls.is_some()),
+            scope: settings.scope,
+            needs_backplane: settings.needs_backplane,
             exporter: Arc::new(Exporter::new(Arc::clone(&sampler))),
             sampler,
             events: Arc::new(Events::new()),
             actions: settings.actions,
             every: settings.pace.every,
         };
-        let http = HttpServer::start(listener, Arc::new(routes), settings.pace.stall_max);
+        let http = HttpServer::start(listener, Arc::new(routes), settings.pace.stall_max, tls);
         let http = http.map_err(AdminError::Start)?;
-        tracing::info!("the dashboard is at http://{}/", http.address());
-        Ok(Admin { http })
+        let url = format!("{scheme}://{}/", http.address());
+        match settings.scope {
+            Scope::All => tracing::info!("the dashboard is at {url}"),
+            Scope::Health { .. } => tracing::info!("health is told at {url}readyz"),
+        }
+        Ok(Admin { http, url })
     }
 }
 

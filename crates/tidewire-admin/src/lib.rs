@@ -40,7 +40,7 @@ mod settings;
 pub use admin::{Admin, AdminError, BoundAdmin};
 pub use http::{HttpServer, serve_text};
 pub use openmetrics::CONTENT_TYPE;
-pub use settings::Settings;
+pub use settings::{HostError, Settings};
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! The table of requests and their answers.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use tokio::task::spawn_blocking;
 
 use crate::access::{Access, Refused};
 use crate::events::Events;
-use crate::http::{Answer, Request, RequestEnd, Site, failure, json, text};
+use crate::http::{Answer, PeerAddress, Request, RequestEnd, Site, failure, json, text};
 use crate::openmetrics::{CLASSIC_TYPE, CONTENT_TYPE, Exporter, classic};
 use crate::page;
 use crate::query::{self, Query, ROOM_SORTS, SESSION_SORTS};
 use crate::sampler::{Health, Sampler};
-use crate::settings::Actions;
+use crate::settings::{Actions, Scope};
 
 /// All pages of the admin server.
 pub(crate) struct Routes {
@@ -31,6 +32,8 @@ pub(crate) struct Routes {
     pub(crate) exporter: Arc<Exporter>,
     pub(crate) events: Arc<Events>,
     pub(crate) actions: Actions,
+    pub(crate) scope: Scope,
+    pub(crate) needs_backplane: bool,
     pub(crate) every: Duration,
 }
 
@@ -93,6 +96,17 @@ impl Routes {
             // A load balancer asks in HTTP/1.0 without a host, or with any. A page that reads the answer learns nothing.
             return Ok(self.health(path == "/readyz").await);
         }
+        if let Scope::Health { has_metrics } = self.scope {
+            return match (&parts.method, path) {
+                (&Method::GET | &Method::HEAD, "/metrics") if has_metrics => {
+                    self.metrics(parts).await
+                }
+                _ => Err((
+                    StatusCode::NOT_FOUND,
+                    "this address has /healthz and /readyz, and /metrics if that is said",
+                )),
+            };
+        }
         self.access.check_source(parts)?;
         match parts.method {
             Method::GET | Method::HEAD => self.get(parts, path).await,
@@ -113,16 +127,12 @@ impl Routes {
         let query = parts.uri.query().unwrap_or_default().to_owned();
         let sampler = Arc::clone(&self.sampler);
         match path {
-            "/metrics" => {
-                let exporter = Arc::clone(&self.exporter);
-                let scraped = blocking(move || exporter.scrape()).await?;
-                let scraped = scraped.map_err(|_| UNENCODABLE)?;
-                Ok(match accepts_openmetrics(&parts.headers) {
-                    true => text(StatusCode::OK, CONTENT_TYPE, scraped),
-                    false => text(StatusCode::OK, CLASSIC_TYPE, classic(&scraped)),
-                })
+            "/metrics" => self.metrics(parts).await,
+            "/api/events" => {
+                let peer = parts.extensions.get::<PeerAddress>();
+                let peer = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |it| it.0);
+                Ok(self.events.listen(peer))
             }
-            "/api/events" => Ok(self.events.listen()),
             "/api/overview" => {
                 let overview = blocking(move || {
                     sampler.walk();
@@ -152,6 +162,16 @@ impl Routes {
                 "there is no such page; see / and /api/schema",
             )),
         }
+    }
+
+    async fn metrics(&self, parts: &Parts) -> Result<Answer, Refused> {
+        let exporter = Arc::clone(&self.exporter);
+        let scraped = blocking(move || exporter.scrape()).await?;
+        let scraped = scraped.map_err(|_| UNENCODABLE)?;
+        Ok(match accepts_openmetrics(&parts.headers) {
+            true => text(StatusCode::OK, CONTENT_TYPE, scraped),
+            false => text(StatusCode::OK, CLASSIC_TYPE, classic(&scraped)),
+        })
     }
 
     async fn post(&self, parts: &Parts, path: &str, body: Incoming) -> Result<Answer, Refused> {
@@ -204,6 +224,12 @@ impl Routes {
         let plain = "text/plain; charset=utf-8";
         let health = blocking(move || sampler.health()).await;
         match health {
+            Ok(Health::CutOff) if is_readiness && self.needs_backplane => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                plain,
+                "cut off from the backplane\n".to_owned(),
+            ),
+            Ok(Health::CutOff) => text(StatusCode::OK, plain, "ok, cut off\n".to_owned()),
             Ok(Health::Healthy) => text(StatusCode::OK, plain, "ok\n".to_owned()),
             Ok(Health::Draining) if !is_readiness => {
                 text(StatusCode::OK, plain, "ok, draining\n".to_owned())

@@ -60,6 +60,8 @@ pub(crate) enum Health {
     Healthy,
     /// Healthy, and no new clients are wanted.
     Draining,
+    /// Healthy, and cut off from the other servers of its cluster.
+    CutOff,
     /// This lane has ended or does not turn.
     Stuck(usize),
 }
@@ -120,8 +122,9 @@ impl Sampler {
         let overview = self.overview();
         match overview.lanes.iter().find(|lane| !lane.turns) {
             Some(lane) => Health::Stuck(lane.lane),
-            None if self.is_wanted() => Health::Healthy,
-            None => Health::Draining,
+            None if !self.is_wanted() => Health::Draining,
+            None if overview.node.as_ref().is_some_and(|node| node.cut_off) => Health::CutOff,
+            None => Health::Healthy,
         }
     }
 

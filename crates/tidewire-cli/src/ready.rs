@@ -35,6 +35,9 @@ pub(crate) struct Ready {
     /// The address of the dashboard, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admin: Option<String>,
+    /// The address of health alone, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) health: Option<String>,
 }
 
 /// The error of a server's output that is not these lines.
@@ -80,14 +83,18 @@ impl Ready {
     }
 
     fn parse_ready(text: &str, addresses: Vec<String>) -> Option<Self> {
-        let mut words = text.strip_prefix(READY)?.split(' ');
-        let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
+        let words = text.strip_prefix(READY)?;
+        let value = |key: &str| {
+            let mut words = words.split(' ');
+            words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        };
         Some(Self {
             addresses,
             codec: value("codec")?.to_owned(),
             lanes: value("lanes")?.parse().ok()?,
             poller: value("poller")?.to_owned(),
             admin: value("admin").map(str::to_owned),
+            health: value("health").map(str::to_owned),
         })
     }
 }
@@ -102,10 +109,12 @@ impl fmt::Display for Ready {
             formatter,
             "{READY}codec={codec} lanes={lanes} poller={poller}"
         )?;
-        match &self.admin {
-            Some(admin) => writeln!(formatter, " admin={admin}"),
-            None => writeln!(formatter),
+        for (name, address) in [("admin", &self.admin), ("health", &self.health)] {
+            if let Some(address) = address {
+                write!(formatter, " {name}={address}")?;
+            }
         }
+        writeln!(formatter)
     }
 }
 
@@ -127,12 +136,13 @@ mod tests {
             lanes: 2,
             poller: "epoll".to_owned(),
             admin: Some("http://127.0.0.1:9090/".to_owned()),
+            health: Some("http://0.0.0.0:9091/".to_owned()),
         };
         let text = ready.to_string();
         assert_eq!(
             text,
             "listening on tcp://127.0.0.1:41873\nlistening on ipc:///tmp/a b.sock\nready codec=tw1 lanes=2 poller=epoll \
-             admin=http://127.0.0.1:9090/\n"
+             admin=http://127.0.0.1:9090/ health=http://0.0.0.0:9091/\n"
         );
         let text = text + "more";
         let mut input = text.as_bytes();
@@ -148,6 +158,7 @@ mod tests {
             lanes: 1,
             poller: "poll".to_owned(),
             admin: None,
+            health: None,
         };
         let object = r#"{"addresses":["tcp://127.0.0.1:1"],"codec":"tw1","event":"ready","lanes":1,"poller":"poll"}"#;
         assert_eq!(ready.to_json(), format!("{object}\n"));

@@ -43,6 +43,12 @@ enum ClientCertificates {
 }
 
 impl ServerTlsArguments {
+    /// Returns the certificate alone, without a demand on clients, for an address of operators.
+    pub(crate) fn certificate(&self) -> Option<ServerTls> {
+        let pair = self.tls_cert.clone().zip(self.tls_key.clone());
+        pair.map(|(cert, key)| ServerTls::new(cert, key))
+    }
+
     /// Returns the settings, if there is a certificate.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 
 pub use tidewire_proto::layer::{
     Ending, FailedLayer, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
-    RecordHeader,
+    RecordHeader, Stack,
 };
 pub use tidewire_proto::websocket::{
     Answer, ClientTerms, Mask, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,

@@ -1,10 +1,12 @@
 //! HTTP on a thread of its own: connections, their limits, and answers.
 //!
 //! `hyper` parses and frames. This module bounds it: the number of connections, the time and size of a request's head, the size of its
-//! body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md`.
+//! body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md` and
+//! `docs/decisions/0099-places-and-encryption-of-the-admin-server.md`.
 
 mod answer;
-mod stream;
+mod connection;
+mod places;
 
 use std::future::Future;
 use std::io;
@@ -19,12 +21,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioTimer;
+use tidewire::layer::Stack;
+use tidewire::tls::TlsLayers;
 use tokio::runtime::{self, Runtime};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
 use crate::settings::STALL_MAX;
 pub(crate) use answer::{Answer, Body, EventFrames, answer, bytes, failure, json, text};
-use stream::TimedStream;
+use connection::Connection;
+use places::Places;
+pub(crate) use places::network;
 
 pub(crate) type Request = hyper::Request<Incoming>;
 
@@ -87,6 +93,7 @@ impl HttpServer {
         listener: TcpListener,
         site: Arc<S>,
         stall_max: Duration,
+        tls: Option<TlsLayers>,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -104,7 +111,15 @@ impl HttpServer {
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("tidewire-admin".to_owned())
-            .spawn(move || run(runtime, listener, site, stall_max, &stopped))?;
+            .spawn(move || {
+                let acceptor = Acceptor {
+                    listener,
+                    stall_max,
+                    tls,
+                    places: Places::new(CONNECTIONS_MAX),
+                };
+                run(runtime, acceptor, site, &stopped);
+            })?;
         Ok(Self {
             address,
             stop,
@@ -148,7 +163,7 @@ pub fn serve_text(
     make: impl Fn() -> String + Send + Sync + 'static,
 ) -> io::Result<HttpServer> {
     let site = TextSite { content_type, make };
-    HttpServer::start(listener, Arc::new(site), STALL_MAX)
+    HttpServer::start(listener, Arc::new(site), STALL_MAX, None)
 }
 
 struct TextSite<F> {
@@ -167,53 +182,62 @@ impl<F: Fn() -> String + Send + Sync + 'static> Site for TextSite<F> {
     }
 }
 
-fn run<S: Site>(
-    runtime: Runtime,
+/// What takes connections.
+struct Acceptor {
     listener: tokio::net::TcpListener,
-    site: Arc<S>,
     stall_max: Duration,
-    stop: &Notify,
-) {
+    tls: Option<TlsLayers>,
+    places: Arc<Places>,
+}
+
+fn run<S: Site>(runtime: Runtime, acceptor: Acceptor, site: Arc<S>, stop: &Notify) {
     runtime.block_on(async {
         site.begin();
-        tokio::spawn(accept(listener, site, stall_max));
+        tokio::spawn(acceptor.accept(site));
         stop.notified().await;
     });
     // A question to a lane that hangs may still wait. Its thread ends by itself.
     runtime.shutdown_background();
 }
 
-async fn accept<S: Site>(listener: tokio::net::TcpListener, site: Arc<S>, stall_max: Duration) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut logged: Option<tokio::time::Instant> = None;
-    loop {
-        // Without a place, connections wait in the system's queue, whose length is limited, too.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let stream = TimedStream::new(stream, stall_max);
-                let peer = PeerAddress(peer.ip().to_canonical());
-                tokio::spawn(serve(stream, peer, Arc::clone(&site), place));
-            }
-            Err(error) => {
-                if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
-                    logged = Some(tokio::time::Instant::now());
-                    tracing::warn!(%error, "the admin server cannot accept connections; this line comes once in 10 s");
+impl Acceptor {
+    async fn accept<S: Site>(self, site: Arc<S>) {
+        let mut logged: Option<tokio::time::Instant> = None;
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => self.take(stream, peer.ip().to_canonical(), &site),
+                Err(error) => {
+                    if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
+                        logged = Some(tokio::time::Instant::now());
+                        tracing::warn!(%error, "the admin server cannot accept connections; this line comes once in 10 s");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
+
+    fn take<S: Site>(&self, stream: tokio::net::TcpStream, peer: IpAddr, site: &Arc<S>) {
+        let (place, displaced) = self.places.take(peer);
+        if displaced {
+            site.count(RequestEnd::Broken);
+        }
+        let id = place.id();
+        let connection = Connection::new(stream, self.stack(), self.stall_max, place);
+        let task = tokio::spawn(serve(connection, PeerAddress(peer), Arc::clone(site)));
+        self.places.set_task(id, task.abort_handle());
+    }
+
+    /// The layers of a new connection. The certificate is read again if it has changed.
+    fn stack(&self) -> Option<Stack> {
+        let tls = self.tls.as_ref()?;
+        // The log says how it ended, and the old certificate stays if the new one cannot be used.
+        let _ = tls.reload_if_changed();
+        Some(Stack::from(tls.layer()))
+    }
 }
 
-async fn serve<S: Site>(
-    stream: TimedStream,
-    peer: PeerAddress,
-    site: Arc<S>,
-    _place: OwnedSemaphorePermit,
-) {
+async fn serve<S: Site>(connection: Connection, peer: PeerAddress, site: Arc<S>) {
     let requested = Arc::clone(&site);
     let service = service_fn(move |mut request: Request| {
         request.extensions_mut().insert(peer);
@@ -232,7 +256,7 @@ async fn serve<S: Site>(
         .header_read_timeout(HEAD_TIME_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
-        .serve_connection(stream, service)
+        .serve_connection(connection, service)
         .await;
     if let Err(error) = served {
         site.count(RequestEnd::Broken);
@@ -243,7 +267,7 @@ async fn serve<S: Site>(
 /// The time between two lines about connections that cannot be accepted.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Connections at a time. Browsers keep up to six.
+/// Connections at a time. Browsers keep up to six. A further one replaces another: see [`places`].
 const CONNECTIONS_MAX: usize = 128;
 
 /// Threads that wait for lanes. One question runs at a time, and a second thread serves health meanwhile.
@@ -255,7 +279,8 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-const HEADERS_MAX: usize = 64;
+/// As many as a handshake of WebSocket: proxies add some.
+const HEADERS_MAX: usize = 128;
 
 /// A pause after a failure to accept, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

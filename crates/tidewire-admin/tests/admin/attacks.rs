@@ -1,9 +1,11 @@
 //! Requests that no honest program sends, and honest ones too many.
 
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rustix::net::{AddressFamily, SocketType};
 use tidewire::auth::Token;
 use tidewire::{Client, Policy, PubSub, Server};
 use tidewire_admin::{Admin, AdminError, Settings};
@@ -121,7 +123,7 @@ fn a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use() {
 
 #[test]
 fn pages_of_other_origins_and_rebound_names_are_refused() {
-    let site = Site::start(Settings::default().host("ops.example"));
+    let site = Site::start(Settings::default().host("ops.example").unwrap());
     let ask = |host: &str| {
         let request =
             format!("GET /api/overview HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -491,8 +493,8 @@ fn no_message_is_lost_while_the_admin_server_is_flooded() {
 }
 
 /// Asks as fast as it can on one connection, and counts the answers.
-fn flood(address: std::net::SocketAddr, path: &str, ends: &AtomicBool, answered: &AtomicUsize) {
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
+fn flood(address: SocketAddr, path: &str, ends: &AtomicBool, answered: &AtomicUsize) {
+    let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
     let mut bytes = vec![0; 1 << 16];
     while !ends.load(Ordering::SeqCst) {
@@ -517,4 +519,32 @@ fn flood(address: std::net::SocketAddr, path: &str, ends: &AtomicBool, answered:
         }
         answered.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// The bug: 200 silent connections of one address took all places, and nobody else heard whether the server was healthy.
+#[test]
+fn silent_connections_of_one_address_keep_nobody_from_health() {
+    let site = Site::start(Settings::default());
+    let from = |address: [u8; 4]| {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from((address, 0))).unwrap();
+        rustix::net::connect(&socket, &site.address()).unwrap();
+        TcpStream::from(socket)
+    };
+    let silent: Vec<_> = (0..400).map(|_| from([127, 0, 7, 7])).collect();
+    // A neighbour of the flood, and whoever floods, too: the newest connection has a place.
+    for address in [[127, 0, 0, 9], [127, 0, 7, 7]] {
+        let mut stream = from(address);
+        stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    }
+    let metrics = site.get("/metrics").body;
+    let broken = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("tidewire_admin_requests_total{end=\"broken\"} "));
+    let broken: f64 = broken.unwrap().parse().unwrap();
+    assert!(broken >= 272.0, "those that gave way are counted: {broken}");
+    drop(silent);
 }

@@ -4,6 +4,7 @@
 mod api;
 mod attacks;
 mod events;
+mod health;
 mod metrics;
 
 use std::io::{Read, Write};
@@ -109,7 +110,7 @@ pub(crate) fn node(engine: &InprocEngine, id: &str) -> ServerBuilder {
 
 impl Answer {
     /// An empty text is the answer of a server that only closed.
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
         let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
         Self {

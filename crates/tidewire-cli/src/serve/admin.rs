@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::low_level::raise;
 use tidewire::auth::Token;
-use tidewire::{Address, Endpoint};
+use tidewire::tls::ServerTls;
+use tidewire::{Address, Endpoint, Server};
 use tidewire_admin::{Admin, AdminError, BoundAdmin, Settings};
 
 use crate::failure::Failure;
@@ -23,7 +24,7 @@ pub(super) struct AdminArguments {
     admin: Option<SocketAddr>,
 
     /// The file with the token of the --admin address, which other users may not read. An address that other machines reach
-    /// needs it, and --insecure, because HTTP is not encrypted
+    /// needs it, and --admin-tls
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
 
@@ -31,30 +32,129 @@ pub(super) struct AdminArguments {
     /// answered, and other names are not, because a web page could make one of its own mean this machine
     #[arg(long, value_name = "NAME")]
     admin_host: Vec<String>,
+
+    /// Encrypt the --admin address by the certificate of --tls-cert and --tls-key
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    admin_tls: bool,
+
+    /// Let other machines reach the --admin address without --admin-tls, although they could read the token on the way: for
+    /// closed networks. --insecure does not allow it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    admin_insecure: bool,
+
+    /// Address of /healthz and /readyz alone, such as 0.0.0.0:9091, for load balancers on other machines: it needs no token and
+    /// changes nothing
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
+    health: Option<SocketAddr>,
+
+    /// Answer /metrics at the --health address, too, to whoever reaches it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    health_metrics: bool,
+
+    /// Answer 503 at /readyz while this server is cut off from its --backplane. Without it, a server that is cut off is ready
+    /// and serves its own clients
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    ready_needs_backplane: bool,
+}
+
+/// The addresses for operators, bound or served.
+#[derive(Debug)]
+pub(super) struct AdminServers<A> {
+    pub(super) admin: Option<A>,
+    pub(super) health: Option<A>,
+}
+
+impl AdminServers<BoundAdmin> {
+    /// Begins to answer, about this server.
+    ///
+    /// # Errors
+    /// See [`AdminError`].
+    pub(super) fn serve(self, server: &Server) -> Result<AdminServers<Admin>, AdminError> {
+        let serve = |bound: Option<BoundAdmin>| bound.map(|it| it.serve(server)).transpose();
+        Ok(AdminServers {
+            admin: serve(self.admin)?,
+            health: serve(self.health)?,
+        })
+    }
 }
 
 impl AdminArguments {
-    /// Binds the address, if there is one. `binds` are the addresses of the server.
+    /// Whether the certificate of the server encrypts this address.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.admin_tls
+    }
+
+    /// Binds the addresses that there are. `tls` is the server's certificate, and `binds` are its other addresses.
     ///
     /// # Errors
-    /// The address cannot be used, or the token cannot be read.
+    /// An address cannot be used, the token cannot be read, or a flag has no effect.
     pub(super) fn bind(
         &self,
-        is_insecure: bool,
+        tls: Option<ServerTls>,
         binds: &[String],
-    ) -> anyhow::Result<Option<BoundAdmin>> {
+    ) -> anyhow::Result<AdminServers<BoundAdmin>> {
+        for (flag, address) in [("--admin", self.admin), ("--health", self.health)] {
+            if let Some(address) = address {
+                check_apart(flag, address, binds)?;
+            }
+        }
+        let health = self.health.map(|address| {
+            let settings = Settings::default()
+                .health_only(self.health_metrics)
+                .needs_backplane(self.ready_needs_backplane);
+            Admin::bind(address, settings).map_err(|error| refused("--health", &error))
+        });
+        if self.health_metrics && health.is_none() {
+            let what = "--health-metrics is for an address of health, and there is none";
+            return Err(Failure::configuration(what, "give --health 127.0.0.1:9091").into());
+        }
         let Some(address) = self.admin else {
-            return match self.admin_token_file.is_some() || !self.admin_host.is_empty() {
-                true => {
-                    let what = "--admin-token-file and --admin-host are for an admin server, and there is none";
-                    Err(Failure::configuration(what, "give --admin 127.0.0.1:9090").into())
-                }
-                false => Ok(None),
-            };
+            let has_flags = self.admin_token_file.is_some()
+                || !self.admin_host.is_empty()
+                || self.admin_tls
+                || self.admin_insecure;
+            if has_flags {
+                let what = "--admin-token-file, --admin-host, --admin-tls and --admin-insecure are for an admin server, and there is none";
+                return Err(Failure::configuration(what, "give --admin 127.0.0.1:9090").into());
+            }
+            let health = health.transpose()?;
+            return Ok(AdminServers {
+                admin: None,
+                health,
+            });
         };
-        check_apart(address, binds)?;
+        let bound = Admin::bind(address, self.settings(tls)?);
+        Ok(AdminServers {
+            admin: Some(bound.map_err(|error| refused("--admin", &error))?),
+            health: health.transpose()?,
+        })
+    }
+
+    /// The settings of the address for everything.
+    fn settings(&self, tls: Option<ServerTls>) -> Result<Settings, Failure> {
         let mut settings = Settings::default()
-            .allow_plaintext(is_insecure)
+            .allow_plaintext(self.admin_insecure)
+            .needs_backplane(self.ready_needs_backplane)
             .on_drain(once(SIGTERM))
             .on_reload(|| send(SIGHUP));
         if let Some(file) = &self.admin_token_file {
@@ -63,10 +163,19 @@ impl AdminArguments {
             settings = settings.token(token);
         }
         for host in &self.admin_host {
-            settings = settings.host(host);
+            let named = settings.host(host);
+            settings = named.map_err(|error| {
+                Failure::configuration(error.to_string(), "correct --admin-host")
+            })?;
         }
-        let bound = Admin::bind(address, settings);
-        Ok(Some(bound.map_err(|error| refused(&error))?))
+        match (self.admin_tls, tls) {
+            (false, _) => Ok(settings),
+            (true, Some(tls)) => Ok(settings.tls(tls)),
+            (true, None) => Err(Failure::configuration(
+                "--admin-tls needs a certificate",
+                "give --tls-cert FILE --tls-key FILE; `tidewire cert dev` makes a pair for tests",
+            )),
+        }
     }
 }
 
@@ -78,27 +187,35 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Refuses an address that the server has, too. The one that is bound second would be in use, by this process itself.
-fn check_apart(admin: SocketAddr, binds: &[String]) -> Result<(), Failure> {
-    let admin = Endpoint::from(admin);
+fn check_apart(flag: &str, own: SocketAddr, binds: &[String]) -> Result<(), Failure> {
+    let own = Endpoint::from(own);
     for bind in binds {
         // An address with a mistake is refused where it is bound.
         let address = bind.parse::<Address>();
         let endpoints = address.and_then(|it| it.resolve_all()).unwrap_or_default();
-        if endpoints.iter().any(|it| it.excludes(&admin)) {
-            let what = format!("--admin {admin} and --bind {bind} have the same port");
-            return Err(Failure::configuration(what, "give --admin another port"));
+        if endpoints.iter().any(|it| it.excludes(&own)) {
+            let what = format!("{flag} {own} and --bind {bind} have the same port");
+            return Err(Failure::configuration(
+                what,
+                format!("give {flag} another port"),
+            ));
         }
     }
     Ok(())
 }
 
-fn refused(error: &AdminError) -> Failure {
+fn refused(flag: &str, error: &AdminError) -> Failure {
     let remedy = match error {
-        AdminError::NoToken(_) => "give --admin-token-file, or --admin 127.0.0.1:PORT",
-        AdminError::Plaintext(_) => {
-            "give --admin 127.0.0.1:PORT, and let a proxy with TLS or an SSH tunnel reach it; or say --insecure in a closed network"
+        AdminError::NoToken(_) => {
+            "give --admin-token-file, or --admin 127.0.0.1:PORT; --health IP:PORT is enough for a load balancer".to_owned()
         }
-        _ => "give another --admin IP:PORT; port 0 takes a free one",
+        AdminError::Plaintext(_) => {
+            "give --admin-tls, or --admin 127.0.0.1:PORT; --health IP:PORT is enough for a load balancer; or say --admin-insecure in a \
+             closed network"
+                .to_owned()
+        }
+        AdminError::Tls(_) => "correct --tls-cert and --tls-key".to_owned(),
+        _ => format!("give another {flag} IP:PORT; port 0 takes a free one"),
     };
     Failure::configuration(error.to_string(), remedy)
 }
@@ -130,7 +247,7 @@ mod tests {
     #[test]
     fn an_admin_address_is_not_that_of_the_server() {
         let check = |admin: &str, bind: &str| {
-            let outcome = check_apart(admin.parse().unwrap(), &[bind.to_owned()]);
+            let outcome = check_apart("--admin", admin.parse().unwrap(), &[bind.to_owned()]);
             outcome.map_err(|error| error.to_string())
         };
         let error = check("127.0.0.1:8080", "ws://0.0.0.0:8080/chat").unwrap_err();

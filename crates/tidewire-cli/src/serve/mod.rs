@@ -51,7 +51,7 @@ use crate::tell::{Stream, tell};
 use crate::threads;
 use crate::tls::ServerTlsArguments;
 use crate::units::parse_milliseconds;
-use admin::AdminArguments;
+use admin::{AdminArguments, AdminServers};
 use apps::App;
 use drain::DrainArguments;
 use ending::{Ending, judge, watch_signals};
@@ -249,7 +249,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     watch_signals(arguments, sender.clone(), &ending)?;
     let settings = Settings::read(arguments);
     let users = ServedUsers::read(arguments)?;
-    let admin = arguments.admin.bind(arguments.insecure, &arguments.binds)?;
+    let tls = arguments.tls.certificate();
+    let admin = arguments.admin.bind(tls, &arguments.binds)?;
 
     let drain = arguments.drain.clone();
     let follow_stdin = arguments.exit_with_stdin;
@@ -308,9 +309,9 @@ fn start_app(arguments: &ServeArguments, builder: ServerBuilder) -> anyhow::Resu
 fn start(
     arguments: &ServeArguments,
     authenticator: Option<Replaceable>,
-    admin: Option<BoundAdmin>,
+    admin: AdminServers<BoundAdmin>,
     ending: &Ending,
-) -> anyhow::Result<(Server, Option<Admin>)> {
+) -> anyhow::Result<(Server, AdminServers<Admin>)> {
     let protection = Protection {
         authenticates: authenticator.is_some(),
         is_waived: arguments.insecure,
@@ -383,8 +384,8 @@ fn start(
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);
     arguments.drain.warn_if_none_follows(&arguments.binds);
-    let admin = admin.map(|admin| admin.serve(&server)).transpose()?;
-    tell_ready(arguments, &server, admin.as_ref())?;
+    let admin = admin.serve(&server)?;
+    tell_ready(arguments, &server, &admin)?;
     Ok((server, admin))
 }
 
@@ -393,9 +394,9 @@ fn with_tls(arguments: &ServeArguments, builder: ServerBuilder) -> anyhow::Resul
         return Ok(builder);
     };
     let is_encrypted = |bind: &String| bind.starts_with("tls://") || bind.starts_with("wss://");
-    if !arguments.binds.iter().any(is_encrypted) {
+    if !arguments.binds.iter().any(is_encrypted) && !arguments.admin.is_encrypted() {
         tracing::warn!(
-            "nothing is encrypted: no address to listen on begins with tls:// or wss://"
+            "nothing is encrypted: no address to listen on begins with tls:// or wss://, and there is no --admin-tls"
         );
     }
     Ok(builder.tls(tls))
@@ -405,14 +406,15 @@ fn with_tls(arguments: &ServeArguments, builder: ServerBuilder) -> anyhow::Resul
 fn tell_ready(
     arguments: &ServeArguments,
     server: &Server,
-    admin: Option<&Admin>,
+    admin: &AdminServers<Admin>,
 ) -> anyhow::Result<()> {
     let ready = Ready {
         addresses: addresses(arguments, server)?,
         codec: arguments.codec.name().to_owned(),
         lanes: arguments.lanes,
         poller: server.poller().to_string(),
-        admin: admin.map(|it| format!("http://{}/", it.address())),
+        admin: admin.admin.as_ref().map(|it| it.url().to_owned()),
+        health: admin.health.as_ref().map(|it| it.url().to_owned()),
     };
     web::tell(arguments, &ready.addresses);
     let text = match arguments.json {

@@ -2,12 +2,15 @@
 //!
 //! One GET a second needs little of HTTP: a request of version 1.0, whose answer ends with the connection.
 
-use std::io::{Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use tidewire::auth::Token;
+use tidewire::layer::Stack;
+use tidewire::tls::ClientTls;
 
 use crate::failure::Failure;
 
@@ -17,6 +20,8 @@ pub(super) struct AdminClient {
     /// `HOST:PORT`
     host: String,
     token: Option<Token>,
+    /// Whom to trust, if the address is encrypted.
+    tls: Option<ClientTls>,
 }
 
 impl AdminClient {
@@ -24,25 +29,35 @@ impl AdminClient {
     pub(super) fn new(
         address: &str,
         token: Option<Token>,
+        ca: Option<&Path>,
         is_insecure: bool,
     ) -> Result<Self, Failure> {
-        let host = address.strip_prefix("http://").unwrap_or(address);
+        let secured = address.strip_prefix("https://");
+        let host = secured
+            .or(address.strip_prefix("http://"))
+            .unwrap_or(address);
         let host = host.strip_suffix('/').unwrap_or(host);
         let is_plain = host.contains(':') && !host.contains(['/', '@', '?']);
         if !is_plain || host.bytes().any(|it| it.is_ascii_control() || it == b' ') {
             let what = format!("{address:?} is not the address of an admin server");
             return Err(Failure::configuration(
                 what,
-                "write HOST:PORT, as in 127.0.0.1:9090",
+                "write HOST:PORT or https://HOST:PORT, as in 127.0.0.1:9090",
             ));
         }
+        let trusted = ClientTls::new();
         let client = Self {
             host: host.to_owned(),
             token,
+            tls: secured.map(|_| match ca {
+                Some(ca) => trusted.ca(ca),
+                None => trusted,
+            }),
         };
-        if client.token.is_some() && !is_insecure && !client.is_local()? {
+        if client.tls.is_none() && client.token.is_some() && !is_insecure && !client.is_local()? {
             let what = format!("the token would go to {host} without encryption");
-            let remedy = "use ssh -L 9090:127.0.0.1:9090 HOST and 127.0.0.1:9090, or say --insecure in a closed network";
+            let remedy = "use https:// with --admin-tls at the server, or ssh -L 9090:127.0.0.1:9090 HOST and 127.0.0.1:9090, or say --insecure in a closed \
+                          network";
             return Err(Failure::configuration(what, remedy));
         }
         Ok(client)
@@ -88,8 +103,8 @@ impl AdminClient {
         }
     }
 
-    fn get(&self, path: &str) -> std::io::Result<Vec<u8>> {
-        let mut failure = std::io::ErrorKind::NotFound.into();
+    fn get(&self, path: &str) -> io::Result<Vec<u8>> {
+        let mut failure = io::ErrorKind::NotFound.into();
         for address in self.host.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, TIME_MAX) {
                 Ok(stream) => return self.ask(stream, path),
@@ -99,7 +114,7 @@ impl AdminClient {
         Err(failure)
     }
 
-    fn ask(&self, mut stream: TcpStream, path: &str) -> std::io::Result<Vec<u8>> {
+    fn ask(&self, mut stream: TcpStream, path: &str) -> io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(TIME_MAX))?;
         stream.set_write_timeout(Some(TIME_MAX))?;
         let mut request = format!("GET {path} HTTP/1.0\r\nHost: {}\r\n", self.host);
@@ -107,9 +122,23 @@ impl AdminClient {
             request += &format!("Authorization: Bearer {}\r\n", token.secret());
         }
         request += "\r\n";
-        stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+        match &self.tls {
+            Some(tls) => {
+                let host = self
+                    .host
+                    .rsplit_once(':')
+                    .map_or(&*self.host, |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let layer = tls.layer(host, Some("http/1.1"));
+                let stack = Stack::from(layer.map_err(io::Error::other)?);
+                ask_secured(stack, &mut stream, request.as_bytes(), &mut answer)?;
+            }
+            None => {
+                stream.write_all(request.as_bytes())?;
+                stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+            }
+        }
         Ok(answer)
     }
 
@@ -118,10 +147,47 @@ impl AdminClient {
         Failure::unreachable(what, "name the address of --admin, not that of --bind")
     }
 
-    fn gone(&self, error: &std::io::Error) -> Failure {
+    fn gone(&self, error: &io::Error) -> Failure {
         let what = format!("cannot ask the admin server at {}: {error}", self.host);
         Failure::unreachable(what, "start the server with --admin, or check the address")
     }
+}
+
+/// Sends a request under TLS, and reads the answer up to its end.
+fn ask_secured(
+    mut stack: Stack,
+    stream: &mut TcpStream,
+    request: &[u8],
+    answer: &mut Vec<u8>,
+) -> io::Result<()> {
+    stack.start().map_err(io::Error::other)?;
+    let (mut is_asked, mut buffer) = (false, [0; 16 << 10]);
+    while answer.len() < ANSWER_BYTES_MAX as usize {
+        if stack.is_ready() && !is_asked {
+            is_asked = true;
+            // A request is far smaller than what a stack takes at once.
+            stack
+                .write(&[IoSlice::new(request)])
+                .map_err(io::Error::other)?;
+        }
+        let count = stack.unsent().len();
+        stream.write_all(stack.unsent())?;
+        stack.advance(count);
+        if stack.has_ended() {
+            break;
+        }
+        match stream.read(&mut buffer)? {
+            0 => stack.handle_network_end().map_err(io::Error::other)?,
+            count => stack.receive(&buffer[..count]).map_err(io::Error::other)?,
+        }
+        loop {
+            match stack.read(&mut buffer).map_err(io::Error::other)? {
+                0 => break,
+                count => answer.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The status and the body of an answer.
@@ -144,18 +210,19 @@ mod tests {
 
     #[test]
     fn addresses_are_hosts_with_ports() {
-        let host = |address| AdminClient::new(address, None, false).map(|it| it.host);
+        let host = |address| AdminClient::new(address, None, None, false).map(|it| it.host);
         for good in [
             "127.0.0.1:9090",
             "http://127.0.0.1:9090/",
             "http://127.0.0.1:9090",
+            "https://127.0.0.1:9090/",
         ] {
             assert_eq!(host(good).unwrap(), "127.0.0.1:9090");
         }
         for bad in [
             "",
             "127.0.0.1",
-            "https://h:1/",
+            "https://h:1/x",
             "h:1/path",
             "a@h:1",
             "h:1\r\nX: y",
@@ -168,10 +235,11 @@ mod tests {
     #[test]
     fn a_token_stays_on_this_machine() {
         let token = || Some(Token::new("secret").unwrap());
-        assert!(AdminClient::new("127.0.0.1:1", token(), false).is_ok());
-        assert!(AdminClient::new("192.0.2.1:1", token(), false).is_err());
-        assert!(AdminClient::new("192.0.2.1:1", token(), true).is_ok());
-        assert!(AdminClient::new("192.0.2.1:1", None, false).is_ok());
+        assert!(AdminClient::new("127.0.0.1:1", token(), None, false).is_ok());
+        assert!(AdminClient::new("192.0.2.1:1", token(), None, false).is_err());
+        assert!(AdminClient::new("192.0.2.1:1", token(), None, true).is_ok());
+        assert!(AdminClient::new("https://192.0.2.1:1", token(), None, false).is_ok());
+        assert!(AdminClient::new("192.0.2.1:1", None, None, false).is_ok());
     }
 
     #[test]

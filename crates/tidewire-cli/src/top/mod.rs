@@ -23,7 +23,7 @@ use view::View;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArguments {
-    /// Address of the server's --admin: HOST:PORT or http://HOST:PORT/
+    /// Address of the server's --admin: HOST:PORT, http://HOST:PORT/ or, with --admin-tls there, https://HOST:PORT/
     #[arg(value_name = "ADDR", default_value = "127.0.0.1:9090")]
     address: String,
 
@@ -40,6 +40,10 @@ pub(crate) struct TopArguments {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
+    /// Authorities to trust for https://, in PEM, beside those of the system
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
     /// Send the token to another machine without encryption: for closed networks
     #[arg(long)]
     insecure: bool,
@@ -51,7 +55,12 @@ pub(crate) fn run(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
     let token = token.map_err(|error| {
         Failure::configuration(error.to_string(), "name the file that the server has, too")
     })?;
-    let client = AdminClient::new(&arguments.address, token, arguments.insecure)?;
+    let client = AdminClient::new(
+        &arguments.address,
+        token,
+        arguments.ca.as_deref(),
+        arguments.insecure,
+    )?;
     match arguments.once {
         true => show_once(&client, arguments.json),
         false => show(&client, &arguments.address),

@@ -253,9 +253,8 @@ mod tests {
         ] {
             write("jwt.toml", text.as_bytes(), list);
             write("a.pem", pem.as_bytes(), public);
-            let keys = JwtFile::read(&path("jwt.toml")).and_then(|file| {
-                file.keys(Arc::default(), &KeySets::default())
-            });
+            let keys = JwtFile::read(&path("jwt.toml"))
+                .and_then(|file| file.keys(Arc::default(), &KeySets::default()));
             match keys {
                 Ok(_) => assert!(is_trusted, "{list:o} {public:o}"),
                 Err(error) => {

@@ -180,7 +180,39 @@ fn an_admin_address_that_others_reach_is_refused_in_plain_text() {
             vec!["--admin", "0.0.0.0:0", "--admin-token-file", &name],
             "without encryption",
         ),
+        // The bug: one flag opened everything, so that the admin address could not be opened alone, nor stay shut alone.
+        (
+            vec![
+                "--admin",
+                "0.0.0.0:0",
+                "--admin-token-file",
+                &name,
+                "--insecure",
+            ],
+            "without encryption",
+        ),
+        (
+            vec![
+                "--admin",
+                "0.0.0.0:0",
+                "--admin-token-file",
+                &name,
+                "--admin-tls",
+            ],
+            "needs a certificate",
+        ),
         (vec!["--admin-token-file", &name], "there is none"),
+        (vec!["--admin-tls"], "there is none"),
+        (vec!["--health-metrics"], "there is none"),
+        (
+            vec![
+                "--admin",
+                "127.0.0.1:0",
+                "--admin-host",
+                "https://ops.example:9090/",
+            ],
+            "write ops.example",
+        ),
     ] {
         let mut all = vec!["serve", "--bind", "tcp://127.0.0.1:0"];
         all.extend(flags);
@@ -195,7 +227,7 @@ fn a_name_for_the_admin_server_is_answered_and_others_are_not() {
     let (_server, _, admin) = start(&["--admin-host", "ops.example"]);
     for (host, status) in [("ops.example", "200"), ("evil.example", "421")] {
         let mut stream = TcpStream::connect(&admin).unwrap();
-        let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let answer = std::io::read_to_string(stream).unwrap();
         assert!(
@@ -206,4 +238,73 @@ fn a_name_for_the_admin_server_is_answered_and_others_are_not() {
     let ended = Process::start(&["serve", "--admin-host", "ops.example"]).wait();
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
     assert!(ended.text().contains("there is none"), "{}", ended.text());
+}
+
+/// The bug: a load balancer on another machine reached /readyz only if the whole server was insecure.
+#[test]
+fn health_has_an_address_of_its_own_for_other_machines() {
+    let mut server = Process::start(&[
+        "serve",
+        "--bind=tcp://127.0.0.1:0",
+        "--health=0.0.0.0:0",
+        "--health-metrics",
+    ]);
+    let ready = server.expect("ready codec=");
+    let port = ready.rsplit(':').next().unwrap().trim_end_matches('/');
+    assert!(ready.contains(" health=http://0.0.0.0:"), "{ready}");
+    let health = format!("127.0.0.1:{port}");
+    for (path, status) in [
+        ("readyz", 200),
+        ("metrics", 200),
+        ("api/overview", 404),
+        ("", 404),
+    ] {
+        let answer = ask(&health, &format!("GET /{path}"), "");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{path}: {answer}"
+        );
+    }
+}
+
+#[test]
+fn an_encrypted_admin_address_is_for_other_machines_and_top_reaches_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let made = Process::start(&[
+        "cert",
+        "dev",
+        "--out",
+        &directory.path().display().to_string(),
+    ])
+    .wait();
+    assert_eq!(made.status.code(), Some(0), "{}", made.text());
+    let token = path("admin.token");
+    std::fs::write(&token, "c2VjcmV0\n").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let mut server = Process::start(&[
+        "serve",
+        "--bind=tcp://127.0.0.1:0",
+        "--admin=0.0.0.0:0",
+        "--admin-tls",
+        &format!("--tls-cert={}", path("server.pem")),
+        &format!("--tls-key={}", path("server.key")),
+        &format!("--admin-token-file={token}"),
+    ]);
+    let ready = server.expect("ready codec=");
+    let port = ready.rsplit(':').next().unwrap().trim_end_matches('/');
+    assert!(ready.contains(" admin=https://0.0.0.0:"), "{ready}");
+    let address = format!("https://localhost:{port}");
+    let top = |more: &[&str]| {
+        let all = [&["top", &*address, "--once"], more].concat();
+        Process::start(&all).wait()
+    };
+    let ca = path("ca.pem");
+    let shown = top(&["--ca", &ca, "--token-file", &token]);
+    assert_eq!(shown.status.code(), Some(0), "{}", shown.text());
+    assert!(shown.text().contains("sessions 0 open"), "{}", shown.text());
+    let refused = top(&["--ca", &ca]);
+    assert_eq!(refused.status.code(), Some(4), "{}", refused.text());
+    let untrusted = top(&["--token-file", &token]);
+    assert_eq!(untrusted.status.code(), Some(3), "{}", untrusted.text());
 }

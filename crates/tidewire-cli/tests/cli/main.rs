@@ -6,6 +6,7 @@
 
 mod admin;
 mod backplane;
+mod balancers;
 mod bench;
 mod call;
 mod chat;

@@ -109,12 +109,60 @@ impl Acceptor {
         Ok(())
     }
 
+    /// As [`Self::reload`]. The log says how it ended.
+    fn reload_and_tell(&self) -> Result<(), TlsError> {
+        let outcome = self.reload();
+        match &outcome {
+            Ok(()) => {
+                tracing::info!(chain = ?self.settings.chain, "new connections use the certificate that was read again");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the new certificate is refused, and the old one stays");
+            }
+        }
+        outcome
+    }
+
     fn has_changed(&self) -> bool {
         *self.seen() != self.settings.files()
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, [Option<FileState>; 3]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the server's side of TLS for connections that the caller accepts, as a [`Layer`]. [`ServerTls::layers`] makes it.
+///
+/// ```no_run
+/// use tidewire::layer::Stack;
+/// use tidewire::tls::ServerTls;
+///
+/// let layers = ServerTls::new("server.pem", "server.key").layers("http/1.1")?;
+/// layers.reload_if_changed()?; // before each connection: the certificate may have been renewed
+/// let stack = Stack::from(layers.layer());
+/// # Ok::<(), tidewire::tls::TlsError>(())
+/// ```
+#[derive(Debug)]
+pub struct TlsLayers(Acceptor);
+
+impl TlsLayers {
+    /// Makes the layer of an accepted connection.
+    #[must_use]
+    pub fn layer(&self) -> Box<dyn Layer> {
+        self.0.layer(false)
+    }
+
+    /// Reads certificate and key again if one of their files has changed since they were last read. Returns whether they were
+    /// read. The log says how it ended.
+    ///
+    /// # Errors
+    /// The new pair cannot be used, and the old one stays.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
+        if !self.0.has_changed() {
+            return Ok(false);
+        }
+        self.0.reload_and_tell().map(|()| true)
     }
 }
 
@@ -147,16 +195,10 @@ impl TlsReloader {
     /// # Errors
     /// The new pair cannot be used, and the server keeps the old one.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let outcome = self.acceptor.reload();
+        let outcome = self.acceptor.reload_and_tell();
         match &outcome {
-            Ok(()) => {
-                tracing::info!(chain = ?self.acceptor.settings.chain, "new connections use the certificate that was read again");
-                self.counters.tls_reloads.add_shared(1);
-            }
-            Err(error) => {
-                tracing::error!(%error, "the new certificate is refused, and the old one stays");
-                self.counters.tls_reloads_refused.add_shared(1);
-            }
+            Ok(()) => self.counters.tls_reloads.add_shared(1),
+            Err(_) => self.counters.tls_reloads_refused.add_shared(1),
         }
         outcome
     }
@@ -181,6 +223,15 @@ impl ServerTls {
     /// See [`TlsError`].
     pub fn layer(&self, protocol: &'static str) -> Result<Box<dyn Layer>, TlsError> {
         Ok(Acceptor::load(self.clone(), protocol)?.layer(false))
+    }
+
+    /// As [`Self::layer`], for many connections: the files are read once, and [again](TlsLayers::reload_if_changed) when they
+    /// change.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn layers(&self, protocol: &'static str) -> Result<TlsLayers, TlsError> {
+        Acceptor::load(self.clone(), protocol).map(TlsLayers)
     }
 
     fn files(&self) -> [Option<FileState>; 3] {

@@ -21,8 +21,8 @@ mod provider;
 #[cfg(test)]
 mod tests;
 
-pub use acceptor::TlsReloader;
 pub(crate) use acceptor::{Acceptor, protocol};
+pub use acceptor::{TlsLayers, TlsReloader};
 pub(crate) use connector::{ClientConfigs, Connector, OutgoingTls};
 pub use error::{PemError, PemPart, TlsError};
 pub use pem::Pem;
