@@ -1,4 +1,4 @@
-//! What must be looked up before an attempt to connect: the addresses of a host name, credentials, and files of TLS.
+//! The lookups before an attempt to connect: of the addresses of a host name, of credentials, and of files of TLS.
 //!
 //! Each may take seconds, and a lane has deadlines to keep. So they are looked up on a thread of their own.
 

@@ -97,7 +97,7 @@ impl Race {
         if ends_search(&failure) {
             self.waiting.clear();
         }
-        // What a server answered says more than that nobody is there.
+        // The answer of a server says more than that nobody is there.
         if self.failure.as_ref().is_none_or(is_nobody_there) {
             self.failure = Some(failure);
         }

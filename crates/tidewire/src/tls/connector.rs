@@ -39,7 +39,7 @@ pub(crate) struct ClientConfigs {
 struct Present {
     /// It offers no name by ALPN.
     base: ClientConfig,
-    /// Those with a name, which share its tickets. There are few names: that of the codec, and [`HTTP`].
+    /// Configurations with a name, which share the tickets of `base`. There are few names: that of the codec, and [`HTTP`].
     named: Vec<(&'static str, Arc<ClientConfig>)>,
 }
 

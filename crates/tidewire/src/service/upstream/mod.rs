@@ -105,7 +105,7 @@ use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 #[derive(Clone)]
 pub struct Upstream(Arc<Shared>);
 
-/// What the clones of an upstream share.
+/// The state that the clones of an upstream share.
 struct Shared {
     /// The identity of the upstream; two upstreams may have the same address.
     number: u64,
