@@ -27,6 +27,7 @@ mod websocket;
 mod workers;
 
 use std::hint::black_box;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::NamedTempFile;
@@ -145,11 +146,18 @@ fn full_address(work: &Work, address: &str) -> String {
     }
 }
 
+/// The endpoint at an address. Of several that a host name has, it is the first that takes a connection.
 fn endpoint(address: &str) -> Result<Endpoint, RoleError> {
-    address
+    let endpoints = address
         .parse::<Address>()
-        .and_then(|address| address.resolve())
-        .or_failed(&format!("use the address {address}"))
+        .and_then(|address| address.resolve_all())
+        .or_failed(&format!("use the address {address}"))?;
+    let answers = |endpoint: &&Endpoint| {
+        let address = endpoint.socket_address();
+        endpoints.len() == 1 || address.is_some_and(|it| TcpStream::connect(it).is_ok())
+    };
+    let chosen = endpoints.iter().find(answers).unwrap_or(&endpoints[0]);
+    Ok(chosen.clone())
 }
 
 /// The socket at an address, for programs that know no other transport.

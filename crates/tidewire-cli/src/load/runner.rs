@@ -70,7 +70,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(super) plain: bool,
     /// Answer scrapes of Prometheus at this address while the test runs, for example 127.0.0.1:9464.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "IP:PORT")]
     prometheus: Option<SocketAddr>,
 }
 
@@ -194,6 +194,7 @@ impl<'a> Runner<'a> {
                     .map(resolve)
                     .collect::<anyhow::Result<_>>()?;
                 let mut options = self.options(targets, client_cores);
+                options.names.clone_from(addresses);
                 options.tls = tls_of(&security, addresses)?;
                 options.tokens = security.tokens(&codec(scenario).parse()?)?;
                 (options, Cluster::default())

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tidewire::tls::ClientTls;
 use tidewire::{
-    AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits, RequestError,
-    ServeError,
+    Address, AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits,
+    RequestError, ServeError,
 };
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::body::ErrorCode;
@@ -53,6 +53,9 @@ use crate::segment::Segment;
 pub struct RunOptions {
     /// The servers: one, or the nodes of a cluster, over which the agents are spread.
     pub targets: Vec<Endpoint>,
+    /// The addresses of the targets as they were given, in the same order. If there are some, the run connects to each before its first
+    /// step, and takes the endpoint that answers: a host name may have several.
+    pub names: Vec<Address>,
     /// The authorities that the agents trust at a `tls://` address, and the certificate that they show.
     pub tls: ClientTls,
     /// Where the agents get their tokens, if a server knows them by tokens.
@@ -89,6 +92,7 @@ impl RunOptions {
     pub fn new(targets: Vec<Endpoint>) -> Self {
         Self {
             targets,
+            names: Vec::new(),
             tls: ClientTls::new(),
             tokens: None,
             seed: 0,
@@ -274,9 +278,11 @@ pub fn run(
     for step in &scenario.steps {
         check(scenario, step, options)?;
     }
-    for target in &options.targets {
-        try_out(scenario, target, options)?;
+    let mut options = options.clone();
+    for index in 0..options.targets.len() {
+        options.targets[index] = try_out(scenario, index, &options)?;
     }
+    let options = &options;
     let (start_time, started) = (options.clock.wall(), Instant::now());
     let run_number = run_number(options);
     let mut starts = Starts::new(options);
@@ -317,9 +323,11 @@ pub fn run(
 }
 
 /// Sees whether there is a server, and whether it has the rooms that a chat needs: a run that can measure nothing must not
-/// take its time.
-fn try_out(scenario: &Scenario, target: &Endpoint, options: &RunOptions) -> Result<(), RunError> {
-    let address = &target.to_string();
+/// take its time. Returns the endpoint that answers.
+fn try_out(scenario: &Scenario, index: usize, options: &RunOptions) -> Result<Endpoint, RunError> {
+    let target = &options.targets[index];
+    let name = options.names.get(index).map(ToString::to_string);
+    let address = &name.unwrap_or_else(|| target.to_string());
     let codec = match scenario.steps.first() {
         Some(step) => codec_of(step, target)?,
         None => AnyCodec::Tw1(Tw1),
@@ -343,10 +351,11 @@ fn try_out(scenario: &Scenario, target: &Endpoint, options: &RunOptions) -> Resu
         .connect(address)
         .wait()
         .map_err(|source| RunError::Target(address.to_owned(), source))?;
+    let reached = client.endpoint().unwrap_or_else(|| target.clone());
     let needs_rooms = |step: &Step| step.pattern == Pattern::Chat;
     if !scenario.steps.iter().any(needs_rooms) {
         client.close().wait();
-        return Ok(());
+        return Ok(reached);
     }
     // A server with rooms knows this question, though its answer to somebody who is in none is a refusal. To join would
     // be one login more than the report accounts for.
@@ -362,7 +371,7 @@ fn try_out(scenario: &Scenario, target: &Endpoint, options: &RunOptions) -> Resu
             | RequestError::TimedOut),
         ) => Err(RunError::NoRooms(address.to_owned(), source)),
         // Whatever else is the matter with it, the report will tell.
-        _ => Ok(()),
+        _ => Ok(reached),
     }
 }
 

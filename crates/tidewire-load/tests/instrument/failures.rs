@@ -144,6 +144,24 @@ fn a_server_that_is_not_there_is_an_error_of_the_run() {
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 
+/// Regression: of a name with several addresses, the run used the first, where nobody was. A client found the second.
+#[test]
+fn a_run_uses_the_address_of_a_name_that_answers() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    let nobody = std::net::SocketAddr::from(([127, 0, 0, 99], port));
+    let proof = prove_with(
+        FaultPlan::default(),
+        &scenario(&[step(2, 1.0)]),
+        |options| {
+            options.names = vec![options.targets[0].clone().into()];
+            options.targets = vec![nobody.into()];
+        },
+    );
+    assert_eq!(proof.step().total_login_failures, 0);
+    proof.assert_offered_agrees();
+}
+
 #[test]
 fn a_run_stopped_from_outside_reports_what_it_has() {
     struct Impatient(Arc<AtomicBool>);

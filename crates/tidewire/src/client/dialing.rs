@@ -161,12 +161,13 @@ impl Dialing {
     }
 
     /// Notes that a session is open. Returns the sessions of the other addresses, or `None` if another address has won already.
-    fn note_open(&mut self, id: SessionId) -> Option<Vec<SessionId>> {
+    fn note_open(&mut self, id: SessionId, link: &Link) -> Option<Vec<SessionId>> {
         let State::Connecting(race) = &mut self.state else {
             return None;
         };
         let endpoint = race.take(id)?;
         let losers = race.sessions().collect();
+        link.set_endpoint(endpoint.clone());
         self.target().note_good(endpoint);
         self.pace.note_open(now_ns());
         self.state = State::Open;
@@ -292,7 +293,7 @@ impl ClientService {
 
     /// Takes the session as that of the client. Returns whether it is: the session of another address may have been open before.
     pub(super) fn take_open(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(losers) = self.dialing.note_open(cx.session()) else {
+        let Some(losers) = self.dialing.note_open(cx.session(), &self.link) else {
             cx.close();
             return false;
         };

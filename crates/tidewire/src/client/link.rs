@@ -18,6 +18,7 @@ use super::submissions::{self, WhenWindowFull};
 use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
+use crate::address::Endpoint;
 use crate::dial::Found;
 use crate::mailbox::EnqueueError;
 
@@ -41,6 +42,8 @@ struct First {
     waker: Option<Waker>,
     /// The results of a lookup that the lane has not taken yet.
     found: Option<Found>,
+    /// The endpoint of the last connection that was open.
+    endpoint: Option<Endpoint>,
 }
 
 /// A submission to a client's lane that is neither a request nor a message.
@@ -183,6 +186,16 @@ impl Link {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Stores the endpoint of a connection that is open now.
+    pub(super) fn set_endpoint(&self, endpoint: Endpoint) {
+        self.lock_first().endpoint = Some(endpoint);
+    }
+
+    /// The endpoint of the last connection that was open.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        self.lock_first().endpoint.clone()
     }
 
     /// Stores the results of a lookup and wakes the lane.

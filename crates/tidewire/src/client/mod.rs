@@ -49,6 +49,7 @@ pub use request::{Call, Request};
 pub use submissions::WhenWindowFull;
 pub use subscription::{Subscribe, Subscription, TopicEvent, TopicMessage};
 
+use crate::address::Endpoint;
 use crate::limits::nanoseconds;
 use crate::mailbox::EnqueueError;
 use crate::observe::Metrics;
@@ -127,6 +128,22 @@ impl Client {
     /// As [`Client::try_send`], and [`EnqueueError::Encode`] if the codec has no names.
     pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), EnqueueError> {
         self.send(&Message::new(Kind::OneWay, 0, payload).with_name(name))
+    }
+
+    /// Returns the endpoint of the last connection that was open: of the addresses of a host name, the one that was kept. `None` before
+    /// the first connection.
+    ///
+    /// ```
+    /// use tidewire::Client;
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+    /// # let port = server.addresses()[0].socket_address().unwrap().port();
+    /// let client = Client::connect(&format!("tcp://localhost:{port}")).wait()?;
+    /// assert_eq!(client.endpoint().as_ref(), Some(&server.addresses()[0]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        self.inner.link.endpoint()
     }
 
     /// Returns the counters of this client's lane.
