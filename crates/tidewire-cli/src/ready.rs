@@ -14,10 +14,12 @@
 
 use std::fmt;
 use std::io::{self, BufRead};
+use std::mem::discriminant;
 
 use serde::Serialize;
 use serde_json::json;
 use thiserror::Error;
+use tidewire::{Address, AddressError, Endpoint, StreamFraming};
 
 use crate::payload::json_text;
 
@@ -53,6 +55,42 @@ pub(crate) enum ReadyError {
     /// The output could not be read.
     #[error("cannot read the server's output")]
     Io(#[from] io::Error),
+}
+
+/// Returns the addresses for clients: `endpoints` of a server that listens at `binds`, with the framing if it is not the codec's `own`.
+/// `localhost` has one endpoint for each loopback address.
+pub(crate) fn to_connect_to(
+    binds: &[String],
+    endpoints: &[Endpoint],
+    own: Option<StreamFraming>,
+) -> Result<Vec<String>, AddressError> {
+    let mut addresses = Vec::new();
+    let mut endpoints = endpoints.iter().peekable();
+    for bind in binds {
+        let bind: Address = bind.parse()?;
+        let parameter = match bind.framing().filter(|it| Some(*it) != own) {
+            Some(StreamFraming::None) => "?framing=none",
+            Some(StreamFraming::Length) => "?framing=length",
+            None => "",
+        };
+        let first = endpoints.next();
+        addresses.extend(first.map(|it| format!("{it}{parameter}")));
+        let is_localhost = bind
+            .host()
+            .is_some_and(|it| it.eq_ignore_ascii_case("localhost"));
+        let is_second =
+            |it: &&Endpoint| is_localhost && first.is_some_and(|first| is_twin(first, it));
+        if let Some(second) = endpoints.next_if(is_second) {
+            addresses.push(format!("{second}{parameter}"));
+        }
+    }
+    Ok(addresses)
+}
+
+/// Whether two endpoints differ in the address alone: the same transport, and the same port.
+fn is_twin(one: &Endpoint, two: &Endpoint) -> bool {
+    let port = |it: &Endpoint| it.socket_address().map(|at| at.port());
+    discriminant(one) == discriminant(two) && port(one) == port(two)
 }
 
 impl Ready {
@@ -148,6 +186,23 @@ mod tests {
         let mut input = text.as_bytes();
         assert_eq!(Ready::parse(&mut input).unwrap(), ready);
         assert_eq!(input, b"more");
+    }
+
+    #[test]
+    fn localhost_is_announced_at_both_of_its_addresses() {
+        let at = |text: &str| text.parse::<Address>().unwrap().resolve().unwrap();
+        let binds = ["tcp://localhost:7000", "udp://127.0.0.1:7000"].map(str::to_owned);
+        let [four, six, udp] = [
+            "tcp://127.0.0.1:7000",
+            "tcp://[::1]:7000",
+            "udp://127.0.0.1:7000",
+        ];
+        let announced = |endpoints: &[&str]| {
+            let endpoints: Vec<Endpoint> = endpoints.iter().map(|it| at(it)).collect();
+            to_connect_to(&binds, &endpoints, None).unwrap()
+        };
+        assert_eq!(announced(&[four, six, udp]), [four, six, udp]);
+        assert_eq!(announced(&[four, udp]), [four, udp], "without IPv6");
     }
 
     #[test]

@@ -31,13 +31,11 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Command, FromArgMatches};
 use serde_json::json;
 use tidewire::auth::Replaceable;
-use tidewire::{
-    Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, ServerBuilder,
-};
+use tidewire::{AnyCodec, Limits, MetricsReader, Policy, Server, ServerBuilder};
 use tidewire_admin::{Admin, BoundAdmin};
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
-use tidewire_proto::codec::{Codec, StreamFraming};
+use tidewire_proto::codec::Codec;
 
 use crate::config;
 use crate::connection::{is_udp, parse_codec};
@@ -45,7 +43,7 @@ use crate::failure::Failure;
 use crate::logging::{self, LogArguments};
 use crate::otlp::OtlpArguments;
 use crate::output;
-use crate::ready::Ready;
+use crate::ready::{Ready, to_connect_to};
 use crate::systemd::{self, Notifier};
 use crate::tell::{Stream, tell};
 use crate::threads;
@@ -408,8 +406,9 @@ fn tell_ready(
     server: &Server,
     admin: &AdminServers<Admin>,
 ) -> anyhow::Result<()> {
+    let framing = arguments.codec.stream_framing();
     let ready = Ready {
-        addresses: addresses(arguments, server)?,
+        addresses: to_connect_to(&arguments.binds, server.addresses(), framing)?,
         codec: arguments.codec.name().to_owned(),
         lanes: arguments.lanes,
         poller: server.poller().to_string(),
@@ -428,23 +427,6 @@ fn tell_ready(
         output::remember(Err(error));
     }
     Ok(())
-}
-
-/// Returns the addresses for clients, with the framing if it is not the codec's own.
-fn addresses(arguments: &ServeArguments, server: &Server) -> Result<Vec<String>, AddressError> {
-    let own = arguments.codec.stream_framing();
-    let pairs = arguments.binds.iter().zip(server.addresses());
-    pairs
-        .map(|(bind, endpoint)| {
-            let framing = bind.parse::<Address>()?.framing();
-            let parameter = match framing.filter(|_| framing != own) {
-                Some(StreamFraming::None) => "?framing=none",
-                Some(StreamFraming::Length) => "?framing=length",
-                None => "",
-            };
-            Ok(format!("{endpoint}{parameter}"))
-        })
-        .collect()
 }
 
 /// Warns at the start about answers that will be missing, because clients see only that none comes.
