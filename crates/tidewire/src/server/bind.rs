@@ -139,8 +139,8 @@ impl Bound {
         let mut others = self.addresses.iter();
         match others.find(|other| is_in_use(&error) && other.excludes(&address)) {
             Some(other) => ServeError::Twice {
-                address,
-                other: other.clone(),
+                address: address.into(),
+                other: Box::new(other.clone()),
             },
             None => error,
         }
@@ -172,8 +172,8 @@ impl Bound {
             }
             name => match self.addresses.contains(&name) {
                 true => Err(ServeError::Twice {
-                    address: name.clone(),
-                    other: name,
+                    address: Box::new(name.clone()),
+                    other: name.into(),
                 }),
                 false => Ok(name),
             },

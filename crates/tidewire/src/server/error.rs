@@ -47,9 +47,9 @@ pub enum ServeError {
     )]
     Twice {
         /// The address.
-        address: Endpoint,
+        address: Box<Endpoint>,
         /// The address that is listened on.
-        other: Endpoint,
+        other: Box<Endpoint>,
     },
     /// A [passed socket](crate::ServerBuilder::passed_socket) is bound to none of the addresses.
     #[error(

@@ -42,7 +42,7 @@ fn ask(client: &Client) {
 }
 
 /// Stops the gateway, and checks that each request to the upstream has one outcome.
-fn finish(gateway: Server, client: Client) -> crate::Metrics {
+fn finish(gateway: Server, client: &Client) -> crate::Metrics {
     client.close().wait();
     let metrics = gateway.shutdown(Duration::from_secs(10)).metrics;
     let resolved = metrics.upstream_answered
@@ -76,7 +76,7 @@ fn an_upstream_looks_its_name_up_again_after_no_address_answered() {
     find(vec![after.addresses()[0].clone()]);
     drop(before);
     ask(&client);
-    let metrics = finish(server, client);
+    let metrics = finish(server, &client);
     assert!(metrics.upstream_answered >= 2);
 }
 
@@ -97,7 +97,7 @@ fn a_silent_first_address_does_not_keep_an_upstream_from_the_second() {
     let upstream = upstream.timeout(Duration::from_secs(3_600));
     let (gateway, client) = gateway(&upstream);
     assert_eq!(client.request(b"?").wait().unwrap().payload(), b"?");
-    let metrics = finish(gateway, client);
+    let metrics = finish(gateway, &client);
     assert_eq!(
         (metrics.upstream_answered, metrics.upstream_connections),
         (1, 1)
@@ -118,7 +118,7 @@ fn requests_do_not_dial_a_backend_that_accepts_and_closes_again_and_again() {
     for _ in 0..REQUESTS {
         assert!(client.request(b"?").wait().is_err());
     }
-    let metrics = finish(gateway, client);
+    let metrics = finish(gateway, &client);
     // Two at once, and then with pauses that double from 100 ms.
     assert!(metrics.upstream_connections >= 2);
     assert!(
@@ -139,5 +139,5 @@ fn the_next_address_begins_at_once_when_one_fails() {
     let upstream = named(|_| Ok(FOUND.lock().unwrap().clone()));
     let (gateway, client) = gateway(&upstream);
     assert_eq!(client.request(b"?").wait().unwrap().payload(), b"?");
-    assert_eq!(finish(gateway, client).upstream_failed, 0);
+    assert_eq!(finish(gateway, &client).upstream_failed, 0);
 }
