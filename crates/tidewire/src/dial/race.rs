@@ -135,6 +135,7 @@ fn ends_search(failure: &ConnectFailure) -> bool {
         failure,
         ConnectFailure::Refused { .. }
             | ConnectFailure::PlaintextCredentials { .. }
+            | ConnectFailure::LongCredentials { .. }
             | ConnectFailure::NoTls
             | ConnectFailure::Framing { .. }
             | ConnectFailure::Inproc(_)
