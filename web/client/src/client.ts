@@ -82,7 +82,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
   let sent = 0
   let confirmed = 0
   let asked = 0
-  /** Those that may be lost with an earlier connection, and the first refusal of one. No flush has told them. */
+  /** Messages that may be lost with an earlier connection, and the first refusal of one. No flush has told them. */
   let lost = 0
   let refused: RequestError | undefined
   const channels = new Set<Channel>()

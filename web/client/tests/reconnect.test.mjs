@@ -459,7 +459,7 @@ for (const cause of ["online", "visibilitychange", "timeout", "sleep"]) {
         client.request("x", { timeout: 1_000 }).catch(() => {})
         clock.tick(1_000)
       } else if (cause === "sleep") {
-        // What was heard before the device slept says nothing. All timers are late when it wakes up.
+        // A message from before the device slept says nothing. All timers are late when it wakes up.
         const before = client.metrics.bytesReceived
         client.trySend("hello")
         await turn(() => client.metrics.bytesReceived > before)

@@ -117,7 +117,7 @@ fn note_confirmed(published: u64) {
     );
 }
 
-/// What happens while lines are published.
+/// An input of the publisher.
 enum Input {
     Lines(Vec<Vec<u8>>),
     End,
