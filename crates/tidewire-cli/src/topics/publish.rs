@@ -85,10 +85,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     };
     let result = publisher.run(arguments);
     let (published, repeated) = (publisher.published(), publisher.repeated);
-    let result = result.and_then(|()| match signals::exit_code() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(code) => Ok(ExitCode::from(code)),
-    });
+    let result = result.map(|()| signals::exit_code().map_or(ExitCode::SUCCESS, ExitCode::from));
     let is_whole = result.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS);
     if !is_whole && arguments.payload == "-" {
         note_confirmed(published);

@@ -51,8 +51,7 @@ impl Unconfirmed {
     /// Notes that the server refused a message.
     pub(super) fn note_refused(&mut self, code: ErrorCode, number: i32, text: String) {
         self.refused += 1;
-        self.refusal
-            .get_or_insert_with(|| Refusal { code, number, text });
+        self.refusal.get_or_insert(Refusal { code, number, text });
     }
 
     /// Whether messages were sent on this connection and not confirmed.
