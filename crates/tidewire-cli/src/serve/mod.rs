@@ -201,6 +201,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     proxy_protocol_from: Vec<String>,
 
+    /// Address of a proxy, or range of them as 10.0.0.0/8, that writes the address of its client into requests to ws:// and wss://
+    /// addresses, in X-Forwarded-For or Forwarded; several with commas
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    forwarded_for_from: Vec<String>,
+
     #[cfg(feature = "nats")]
     #[command(flatten)]
     backplane: backplane::BackplaneArguments,
@@ -325,9 +330,18 @@ fn start(
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
     builder = arguments.limits.limit_age(builder);
-    let proxies = &arguments.proxy_protocol_from;
-    exposure::check_proxies("--proxy-protocol-from", proxies, arguments.insecure)?;
-    for network in proxies {
+    for (flag, networks) in [
+        ("--proxy-protocol-from", &arguments.proxy_protocol_from),
+        ("--forwarded-for-from", &arguments.forwarded_for_from),
+    ] {
+        exposure::check_proxies(flag, networks, arguments.insecure)?;
+    }
+    for network in &arguments.forwarded_for_from {
+        builder = builder.forwarded_for_from(network).map_err(|error| {
+            Failure::configuration(format!("--forwarded-for-from: {error}"), "")
+        })?;
+    }
+    for network in &arguments.proxy_protocol_from {
         builder = builder.proxy_protocol_from(network).map_err(|error| {
             let remedy = "correct --proxy-protocol-from";
             Failure::configuration(error.to_string(), remedy)

@@ -33,7 +33,7 @@ struct IssuerTable {
     issuer: String,
     audience: Vec<String>,
     name_claim: Option<String>,
-    /// What the header of a token must say in `typ`.
+    /// The kind that the header of a token must have in `typ`.
     typ: Option<String>,
     /// A file with a set of keys. Relative to the folder of the file of issuers.
     jwks: Option<PathBuf>,

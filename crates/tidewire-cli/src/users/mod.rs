@@ -166,7 +166,7 @@ struct UserTable {
     bytes_per_second: Option<u64>,
 }
 
-/// What happens when a user has as many sessions as it may have, and another one begins.
+/// The policy for a user that has as many sessions as it may have, when another one begins.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum WhenFullName {

@@ -70,13 +70,15 @@ pub enum CloseReason {
         /// Whether its peer did not answer a ping. If not, the identity is set so that newer sessions replace older ones.
         was_silent: bool,
     },
+    /// The client that a proxy named in its request has as many sessions as its address may have.
+    SessionLimit,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 27] = [
+    pub const NAMES: [&'static str; 28] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -103,6 +105,7 @@ impl CloseReason {
         "page_served",
         "handler_panicked",
         "replaced",
+        "session_limit",
         "io",
     ];
 
@@ -136,7 +139,8 @@ impl CloseReason {
             Self::PageServed => 23,
             Self::HandlerPanicked => 24,
             Self::Replaced { .. } => 25,
-            Self::Io(_) => 26,
+            Self::SessionLimit => 26,
+            Self::Io(_) => 27,
         }
     }
 
@@ -179,6 +183,7 @@ impl CloseReason {
             Self::Decode(DecodeError::FrameTooLarge { .. }) => Ending::TooLong,
             Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => Ending::Invalid,
             Self::MemoryLimit
+            | Self::SessionLimit
             | Self::HandshakeLimit
             | Self::Evicted
             | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
@@ -223,6 +228,7 @@ impl CloseReason {
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             // The credentials may be right: other ones would not help, and a normal pause is enough.
             Self::MemoryLimit
+            | Self::SessionLimit
             | Self::ControlFlood
             | Self::RateLimit
             | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
@@ -295,6 +301,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Replaced { was_silent: false } => {
                 formatter.write_str("a newer session of the same user took its place")
+            }
+            Self::SessionLimit => {
+                formatter.write_str("the address of the client has as many sessions as it may have")
             }
             Self::PageServed => formatter.write_str("the peer wanted a page, and got it"),
             Self::HandlerPanicked => formatter.write_str("a handler of the service panicked"),

@@ -98,7 +98,7 @@ impl<'a> Hello<'a> {
         let features = reader.u32().ok_or(HandshakeError::Malformed)?;
         let frame_bytes_max = reader.u32().ok_or(HandshakeError::Malformed)?;
         let bytes = reader.u16().ok_or(HandshakeError::Malformed)?;
-        check_credentials(bytes, credentials_bytes_max(features))?;
+        check_credentials(bytes, LONG_CREDENTIALS_BYTES_MAX)?;
         let credentials = reader
             .bytes(usize::from(bytes))
             .ok_or(HandshakeError::Malformed)?;
@@ -418,12 +418,18 @@ mod tests {
             bytes: CREDENTIALS_BYTES_MAX as u16 + 1,
             bytes_max: CREDENTIALS_BYTES_MAX as u16,
         };
-        assert_eq!(Hello::decode(&payload), Err(too_long));
+        let offer = Offer {
+            features: 0,
+            frame_bytes_max: 1 << 20,
+            heartbeat_ms: 0,
+        };
+        let hello = Hello::decode(&payload).unwrap();
+        assert_eq!(accept(&hello, &offer), Err(too_long));
         assert!(too_long.to_string().contains("1025 bytes"), "{too_long}");
     }
 
     #[test]
-    fn long_credentials_need_their_feature_on_both_sides() {
+    fn long_credentials_are_taken_where_the_server_offers_them() {
         let agent = "a".repeat(255);
         let longest = Hello {
             features: FEATURE_LONG_CREDENTIALS,
@@ -450,9 +456,12 @@ mod tests {
             bytes_max: CREDENTIALS_BYTES_MAX as u16,
         };
         assert_eq!(accept(&longest, &offer(0)), Err(too_long));
+        // A client that does not say the feature has it, too: the server's connection decides.
         let mut without = payload.to_vec();
         without[6..10].copy_from_slice(&0_u32.to_le_bytes());
-        assert_eq!(Hello::decode(&without), Err(too_long));
+        let without = Hello::decode(&without).unwrap();
+        assert!(accept(&without, &offer(FEATURE_LONG_CREDENTIALS)).is_ok());
+        assert_eq!(accept(&without, &offer(0)), Err(too_long));
         let longer = Hello {
             credentials: &[7; LONG_CREDENTIALS_BYTES_MAX + 1],
             ..longest

@@ -38,6 +38,7 @@ mod websocket_fault;
 
 use std::fmt;
 use std::io::IoSlice;
+use std::net::IpAddr;
 
 use thiserror::Error;
 
@@ -110,6 +111,12 @@ pub trait Layer: fmt::Debug + Send {
     /// The names in the peer's certificate, if the layer has verified one.
     fn certificate(&self) -> Option<&CertificateNames> {
         None
+    }
+
+    /// The addresses that proxies wrote into the peer's handshake, the farthest first. Anybody can write them: believe only what
+    /// a known proxy appended.
+    fn forwarded_for(&self) -> &[IpAddr] {
+        &[]
     }
 
     /// How the layer encrypts, after its handshake. `None` if it does not.

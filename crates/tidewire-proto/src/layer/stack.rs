@@ -1,6 +1,7 @@
 //! A stack of layers, with the bytes that wait between them.
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 
 use super::buffer::Buffer;
 use super::{CertificateNames, Encryption, Ending, Layer, LayerError};
@@ -299,6 +300,13 @@ impl Stack {
     pub fn certificate(&self) -> Option<&CertificateNames> {
         let mut levels = self.levels.iter();
         levels.find_map(|level| level.layer.certificate())
+    }
+
+    /// The addresses that proxies wrote into the peer's handshake; see [`Layer::forwarded_for`].
+    #[must_use]
+    pub fn forwarded_for(&self) -> &[IpAddr] {
+        let mut levels = self.levels.iter().map(|level| level.layer.forwarded_for());
+        levels.find(|it| !it.is_empty()).unwrap_or_default()
     }
 
     /// How the bytes on the network are encrypted. `None` if they are not.

@@ -13,6 +13,8 @@ pub struct ServerTerms {
     pub(super) kind: MessageKind,
     pub(super) message_bytes_max: u64,
     pub(super) head_limits: HeadLimits,
+    /// Whether the addresses that proxies wrote into a request are kept.
+    pub(super) keeps_forwarded: bool,
     page: Option<WebPage>,
 }
 
@@ -38,6 +40,7 @@ impl ServerTerms {
             kind,
             message_bytes_max: MESSAGE_BYTES_MAX,
             head_limits: HeadLimits::default(),
+            keeps_forwarded: false,
             page: None,
         }
     }
@@ -46,6 +49,14 @@ impl ServerTerms {
     #[must_use]
     pub fn page(mut self, page: WebPage) -> Self {
         self.page = Some(page);
+        self
+    }
+
+    /// Keeps the addresses that proxies write into requests: [`Layer::forwarded_for`](crate::layer::Layer::forwarded_for) then
+    /// has them.
+    #[must_use]
+    pub fn keep_forwarded(mut self, keeps: bool) -> Self {
+        self.keeps_forwarded = keeps;
         self
     }
 

@@ -4,10 +4,12 @@
 //! lies. A client masks what it sends, and text is checked, so these are copied once.
 
 use std::io::IoSlice;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::accept::{Answer, ServerTerms, refusal};
 use super::connect::ClientTerms;
+use super::forwarded::forwarded;
 use super::frame::{NO_CODE, Opcode, close_frame, header};
 use super::http::{HeadEnd, refused_part};
 use super::reader::{Frames, Side};
@@ -38,7 +40,8 @@ enum Phase {
     Accepting(Arc<ServerTerms>, HeadEnd),
     /// The client waits for the answer, in which this key must be.
     Connecting(Arc<ClientTerms>, HeadEnd, String),
-    Open,
+    /// The addresses that proxies wrote into the request.
+    Open(Vec<IpAddr>),
     /// The peer wanted the page, and gets it.
     PageServed,
     /// With the part of the request that was refused, for the log.
@@ -92,8 +95,12 @@ impl WebSocketLayer {
                 let Some(bytes) = end.find(network, terms.head_limits)? else {
                     return Ok(0);
                 };
+                let addresses = match terms.keeps_forwarded {
+                    true => forwarded(&network[..bytes], terms.head_limits.headers_max),
+                    false => Vec::new(),
+                };
                 (self.phase, self.own) = match terms.answer(&network[..bytes])? {
-                    Answer::Accepted(answer) => (Phase::Open, answer),
+                    Answer::Accepted(answer) => (Phase::Open(addresses), answer),
                     Answer::Page(answer) => (Phase::PageServed, answer),
                 };
                 Ok(bytes)
@@ -104,10 +111,10 @@ impl WebSocketLayer {
                     return Ok(0);
                 };
                 terms.check(&network[..bytes], key)?;
-                self.phase = Phase::Open;
+                self.phase = Phase::Open(Vec::new());
                 Ok(bytes)
             }
-            Phase::Open => Ok(0),
+            Phase::Open(_) => Ok(0),
             // Further requests are not answered.
             Phase::PageServed => Ok(network.len()),
             Phase::Failed(fault, _) => Err(*fault),
@@ -168,7 +175,7 @@ impl WebSocketLayer {
         };
         self.own = match (&self.phase, fault) {
             (Phase::Accepting(..), fault) => refusal(fault, network.starts_with(b"HEAD ")),
-            (Phase::Open, fault) => {
+            (Phase::Open(_), fault) => {
                 let mut frame = Vec::new();
                 let mask = self.next_mask();
                 close_frame(Some(fault.close_code()), mask, &mut frame);
@@ -236,7 +243,7 @@ impl WebSocketLayer {
 impl Layer for WebSocketLayer {
     fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError> {
         let taken = match self.phase {
-            Phase::Open => self.take_frames(network, plain),
+            Phase::Open(_) => self.take_frames(network, plain),
             _ => self.shake_hands(network),
         };
         if let (Ok(_), Some(code)) = (taken, self.frames.close_code())
@@ -261,7 +268,7 @@ impl Layer for WebSocketLayer {
     }
 
     fn header(&self, plain_bytes: usize) -> Option<RecordHeader> {
-        let is_plain = matches!(self.phase, Phase::Open)
+        let is_plain = matches!(self.phase, Phase::Open(_))
             && !self.is_closed
             && self.masks.is_none()
             && self.kind == MessageKind::Binary
@@ -284,16 +291,23 @@ impl Layer for WebSocketLayer {
     }
 
     fn ping(&mut self, network: &mut Vec<u8>) {
-        if matches!(self.phase, Phase::Open) && !self.is_closed {
+        if matches!(self.phase, Phase::Open(_)) && !self.is_closed {
             self.transmit(network);
             let mask = self.next_mask();
             network.extend_from_slice(header(Opcode::Ping, true, 0, mask).bytes());
         }
     }
 
+    fn forwarded_for(&self) -> &[IpAddr] {
+        match &self.phase {
+            Phase::Open(addresses) => addresses,
+            _ => &[],
+        }
+    }
+
     fn is_ready(&self) -> bool {
         // A fault ends the connection, but a layer that was ready stays it.
-        matches!(self.phase, Phase::Open) || self.is_closed
+        matches!(self.phase, Phase::Open(_)) || self.is_closed
     }
 
     fn has_served_page(&self) -> bool {

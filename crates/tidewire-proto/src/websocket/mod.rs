@@ -24,6 +24,7 @@
 
 mod accept;
 mod connect;
+mod forwarded;
 mod frame;
 mod http;
 mod layer;

@@ -331,7 +331,7 @@ mod tests {
         for number in 0..QUEUED_PER_ADDRESS_MAX {
             let turns = turns.clone();
             let turn = move || -> Turn {
-                // Those with odd numbers have left.
+                // Attempts with odd numbers have left.
                 Box::new(move |attempt| match number % 2 {
                     0 => turns
                         .send((number, attempt))

@@ -57,7 +57,7 @@ pub(crate) enum Proof {
 pub struct IdentityLimits {
     /// Sessions of the identity on the whole server.
     pub sessions_max: Option<usize>,
-    /// What happens when the identity has as many sessions as it may have, and another one begins.
+    /// The policy for another session when the identity has as many as it may have.
     pub when_full: WhenFull,
     /// Patterns that each of its sessions may be subscribed to.
     pub subscriptions_max: Option<usize>,
@@ -68,7 +68,7 @@ pub struct IdentityLimits {
     pub rate: Option<RateLimit>,
 }
 
-/// What happens to a session that finds all sessions of its identity in use, or the name of its identity taken in the rooms by
+/// The policy for a session that finds all sessions of its identity in use, or the name of its identity taken in the rooms by
 /// another one of its sessions. [`IdentityLimits::when_full`] sets it.
 ///
 /// ```
@@ -253,7 +253,7 @@ impl Admitted {
         self.rate.as_ref().map(|(rate, _)| *rate)
     }
 
-    /// What the sessions of the identity have used of its rate.
+    /// The bucket that the sessions of the identity share.
     pub(crate) fn bucket(&self) -> Option<&SharedBucket> {
         self.rate.as_ref().map(|(_, bucket)| &**bucket)
     }

@@ -22,7 +22,7 @@ struct Table {
     search_at: usize,
 }
 
-/// Who shares a rate.
+/// The peers that share a rate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     Name(Box<str>),

@@ -197,7 +197,7 @@ impl Core {
     }
 
     /// Counts and logs a refusal. Returns it.
-    fn note_refusal(&mut self, refusal: Refusal, peer: Option<&Endpoint>) -> Refusal {
+    pub(super) fn note_refusal(&mut self, refusal: Refusal, peer: Option<&Endpoint>) -> Refusal {
         self.counters.sessions_refused.add(1);
         if let Some(unlogged) = self.acceptor.refusal_log.may_log(self.sessions.now_ns()) {
             let peer = peer.map(tracing::field::display);

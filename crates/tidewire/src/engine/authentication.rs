@@ -382,14 +382,14 @@ fn ask(
     (outcome, Asked { attempt, question })
 }
 
-/// Whether a session has the address of a listed proxy, because its PROXY header had no address of a client. So the address says
-/// nothing about who the peer is.
+/// Whether a session has the address of a listed proxy, because the proxy named no client. So the address says nothing about who the
+/// peer is.
 fn has_address_of_proxy(session: &Session) -> bool {
     let (Some(listener), Some(peer)) = (&session.profile.listener, &session.profile.peer) else {
         return false;
     };
     let peer = peer.socket_address();
-    peer.is_some_and(|peer| listener.is_proxy(peer.ip()))
+    peer.is_some_and(|it| listener.is_proxy(it.ip()) || listener.is_forwarder(it.ip()))
 }
 
 /// Gives the attempt of a session its turn, by the mailbox of the session's lane.

@@ -13,6 +13,7 @@ mod delivery;
 mod draining;
 mod expiry;
 mod fair_queue;
+mod forwarded;
 mod handover;
 mod handshakes;
 mod inspect;

@@ -169,6 +169,9 @@ impl<S: Service> Lane<S> {
     /// Begins a session whose transport is ready for frames.
     pub(super) fn begin(&mut self, slot: usize) {
         let core = &mut self.core;
+        if !core.follow_forwarded(slot) {
+            return;
+        }
         let now_ns = core.sessions.reactor.now_ns;
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
         let is_open = core.sessions.change(slot, |connection, rules| {

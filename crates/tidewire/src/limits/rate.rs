@@ -168,7 +168,7 @@ pub(crate) struct SharedBucket {
 }
 
 impl SharedBucket {
-    /// What is used up now.
+    /// The part of the rate that is used up now.
     pub(crate) fn load(&self) -> Bucket {
         Bucket {
             messages_full_ns: self.messages_full_ns.load(Ordering::Relaxed),

@@ -208,7 +208,7 @@ impl Bound {
             leaves_lengths_out,
             layers,
         );
-        let terms = Arc::new(terms.behind(Arc::clone(&self.proxies)));
+        let terms = Arc::new(terms.behind(self.proxies.clone()));
         self.listeners.push(StreamListener { socket, terms });
         Ok(local)
     }

@@ -160,6 +160,25 @@ impl ServerBuilder {
         Ok(self)
     }
 
+    /// Adds addresses of proxies that write the address of their client into requests to `ws://` and `wss://` addresses, in
+    /// `X-Forwarded-For` or `Forwarded`. The client is the last address of that header that is not listed here; it is the peer's for
+    /// limits, logs, authenticators and sessions. Requests from other addresses, and requests with both headers, are not believed.
+    ///
+    /// ```
+    /// use tidewire::Server;
+    ///
+    /// let builder = Server::builder().forwarded_for_from("10.0.0.0/8")?;
+    /// # drop(builder);
+    /// # Ok::<(), tidewire::auth::NetworkError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NetworkError`] if the text is no range of addresses.
+    pub fn forwarded_for_from(mut self, network: &str) -> Result<Self, NetworkError> {
+        self.forwarders.push(network.parse()?);
+        Ok(self)
+    }
+
     /// Adds a socket that another program, such as systemd, has bound and passed to this one. The [address](Self::listen) at
     /// which it is bound takes it instead of binding a socket; so TLS, WebSocket and framing are chosen as always.
     /// A passed socket that no address takes is an error at the start.
@@ -184,7 +203,11 @@ impl ServerBuilder {
 
     /// The passed sockets, and the addresses of proxies.
     pub(super) fn intake(&self) -> (Vec<PassedSocket>, Proxies) {
-        (self.passed_sockets.clone(), self.proxies.clone().into())
+        let proxies = Proxies {
+            by_header: self.proxies.clone().into(),
+            by_request: self.forwarders.clone().into(),
+        };
+        (self.passed_sockets.clone(), proxies)
     }
 }
 

@@ -58,6 +58,7 @@ impl ServerBuilder {
             &self.origins,
             head_limits,
             self.page.as_ref(),
+            !self.forwarders.is_empty(),
         );
         if let Some(acceptor) = acceptor {
             let make = move |address: &Address| acceptor.layer(address);

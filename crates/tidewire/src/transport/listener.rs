@@ -29,14 +29,19 @@ pub(crate) struct ListenerTerms {
     leaves_lengths_out: bool,
     /// The layers over its connections.
     layers: Option<Layers>,
-    /// The addresses of proxies, whose connections begin with a PROXY header.
     proxies: Proxies,
     /// The log has warned of a peer with the other framing.
     has_warned: AtomicBool,
 }
 
 /// The addresses of the proxies of a server.
-pub(crate) type Proxies = Arc<[Network]>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Proxies {
+    /// Proxies whose connections begin with a PROXY header.
+    pub(crate) by_header: Arc<[Network]>,
+    /// Proxies that write the address of their client into the request of a WebSocket.
+    pub(crate) by_request: Arc<[Network]>,
+}
 
 impl ListenerTerms {
     /// Settings for a listener on `address`, whose peers frame as `codec` does. With `leaves_lengths_out` the output has lengths
@@ -65,7 +70,14 @@ impl ListenerTerms {
 
     /// Whether connections from this address begin with a PROXY header.
     pub(crate) fn is_proxy(&self, address: IpAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(address))
+        let mut proxies = self.proxies.by_header.iter();
+        proxies.any(|network| network.contains(address))
+    }
+
+    /// Whether requests from this address name the client that they come from.
+    pub(crate) fn is_forwarder(&self, address: IpAddr) -> bool {
+        let mut proxies = self.proxies.by_request.iter();
+        self.is_websocket() && proxies.any(|network| network.contains(address))
     }
 
     pub(crate) fn codec(&self) -> &AnyCodec {

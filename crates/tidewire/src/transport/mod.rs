@@ -44,6 +44,7 @@ mod unframed;
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -217,6 +218,11 @@ pub(crate) trait Transport: AsFd {
     /// The names in the peer's certificate, if a layer has verified one.
     fn certificate(&self) -> Option<&CertificateNames> {
         None
+    }
+
+    /// The addresses that proxies wrote into the peer's handshake, if a layer has such.
+    fn forwarded_for(&self) -> &[IpAddr] {
+        &[]
     }
 
     /// How a layer encrypts the connection. `None` if none does.
@@ -529,6 +535,10 @@ impl Transport for AnyTransport {
 
     fn certificate(&self) -> Option<&CertificateNames> {
         each!(self, stream => stream.certificate())
+    }
+
+    fn forwarded_for(&self) -> &[IpAddr] {
+        each!(self, stream => stream.forwarded_for())
     }
 
     fn encryption(&self) -> Option<Encryption> {

@@ -53,11 +53,13 @@ impl WebSocketAcceptor {
         origins: &Origins,
         head_limits: HeadLimits,
         page: Option<&WebPage>,
+        keeps_forwarded: bool,
     ) -> Option<Self> {
         let terms = addresses.iter().filter_map(|address| {
             let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec))
                 .origins(origins.clone())
-                .head_limits(head_limits);
+                .head_limits(head_limits)
+                .keep_forwarded(keeps_forwarded);
             let terms = match page {
                 Some(page) => terms.page(page.clone()),
                 None => terms,

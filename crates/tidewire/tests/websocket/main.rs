@@ -4,6 +4,7 @@
 
 mod ends;
 mod foreign;
+mod forwarded;
 mod outgoing;
 mod page;
 mod quiet;

@@ -65,7 +65,7 @@ pub struct JwtIssuer {
     issuer: String,
     audiences: HashSet<String>,
     name_claim: String,
-    /// What the header of a token must say about the kind of token, in lower case; nothing if `None`.
+    /// The kind that the header of a token must have, in lower case. `None` for any.
     typ: Option<String>,
     keys: Vec<Key>,
 }

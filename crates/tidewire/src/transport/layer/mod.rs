@@ -16,6 +16,7 @@
 mod config;
 
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
@@ -299,6 +300,10 @@ impl Transport for LayeredStream {
 
     fn certificate(&self) -> Option<&CertificateNames> {
         self.stack.certificate()
+    }
+
+    fn forwarded_for(&self) -> &[IpAddr] {
+        self.stack.forwarded_for()
     }
 
     fn encryption(&self) -> Option<Encryption> {

@@ -1,0 +1,143 @@
+//! Clients behind proxies that name them in their requests.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use tidewire::auth::{ByAddress, IdentityLimits, Permissions, Users};
+use tidewire::{Context, HandlerResult, Kind, Limits, Message, Server};
+use tidewire_testkit::DEADLINE;
+
+/// Answers with the address of the peer, which is the text of a line.
+fn who(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+    let peer = cx.peer().map(ToString::to_string).unwrap_or_default();
+    Ok(cx.send(&Message::new(Kind::OneWay, 0, peer.as_bytes()))?)
+}
+
+fn server(listed: &str, limits: Limits) -> Server {
+    let builder = Server::builder().codec(tidewire::AnyCodec::by_name("lines").unwrap());
+    let builder = builder.limits(limits).forwarded_for_from(listed).unwrap();
+    builder
+        .listen("ws://127.0.0.1:0/")
+        .unwrap()
+        .start(|_| who)
+        .unwrap()
+}
+
+/// Asks as a proxy that sends these headers. Returns the connection and what the server says.
+fn ask(server: &Server, headers: &str) -> (TcpStream, String) {
+    let address = server.addresses()[0].socket_address().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    // A text message "hi" with a mask of zeros.
+    stream
+        .write_all(&[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'])
+        .unwrap();
+    let mut frame = [0; 2];
+    let said = match stream.read_exact(&mut frame) {
+        Ok(()) if frame[0] == 0x81 => {
+            let mut text = vec![0; usize::from(frame[1])];
+            stream.read_exact(&mut text).unwrap();
+            String::from_utf8(text).unwrap().trim_end().to_owned()
+        }
+        _ => String::new(),
+    };
+    (stream, said)
+}
+
+#[test]
+fn a_session_has_the_address_that_a_listed_proxy_appended() {
+    let server = server("127.0.0.0/8", Limits::default());
+    for (headers, expected) in [
+        ("X-Forwarded-For: 203.0.113.7\r\n", "203.0.113.7"),
+        (
+            "X-Forwarded-For: 203.0.113.66, 203.0.113.7\r\n",
+            "203.0.113.7",
+        ),
+        ("X-Forwarded-For: 203.0.113.7, 127.0.0.9\r\n", "203.0.113.7"),
+        ("X-Forwarded-For: forged, 203.0.113.7\r\n", "203.0.113.7"),
+        ("Forwarded: for=\"[2001:db8::7]:4000\"\r\n", "[2001:db8::7]"),
+        ("", "127.0.0.1"),
+        ("X-Forwarded-For: forged\r\n", "127.0.0.1"),
+        (
+            "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=203.0.113.8\r\n",
+            "127.0.0.1",
+        ),
+    ] {
+        let (_, said) = ask(&server, headers);
+        assert!(
+            said.contains(&format!("//{expected}:")),
+            "{headers}: {said}"
+        );
+    }
+}
+
+#[test]
+fn other_addresses_are_not_believed() {
+    let server = server("10.0.0.0/8", Limits::default());
+    let (_, said) = ask(&server, "X-Forwarded-For: 203.0.113.7\r\n");
+    assert!(said.contains("//127.0.0.1:"), "{said}");
+}
+
+#[test]
+fn limits_count_for_the_client_and_not_for_the_proxy() {
+    let limits = Limits {
+        sessions_per_address_max: 2,
+        ..Limits::default()
+    };
+    let server = server("127.0.0.1", limits);
+    let of = |host: u8| ask(&server, &format!("X-Forwarded-For: 203.0.113.{host}\r\n"));
+    let kept: Vec<_> = [1, 1, 2, 3].map(of).into_iter().collect();
+    assert!(kept.iter().all(|(_, said)| !said.is_empty()));
+    let (_, said) = of(1);
+    assert!(said.contains("as many sessions as it may have"), "{said}");
+    tidewire_testkit::wait_until("it is counted", || {
+        (server.metrics().closed_by("session_limit") == 1).then_some(())
+    });
+    drop(kept);
+    tidewire_testkit::wait_until("the places are free", || {
+        (server.metrics().closed.iter().sum::<u64>() == 5).then_some(())
+    });
+    let again = [1, 1].map(of);
+    assert!(again.iter().all(|(_, said)| !said.is_empty()));
+}
+
+#[test]
+fn the_address_of_a_forwarding_proxy_proves_no_user() {
+    let mut users = Users::new(Permissions::everything());
+    for name in ["internal", "outside"] {
+        users.add(name, None, IdentityLimits::default()).unwrap();
+    }
+    let by_address = ByAddress::new(Arc::new(users)).with("127.0.0.0/8", "internal");
+    let by_address = by_address
+        .unwrap()
+        .with("203.0.113.0/24", "outside")
+        .unwrap();
+    let builder = Server::builder().codec(tidewire::AnyCodec::by_name("lines").unwrap());
+    let builder = builder
+        .authenticate(by_address)
+        .forwarded_for_from("127.0.0.1")
+        .unwrap();
+    let server = builder
+        .listen("ws://127.0.0.1:0/")
+        .unwrap()
+        .start(|_| who)
+        .unwrap();
+    let (_kept, said) = ask(&server, "X-Forwarded-For: 203.0.113.7\r\n");
+    assert!(said.contains("//203.0.113.7:"), "{said}");
+    let (_, said) = ask(&server, "");
+    assert!(!said.contains("127.0.0.1"), "{said}");
+    let metrics = server.metrics();
+    assert_eq!((metrics.authenticated, metrics.auth_refused), (1, 1));
+}
