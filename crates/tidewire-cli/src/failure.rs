@@ -363,6 +363,10 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         ConnectError::Address(AddressError::Unresolved { .. }) => (UNREACHABLE, UNRESOLVED),
         ConnectError::Address(_) => (CONFIGURATION, ""),
         ConnectError::Credentials { .. } => (CONFIGURATION, TOKEN_SOURCE),
+        ConnectError::Failed(ConnectFailure::LongCredentials { .. }) => (
+            CONFIGURATION,
+            "connect to tls://HOST:PORT or wss://HOST:PORT, or ask the issuer for a shorter token",
+        ),
         ConnectError::Failed(ConnectFailure::PlaintextCredentials { .. }) => (
             CONFIGURATION,
             "connect to tls://HOST:PORT; without a token leave --token-file and TIDEWIRE_TOKEN out; in a closed network say \

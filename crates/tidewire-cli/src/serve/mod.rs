@@ -309,6 +309,31 @@ fn start_app(arguments: &ServeArguments, builder: ServerBuilder) -> anyhow::Resu
     app.start(builder, policy, kept, &arguments.methods, is_node)
 }
 
+/// Names the proxies in front of a server.
+fn behind_proxies(
+    mut builder: ServerBuilder,
+    arguments: &ServeArguments,
+) -> anyhow::Result<ServerBuilder> {
+    for (flag, networks) in [
+        ("--proxy-protocol-from", &arguments.proxy_protocol_from),
+        ("--forwarded-for-from", &arguments.forwarded_for_from),
+    ] {
+        exposure::check_proxies(flag, networks, arguments.insecure)?;
+    }
+    for network in &arguments.forwarded_for_from {
+        builder = builder.forwarded_for_from(network).map_err(|error| {
+            Failure::configuration(format!("--forwarded-for-from: {error}"), "")
+        })?;
+    }
+    for network in &arguments.proxy_protocol_from {
+        builder = builder.proxy_protocol_from(network).map_err(|error| {
+            let remedy = "correct --proxy-protocol-from";
+            Failure::configuration(error.to_string(), remedy)
+        })?;
+    }
+    Ok(builder)
+}
+
 fn start(
     arguments: &ServeArguments,
     authenticator: Option<Replaceable>,
@@ -330,23 +355,7 @@ fn start(
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
     builder = arguments.limits.limit_age(builder);
-    for (flag, networks) in [
-        ("--proxy-protocol-from", &arguments.proxy_protocol_from),
-        ("--forwarded-for-from", &arguments.forwarded_for_from),
-    ] {
-        exposure::check_proxies(flag, networks, arguments.insecure)?;
-    }
-    for network in &arguments.forwarded_for_from {
-        builder = builder.forwarded_for_from(network).map_err(|error| {
-            Failure::configuration(format!("--forwarded-for-from: {error}"), "")
-        })?;
-    }
-    for network in &arguments.proxy_protocol_from {
-        builder = builder.proxy_protocol_from(network).map_err(|error| {
-            let remedy = "correct --proxy-protocol-from";
-            Failure::configuration(error.to_string(), remedy)
-        })?;
-    }
+    builder = behind_proxies(builder, arguments)?;
     builder = with_tls(arguments, builder)?;
     #[cfg(feature = "nats")]
     {

@@ -53,7 +53,8 @@ fn a_limit_of_a_user_above_that_of_the_server_is_told() {
     for text in told {
         assert!(ended.text().contains(text), "{}", ended.text());
     }
-    let (mut server, _) = Process::rpc_server(&["--config", &path]);
+    let bind = ["--bind", "tcp://127.0.0.1:0", "--config", &*path];
+    let mut server = Process::start(&[&["serve", "--app", "rpc"][..], &bind].concat());
     server.expect(told[1]);
     server.expect(told[0]);
 }

@@ -86,7 +86,8 @@ fn what_is_no_token_is_refused_before_anything_is_sent() {
     for (token, told) in [
         ("", "the token is empty"),
         ("one\ntwo", "a line end"),
-        (&*"x".repeat(2_000), "1024 at most"),
+        (&*"x".repeat(2_000), "a hello takes 1024 bytes"),
+        (&*"x".repeat(9_000), "8192 at most"),
     ] {
         let ended = call(folder.path(), "127.0.0.1:1", token);
         assert_eq!(ended.status.code(), Some(2), "{}", ended.text());

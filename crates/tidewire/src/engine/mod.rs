@@ -130,13 +130,14 @@ impl Outgoing {
         if endpoint.is_tls() {
             return Ok(());
         }
-        let (endpoint, bytes) = (endpoint.clone(), token.secret().len());
+        let bytes = token.secret().len();
         if !endpoint.is_local() && !self.allow_plaintext_credentials {
+            let endpoint = endpoint.clone();
             return Err(ConnectFailure::PlaintextCredentials { endpoint });
         }
         match bytes <= CREDENTIALS_BYTES_MAX {
             true => Ok(()),
-            false => Err(ConnectFailure::LongCredentials { endpoint, bytes }),
+            false => Err(ConnectFailure::LongCredentials { bytes }),
         }
     }
 }

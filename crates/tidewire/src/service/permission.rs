@@ -147,9 +147,9 @@ impl Context<'_> {
             ActionKind::Publish => {
                 let checked = self.check_permission(Action::Publish(message.name));
                 // A malformed topic is refused as without users, for what it is.
-                checked.or_else(|refusal| match validate_topic(message.name) {
-                    Ok(()) => Err(refusal),
-                    Err(error) => Err(PublishError::Topic(error).into()),
+                checked.map_err(|refusal| match validate_topic(message.name) {
+                    Ok(()) => refusal,
+                    Err(error) => PublishError::Topic(error).into(),
                 })
             }
             ActionKind::Subscribe => {
@@ -161,9 +161,9 @@ impl Context<'_> {
             ActionKind::Join => {
                 let body = JoinBody::decode(Since::split(message)?.1)?;
                 let checked = self.check_permission(Action::Join(body.room));
-                checked.or_else(|refusal| match validate_name(body.room) {
-                    Ok(()) => Err(refusal),
-                    Err(error) => Err(JoinError::RoomName(error).into()),
+                checked.map_err(|refusal| match validate_name(body.room) {
+                    Ok(()) => refusal,
+                    Err(error) => JoinError::RoomName(error).into(),
                 })
             }
             ActionKind::Say => self.check_say(message.channel),

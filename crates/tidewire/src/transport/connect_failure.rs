@@ -68,12 +68,10 @@ pub enum ConnectFailure {
     },
     /// The credentials are longer than a hello takes without TLS.
     #[error(
-        "cannot send credentials of {bytes} bytes to {endpoint}: a hello takes {CREDENTIALS_BYTES_MAX} bytes; over tls:// and wss:// it takes \
+        "cannot send credentials of {bytes} bytes: without TLS a hello takes {CREDENTIALS_BYTES_MAX} bytes; over tls:// and wss:// it takes \
          {LONG_CREDENTIALS_BYTES_MAX}"
     )]
     LongCredentials {
-        /// The address.
-        endpoint: Endpoint,
         /// Their length.
         bytes: usize,
     },

@@ -127,9 +127,8 @@ fn with_replace_the_newest_session_stays_and_the_older_client_does_not_come_back
     let newer = connect();
     newer.join("lobby", "").wait().unwrap();
     let reason = loop {
-        match older.next_event().wait_for(DEADLINE).unwrap() {
-            Event::Closed { reason, .. } => break reason,
-            _ => {}
+        if let Event::Closed { reason, .. } = older.next_event().wait_for(DEADLINE).unwrap() {
+            break reason;
         }
     };
     assert_eq!(reason, CloseReason::GoAway(GoAwayCode::Removed));

@@ -241,7 +241,7 @@ impl JwtKeys {
                 .ok_or_else(|| NoKey::UnknownKid(shown(&kid)))?,
             None => {
                 let mut fitting = keys.filter(|(_, key)| key.algorithm.0 == header.alg);
-                let first = fitting.next().ok_or(NoKey::NoKeyOfAlgorithm)?;
+                let first = fitting.next().ok_or(NoKey::OtherAlgorithm)?;
                 fitting
                     .next()
                     .map_or(Ok(first), |_| Err(NoKey::SeveralKeys))?
@@ -357,7 +357,7 @@ enum NoKey {
     )]
     UnknownKid(String),
     #[error("it has no key id, and its issuer has no key of its algorithm")]
-    NoKeyOfAlgorithm,
+    OtherAlgorithm,
     #[error("it has no key id, and its issuer has several keys of its algorithm")]
     SeveralKeys,
     #[error("its header says the kind {0:?} in typ, and the configuration wants another one")]
@@ -367,7 +367,7 @@ enum NoKey {
 /// A text of a token that nobody has verified, for the log.
 fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
-    escaped(text[..end].as_bytes()).to_string()
+    escaped(&text.as_bytes()[..end])
 }
 
 /// The kind of a token as RFC 7515 compares it: without regard to case, and to the prefix that may be left out.

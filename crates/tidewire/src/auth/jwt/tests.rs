@@ -190,7 +190,7 @@ fn a_token_without_a_key_id_fits_the_only_key_of_its_algorithm() {
     let other = token(&json!({"alg": "RS256"}), &claims(&json!({})), |_| {
         vec![0; 256]
     });
-    assert_eq!(reason(&other), NoKey::NoKeyOfAlgorithm);
+    assert_eq!(reason(&other), NoKey::OtherAlgorithm);
     let unknown = without_kid(&issuers.first, "https://evil\n.example");
     let told = reason(&unknown).to_string();
     assert!(
