@@ -10,7 +10,7 @@
 //! summary. They end every other command, which is the system's default.
 
 use std::io;
-use std::process;
+use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -70,6 +70,11 @@ pub(crate) fn exit_code() -> Option<u8> {
 /// The number of the first signal, or 0.
 static HAS_BEGUN: AtomicI32 = AtomicI32::new(0);
 
+/// A shell's exit code of the signal that ended the command: 130 after Ctrl-C, 143 after a termination signal.
+pub(crate) fn interrupted() -> ExitCode {
+    ExitCode::from(exit_code().unwrap_or(INTERRUPTED))
+}
+
 /// Installs the handlers for a command that looks at a flag. Returns the flag, which the first signal sets.
 pub(crate) fn stop_flag(
     within: Duration,
@@ -110,7 +115,7 @@ fn end_at_once(signal: i32, last: &LastAct) -> ! {
 }
 
 /// A shell's exit code of an interrupt.
-pub(crate) const INTERRUPTED: u8 = 130;
+const INTERRUPTED: u8 = 130;
 
 /// The maximum time of the last act: short for a user who pressed Ctrl-C twice, and long enough on a busy machine.
 const LAST_ACT: Duration = Duration::from_secs(1);

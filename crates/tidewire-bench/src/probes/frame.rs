@@ -2,12 +2,12 @@
 
 /// One frame as it travels, with a place for a running number by which replies are checked.
 ///
-/// A number instead of a copy to compare with, because it also finds replies that are lost, doubled or swapped.
+/// The number finds replies that are lost, doubled or swapped, and a copy of the reply those with a changed byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     request: Vec<u8>,
     number_at: usize,
-    reply_bytes: usize,
+    reply: Vec<u8>,
     reply_number_at: usize,
 }
 
@@ -58,21 +58,21 @@ impl Frame {
             "the number is not within the frame"
         );
         Self {
-            reply_bytes: request.len(),
+            reply: request.clone(),
             reply_number_at: number_at,
             request,
             number_at,
         }
     }
 
-    /// The same with replies of another length and with the number at another place.
-    pub(crate) fn with_reply(self, reply_bytes: usize, reply_number_at: usize) -> Self {
+    /// The same with replies of other bytes and with the number at another place.
+    pub(crate) fn with_reply(self, reply: Vec<u8>, reply_number_at: usize) -> Self {
         assert!(
-            reply_number_at + 8 <= reply_bytes,
+            reply_number_at + 8 <= reply.len(),
             "the number is not within the reply"
         );
         Self {
-            reply_bytes,
+            reply,
             reply_number_at,
             ..self
         }
@@ -85,7 +85,7 @@ impl Frame {
 
     /// Size of a reply on the wire in bytes.
     pub(super) fn reply_bytes(&self) -> usize {
-        self.reply_bytes
+        self.reply.len()
     }
 
     /// Appends `count` frames with the numbers from `first`.
@@ -97,15 +97,13 @@ impl Frame {
         }
     }
 
-    /// The number of a whole reply; nothing if it has another length than a reply.
+    /// The number of a whole reply; nothing if any other byte is not that of a reply.
+    #[inline]
     pub(super) fn number_of(&self, reply: &[u8]) -> Option<u64> {
-        let number = reply.get(self.reply_number_at..)?.first_chunk()?;
-        (reply.len() == self.reply_bytes).then(|| u64::from_le_bytes(*number))
-    }
-
-    /// Whether a whole reply has the number `expected`.
-    pub(super) fn has_number(&self, reply: &[u8], expected: u64) -> bool {
-        reply[self.reply_number_at..self.reply_number_at + 8] == expected.to_le_bytes()
+        let at = self.reply_number_at;
+        let (number, rest) = reply.get(at..)?.split_first_chunk()?;
+        let is_whole = reply[..at] == self.reply[..at] && *rest == self.reply[at + 8..];
+        is_whole.then(|| u64::from_le_bytes(*number))
     }
 }
 
@@ -169,6 +167,22 @@ mod tests {
     use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
 
     use super::*;
+
+    #[test]
+    fn a_reply_with_one_changed_byte_has_no_number() {
+        let frame = Frame::one_way(Parse::Tw1, 32);
+        let mut reply = Vec::new();
+        frame.append(&mut reply, 7, 1);
+        assert_eq!(frame.number_of(&reply), Some(7));
+        for at in (0..8).chain(16..32) {
+            let mut changed = reply.clone();
+            changed[at] ^= 1;
+            assert_eq!(frame.number_of(&changed), None, "byte {at}");
+        }
+        for other in [&reply[..31], &[reply.as_slice(), b"."].concat()] {
+            assert_eq!(frame.number_of(other), None);
+        }
+    }
 
     #[test]
     fn frames_are_those_of_the_codecs() {

@@ -23,7 +23,7 @@ use crate::compare::JudgementArguments;
 use crate::failure::Failure;
 use crate::output;
 use crate::report_directory::write_json;
-use crate::signals::{self, INTERRUPTED};
+use crate::signals;
 use crate::units::parse_seconds;
 
 /// Run two binaries in turns on one scenario and compare them. Each run is `BIN load SCENARIO --serve` in a fresh
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
     let bootstrap = arguments.judgement.bootstrap();
     let noise = if noise.is_none() && arguments.noise_pairs > 0 {
         let Some((first, second)) = series.run("noise", NOISE_SIDES, arguments.noise_pairs)? else {
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(signals::interrupted());
         };
         NoiseRecord::of(&first, &second, bootstrap)
     } else {
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
         write_json(noise, &arguments.out.join("noise.json"))?;
     }
     let Some((base, new)) = series.run("pair", SIDES, arguments.pairs)? else {
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(signals::interrupted());
     };
     let comparison = Comparison::of(&base, &new, Pairing::ByOrder, noise.as_ref(), bootstrap)?;
     write_json(&comparison, &arguments.out.join("comparison.json"))?;

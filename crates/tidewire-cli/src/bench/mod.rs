@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tidewire_bench::plan::{RowPlan, Side, Suite, choose};
-use tidewire_bench::program::{PeerChoice, Program};
+use tidewire_bench::program::{PeerChoice, PeerError, Program};
 use tidewire_bench::report::WrittenBench;
 use tidewire_bench::suites::{self, SUITES};
 use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts};
@@ -23,8 +23,8 @@ pub(crate) use self::program::{ProgramArguments, run as run_program};
 use self::progress::Teller;
 use crate::failure::Failure;
 use crate::output;
-use crate::report_directory::check_directory;
-use crate::signals::{self, INTERRUPTED};
+use crate::report_directory::take_directory;
+use crate::signals;
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
 /// own.
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
         return list(&chosen, arguments.quick);
     }
     let suites = chosen.into_iter().map(|(suite, _)| suite).collect();
-    check_directory(&arguments.out)?;
+    let _taken = take_directory(&arguments.out)?;
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
     let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
@@ -161,6 +161,25 @@ fn options(
         };
         let (found, errors) = Program::peers(&arguments.peers_dir, &choice);
         peers = found;
+        // A name on the command line that is no peer is most likely mistyped, and a run without it takes an hour and a half.
+        let is_missing = |error: &&PeerError| {
+            matches!(error, PeerError::Missing(..) | PeerError::NoDirectory(..))
+        };
+        if let Some(error) = errors
+            .iter()
+            .find(is_missing)
+            .filter(|_| choice != PeerChoice::All)
+        {
+            let known: Vec<&str> = peers
+                .iter()
+                .map(|it| it.description.name.as_str())
+                .collect();
+            let remedy = match known.is_empty() {
+                true => "or leave --peers out".to_owned(),
+                false => format!("or leave it out; these are there: {}", known.join(", ")),
+            };
+            return Err(Failure::configuration(describe(error), remedy).into());
+        }
         for error in errors {
             let text = describe(&error);
             teller.say(&format!("left out: {text}"));
@@ -235,7 +254,7 @@ fn write(report: &BenchReport, directory: &Path) -> anyhow::Result<WrittenBench>
 fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
     let faults = report.faults();
     if report.env.interrupted {
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(signals::interrupted());
     }
     if faults.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -109,9 +109,7 @@ impl State {
                 self.curve("offered", Color::Gray, |one| one.second.offered_tps()),
             );
         }
-        let received = self.curve("received", Color::Green, |one| {
-            Some(one.second.receive_tps())
-        });
+        let received = self.curve("received", Color::Green, |one| one.second.receive_tps());
         let times = vec![
             self.curve("p50", Color::Blue, |one| one.second.p50_ms),
             self.curve("p99", Color::Magenta, |one| one.second.p99_ms),
@@ -207,9 +205,12 @@ impl State {
 /// Whether the measurement is valid so far, as a colour and a text, which goes on in further lines where it is long.
 fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
     let (colour, text) = match progress.doubts.first() {
-        _ if progress.phase == Phase::Login => (Color::Gray, "not begun"),
-        None => (Color::Green, "valid so far"),
-        Some(doubt) => (Color::Yellow, doubt.as_str()),
+        _ if progress.phase == Phase::Login => (Color::Gray, "not begun".to_owned()),
+        None if progress.phase == Phase::WarmUp => {
+            (Color::Gray, "not judged in the warm-up".to_owned())
+        }
+        None => (Color::Green, "valid so far".to_owned()),
+        Some(doubt) => (Color::Yellow, format!("INVALID so far: {doubt}")),
     };
     let mut pieces = vec![String::new()];
     for word in text.split(' ') {
@@ -245,6 +246,9 @@ fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
 
 /// While messages are sent some are always in flight, so only in the drain a shortfall is likely to be a loss.
 fn missing(progress: &Progress) -> Line<'static> {
+    if progress.second.received.is_none() {
+        return Line::raw("received  n/a: the server is asked at the end");
+    }
     let missing = progress.expected.saturating_sub(progress.received);
     let share = missing as f64 / progress.expected.max(1) as f64 * 100.0;
     let word = match progress.phase {
@@ -333,7 +337,7 @@ mod tests {
             "nodes     250 + 0 agents",
             "ERRORS    3",
             "loss      800 of 9800",
-            "● the instrument sent late",
+            "● INVALID so far: the instrument sent late",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
@@ -372,7 +376,7 @@ mod tests {
             "p99.9 2.50 ms",
             "instrument 40 %, server 100 %",
             "overdriven",
-            "its machine busy",
+            "it was overdriven or its machine",
             "received 3266  messages/s",
             "now",
         ] {

@@ -13,7 +13,7 @@ use super::{conclude, write};
 use crate::bench;
 use crate::failure::Failure;
 use crate::output;
-use crate::report_directory::check_directory;
+use crate::report_directory::take_directory;
 
 /// Put the reports of all parts of one run together and judge its limits.
 #[derive(Args, Debug)]
@@ -64,7 +64,7 @@ fn read(path: &Path) -> anyhow::Result<Report> {
 }
 
 fn show(report: &Report, directory: &Path) -> anyhow::Result<ExitCode> {
-    check_directory(directory)?;
+    let _taken = take_directory(directory)?;
     for step in &report.steps {
         output::print_line(step_table(step));
     }

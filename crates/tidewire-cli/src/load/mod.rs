@@ -19,7 +19,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use tidewire_load::describe;
-use tidewire_load::report::{Conclusion, MergeKind, Report, WrittenReport};
+use tidewire_load::report::{Conclusion, MergeKind, Report, Status, WrittenReport};
 use tidewire_load::scenario::{Scenario, Step};
 use tidewire_load::segment::{Segment, parse_start};
 use tidewire_proto::text::escaped;
@@ -33,8 +33,8 @@ use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::check_directory;
-use crate::signals::INTERRUPTED;
+use crate::report_directory::take_directory;
+use crate::signals;
 
 /// Run a load test and write a report. Without arguments: start a chat server on a free port and
 /// run the built-in scenario of two steps (about a minute).
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     if arguments.quick {
         scenario = scenario.quick();
     }
-    check_directory(&arguments.out)?;
+    let _taken = take_directory(&arguments.out)?;
     let mut runner = Runner::new(&arguments.run, &scenario)?;
     if arguments.segment.is_some() && runner.has_own_server(&scenario)? {
         let what =
@@ -107,9 +107,26 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    let report = Report::merge(&reports, MergeKind::Runs)?;
+    let report = merged(reports)?;
     let written = write(&report, &arguments.out)?;
     Ok(conclude(&report, &written, arguments.json))
+}
+
+/// One report of all runs. A run that was interrupted before its last step is left out if there are whole ones, because the runs
+/// of a report have the same steps.
+fn merged(mut reports: Vec<Report>) -> anyhow::Result<Report> {
+    let is_interrupted = |report: &Report| report.status == Status::Interrupted;
+    let was_interrupted = reports.last().is_some_and(is_interrupted);
+    let is_cut = reports.last().is_some_and(|last| !last.not_run.is_empty());
+    if reports.len() > 1 && was_interrupted && is_cut {
+        reports.pop();
+        output::note("the run that was interrupted is left out of the report");
+    }
+    let mut report = Report::merge(&reports, MergeKind::Runs)?;
+    if was_interrupted {
+        report.status = Status::Interrupted;
+    }
+    Ok(report)
 }
 
 /// Reads a scenario and prints its warnings.
@@ -184,20 +201,24 @@ fn write(report: &Report, directory: &Path) -> anyhow::Result<WrittenReport> {
 /// Prints the location of the report and the verdict of the run.
 fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     let conclusion = report.conclusion();
-    let word = conclusion.name();
+    let verdict = report.verdict();
     let (json_file, page) = (written.json.display(), written.html.display());
     if json {
         let object = json!({
             "event": "report",
             "status": report.status.name(),
-            "conclusion": word,
+            "conclusion": conclusion.name(),
+            "verdict": verdict,
+            "valid": !report.is_doubtful(),
+            "explanation": report.explanation(),
             "json": json_file.to_string(),
             "markdown": written.markdown.display().to_string(),
             "html": page.to_string(),
         });
         output::print_line(json_text(&object));
     } else {
-        output::print_line(format_args!("{word}: {page} and {json_file}"));
+        output::print_line(report.explanation());
+        output::print_line(format_args!("{verdict}: {page} and {json_file}"));
     }
     exit_code(conclusion)
 }
@@ -214,7 +235,7 @@ fn exit_code(conclusion: Conclusion) -> ExitCode {
         Conclusion::Failed => ExitCode::from(LOST),
         Conclusion::SloFailed => ExitCode::from(SLO_FAILED),
         Conclusion::Invalid => ExitCode::from(INVALID),
-        Conclusion::Interrupted => ExitCode::from(INTERRUPTED),
+        Conclusion::Interrupted => signals::interrupted(),
     }
 }
 
@@ -241,6 +262,6 @@ Examples:
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 
 Exit codes: 0 nothing was lost, 1 messages were lost or are unconfirmed, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \
-or has no rooms, 5 no answer in time, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
+or has no rooms, 5 no answer in time, 130 or 143 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
 
 docs/scenario.md has every key of a scenario.";

@@ -111,13 +111,20 @@ fn describe(progress: &Progress) -> String {
         errors => format!(", ERRORS {errors}"),
     };
     let nodes = nodes(progress).map_or(String::new(), |nodes| format!(", nodes {nodes}"));
+    let received = match progress.second.receive_tps() {
+        Some(rate) => format!("received {rate:.0}/s, {} to come", behind.max(0)),
+        // The server is asked for its count at the end.
+        None => "received n/a".to_owned(),
+    };
+    let doubt = match progress.doubts.is_empty() {
+        true => "",
+        false => ", INVALID so far",
+    };
     format!(
-        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {}, p99 {}{nodes}{errors}",
+        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, {received}, p50 {}, p99 {}{nodes}{errors}{doubt}",
         progress.elapsed.min(progress.duration).as_secs_f64(),
         progress.duration.as_secs_f64(),
         progress.second.send_tps(),
-        progress.second.receive_tps(),
-        behind.max(0),
         known_milliseconds(progress.second.p50_ms),
         known_milliseconds(progress.second.p99_ms),
     )
@@ -156,7 +163,7 @@ pub(super) mod tests {
                 secs: 3.0,
                 offered: Some(210.0),
                 sent: 200,
-                received: 9_798,
+                received: Some(9_798),
                 p50_ms: Some(0.4),
                 p99_ms: Some(1.2),
                 p999_ms: Some(2.5),
@@ -185,6 +192,18 @@ pub(super) mod tests {
         let mut of_cluster = progress(Phase::Steady);
         of_cluster.second.connected = vec![250, 249];
         assert!(describe(&of_cluster).contains("nodes 250 + 249"));
+        let mut one_way = progress(Phase::Steady);
+        one_way.second.received = None;
+        assert!(describe(&one_way).contains("received n/a, p50"));
+    }
+
+    #[test]
+    fn a_measurement_that_is_invalid_so_far_is_told_so_at_once() {
+        let line = describe(&Progress {
+            doubts: vec!["the instrument sent late".to_owned()],
+            ..progress(Phase::Steady)
+        });
+        assert!(line.ends_with("INVALID so far"), "{line}");
     }
 
     #[test]

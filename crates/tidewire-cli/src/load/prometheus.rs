@@ -6,7 +6,7 @@
 //! quantiles would be guesses.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::text::encode;
@@ -47,7 +47,7 @@ figures! {
     server_cpu_cores: Number = "Processor time in the last second, in cores";
     step: Gauge = "Number of the step, from 1";
     steady: Gauge = "1 in the steady window";
-    valid: Gauge = "1 if nothing in the last second speaks against the measurement";
+    valid: Gauge = "1 if nothing speaks against the measurement of this step so far";
     agents: Gauge = "Agents logged in";
     to_come: Gauge = "Expected messages of this step that have not arrived";
     errors: Gauge = "Connections, logins and sends of this step that failed";
@@ -60,8 +60,8 @@ figures! {
 }
 
 impl Metrics {
-    /// Answers scrapes at this address as long as the returned server lives.
-    pub(super) fn serve(address: SocketAddr) -> io::Result<(Self, HttpServer)> {
+    /// Answers scrapes at this HOST:PORT, or at the first address of the name that can be used, as long as the returned server lives.
+    pub(super) fn serve(address: &str) -> io::Result<(Self, HttpServer)> {
         let metrics = Self::default();
         let registry = metrics.registry();
         let listener = TcpListener::bind(address)?;
@@ -84,7 +84,8 @@ impl Metrics {
         let offered = second.offered_tps().unwrap_or(f64::NAN);
         self.offered_rate.set(offered);
         self.sent_rate.set(second.send_tps());
-        self.received_rate.set(second.receive_tps());
+        let received = second.receive_tps().unwrap_or(f64::NAN);
+        self.received_rate.set(received);
         let to_come = progress.expected.saturating_sub(progress.received);
         self.to_come.set(to_come.cast_signed());
         let times = [second.p50_ms, second.p99_ms, second.p999_ms];

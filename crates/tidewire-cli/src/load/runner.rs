@@ -1,6 +1,5 @@
 //! Runs of a scenario, each with a server of its own if it needs one: the common part of `load`, `search` and `sweep`.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -70,8 +69,8 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(super) plain: bool,
     /// Answer scrapes of Prometheus at this address while the test runs, for example 127.0.0.1:9464.
-    #[arg(long, value_name = "IP:PORT")]
-    prometheus: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    prometheus: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,7 +95,7 @@ impl<'a> Runner<'a> {
     /// Creates a runner. From now on the first signal ends the run early, with a report, and the second one the
     /// program.
     pub(super) fn new(arguments: &'a RunArguments, scenario: &Scenario) -> anyhow::Result<Self> {
-        let metrics = arguments.prometheus.map(export).transpose()?;
+        let metrics = arguments.prometheus.as_deref().map(export).transpose()?;
         Ok(Self {
             arguments,
             segment: Segment::WHOLE,
@@ -328,7 +327,7 @@ fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
 }
 
 /// Begins to answer scrapes, and prints the address.
-fn export(address: SocketAddr) -> anyhow::Result<(Metrics, HttpServer)> {
+fn export(address: &str) -> anyhow::Result<(Metrics, HttpServer)> {
     let (metrics, server) = Metrics::serve(address).map_err(|error| {
         let what = format!("cannot answer scrapes at {address}: {error}");
         let remedy = "name another address with --prometheus, such as 127.0.0.1:0";
@@ -351,7 +350,8 @@ fn explain(error: RunError) -> anyhow::Error {
         | RunError::NoHistory
         | RunError::Untracked { .. }
         | RunError::MixedTargets
-        | RunError::TooLarge { .. } => Failure::configuration(error.to_string(), "").into(),
+        | RunError::TooLarge { .. }
+        | RunError::Unencodable { .. } => Failure::configuration(error.to_string(), "").into(),
         RunError::Tokens(_) => {
             let remedy = "name a file with one token in each line with --token-file";
             Failure::configuration(error.to_string(), remedy).into()

@@ -15,7 +15,7 @@ use super::{LevelArguments, Runner, Tables, View, exit_code, with_reasons, write
 use crate::failure::Failure;
 use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::{check_directory, write_json};
+use crate::report_directory::{take_directory, write_json};
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
 /// rate; two of three decide a rate. A probe whose measurement is invalid does not count and is repeated.
@@ -60,7 +60,7 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
     if let Err(error) = plan.check() {
         return Err(Failure::configuration(error.to_string(), "see --min and --max").into());
     }
-    check_directory(out)?;
+    let _taken = take_directory(out)?;
     let runner = Runner::new(run, &scenario)?;
     let seed = runner.seed(&scenario);
     let mut searching = Searching {

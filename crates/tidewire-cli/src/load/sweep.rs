@@ -13,8 +13,8 @@ use super::{LevelArguments, Runner, Tables, View, conclude, with_reasons, write}
 use crate::failure::Failure;
 use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::{check_directory, write_json};
-use crate::signals::INTERRUPTED;
+use crate::report_directory::{take_directory, write_json};
+use crate::signals;
 
 /// Measure a closed step at several levels of concurrency and fit the Universal Scalability Law: how throughput grows,
 /// and where more agents stop helping.
@@ -44,7 +44,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
     } = &arguments.levels;
     let (mut scenario, step) = arguments.levels.scenario(&arguments.file)?;
     let concurrencies = concurrencies(arguments, &step)?;
-    check_directory(out)?;
+    let _taken = take_directory(out)?;
     let runner = Runner::new(runs, &scenario)?;
     let mut sweep = Sweep::new(&step, runner.seed(&scenario), Runner::environment());
     let mut levels = Levels::default();
@@ -76,7 +76,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
         false => fit_lines(&sweep),
     });
     let Some(report) = levels.report()? else {
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(signals::interrupted());
     };
     let written = write(&report, out)?;
     Ok(conclude(&report, &written, *json))
@@ -118,8 +118,13 @@ fn concurrencies(arguments: &SweepArguments, step: &Step) -> anyhow::Result<Vec<
 fn level_line(level: &SweepLevel) -> String {
     let (concurrency, throughput) = (level.concurrency, level.throughput);
     let (p50, p99) = (level.p50, level.p99);
+    // Where the scenario only warns of an invalid measurement, the conclusion does not name it.
+    let doubt = match level.verdict_reasons.is_empty() || level.conclusion == "invalid" {
+        true => "",
+        false => ", but INVALID",
+    };
     let line = format!(
-        "{concurrency:>7} agents  {throughput:>10.0}/s  p50 {p50} ms, p99 {p99} ms  {}",
+        "{concurrency:>7} agents  {throughput:>10.0}/s  p50 {p50} ms, p99 {p99} ms  {}{doubt}",
         level.conclusion
     );
     with_reasons(line, &level.verdict_reasons)

@@ -82,6 +82,21 @@ fn a_quick_run_is_verified_written_and_can_be_written_again() {
 }
 
 #[test]
+fn a_peer_that_is_named_and_not_there_ends_the_benchmark_before_it_begins() {
+    let directory = tempfile::tempdir().unwrap();
+    for peers in ["no-peers", "."] {
+        let peers = directory.path().join(peers).display().to_string();
+        let ended = run(
+            &["echo", "--quick", "--peers", "nope", "--peers-dir", &peers],
+            directory.path(),
+        );
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains("peers/setup"), "{}", ended.text());
+    }
+    assert!(!directory.path().join("out/bench.json").exists());
+}
+
+#[test]
 fn limits_are_measured_alone() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = [

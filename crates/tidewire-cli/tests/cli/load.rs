@@ -53,6 +53,20 @@ fn programs_read_steps_and_the_verdict() {
         (&"report".into(), &"COMPLETED".into())
     );
     assert_eq!(lines[1]["conclusion"], "passed");
+    // On a busy machine the measurement may be invalid, which is told and is no failure.
+    let is_valid = lines[0]["step"]["detail"]["verdict"]["reasons"]
+        .as_array()
+        .unwrap()
+        .is_empty();
+    let verdict = if is_valid {
+        "passed"
+    } else {
+        "passed, but INVALID"
+    };
+    assert_eq!(
+        (&lines[1]["valid"], &lines[1]["verdict"]),
+        (&is_valid.into(), &verdict.into())
+    );
     for form in ["json", "markdown", "html"] {
         assert!(std::fs::exists(lines[1][form].as_str().unwrap()).unwrap());
     }
@@ -272,7 +286,7 @@ fn a_running_test_answers_scrapes() {
         "--out",
         &out,
         "--prometheus",
-        "127.0.0.1:0",
+        "localhost:0",
     ]);
     let line = load.expect("metrics at http://");
     let address = line.split('/').nth(2).unwrap().to_owned();
@@ -350,6 +364,34 @@ fn an_ingest_is_confirmed_by_the_count_of_our_own_server() {
         assert_eq!(step["total_received"], 200);
         assert!(!text.contains("the server does not count"), "{text}");
     }
+}
+
+#[test]
+fn a_signal_of_the_system_has_its_own_exit_code_and_ends_the_run_with_a_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(
+        directory.path(),
+        &REQUESTS.replace("duration_secs = 0.3", "duration_secs = 60"),
+    );
+    let out = directory.path().join("report").display().to_string();
+    let mut load = Process::start(&["load", &file, "--serve", "--plain", "--out", &out]);
+    load.expect("steady  sent");
+    // Meanwhile nobody else writes there.
+    let other = Process::start(&["load", &file, "--serve", "--out", &out]).wait();
+    assert_eq!(other.status.code(), Some(2), "{}", other.text());
+    assert!(
+        other.text().contains("another run writes its report"),
+        "{}",
+        other.text()
+    );
+    load.signal(rustix::process::Signal::TERM);
+    let ended = load.wait();
+    assert_eq!(ended.status.code(), Some(143), "{}", ended.text());
+    let junit = std::fs::read_to_string(format!("{out}/report.junit.xml")).unwrap();
+    assert!(
+        junit.contains("<error message=\"the run was interrupted"),
+        "{junit}"
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tidewire_proto::message::FLAG_POSITION;
 
 use super::{Agents, JOIN_ID};
 use crate::credentials::TokenTask;
+use crate::format::describe;
 use crate::ledger::Ledger;
 use crate::scenario::Pattern;
 
@@ -166,8 +167,9 @@ impl Agents {
     }
 }
 
+/// A failed connection with all its causes, as `tidewire call` has them.
 pub(super) fn explain(failure: &ConnectFailure) -> String {
-    std::error::Error::source(failure).map_or_else(|| failure.to_string(), ToString::to_string)
+    describe(failure)
 }
 
 /// Connections being made at the same time, per lane.

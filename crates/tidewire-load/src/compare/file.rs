@@ -68,7 +68,7 @@ struct FileStep {
 #[derive(Deserialize)]
 struct Rates {
     send_tps: f64,
-    receive_tps: f64,
+    receive_tps: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -133,7 +133,7 @@ struct Verdict {
 #[derive(Deserialize)]
 struct FileRun {
     send_tps: f64,
-    receive_tps: f64,
+    receive_tps: Option<f64>,
     expected: u64,
     lost: u64,
     #[serde(default)]
@@ -196,7 +196,7 @@ impl FileStep {
         let expected = arrived + lost + unconfirmed;
         let mut figures = measured([
             (Metric::SendTps, Some(self.steady.send_tps)),
-            (Metric::ReceiveTps, Some(self.steady.receive_tps)),
+            (Metric::ReceiveTps, self.steady.receive_tps),
             (Metric::LossPct, share_pct(lost, expected)),
             (Metric::UnconfirmedPct, share_pct(unconfirmed, expected)),
             (
@@ -280,7 +280,7 @@ impl FileRun {
     fn figures(&self) -> Figures {
         let mut figures = measured([
             (Metric::SendTps, Some(self.send_tps)),
-            (Metric::ReceiveTps, Some(self.receive_tps)),
+            (Metric::ReceiveTps, self.receive_tps),
             (Metric::LossPct, share_pct(self.lost, self.expected)),
             (
                 Metric::UnconfirmedPct,

@@ -28,8 +28,8 @@ pub struct Probe {
     pub verdict_reasons: Vec<String>,
     /// Messages sent a second in the steady window.
     pub send_tps: f64,
-    /// Messages received a second in the steady window.
-    pub receive_tps: f64,
+    /// Messages received a second in the steady window; nothing where messages go one way.
+    pub receive_tps: Option<f64>,
     /// Median of the scheduled latency. Lost messages rank above all times.
     pub p50: Percentile,
     /// 99th percentile of the same.
@@ -193,7 +193,7 @@ mod tests {
             reasons: Vec::new(),
             verdict_reasons: Vec::new(),
             send_tps: rate,
-            receive_tps: rate,
+            receive_tps: Some(rate),
             p50: Percentile::Infinite,
             p99: Percentile::Infinite,
             p999: Percentile::Infinite,

@@ -112,7 +112,7 @@ fn throughput(step: &Step, found: &StepReport) -> f64 {
         Pattern::Chat => step.senders().saturating_sub(1),
         Pattern::PubSub => step.senders(),
     };
-    found.steady.receive_tps / f64::from(owed.max(1))
+    found.steady.receive_tps.unwrap_or(0.0) / f64::from(owed.max(1))
 }
 
 /// Version of the layout of `sweep.json`.

@@ -263,8 +263,8 @@ pub struct Second {
     pub offered: Option<f64>,
     /// Messages sent.
     pub sent: u64,
-    /// Distinct messages that arrived.
-    pub received: u64,
+    /// Distinct messages that arrived; nothing where messages go one way.
+    pub received: Option<u64>,
     /// Median of what arrived, by when it was due, in milliseconds.
     pub p50_ms: Option<f64>,
     /// 99th percentile of the same.
@@ -295,9 +295,9 @@ impl Second {
         self.sent as f64 / self.secs
     }
 
-    /// Distinct messages that arrived a second.
-    pub fn receive_tps(&self) -> f64 {
-        self.received as f64 / self.secs
+    /// Distinct messages that arrived a second, if that is known.
+    pub fn receive_tps(&self) -> Option<f64> {
+        Some(self.received? as f64 / self.secs)
     }
 
     /// The figures of what was recorded in it, into an otherwise finished entry.
@@ -395,8 +395,8 @@ pub struct RunFigures {
     pub run: u32,
     /// Messages sent a second in the steady window.
     pub send_tps: f64,
-    /// Messages received a second in the steady window.
-    pub receive_tps: f64,
+    /// Messages received a second in the steady window; nothing where messages go one way.
+    pub receive_tps: Option<f64>,
     /// Deliveries that were expected.
     pub expected: u64,
     /// Expected deliveries that did not arrive.

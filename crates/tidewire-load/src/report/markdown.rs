@@ -4,22 +4,20 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells, run_facts};
-use super::{Conclusion, Report, StepReport};
+use super::table::{ABOUT_TIMES, TIME_COLUMNS, bad_news, facts, run_facts, time_rows};
+use super::verdict::capitalised;
+use super::{Report, StepReport};
 
 /// The whole document. Texts from files and peers are escaped so that they cannot break a table.
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::from("# Tidewire load report\n\n");
-    let verdict = match report.conclusion() {
-        Conclusion::Passed => "**Passed**: every expected message arrived once and in order.",
-        Conclusion::Interrupted => "**Interrupted**: the figures cover what ran until then.",
-        Conclusion::Failed | Conclusion::SloFailed | Conclusion::Invalid => {
-            "**Failed**: the steps below say why."
-        }
-    };
-    let _ = writeln!(text, "{verdict}\n");
+    let (verdict, explanation) = (capitalised(report.verdict()), report.explanation());
+    let _ = writeln!(text, "**{verdict}**: {explanation}.\n");
     for step in &report.steps {
         render_step(&mut text, step);
+    }
+    for name in &report.not_run {
+        let _ = writeln!(text, "## {}: not run\n", cell(name));
     }
     text.push_str("## Run and environment\n\n");
     text.push_str("| what | value |\n|---|---|\n");
@@ -30,11 +28,7 @@ pub(super) fn render(report: &Report) -> String {
 }
 
 fn render_step(text: &mut String, step: &StepReport) {
-    let verdict = match (step.is_refused(), step.passes()) {
-        (true, _) => "INVALID",
-        (false, true) => "passed",
-        (false, false) => "failed",
-    };
+    let verdict = step.verdict().name();
     let _ = writeln!(text, "## {}: {verdict}\n", cell(&step.step_name));
     let bad_news = bad_news(step);
     for news in &bad_news {
@@ -47,12 +41,16 @@ fn render_step(text: &mut String, step: &StepReport) {
     for (name, value) in facts(step) {
         let _ = writeln!(text, "| {name} | {} |", cell(&value));
     }
-    let _ = writeln!(text, "\n| ms | {} |", LATENCY_COLUMNS.join(" | "));
-    let _ = writeln!(text, "|---|{}", "---:|".repeat(LATENCY_COLUMNS.len()));
-    for (name, latency) in latencies(step) {
-        let _ = writeln!(text, "| {name} | {} |", latency_cells(latency).join(" | "));
+    let _ = writeln!(text, "\n| ms | {} |", TIME_COLUMNS.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---:|".repeat(TIME_COLUMNS.len()));
+    for (name, cells) in time_rows(step) {
+        let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
     }
-    let _ = writeln!(text, "\n*scheduled* is {}.", cell(&step.latency_kind));
+    let _ = writeln!(
+        text,
+        "\n*scheduled* is {}. {ABOUT_TIMES}",
+        cell(&step.latency_kind)
+    );
     for note in &step.notes {
         let _ = writeln!(text, "\nNote: {}.", cell(note));
     }

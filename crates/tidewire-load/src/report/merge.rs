@@ -225,7 +225,9 @@ impl<'r> Parts<'r> {
         step.receivers_tracked = self.sum(|part| part.receivers_tracked);
         step.receivers_unresolved = self.sum(|part| part.receivers_unresolved);
         step.steady.send_tps = rate(detail.counts.steady_sent, steady_secs);
-        step.steady.receive_tps = rate(detail.counts.steady_received, steady_secs);
+        let received = detail.counts.steady_received;
+        let receive_tps = &mut step.steady.receive_tps;
+        *receive_tps = receive_tps.map(|_| rate(received, steady_secs));
         step.theoretical_tps = match detail.workload.model.as_str() {
             "open" => rate(detail.counts.steady_offered, steady_secs),
             _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),

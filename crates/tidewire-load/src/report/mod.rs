@@ -21,6 +21,7 @@ mod step;
 mod success;
 mod table;
 mod validate;
+mod verdict;
 mod write;
 
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,7 @@ pub(crate) use self::step::StepMeasurements;
 pub use self::step::{ClientUsage, ServerUsage, Steady, StepReport};
 pub use self::table::step_table;
 pub use self::validate::ValidateError;
+pub use self::verdict::StepVerdict;
 pub use self::write::{
     HTML_FILE, JSON_FILE, MARKDOWN_FILE, ReadError, WriteError, WrittenReport, create_directory,
     replace,
@@ -78,6 +80,9 @@ pub struct Report {
     pub segment: Option<Segment>,
     /// One entry for each step that was begun, in order.
     pub steps: Vec<StepReport>,
+    /// Names of the steps that were not begun, because the run ended before; left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<String>,
 }
 
 impl Report {

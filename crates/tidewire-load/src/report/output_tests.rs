@@ -185,6 +185,163 @@ fn the_weightiest_conclusion_counts() {
 }
 
 #[test]
+fn the_verdict_is_the_same_in_every_form_and_says_what_may_be_believed() {
+    let mut report = report("a");
+    let spoil = |report: &mut Report, spoil: fn(&mut StepDetail)| {
+        spoil(report.steps[0].detail.as_mut().unwrap());
+    };
+    let check = |report: &Report, run: &str, step: &str| {
+        assert_eq!(
+            (report.verdict(), report.steps[0].verdict().name()),
+            (run, step)
+        );
+        let html = report.to_html();
+        let capitals = verdict::capitalised(run);
+        assert!(
+            html.contains(&format!(" {capitals}</strong>")),
+            "{capitals}: {html}"
+        );
+        assert!(html.contains(&format!(" {step}</em>")), "{step}: {html}");
+        let markdown = report.to_markdown();
+        assert!(
+            markdown.contains(&format!("**{capitals}**: ")),
+            "{markdown}"
+        );
+        assert!(markdown.contains(&format!("## a: {step}\n")), "{markdown}");
+        let table = step_table(&report.steps[0]);
+        assert!(table.starts_with(&format!("a: {step}\n")), "{table}");
+        let is_doubtful = step.contains("INVALID");
+        for text in [html, markdown, table] {
+            assert_eq!(
+                text.contains("the counts of messages; not the rates"),
+                is_doubtful,
+                "{text}"
+            );
+        }
+        assert_eq!(
+            report
+                .explanation()
+                .contains("counts of messages may be believed"),
+            is_doubtful
+        );
+    };
+    check(&report, "INVALID measurement", "INVALID");
+    spoil(&mut report, |detail| detail.verdict.enforced = false);
+    check(
+        &report,
+        "limit broken, and INVALID",
+        "limit broken, and INVALID",
+    );
+    spoil(&mut report, |detail| detail.slo.violations.clear());
+    check(&report, "failed, and INVALID", "failed, and INVALID");
+    report.steps[0].problems.clear();
+    check(&report, "passed, but INVALID", "passed, but INVALID");
+    // A measurement that the scenario takes all the same is no failure, and is told.
+    let junit = report.to_junit();
+    assert!(
+        junit.contains("failures=\"0\"") && junit.contains("<system-out>INVALID: "),
+        "{junit}"
+    );
+    spoil(&mut report, |detail| detail.verdict.reasons.clear());
+    check(&report, "passed", "passed");
+}
+
+#[test]
+fn a_run_that_passed_claims_only_what_was_checked() {
+    let mut passed = report("a");
+    passed.steps[0].problems.clear();
+    let detail = passed.steps[0].detail.as_mut().unwrap();
+    (detail.verdict, detail.slo) = (Verdict::default(), SloReport::default());
+    let counts = |report: &mut Report, pattern: &str, reordered: Option<u64>| {
+        let step = &mut report.steps[0];
+        (step.duplicated, step.reordered, step.late) = (reordered.map(|_| 0), reordered, Some(3));
+        step.detail.as_mut().unwrap().workload.pattern = pattern.to_owned();
+        report.explanation()
+    };
+    let whole = "every expected message arrived";
+    for (pattern, reordered, told) in [
+        (
+            "chat",
+            Some(0),
+            ", once, unchanged and in order; 3 were late",
+        ),
+        ("request", Some(0), ", once and unchanged; 3 were late"),
+        (
+            "request",
+            Some(149),
+            ", once and unchanged; 149 replies overtook others; 3 were late",
+        ),
+        (
+            "ingest",
+            None,
+            "; the server says only how many, so that neither order nor content is known; 3 were late",
+        ),
+    ] {
+        let said = counts(&mut passed, pattern, reordered);
+        assert_eq!(said, format!("{whole}{told}"));
+        let sentence = verdict::capitalised(&said);
+        assert!(passed.to_html().contains(&sentence), "{sentence}");
+    }
+    passed.steps[0].lost = 2;
+    assert!(
+        !passed.explanation().contains(whole),
+        "{}",
+        passed.explanation()
+    );
+}
+
+#[test]
+fn an_interrupted_run_is_not_green_for_a_build_server() {
+    let mut cut = report("a");
+    cut.status = Status::Interrupted;
+    let detail = cut.steps[0].detail.as_mut().unwrap();
+    (detail.verdict, detail.slo) = (Verdict::default(), SloReport::default());
+    cut.steps[0].problems =
+        vec!["the run was interrupted 1.4 s before the end of this step".to_owned()];
+    cut.not_run = vec!["b".to_owned(), "c & d".to_owned()];
+    let text = cut.to_junit();
+    assert!(
+        text.contains("tests=\"3\" failures=\"0\" errors=\"1\" skipped=\"2\""),
+        "{text}"
+    );
+    assert!(
+        text.contains("<error message=\"the run was interrupted 1.4 s"),
+        "{text}"
+    );
+    assert!(text.contains("name=\"c &amp; d\"><skipped "), "{text}");
+    assert!(cut.to_markdown().contains("## b: not run"));
+    let back: Report = serde_json::from_str(&serde_json::to_string(&cut).unwrap()).unwrap();
+    assert_eq!(back.not_run, cut.not_run);
+}
+
+#[test]
+fn a_name_of_a_time_has_one_meaning_in_a_table() {
+    let mut lossy = report("a");
+    let mut histogram = LatencyHistogram::new();
+    histogram.record_many(4_000_000, 980);
+    let times = &mut lossy.steps[0].detail.as_mut().unwrap().times;
+    times.scheduled = Distribution::of(&histogram, 20);
+    times.service = Some(Distribution::of(&histogram, 0));
+    for text in [step_table(&lossy.steps[0]), lossy.to_markdown()] {
+        let rows: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("scheduled ") && line.contains("4.00"))
+            .collect();
+        assert_eq!(rows.len(), 1, "{text}");
+        // p50, p90 and p95 are known; one in fifty is missing, so that the p99 is infinite.
+        assert_eq!(
+            (
+                rows[0].matches("4.00").count(),
+                rows[0].matches("inf").count()
+            ),
+            (5, 1),
+            "{text}"
+        );
+        assert!(rows[0].contains("n/a"), "too few for a p99.9: {text}");
+    }
+}
+
+#[test]
 fn a_report_without_histograms_cannot_be_merged_and_says_which() {
     let mut old = report("a");
     old.steps[0].detail = None;

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::{Percentile, Report, StepReport};
+use super::table::bad_news;
+use super::{Percentile, Report, Status, StepReport};
 use crate::format::markup;
 
 impl Report {
@@ -26,30 +27,51 @@ impl Report {
         text
     }
 
-    /// One test case a step, failed with its reasons if it is invalid, breaks a limit or has a problem.
+    /// One test case a step, failed with its reasons if it is invalid, breaks a limit or has a problem. The step in which a
+    /// run was interrupted is an error, and those that were not begun are skipped.
     pub fn to_junit(&self) -> String {
-        let failures: Vec<Vec<String>> = self.steps.iter().map(failures).collect();
-        let failed = failures.iter().filter(|texts| !texts.is_empty()).count();
         let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-        let (count, secs) = (self.steps.len(), self.total_duration_secs);
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "<testsuite name=\"tidewire load\" tests=\"{count}\" failures=\"{failed}\" time=\"{secs:.3}\">"
-        );
-        for (step, failures) in self.steps.iter().zip(&failures) {
+        let (count, skipped) = (self.steps.len() + self.not_run.len(), self.not_run.len());
+        let secs = self.total_duration_secs;
+        let (mut failed, mut errors, mut cases) = (0, 0, String::new());
+        for (index, step) in self.steps.iter().enumerate() {
+            let is_cut = self.status == Status::Interrupted && index + 1 == self.steps.len();
+            let texts = failures(step);
+            let result = match is_cut {
+                true => "error",
+                false => "failure",
+            };
+            failed += u32::from(!texts.is_empty() && !is_cut);
+            errors += u32::from(!texts.is_empty() && is_cut);
             let (name, secs) = (markup(&step.step_name), step.test_duration_secs);
+            // Writing to a string cannot fail.
             let _ = write!(
-                text,
+                cases,
                 "  <testcase classname=\"tidewire.load\" name=\"{name}\" time=\"{secs:.3}\">"
             );
-            if !failures.is_empty() {
-                let first = markup(&failures[0]);
-                let all = markup(&failures.join("\n"));
-                let _ = write!(text, "<failure message=\"{first}\">{all}</failure>");
+            if let Some(first) = texts.first() {
+                let (first, all) = (markup(first), markup(&texts.join("\n")));
+                let _ = write!(cases, "<{result} message=\"{first}\">{all}</{result}>");
             }
-            text.push_str("</testcase>\n");
+            if step.is_doubtful() && !step.is_refused() {
+                let doubts = markup(&bad_news(step).join("\n"));
+                let _ = write!(cases, "<system-out>{doubts}</system-out>");
+            }
+            cases.push_str("</testcase>\n");
         }
+        for name in &self.not_run {
+            let name = markup(name);
+            let _ = writeln!(
+                cases,
+                "  <testcase classname=\"tidewire.load\" name=\"{name}\"><skipped message=\"the run ended before this step\"/></testcase>"
+            );
+        }
+        let _ = writeln!(
+            text,
+            "<testsuite name=\"tidewire load\" tests=\"{count}\" failures=\"{failed}\" errors=\"{errors}\" \
+             skipped=\"{skipped}\" time=\"{secs:.3}\">"
+        );
+        text.push_str(&cases);
         text.push_str("</testsuite>\n");
         text
     }
@@ -117,7 +139,7 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         text(workload.map(|workload| workload.model.as_str())),
         number(workload.and_then(|workload| workload.offered_tps)),
         number(Some(step.steady.send_tps)),
-        number(Some(step.steady.receive_tps)),
+        number(step.steady.receive_tps),
         step.expected_received.to_string(),
         step.lost.to_string(),
         step.unconfirmed.to_string(),

@@ -93,7 +93,9 @@ impl StepReport {
         let (secs, total_sent) = (known.test_duration_secs, known.total_sent);
         let steady = Steady {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
-            receive_tps: rate(measured.steady_received, measured.steady_secs),
+            // When a message that goes one way arrived is not known.
+            receive_tps: (step.pattern != Pattern::Ingest)
+                .then(|| rate(measured.steady_received, measured.steady_secs)),
         };
         // Only who gets a message back sees these.
         let seen = |count| (step.pattern != Pattern::Ingest).then_some(count);
@@ -214,8 +216,8 @@ impl StepReport {
 pub struct Steady {
     /// Messages sent a second.
     pub send_tps: f64,
-    /// Distinct messages received a second, over all receivers.
-    pub receive_tps: f64,
+    /// Distinct messages received a second, over all receivers; nothing where messages go one way.
+    pub receive_tps: Option<f64>,
 }
 
 /// The resources that the server used in a step; every field is unknown when the server is not ours to observe.

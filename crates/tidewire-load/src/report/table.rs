@@ -7,21 +7,16 @@ use tidewire_proto::text::visible;
 use super::cluster::cluster_facts;
 use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
 use crate::format::{
-    NONE_BELOW, NOT_KNOWN, each_of, few, known_milliseconds, mebibytes, milliseconds, per_second,
-    percent, thousands,
+    NONE_BELOW, NOT_KNOWN, each_of, few, mebibytes, milliseconds, per_second, percent, thousands,
 };
 use crate::page::machine_facts;
 use crate::segment::Segment;
 
-/// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
-/// line break.
+/// The table of one step: plain text without colours, ending with a line break. The table of times has 76 columns; a line of
+/// words may be longer.
 pub fn step_table(step: &StepReport) -> String {
     let mut text = String::new();
-    let verdict = match (step.is_refused(), step.passes()) {
-        (true, _) => "INVALID",
-        (false, true) => "passed",
-        (false, false) => "FAILED",
-    };
+    let verdict = step.verdict().name();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}: {verdict}", visible(step.step_name.as_bytes()));
     for problem in bad_news(step) {
@@ -33,13 +28,13 @@ pub fn step_table(step: &StepReport) -> String {
         let _ = writeln!(text, "  {name:<width$}  {}", visible(value.as_bytes()));
     }
     text.push('\n');
-    let mut row = |name: &str, cells: [String; 8]| {
+    let mut row = |name: &str, cells: [String; TIME_COLUMNS.len()]| {
         let cells = cells.map(|cell| format!("{cell:>9}")).concat();
         let _ = writeln!(text, "  {name:<11}{cells}");
     };
-    row("ms", LATENCY_COLUMNS.map(str::to_owned));
-    for (name, latency) in latencies(step) {
-        row(name, latency_cells(latency));
+    row("ms", TIME_COLUMNS.map(str::to_owned));
+    for (name, cells) in time_rows(step) {
+        row(name, cells);
     }
     for note in &step.notes {
         let _ = writeln!(text, "  note: {}", visible(note.as_bytes()));
@@ -62,15 +57,19 @@ pub(super) fn bad_news(step: &StepReport) -> Vec<String> {
 
 /// Everything about a step that is not a latency, as names and values in the order a reader needs them.
 pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
-    let mut facts = fates(step);
+    let mut facts = Vec::new();
+    if step.is_doubtful() {
+        facts.push((
+            "believe",
+            "the counts of messages; not the rates and times".to_owned(),
+        ));
+    }
+    facts.extend(fates(step));
     facts.extend(rates(step));
     facts.push(("server", server(step)));
-    let client_cpu = cpu(step.client.cpu_secs, step.test_duration_secs);
-    let lag = known_milliseconds(step.client.send_lag_p99_ms);
-    facts.push(("client", format!("{client_cpu}, send lag p99 {lag}")));
+    facts.push(("client", cpu(step.client.cpu_secs, step.test_duration_secs)));
     if let Some(detail) = &step.detail {
         facts.push(("model", model(detail)));
-        facts.push(("tail", tail(detail)));
         facts.extend(cluster_facts(detail, step.test_duration_secs));
         let sides = &detail.cost;
         let client = cost(sides.client_ns_per_message, sides.client_lanes);
@@ -169,16 +168,6 @@ pub(super) fn percentiles(times: &Distribution) -> String {
     format!("p50 {p50}, p99 {p99}, p99.9 {p999} ms")
 }
 
-/// The percentiles that count what never arrived.
-fn tail(detail: &StepDetail) -> String {
-    let show = |name: &str, times: &Distribution| format!("{name} {}", percentiles(times));
-    let scheduled = show("scheduled", &detail.times.scheduled);
-    match &detail.times.service {
-        Some(service) => format!("{scheduled}; {}", show("service", service)),
-        None => scheduled,
-    }
-}
-
 /// The fates of the messages. The rarer kinds of trouble have a line only when there was any.
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
@@ -236,15 +225,17 @@ fn irregular(step: &StepReport) -> String {
 fn rates(step: &StepReport) -> [(&'static str, String); 3] {
     let [sent, received] = [step.total_sent, step.total_received].map(thousands);
     let offered = per_second(step.theoretical_tps);
-    let steady = [step.steady.send_tps, step.steady.receive_tps].map(per_second);
+    let steady_sent = per_second(step.steady.send_tps);
+    let steady_received = step
+        .steady
+        .receive_tps
+        .map_or_else(|| NOT_KNOWN.to_owned(), per_second);
     let whole = [step.send_tps, step.receive_tps].map(per_second);
     let (secs, attainment) = (step.test_duration_secs, step.attainment);
     let agents = thousands(u64::from(step.concurrency));
-    let sent = format!(
-        "{sent}, steady {} of {offered} offered (attainment {attainment:.3})",
-        steady[0]
-    );
-    let received = format!("{received}, steady {}", steady[1]);
+    let sent =
+        format!("{sent}, steady {steady_sent} of {offered} offered (attainment {attainment:.3})");
+    let received = format!("{received}, steady {steady_received}");
     let [send, receive] = whole;
     let whole = format!("{secs:.2} s with {agents} agents: sent {send}, received {receive}");
     [
@@ -254,7 +245,38 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
     ]
 }
 
-/// The distributions of a step by name.
+/// The times of a step by name, in the columns of [`TIME_COLUMNS`]: percentiles that count what never arrived, where the
+/// report has them, and the largest and the mean of what did arrive. There is one row for each time, so that a name has one
+/// meaning. An older report has only figures of what arrived.
+pub(super) fn time_rows(step: &StepReport) -> Vec<(&'static str, [String; TIME_COLUMNS.len()])> {
+    match &step.detail {
+        Some(detail) => {
+            let shown = detail
+                .times
+                .named()
+                .filter(|(name, _)| *name != "client lag");
+            shown
+                .map(|(name, times)| (name, time_cells(times)))
+                .collect()
+        }
+        None => latencies(step)
+            .map(|(name, latency)| (name, latency_cells(latency)))
+            .to_vec(),
+    }
+}
+
+fn time_cells(times: &Distribution) -> [String; TIME_COLUMNS.len()] {
+    let of_arrived = |ms: f64| match times.histogram.count {
+        0 => NOT_KNOWN.to_owned(),
+        _ => milliseconds(ms),
+    };
+    let [p50, p90, p95, p99, p999] =
+        [times.p50, times.p90, times.p95, times.p99, times.p999].map(|known| known.to_string());
+    let [max, mean] = [times.max_ms, times.mean_ms].map(of_arrived);
+    [p50, p90, p95, p99, p999, max, mean]
+}
+
+/// The distributions of a step of an older report, which has no details.
 pub(super) fn latencies(step: &StepReport) -> [(&'static str, Option<&Latency>); 2] {
     [
         ("scheduled", step.latency.as_ref()),
@@ -262,25 +284,21 @@ pub(super) fn latencies(step: &StepReport) -> [(&'static str, Option<&Latency>);
     ]
 }
 
-/// The cells of one distribution in the order of [`LATENCY_COLUMNS`]; `n/a` in each if nothing was measured.
-pub(super) fn latency_cells(latency: Option<&Latency>) -> [String; 8] {
-    let Some(latency) = latency else {
-        return [const { String::new() }; 8].map(|_| NOT_KNOWN.to_owned());
-    };
-    latency_figures(latency).map(milliseconds)
+fn latency_cells(latency: Option<&Latency>) -> [String; TIME_COLUMNS.len()] {
+    latency_figures(latency).map(|ms| ms.map_or_else(|| NOT_KNOWN.to_owned(), milliseconds))
 }
 
-/// The milliseconds of one distribution in the same order.
-pub(super) fn latency_figures(latency: &Latency) -> [f64; 8] {
+/// The milliseconds of one distribution of an older report, as far as they are known.
+pub(super) fn latency_figures(latency: Option<&Latency>) -> [Option<f64>; TIME_COLUMNS.len()] {
+    let figure = |pick: fn(&Latency) -> f64| latency.map(pick);
     [
-        latency.p50_ms,
-        latency.p90_ms,
-        latency.p95_ms,
-        latency.p99_ms,
-        latency.max_ms,
-        latency.min_ms,
-        latency.mean_ms,
-        latency.std_dev_ms,
+        figure(|it| it.p50_ms),
+        figure(|it| it.p90_ms),
+        figure(|it| it.p95_ms),
+        figure(|it| it.p99_ms),
+        None,
+        figure(|it| it.max_ms),
+        figure(|it| it.mean_ms),
     ]
 }
 
@@ -316,5 +334,7 @@ pub(super) fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
 }
 
 /// Percentiles first: they are what a reader looks for.
-pub(super) const LATENCY_COLUMNS: [&str; 8] =
-    ["p50", "p90", "p95", "p99", "max", "min", "mean", "std dev"];
+pub(super) const TIME_COLUMNS: [&str; 7] = ["p50", "p90", "p95", "p99", "p99.9", "max", "mean"];
+
+/// The meaning of the columns.
+pub(super) const ABOUT_TIMES: &str = "Percentiles count messages that never arrived as slower than all others; max and mean are of those that arrived.";

@@ -170,7 +170,7 @@ fn a_clean_run_passes_and_its_rates_are_those_of_the_issue() {
     assert_eq!(step.receive_tps, 59_880_000.0 / 31.5);
     assert_eq!(
         (step.steady.send_tps, step.steady.receive_tps),
-        (4_000.0, 1_996_000.0)
+        (4_000.0, Some(1_996_000.0))
     );
     assert!((step.theoretical_tps - 4_000.0).abs() < 1e-9);
     assert!((step.attainment - 1.0).abs() < 1e-9);
@@ -339,11 +339,10 @@ fn times_that_were_not_measured_are_null_and_not_zero() {
     report.validate().unwrap();
     let table = step_table(&report.steps[0]);
     for text in [table, report.to_markdown()] {
-        assert!(text.contains("send lag p99 n/a"), "{text}");
         let row = text
             .lines()
             .find(|line| line.trim_start_matches(['|', ' ']).starts_with("write "));
-        assert_eq!(row.unwrap().matches("n/a").count(), 8, "{text}");
+        assert_eq!(row.unwrap().matches("n/a").count(), 7, "{text}");
     }
 }
 
@@ -514,7 +513,7 @@ fn the_table_says_the_worst_first_and_cannot_be_broken_by_a_name() {
     report.steps[0].step_name = "evil | \u{1b}[2J\nname".to_owned();
     let table = step_table(&report.steps[0]);
     let lines: Vec<&str> = table.lines().collect();
-    assert!(lines[0].ends_with(": FAILED"), "{table}");
+    assert!(lines[0].ends_with(": failed"), "{table}");
     assert_eq!(lines[1], "  ! 3 expected deliveries were lost");
     assert!(lines[2].starts_with("  lost        3 of 59,880,000 expected (success 99.999 %)"));
     assert!(!table.contains('\u{1b}'));

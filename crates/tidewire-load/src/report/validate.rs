@@ -148,7 +148,7 @@ fn rates(step: &StepReport) -> Checked {
     is_amount(secs, "test_duration_secs")?;
     is_amount(step.theoretical_tps, "theoretical_tps")?;
     is_amount(step.steady.send_tps, "steady.send_tps")?;
-    is_amount(step.steady.receive_tps, "steady.receive_tps")?;
+    is_amount(step.steady.receive_tps.unwrap_or(0.0), "steady.receive_tps")?;
     is_amount(step.attainment, "attainment")?;
     let counts = [step.total_sent, step.total_received];
     let [sent, received] = counts.map(|count| if secs > 0.0 { count as f64 } else { 0.0 });

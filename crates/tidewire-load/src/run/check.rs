@@ -4,7 +4,7 @@ use tidewire::Endpoint;
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_proto::codec::Codec;
 
-use super::codec::{check_datagrams, codec_of};
+use super::codec::{check_frames, codec_of};
 use super::{RunError, RunOptions, faults};
 use crate::ledger::needs_checksums;
 use crate::scenario::{Scenario, Step};
@@ -40,9 +40,7 @@ pub(super) fn check(
             return Err(RunError::NoPlaceForTokens(step.name.clone(), codec.name()));
         }
     }
-    if is_datagrams(first) {
-        check_datagrams(step, &codec_of(step, first)?)?;
-    }
+    check_frames(step, &codec_of(step, first)?, is_datagrams(first))?;
     let pipes = options.processes.len() as u64 * DESCRIPTORS_OF_PROCESS;
     let agents = u64::from(options.segment.count(step.concurrency));
     let needed = agents + pipes + DESCRIPTORS_RESERVED;

@@ -1,7 +1,8 @@
-//! The codec of a step, and its limits over UDP.
+//! The codec of a step, and the size of its messages.
 
 use tidewire::{AnyCodec, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Kind, Message};
 use tidewire_proto::codec::Codec;
+use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 use super::RunError;
 use crate::scenario::{Pattern, Step};
@@ -16,10 +17,14 @@ pub(super) fn codec_of(step: &Step, address: &Endpoint) -> Result<AnyCodec, RunE
     })
 }
 
-/// Whether the step's messages can be sent as datagrams, and their replies told apart.
-pub(super) fn check_datagrams(step: &Step, codec: &AnyCodec) -> Result<(), RunError> {
+/// Whether the codec can carry the step's messages to this address, and its replies can be told apart.
+pub(super) fn check_frames(
+    step: &Step,
+    codec: &AnyCodec,
+    is_datagrams: bool,
+) -> Result<(), RunError> {
     let name = step.name.clone();
-    if step.pattern == Pattern::Request && !codec.has_ids() {
+    if is_datagrams && step.pattern == Pattern::Request && !codec.has_ids() {
         return Err(RunError::Unmatched(name, codec.name()));
     }
     let payload = vec![0; step.payload_bytes as usize];
@@ -31,12 +36,21 @@ pub(super) fn check_datagrams(step: &Step, codec: &AnyCodec) -> Result<(), RunEr
     };
     let mut frame = Vec::new();
     let encoded = codec.encode(&message, &mut frame);
-    let bytes = frame.len();
-    if encoded.is_err() || bytes > DATAGRAM_FRAME_BYTES_MAX {
-        let bytes = bytes.max(payload.len());
+    let bytes = frame.len().max(payload.len());
+    if is_datagrams && (encoded.is_err() || bytes > DATAGRAM_FRAME_BYTES_MAX) {
         return Err(RunError::TooLarge { step: name, bytes });
     }
-    Ok(())
+    let cause = match encoded {
+        Err(error) => error.to_string(),
+        Ok(()) if bytes <= FRAME_BYTES_MAX => return Ok(()),
+        Ok(()) => format!("a frame of {bytes} bytes is longer than {FRAME_BYTES_MAX}"),
+    };
+    Err(RunError::Unencodable {
+        step: name,
+        codec: codec.name(),
+        payload_bytes: step.payload_bytes,
+        cause,
+    })
 }
 
 /// A topic as long as any of a run.

@@ -140,7 +140,10 @@ impl StepFacts<'_, '_> {
         let server_lanes = nodes * f64::from(self.server.lanes.unwrap_or(1));
         let work = &self.outcome.counts.work;
         let messages = work.steady_sent + work.steady_received;
-        let by_message = |cpu_secs: f64| (messages > 0).then(|| cpu_secs * 1e9 / messages as f64);
+        // The kernel counts in ticks, and less than one of them is not nothing.
+        let by_message = |cpu_secs: f64| {
+            (messages > 0 && cpu_secs > 0.0).then(|| cpu_secs * 1e9 / messages as f64)
+        };
         let of_lanes = |now: Option<LaneAccount>, before: Option<LaneAccount>| {
             LaneCost::of(&now?.since(&before?), messages)
         };

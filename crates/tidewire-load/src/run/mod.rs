@@ -8,6 +8,11 @@
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
 //! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an error of a run ends the run, so that its size is no cost"
+)]
+
 mod causes;
 mod check;
 mod codec;
@@ -233,6 +238,21 @@ pub enum RunError {
         /// Bytes of a message with its frame.
         bytes: usize,
     },
+    /// Messages that the codec cannot carry. Lower `payload_bytes`, or name another codec.
+    #[error(
+        "step {step:?} cannot run: {codec} cannot carry its messages with payloads of {payload_bytes} bytes: {cause}; lower \
+         payload_bytes, or use another codec"
+    )]
+    Unencodable {
+        /// Name of the step.
+        step: String,
+        /// Name of the codec.
+        codec: &'static str,
+        /// Bytes of each payload.
+        payload_bytes: u32,
+        /// The reason of the codec.
+        cause: String,
+    },
     /// The messages of a fan-out reach the agents of all parts, so that their accounts can be closed only where this holds.
     #[error(
         "step {0:?} cannot be run in parts, because its messages reach the agents of all of them: {1}"
@@ -317,6 +337,10 @@ pub fn run(
         env: options.environment.clone(),
         scenario_version: scenario.version,
         segment: (!options.segment.is_whole()).then_some(options.segment),
+        not_run: scenario.steps[steps.len()..]
+            .iter()
+            .map(|step| step.name.clone())
+            .collect(),
         ..Report::default()
     };
     Ok(report.with_steps(steps, options.stop.load(Ordering::Relaxed)))

@@ -19,6 +19,7 @@ use crate::exchange::StepLink;
 use crate::lane_account::LaneAccount;
 use crate::report::{ClientUsage, FaultFigures, ServerUsage, StepMeasurements, StepReport};
 use crate::scenario::{Guard, Load, Step};
+use crate::statistics::{Percentile, Quantile};
 
 pub(super) struct StepRun<'p> {
     plan: &'p StepPlan,
@@ -164,7 +165,7 @@ impl<'p> StepRun<'p> {
             server,
             client: ClientUsage {
                 cpu_secs: client_cpu_secs.unwrap_or(0.0),
-                send_lag_p99_ms: times.send_lag.summary().map(|lag| lag.p99_ms),
+                send_lag_p99_ms: Percentile::of(&times.send_lag, 0, Quantile::P99).as_ms(),
             },
             problems,
             notes,
@@ -250,7 +251,12 @@ impl<'p> StepRun<'p> {
             self.note_phase(phase);
             self.pause(phase)?;
             if options.stop.load(Ordering::Relaxed) {
-                self.link.stop_sending(options.clock.now_ns());
+                let now_ns = options.clock.now_ns();
+                let left = Duration::from_nanos(stop_ns.saturating_sub(now_ns)).as_secs_f64();
+                let told =
+                    format!("the run was interrupted {left:.1} s before the end of this step");
+                self.problems.push(told);
+                self.link.stop_sending(now_ns);
                 break;
             }
             if self.link.is_deserted() && self.plan.sent_counts.is_none() {

@@ -219,7 +219,7 @@ impl<'p> Watch<'p> {
             phase: phase.name().to_owned(),
             offered: self.offered(at_secs),
             sent: sent - self.look.sent,
-            received: received - self.look.received,
+            received: (step.pattern != Pattern::Ingest).then_some(received - self.look.received),
             client_cpu_pct: usage.client_secs_since(&self.look.usage).map(percent),
             server_cpu_pct: usage.server_secs_since(&self.look.usage).map(percent),
             connected: link.connected_by_node(),

@@ -276,6 +276,8 @@ pub const NODES_MAX: u32 = 64;
 pub const REPEAT_MAX: u32 = 1_000;
 
 #[cfg(test)]
+mod stages_tests;
+#[cfg(test)]
 mod tests;
 
 #[cfg(test)]

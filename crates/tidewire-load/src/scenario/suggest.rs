@@ -4,14 +4,18 @@
 
 use strsim::osa_distance;
 
-/// The known key nearest to `key`, if fewer than half of its letters would have to change.
+/// The known key nearest to `key`, if fewer than half of its letters would have to change, or if only its unit is missing.
 pub fn nearest_key<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let key: String = key.chars().take(LETTERS_MAX).collect();
     let key = key.to_lowercase();
     known
         .iter()
         .map(|candidate| (osa_distance(&key, candidate), *candidate))
-        .filter(|(distance, candidate)| distance * 2 < candidate.chars().count())
+        .filter(|(distance, candidate)| {
+            let rest = candidate.strip_prefix(&key);
+            let is_cut = !key.is_empty() && rest.is_some_and(|rest| rest.starts_with('_'));
+            is_cut || distance * 2 < candidate.chars().count()
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -31,6 +35,8 @@ mod tests {
         assert_eq!(nearest_key("Duration_Sec", KNOWN), Some("duration_secs"));
         assert_eq!(nearest_key("nmae", KNOWN), Some("name"));
         assert_eq!(nearest_key("think_time", KNOWN), Some("think_time_ms"));
+        let limits = ["p50_ms", "p99_ms", "p999_ms"];
+        assert_eq!(nearest_key("p99", &limits), Some("p99_ms"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::{
     PAYLOAD_BYTES_MAX, Pattern, RATE_MAX, REPEAT_MAX, SLOW_PAUSE_MS_DEFAULT, Scenario, Stage, Step,
     TIMEOUT_MS_DEFAULT, ThinkTime, Trust, WAIT_MS_MAX, WARMUP_SECS_DEFAULT,
 };
+use crate::format::describe;
 use crate::slo::{Objective, Slo};
 
 pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
@@ -78,10 +79,15 @@ pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
 }
 
 fn target(root: &TableContext<'_, '_>) -> Read<String> {
-    let expected = "an address such as \"tcp://127.0.0.1:8080\" or \"ipc:///tmp/tidewire.sock\"";
+    let expected =
+        "an address: tcp://, tls://, ws://, wss:// or udp:// with HOST:PORT, or ipc:// with a path";
     let (text, value) = root.text("target", expected)?;
-    if text.parse::<Address>().is_err() {
+    if text.is_empty() {
         return Err(root.invalid("target", value, expected));
+    }
+    if let Err(error) = text.parse::<Address>() {
+        let found = format!("it is {text:?}: {}", describe(&error));
+        return Err(root.conflict("target", expected, found));
     }
     Ok(text.to_owned())
 }
@@ -234,9 +240,10 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         }
     }
 
-    /// A step's own stages replace a rate of the defaults, and the other way round.
+    /// Whether the rate goes through stages. A rate and a duration of the step itself replace the stages of the defaults.
     fn is_staged(&self) -> bool {
-        self.own.has("stages") || (self.has("stages") && !self.own.has("rate"))
+        let is_even = self.own.has("rate") && self.own.has("duration_secs");
+        self.own.has("stages") || (self.has("stages") && !is_even)
     }
 
     fn open(&self) -> Read<Load> {
@@ -252,8 +259,8 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             let from = rate(self.context_of("rate"))?;
             let secs = duration_secs(self.context_of("duration_secs"), "duration_secs")?;
             vec![Stage::even(from, secs)]
-        } else if self.own.has("rate") {
-            self.stages(rate(self.own)?)?
+        } else if self.has("rate") {
+            self.stages(rate(self.context_of("rate"))?)?
         } else {
             self.stages(0.0)?
         };

@@ -145,8 +145,8 @@ p99_ms = 3
         "a rate of the defaults is for those that have one"
     );
     assert_eq!(c.duration_secs, 6.0);
-    // From nothing to 200 in two seconds, then four at 200.
-    assert_eq!(c.offered_tps(), Some(1_000.0 / 6.0));
+    // From 100, the rate of the defaults, to 200 in two seconds, then four at 200.
+    assert_eq!(c.offered_tps(), Some(1_100.0 / 6.0));
     assert_eq!((c.slo.p50_ms, c.slo.p99_ms), (Some(1.0), Some(3.0)));
     assert_eq!(a.slo.p99_ms, Some(9.0));
 }

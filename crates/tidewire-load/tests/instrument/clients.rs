@@ -175,6 +175,23 @@ fn messages_that_no_datagram_holds_are_refused_before_the_run() {
 }
 
 #[test]
+fn payloads_that_a_codec_cannot_carry_are_refused_before_the_run() {
+    for (pattern, codec, bytes) in [
+        ("request", "length-field", 70_000),
+        ("echo", "length-field:size=1", 300),
+        ("chat", "json", 1_000_000),
+    ] {
+        let server = serve(pattern, codec, Transport::Tcp);
+        let error = try_run(&scenario(pattern, codec, bytes).unwrap(), &server).unwrap_err();
+        assert!(
+            matches!(error, RunError::Unencodable { .. }),
+            "{codec}: {error}"
+        );
+        assert!(error.to_string().contains("lower payload_bytes"), "{error}");
+    }
+}
+
+#[test]
 fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();

@@ -58,7 +58,7 @@ fn a_server_capped_at_5000_a_second_reads_5000() {
         assert_eq!(step.total_received, proof.server.delivered);
         let share = f64::from(cap) * 0.005;
         for (what, rate) in [
-            ("received", step.steady.receive_tps),
+            ("received", step.steady.receive_tps.unwrap()),
             ("sent", step.steady.send_tps),
             ("counted", detail.counts.steady_received as f64 / 2.0),
         ] {
@@ -88,7 +88,7 @@ fn copies_of_a_capped_server_are_no_messages() {
         proof.server.delivered
     );
     let expected = 5_000.0 * 10.0 / 11.0;
-    let rate = step.steady.receive_tps;
+    let rate = step.steady.receive_tps.unwrap();
     assert!(
         (rate - expected).abs() <= expected * 0.005,
         "{rate} of {expected}"

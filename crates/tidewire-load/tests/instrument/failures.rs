@@ -185,6 +185,12 @@ fn a_run_stopped_from_outside_reports_what_it_has() {
     assert_eq!(proof.report.conclusion(), Conclusion::Interrupted);
     proof.assert_offered_agrees();
     let step = proof.step();
+    // A build server does not see it as passed.
+    assert!(
+        step.problems[0].starts_with("the run was interrupted "),
+        "{step:?}"
+    );
+    assert!(proof.report.to_junit().contains("errors=\"1\""));
     assert!(step.total_sent > 0 && step.total_sent < planned(&whole, SEED, 0));
     assert_eq!(proof.amiss(), [0; 4]);
 }

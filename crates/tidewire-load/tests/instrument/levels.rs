@@ -74,7 +74,7 @@ fn a_sweep_counts_messages_and_not_their_deliveries() {
             found.total_sent * u64::from(agents - 1)
         );
         let level = SweepLevel::of(&step, 1, &report).unwrap();
-        let deliveries = found.steady.receive_tps;
+        let deliveries = found.steady.receive_tps.unwrap();
         assert!(deliveries > 0.0, "{found:?}");
         assert_eq!(level.throughput, deliveries / f64::from(agents - 1));
     }

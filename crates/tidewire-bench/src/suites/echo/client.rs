@@ -122,7 +122,11 @@ impl Caller {
         sent_ns: u64,
         now_ns: u64,
     ) -> Result<(), RoleError> {
-        if reply.payload().get(..8) != Some(&number.to_le_bytes()) {
+        let came = reply.payload().split_first_chunk();
+        let is_whole = came.is_some_and(|(first, rest)| {
+            *first == number.to_le_bytes() && *rest == self.payload[8..]
+        });
+        if !is_whole {
             let text = format!("a reply is not that to request {number}");
             return Err(RoleError::failed("verify a reply", text));
         }

@@ -219,7 +219,7 @@ fn frame(side: Side, work: &Work) -> Result<Frame, RoleError> {
         // A bare server sends back what it got, and Tidewire a response, which names no method.
         return Ok(match side {
             Side::Bare => frame,
-            Side::Tidewire => frame.with_reply(reply.len(), reply_number_at),
+            Side::Tidewire => frame.with_reply(reply, reply_number_at),
         });
     }
     let parse = Parse::by_name(&work.codec)

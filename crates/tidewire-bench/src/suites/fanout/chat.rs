@@ -69,7 +69,12 @@ fn measured(step: &StepReport) -> Measured {
     let scheduled = step.detail.as_ref().map(|detail| &detail.times.scheduled);
     let latency = scheduled.and_then(|times| times.histogram.decode().ok());
     // The steady rate, which is not diluted by coming and going.
-    let seconds = step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE);
+    let seconds = step.total_received as f64
+        / step
+            .steady
+            .receive_tps
+            .unwrap_or(0.0)
+            .max(f64::MIN_POSITIVE);
     let disordered = step.duplicated.unwrap_or(0) + step.reordered.unwrap_or(0);
     let lost = step.lost + disordered + step.total_send_errors;
     let measured = Measured {

@@ -9,7 +9,7 @@ use super::latency::{detail, percentiles_of};
 use super::{course_of_step, summary};
 use crate::format::{NOT_KNOWN, markup, milliseconds, thousands};
 use crate::page::figure::Figure;
-use crate::report::{Report, StepReport};
+use crate::report::{Report, StepReport, StepVerdict};
 
 /// Writes the verdict, the large figures, the news, and the course of the step that decides.
 pub(super) fn write(report: &Report, page: &mut String) {
@@ -31,18 +31,27 @@ pub(super) fn write(report: &Report, page: &mut String) {
 /// Index of the step whose figures stand at the top.
 pub(super) fn deciding_step(report: &Report) -> Option<usize> {
     let steps = || report.steps.iter().enumerate();
-    let failed = steps().find(|(_, step)| !step.passes() || step.is_doubtful());
+    let failed = steps().find(|(_, step)| {
+        !matches!(
+            step.verdict(),
+            StepVerdict::Passed | StepVerdict::PassedInvalid
+        )
+    });
+    let doubtful = || steps().find(|(_, step)| step.is_doubtful());
     let fastest = || steps().max_by(|(_, one), (_, other)| rate(one).1.total_cmp(&rate(other).1));
-    failed.or_else(fastest).map(|(index, _)| index)
+    failed
+        .or_else(doubtful)
+        .or_else(fastest)
+        .map(|(index, _)| index)
 }
 
 fn write_tiles(report: &Report, index: usize, page: &mut String) {
     let step = &report.steps[index];
     if report.steps.len() > 1 {
-        let why = if step.passes() && !step.is_doubtful() {
-            "the step with the highest rate"
-        } else {
-            "the first step that did not pass"
+        let why = match step.verdict() {
+            StepVerdict::Passed => "the step with the highest rate",
+            StepVerdict::PassedInvalid => "the first step whose measurement is INVALID",
+            _ => "the first step that did not pass",
         };
         let (number, name) = (index + 1, markup(&step.step_name));
         // Writing to a string cannot fail.
@@ -53,14 +62,27 @@ fn write_tiles(report: &Report, index: usize, page: &mut String) {
     }
     page.push_str("<dl class=\"tiles\" id=\"tiles\">");
     let (what, rate) = rate(step);
-    tile(page, what, &figure_of_rate(rate), "a second");
+    // Figures that are not to be believed are marked where they are large.
+    let doubt = if step.is_doubtful() { ", INVALID" } else { "" };
+    tile(
+        page,
+        what,
+        &figure_of_rate(rate),
+        &format!("a second{doubt}"),
+    );
     for (name, value) in percentiles(step) {
         let unit = if value.starts_with(|first: char| first.is_ascii_digit()) {
             "ms"
         } else {
             ""
         };
-        tile(page, &format!("{name} scheduled"), &value, unit);
+        let unit = format!("{unit}{doubt}");
+        tile(
+            page,
+            &format!("{name} scheduled"),
+            &value,
+            unit.trim_start_matches(", "),
+        );
     }
     let expected = format!("of {} expected", thousands(step.expected_received));
     tile(page, "lost", &count(step.lost), &expected);
@@ -79,10 +101,9 @@ fn tile(page: &mut String, name: &str, value: &str, unit: &str) {
 
 /// The rate of a step: the name of what is counted, and how many a second.
 fn rate(step: &StepReport) -> (&'static str, f64) {
-    if step.steady.receive_tps > 0.0 {
-        ("received", step.steady.receive_tps)
-    } else {
-        ("sent", step.steady.send_tps)
+    match step.steady.receive_tps {
+        Some(received) if received > 0.0 => ("received", received),
+        _ => ("sent", step.steady.send_tps),
     }
 }
 

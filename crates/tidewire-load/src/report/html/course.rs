@@ -28,7 +28,7 @@ pub(super) struct Span {
     /// Messages a second.
     pub(super) offered: Option<f64>,
     pub(super) sent: f64,
-    pub(super) received: f64,
+    pub(super) received: Option<f64>,
     pub(super) p50_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
     pub(super) p999_ms: Option<f64>,
@@ -155,13 +155,8 @@ impl Span {
                 .filter_map(|second| figure(second))
                 .reduce(f64::max)
         };
-        let count = |figure: fn(&Second) -> u64| {
-            group
-                .iter()
-                .map(|second| figure(second) as f64)
-                .sum::<f64>()
-                / secs
-        };
+        let sent: u64 = group.iter().map(|second| second.sent).sum();
+        let received: Option<u64> = group.iter().map(|second| second.received).sum();
         let offered: Option<f64> = group.iter().map(|second| second.offered).sum();
         let mut heat: Vec<(f64, u64)> = group
             .iter()
@@ -186,8 +181,8 @@ impl Span {
                 _ => STEADY,
             },
             offered: offered.map(|offered| offered / secs),
-            sent: count(|second| second.sent),
-            received: count(|second| second.received),
+            sent: sent as f64 / secs,
+            received: received.map(|received| received as f64 / secs),
             p50_ms: worst(|second| second.p50_ms),
             p99_ms: worst(|second| second.p99_ms),
             p999_ms: worst(|second| second.p999_ms),

@@ -13,7 +13,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     let receivers = receivers_each(step);
     let rates = course.spans.iter().flat_map(|span| {
         let offered = span.offered.unwrap_or(0.0);
-        [offered, span.sent, span.received / receivers]
+        [offered, span.sent, span.received.unwrap_or(0.0) / receivers]
     });
     let y = Axis::from_zero("messages a second", rates.fold(0.0, f64::max));
     let mut plot = course.plot("Rate over time", y);
@@ -22,7 +22,8 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     } else {
         "received".to_owned()
     };
-    let comes_back = step.latency_kind != LATENCY_KIND_NONE || step.total_received > 0;
+    // Of messages that go one way the arrival of each is not known. Reports of older builds have counts of 0 there.
+    let comes_back = step.latency_kind != LATENCY_KIND_NONE;
     let mut add = |name: &str, class, pieces: Vec<_>| {
         if !pieces.is_empty() {
             plot.line(name, class, pieces);
@@ -31,7 +32,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     add("offered", "s0 dashed", course.sending(|span| span.offered));
     add("sent", "s1", course.sending(|span| Some(span.sent)));
     if comes_back {
-        let share = course.sending(|span| Some(span.received / receivers));
+        let share = course.sending(|span| Some(span.received? / receivers));
         add(&received, "s2 dotted", share);
     }
     let mut table =
@@ -39,7 +40,10 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     for span in &course.spans {
         let time = span.time(course.runs);
         let offered = span.offered.map_or_else(|| NO_VALUE.to_owned(), per_second);
-        let [sent, received] = [span.sent, span.received].map(per_second);
+        let sent = per_second(span.sent);
+        let received = span
+            .received
+            .map_or_else(|| NO_VALUE.to_owned(), per_second);
         let told = format!("offered {offered}\nsent {sent}\nreceived {received}");
         let tip = format!("{time}, {}\n{told}", span.phase);
         plot.column(span.from, span.to, tip);

@@ -14,12 +14,14 @@ pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
     if runs.is_empty() {
         return Err("the step was run once, and seconds of one run are no repetitions".to_owned());
     }
-    let nothing_back = runs.iter().all(|run| run.receive_tps <= 0.0);
+    let nothing_back = runs
+        .iter()
+        .all(|run| run.receive_tps.is_none_or(|rate| rate <= 0.0));
     let rate = |run: &RunFigures| {
         if nothing_back {
             run.send_tps
         } else {
-            run.receive_tps
+            run.receive_tps.unwrap_or(0.0)
         }
     };
     let rates: Vec<f64> = runs.iter().map(rate).collect();

@@ -182,6 +182,6 @@ fn throughput(step: &StepReport) -> f64 {
     if step.latency_kind == LATENCY_KIND_NONE {
         step.steady.send_tps
     } else {
-        step.steady.receive_tps
+        step.steady.receive_tps.unwrap_or(0.0)
     }
 }

@@ -3,31 +3,32 @@
 use std::fmt::Write as _;
 
 use super::delivery::share_of;
-use crate::format::{NOT_KNOWN, markup, thousands};
+use crate::format::{markup, thousands};
 use crate::page::figure::{Cell, Table};
-use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
-use crate::report::{Conclusion, Report, StepReport};
+use crate::report::table::{self, TIME_COLUMNS, bad_news};
+use crate::report::verdict::capitalised;
+use crate::report::{Conclusion, Report, StepReport, StepVerdict};
 use crate::slo::{Found, Objective};
 use crate::statistics::Latency;
 
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
-    let conclusion = report.conclusion();
-    let is_doubtful = report.steps.iter().any(StepReport::is_doubtful);
-    let (word, sentence) = match conclusion {
-        Conclusion::Passed if is_doubtful => ("! Passed, but invalid", DOUBTFUL),
-        Conclusion::Passed => ("✓ Passed", PASSED),
-        Conclusion::Failed => ("✗ Failed", "Something was lost, wrong or impossible."),
-        Conclusion::SloFailed => ("✗ Limit broken", "A step did not keep its limits."),
-        Conclusion::Invalid => ("✗ Invalid", INVALID),
-        Conclusion::Interrupted => ("■ Interrupted", "The figures cover what ran until then."),
+    let is_good = report.conclusion() == Conclusion::Passed && !report.is_doubtful();
+    let mark = match report.conclusion() {
+        Conclusion::Passed if is_good => '✓',
+        Conclusion::Passed => '!',
+        Conclusion::Interrupted => '■',
+        _ => '✗',
     };
-    let is_good = conclusion == Conclusion::Passed && !is_doubtful;
+    let (word, sentence) = (
+        capitalised(report.verdict()),
+        capitalised(&report.explanation()),
+    );
     let class = if is_good { "ok" } else { "bad" };
     // Writing to a string cannot fail.
     let _ = writeln!(
         page,
-        "<div class=\"verdict {class}\" id=\"verdict\"><strong>{word}</strong> <span>{sentence}</span></div>"
+        "<div class=\"verdict {class}\" id=\"verdict\"><strong>{mark} {word}</strong> <span>{sentence}.</span></div>"
     );
 }
 
@@ -79,7 +80,7 @@ pub(super) fn overview(report: &Report, page: &mut String) {
         );
         table.row(vec![
             step_link(number, step),
-            step_verdict(step).to_owned().into(),
+            step_verdict(step).into(),
             workload.into(),
             thousands(u64::from(step.concurrency)).into(),
             step.theoretical_tps.into(),
@@ -113,19 +114,15 @@ fn step_link(number: usize, step: &StepReport) -> Cell {
     }
 }
 
-/// A step in a word, the weightiest first.
-pub(super) fn step_verdict(step: &StepReport) -> &'static str {
-    if step.is_refused() {
-        "✗ INVALID"
-    } else if !step.keeps_slo() {
-        "✗ limit broken"
-    } else if !step.is_clean() {
-        "✗ failed"
-    } else if step.is_doubtful() {
-        "! passed, but INVALID"
-    } else {
-        "✓ passed"
-    }
+/// The verdict of a step, with its mark.
+pub(super) fn step_verdict(step: &StepReport) -> String {
+    let verdict = step.verdict();
+    let mark = match verdict {
+        StepVerdict::Passed => '✓',
+        StepVerdict::PassedInvalid => '!',
+        _ => '✗',
+    };
+    format!("{mark} {}", verdict.name())
 }
 
 pub(super) fn limits(report: &Report, page: &mut String) {
@@ -193,21 +190,11 @@ fn shares(step: &StepReport) -> [String; 2] {
 
 /// The latencies of a step without details, which has them only as single figures.
 pub(super) fn latencies(step: &StepReport, page: &mut String) {
-    let [p50, p90, p95, p99, max, min, mean, deviation] = LATENCY_COLUMNS;
-    let mut table = Table::new(["ms", p50, p90, p95, p99, max, min, mean, deviation]);
+    let mut table = Table::new([&["ms"], &TIME_COLUMNS[..]].concat());
     for (name, latency) in table::latencies(step) {
         let mut cells = vec![Cell::from(name.to_owned())];
-        cells.extend(match latency {
-            Some(latency) => table::latency_figures(latency).map(Cell::from),
-            None => [const { NOT_KNOWN }; 8].map(|text| text.to_owned().into()),
-        });
+        cells.extend(table::latency_figures(latency).map(Cell::from));
         table.row(cells);
     }
     table.write(page);
 }
-
-const DOUBTFUL: &str = "Nothing was lost or wrong, but a measurement is not to be believed.";
-
-const INVALID: &str = "A measurement is not to be believed, so its figures prove nothing.";
-
-const PASSED: &str = "Every step kept its limits, and nothing was lost or wrong beyond them.";

@@ -154,7 +154,7 @@ fn impossible_numbers_make_a_poor_chart_and_no_broken_one() {
     let mut report = sample::open();
     for step in &mut report.steps {
         step.theoretical_tps *= 1e300;
-        step.steady.receive_tps = f64::MAX;
+        step.steady.receive_tps = Some(f64::MAX);
         (step.lost, step.total_received) = (u64::MAX, u64::MAX);
         let detail = step.detail.as_mut().unwrap();
         detail.cost.server_ns_per_message = Some(-1.0);
@@ -445,7 +445,7 @@ fn the_last_part_of_a_second_is_not_drawn_as_a_fall() {
     // Ten whole seconds, then a part in which sending ended and little arrived.
     let last = detail.series.last_mut().unwrap();
     (last.at_secs, last.secs) = (10.4, 0.4);
-    (last.sent, last.received, last.p99_ms) = (20, 30, Some(0.1));
+    (last.sent, last.received, last.p99_ms) = (20, Some(30), Some(0.1));
     let page = report.to_html();
     check(&page);
     let document = parse(&page);

@@ -128,7 +128,7 @@ fn step(name: &str, concurrency: u32, rate: f64, scale_ms: f64) -> StepReport {
     (report.total_received, report.expected_received) = (report.total_sent, report.total_sent);
     (report.success_rate, report.error_rate) = (1.0, 0.0);
     report.steady.send_tps = rate;
-    report.steady.receive_tps = rate;
+    report.steady.receive_tps = Some(rate);
     report.theoretical_tps = rate;
     report.attainment = 1.0;
     report.latency_kind = LATENCY_KIND_END_TO_END.to_owned();
@@ -222,7 +222,7 @@ fn seconds(run: u32) -> Vec<Second> {
             .to_owned(),
             offered: (index <= 10).then_some(1_000.0),
             sent: if index <= 10 { 1_000 } else { 0 },
-            received: if index == 6 { 400 } else { 990 },
+            received: Some(if index == 6 { 400 } else { 990 }),
             p50_ms: Some(0.5 * slowness),
             p99_ms: Some(3.0 * slowness),
             // A second in which nothing was that slow breaks the line.
@@ -261,7 +261,7 @@ fn run_figures(run: u32, detail: &StepDetail) -> RunFigures {
     RunFigures {
         run,
         send_tps: 4_000.0,
-        receive_tps: 3_900.0 + 10.0 * f64::from(run),
+        receive_tps: Some(3_900.0 + 10.0 * f64::from(run)),
         expected: 13_000,
         lost: 233,
         unconfirmed: 0,
