@@ -24,6 +24,8 @@ pub(crate) struct NatsCarrier {
     pub(crate) prefix: Prefix,
     pub(crate) packet_bytes_max: usize,
     pub(crate) keeps_histories: bool,
+    /// How many servers of NATS keep a stream.
+    pub(crate) replicas: usize,
     /// The address without credentials.
     pub(crate) address: String,
     /// The paths of the files of credentials and authorities, for the log.
@@ -55,6 +57,7 @@ impl Carrier for NatsCarrier {
             events,
             prefix,
             keeps_histories,
+            replicas,
             address,
             files,
             ..
@@ -66,7 +69,7 @@ impl Carrier for NatsCarrier {
         };
         let (inbox, packets) = Inbox::new();
         let (news, told) = mpsc::channel(NEWS_MAX);
-        let mut wire = NatsWire::new(client, prefix, node.id(), (inbox, news));
+        let mut wire = NatsWire::new(client, prefix, node.id(), (inbox, news), replicas);
         wire.probe(keeps_histories);
         runtime.block_on(drive(node, wire, (packets, told), events, &mut heard));
     }

@@ -46,6 +46,8 @@ pub(crate) struct Reader {
     pub(crate) number: u64,
     pub(crate) context: Context,
     pub(crate) prefix: Prefix,
+    /// How many servers of NATS keep a stream that is made.
+    pub(crate) replicas: usize,
     pub(crate) name: KeptName,
     pub(crate) limits: History,
     pub(crate) from: u64,
@@ -316,6 +318,7 @@ impl Reader {
             max_age,
             duplicate_window,
             storage: StorageType::File,
+            num_replicas: self.replicas,
             republish: Some(Republish {
                 source: self.prefix.stored(&self.name),
                 destination: self.prefix.followed(&self.name),

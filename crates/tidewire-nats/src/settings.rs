@@ -25,6 +25,7 @@ pub struct Nats {
     prefix: Prefix,
     credentials: Option<PathBuf>,
     authority: Option<PathBuf>,
+    replicas: usize,
     waits: bool,
 }
 
@@ -40,6 +41,7 @@ impl Nats {
             prefix: Prefix::default(),
             credentials: None,
             authority: None,
+            replicas: 1,
             waits: false,
         })
     }
@@ -66,6 +68,14 @@ impl Nats {
     #[must_use]
     pub fn authority_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.authority = Some(path.into());
+        self
+    }
+
+    /// Sets how many servers of NATS keep each history that this node makes, from 1 to 5. With 3, histories go on while one of three
+    /// servers is gone. Default: 1. Streams that are there keep their number; an operator of NATS changes it.
+    #[must_use]
+    pub fn stream_replicas(mut self, count: usize) -> Self {
+        self.replicas = count.clamp(1, REPLICAS_MAX);
         self
     }
 
@@ -182,11 +192,15 @@ impl Nats {
             prefix: self.prefix.clone(),
             packet_bytes_max,
             keeps_histories: false,
+            replicas: self.replicas,
             address: self.shown(),
             files: self.files(),
         })
     }
 }
+
+/// The most servers of NATS that keep a stream.
+const REPLICAS_MAX: usize = 5;
 
 impl Backplane for Nats {
     fn connect(&self) -> Result<Box<dyn Carrier>, BackplaneError> {

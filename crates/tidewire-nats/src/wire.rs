@@ -21,6 +21,8 @@ use crate::subject::Prefix;
 pub(crate) struct NatsWire {
     client: Client,
     prefix: Prefix,
+    /// How many servers of NATS keep a stream.
+    replicas: usize,
     /// The id of the node.
     node: String,
     waiting: VecDeque<Outgoing>,
@@ -148,10 +150,12 @@ impl NatsWire {
         prefix: Prefix,
         node: &str,
         (inbox, news): (Inbox, mpsc::Sender<News>),
+        replicas: usize,
     ) -> Self {
         Self {
             client,
             prefix,
+            replicas,
             node: node.to_owned(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -286,6 +290,7 @@ impl NatsWire {
                 number: self.reader,
                 context: context.clone(),
                 prefix: self.prefix.clone(),
+                replicas: self.replicas,
                 name,
                 limits,
                 from,

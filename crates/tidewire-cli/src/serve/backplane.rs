@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use tidewire::ServerBuilder;
 use tidewire::backplane::{NodeSettings, WhenCutOff};
@@ -38,6 +39,10 @@ pub(super) struct BackplaneArguments {
     /// The file with the certificates of the authorities that NATS is trusted by, in PEM [default: those of the system]
     #[arg(long, value_name = "FILE")]
     backplane_ca: Option<PathBuf>,
+
+    /// The number of NATS servers that keep each history that this server makes. With 3, histories go on while one of three is gone
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=5), default_value_t = 1)]
+    backplane_replicas: usize,
 
     /// Wait at the start until NATS can be reached, instead of failing
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
@@ -87,7 +92,9 @@ impl BackplaneArguments {
         let nats = nats
             .prefix(&self.backplane_prefix)
             .map_err(|error| wrong(&error, "correct --backplane-prefix"))?;
-        let mut nats = nats.wait_at_start(self.backplane_wait);
+        let mut nats = nats
+            .stream_replicas(self.backplane_replicas)
+            .wait_at_start(self.backplane_wait);
         if let Some(path) = &self.backplane_credentials {
             nats = nats.credentials_file(path);
         }
