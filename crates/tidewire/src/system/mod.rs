@@ -42,6 +42,8 @@ pub struct FileState {
     identity: (u64, u64),
     bytes: u64,
     modified_ns: i128,
+    /// Its mode or owner changed then, too, which decides whether it is trusted.
+    changed_ns: i128,
 }
 
 impl FileState {
@@ -49,12 +51,14 @@ impl FileState {
     #[must_use]
     pub fn of(path: impl AsRef<Path>) -> Option<Self> {
         let metadata = path.as_ref().metadata().ok()?;
-        let modified_ns =
-            i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+        let modified_ns = time(metadata.mtime(), metadata.mtime_nsec());
+        let changed_ns = time(metadata.ctime(), metadata.ctime_nsec());
         Some(Self {
             identity: (metadata.dev(), metadata.ino()),
             bytes: metadata.len(),
             modified_ns,
+            changed_ns,
         })
     }
 }

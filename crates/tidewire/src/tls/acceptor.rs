@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use crossbeam_utils::CachePadded;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use sha2::{Digest, Sha256};
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::Layer;
 
@@ -30,6 +31,8 @@ pub(crate) struct Acceptor {
     expires: RwLock<Option<SystemTime>>,
     /// The states of the files at the last load, whether it failed or not.
     seen: Mutex<[Option<FileState>; 3]>,
+    /// The hash of what the files held when they were put to use.
+    used: Mutex<[u8; 32]>,
 }
 
 /// They differ in the name that ALPN agrees on.
@@ -72,8 +75,10 @@ impl Acceptor {
     /// Reads certificate and key. The codec's name is offered by ALPN.
     pub(crate) fn load(settings: ServerTls, protocol: &'static str) -> Result<Self, TlsError> {
         let seen = settings.files();
+        let used = Mutex::new(settings.content()?);
         let (config, expires) = settings.config(protocol)?;
         Ok(Self {
+            used,
             settings,
             protocol,
             configs: RwLock::new(Configs::new(config)),
@@ -96,24 +101,31 @@ impl Acceptor {
         ServerConnection::new(Arc::clone(config))
     }
 
-    /// Reads the files again. Tickets of earlier sessions become invalid, so that nobody comes back with an identity whose
-    /// authority was taken away.
-    pub(super) fn reload(&self) -> Result<(), TlsError> {
+    /// Reads the files again. Returns whether they hold something else than what is in use. Tickets of earlier sessions become
+    /// invalid then, so that nobody comes back with an identity whose authority was taken away.
+    pub(super) fn reload(&self) -> Result<bool, TlsError> {
         // Held to the end, so that of two reloads at once the later one reads the later files.
         let mut seen = self.seen();
         *seen = self.settings.files();
+        let content = self.settings.content()?;
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if *used == content {
+            return Ok(false);
+        }
         let (config, expires) = self.settings.config(self.protocol)?;
         let configs = Configs::new(config);
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         *self.expires.write().unwrap_or_else(PoisonError::into_inner) = expires;
-        Ok(())
+        *used = content;
+        Ok(true)
     }
 
     /// As [`Self::reload`]. The log says how it ended.
-    fn reload_and_tell(&self) -> Result<(), TlsError> {
+    fn reload_and_tell(&self) -> Result<bool, TlsError> {
         let outcome = self.reload();
         match &outcome {
-            Ok(()) => {
+            Ok(false) => tracing::debug!("the certificate is the one that is in use"),
+            Ok(true) => {
                 tracing::info!(chain = ?self.settings.chain, "new connections use the certificate that was read again");
             }
             Err(error) => {
@@ -162,7 +174,7 @@ impl TlsLayers {
         if !self.0.has_changed() {
             return Ok(false);
         }
-        self.0.reload_and_tell().map(|()| true)
+        self.0.reload_and_tell()
     }
 }
 
@@ -189,27 +201,29 @@ impl TlsReloader {
         *expires.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the files now. The log says how it ended, and the counters
+    /// Reads the files now. Nothing happens if they hold what is in use, so a signal that rotates logs costs no tickets. Otherwise the
+    /// log says how it ended, and the counters
     /// [`tls_reloads`](crate::Metrics::tls_reloads) and [`tls_reloads_refused`](crate::Metrics::tls_reloads_refused) count it.
     ///
     /// # Errors
     /// The new pair cannot be used, and the server keeps the old one.
-    pub fn reload(&self) -> Result<(), TlsError> {
+    pub fn reload(&self) -> Result<bool, TlsError> {
         let outcome = self.acceptor.reload_and_tell();
         match &outcome {
-            Ok(()) => self.counters.tls_reloads.add_shared(1),
+            Ok(false) => {}
+            Ok(true) => self.counters.tls_reloads.add_shared(1),
             Err(_) => self.counters.tls_reloads_refused.add_shared(1),
         }
         outcome
     }
 
-    /// Reads the files if one of them has changed since they were last read. Returns whether they were read.
+    /// Reads the files if one of them has changed since they were last read. Returns whether there is another certificate now.
     ///
     /// # Errors
     /// As [`Self::reload`]. Files that could not be used are not read again before they change once more.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
         match self.acceptor.has_changed() {
-            true => self.reload().map(|()| true),
+            true => self.reload(),
             false => Ok(false),
         }
     }
@@ -240,6 +254,22 @@ impl ServerTls {
             ClientAuth::Optional(ca) | ClientAuth::Required(ca) => ca.file_state(),
         };
         [self.chain.file_state(), self.key.file_state(), ca]
+    }
+
+    /// The hash of what the files hold.
+    fn content(&self) -> Result<[u8; 32], TlsError> {
+        let mut hash = Sha256::new();
+        let ca = match &self.clients {
+            ClientAuth::Off => None,
+            ClientAuth::Optional(ca) | ClientAuth::Required(ca) => Some((ca, PemPart::Authorities)),
+        };
+        let own = [(&self.chain, PemPart::Chain), (&self.key, PemPart::Key)];
+        for (pem, part) in own.into_iter().chain(ca) {
+            let bytes = pem.read(part)?;
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        }
+        Ok(hash.finalize().into())
     }
 
     /// Reads the files. Returns the earliest expiry of a certificate of the chain, too.

@@ -64,7 +64,7 @@ impl Pem {
         })
     }
 
-    fn read(&self, part: PemPart) -> Result<Vec<u8>, PemError> {
+    pub(super) fn read(&self, part: PemPart) -> Result<Vec<u8>, PemError> {
         let limit = match part {
             PemPart::Chain => CHAIN_BYTES_MAX,
             PemPart::Key => KEY_BYTES_MAX,

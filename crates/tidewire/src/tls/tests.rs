@@ -1,5 +1,8 @@
 //! Handshakes that are resumed, as the library says on both sides.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
 use rcgen::{CertificateParams, KeyPair};
 use rustls::HandshakeKind::{self, Full, Resumed};
 use rustls::{ClientConnection, ServerConnection};
@@ -68,10 +71,31 @@ fn the_second_connection_of_a_client_is_resumed_unless_certificates_of_clients_a
         // The lanes of a gateway share the tickets of an upstream.
         let other = connector.with_protocol("tw1");
         assert_eq!(kind(&other, &acceptor), second);
-        // After a reload tickets are worth nothing.
-        acceptor.reload().unwrap();
-        assert_eq!(kind(&connector, &acceptor), Full);
+        // The same certificate is not taken again, so tickets keep their worth.
+        assert!(!acceptor.reload().unwrap());
+        assert_eq!(kind(&connector, &acceptor), second);
     }
+}
+
+#[test]
+fn tickets_are_worth_nothing_after_another_certificate_was_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let [chain_path, key_path] = ["server.pem", "server.key"].map(|name| folder.path().join(name));
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let chain = params.self_signed(&key).unwrap().pem();
+    fs::write(&chain_path, &chain).unwrap();
+    fs::write(&key_path, key.serialize_pem()).unwrap();
+    fs::set_permissions(&key_path, Permissions::from_mode(0o600)).unwrap();
+    let server = ServerTls::new(&*chain_path, &*key_path);
+    let acceptor = Acceptor::load(server, "tw1").unwrap();
+    let client = ClientTls::new().only_ca(Pem::bytes(chain.clone().into_bytes()));
+    let connector = connector(&client, Some("tw1"));
+    let kinds = [(); 2].map(|()| kind(&connector, &acceptor));
+    assert_eq!(kinds, [Full, Resumed]);
+    fs::write(&chain_path, chain + "# renewed\n").unwrap();
+    assert!(acceptor.reload().unwrap());
+    assert_eq!(kind(&connector, &acceptor), Full);
 }
 
 /// The bug: at `wss://` a server knew the codec's name only, and browsers, which offer `http/1.1`, were refused.

@@ -151,3 +151,36 @@ fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_h
     drop(client);
     server.stop();
 }
+
+/// The bug: each SIGHUP, such as that of logrotate, read the same certificate again, said so, and made all tickets useless.
+#[test]
+fn a_certificate_that_is_the_same_is_not_taken_again() {
+    let directory = TempDir::new().unwrap();
+    let authority = Authority::new("same");
+    let identity = authority.sign_server();
+    let server = serve(put(&directory, &identity));
+    let reloader = server.server().tls_reloader().unwrap();
+    assert!(!reloader.reload().unwrap());
+    // Written anew, and still the same.
+    put(&directory, &identity);
+    assert!(!reloader.reload_if_changed().unwrap());
+    assert_eq!(server.server().metrics().tls_reloads, 0);
+    put(&directory, &authority.sign_server());
+    assert!(reloader.reload().unwrap());
+    assert_eq!(server.server().metrics().tls_reloads, 1);
+}
+
+/// What was refused for its mode is taken when the mode was mended, although its content is older.
+#[test]
+fn a_file_whose_mode_was_mended_has_changed() {
+    let directory = TempDir::new().unwrap();
+    let authority = Authority::new("mode");
+    let server = serve(put(&directory, &authority.sign_server()));
+    let reloader = server.server().tls_reloader().unwrap();
+    put(&directory, &authority.sign_server());
+    let key = directory.path().join("server.key");
+    fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+    assert!(reloader.reload_if_changed().is_err());
+    fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    assert!(reloader.reload_if_changed().unwrap());
+}
