@@ -88,13 +88,19 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_named))
 }
 
+/// A name that no other authority has. Of two authorities of one name, a client would try the wrong key, and say that the
+/// certificate is damaged and not that its authority is another one.
+fn authority_name() -> String {
+    format!("tidewire cert dev {:08x}", fastrand::u32(..))
+}
+
 /// Makes the five files: their names and texts.
 fn make(hosts: &[String]) -> io::Result<[(&'static str, String); 5]> {
     let Certificates {
         authority,
         server,
         client,
-    } = Certificates::make("tidewire cert dev", hosts, VALIDITY)?;
+    } = Certificates::make(&authority_name(), hosts, VALIDITY)?;
     Ok([
         ("ca.pem", authority),
         ("server.pem", server.certificate),

@@ -164,6 +164,16 @@ pub(crate) fn report(error: &anyhow::Error, is_json: bool) -> ExitCode {
     ExitCode::from(classify(error).0)
 }
 
+/// The error with its causes and its remedy, for one line of the log.
+pub(crate) fn line(error: &anyhow::Error) -> String {
+    let mut text = Vec::new();
+    // Writing to memory cannot fail.
+    let _ = write_report(error, &mut text);
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    lines.join("; ").trim_start_matches("error: ").to_owned()
+}
+
 fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<()> {
     // Some of these texts come from the peer, and stderr may be a terminal.
     let shown = |text: &str| escaped(text.as_bytes());
@@ -422,7 +432,8 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             | CloseReason::Decode(_),
         )) => (
             UNREACHABLE,
-            "give both sides the same --codec; if they have it, something else than a tidewire server is there",
+            "give both sides the same --codec; if they have it, something else than a tidewire server is there, or a proxy in between whose \
+             PROXY header the server does not take: its log says why",
         ),
         // The other errors contain their remedy.
         ConnectError::Failed(_) => (UNREACHABLE, ""),

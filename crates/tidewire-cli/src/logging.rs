@@ -71,6 +71,11 @@ impl LogArguments {
         Ok((log, export))
     }
 
+    /// Whether the log goes to a file, which standard error does not show.
+    pub(crate) fn has_file(&self) -> bool {
+        self.log_file.is_some()
+    }
+
     /// Sets the level of the log that runs already.
     pub(crate) fn change_level(&self, is_flag: bool, default_level: &str) -> Result<(), LogError> {
         let (level, _) = self.level(is_flag, default_level);

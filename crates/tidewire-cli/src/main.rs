@@ -115,8 +115,16 @@ fn main() -> ExitCode {
         Err(error) => return failure::report(&error, false),
     };
     let is_json = arguments.command.is_json();
+    let has_log_file = arguments
+        .command
+        .log()
+        .is_some_and(|(log, _)| log.has_file());
     let result = run(arguments.command);
     let result = result.and_then(|code| Ok(output::check().map(|()| code)?));
+    if let (Err(error), true) = (&result, has_log_file) {
+        // Standard error has it, too; but who looks for a server that did not start looks into its log.
+        tracing::error!("{}", failure::line(error));
+    }
     if let Some((log, export)) = logging {
         finish(log, export);
     }
@@ -241,7 +249,7 @@ impl Command {
     }
 }
 
-const VERSION: &str = concat!(
+pub(crate) const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",
     env!("TIDEWIRE_COMMIT"),

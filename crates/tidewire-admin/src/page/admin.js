@@ -143,7 +143,10 @@ function showOverview(it) {
   if (stuck.length > 0) setState("stuck", `Lane ${stuck.join(", ")} does not turn`);
   else if (it.ready) setState("ready", "Ready");
   else setState("draining", "Draining");
-  $("about").textContent = `version ${it.version}, up ${duration(it.uptime_seconds)}`;
+  // Who has several of these pages open must see which server each one is.
+  const server = it.node ? `node ${it.node.id} at ${location.host}` : location.host;
+  document.title = `${server} – Tidewire`;
+  $("about").textContent = `${server}, version ${it.version}, up ${duration(it.uptime_seconds)}`;
   // The first overview has no interval, and so no rates.
   if (it.interval_seconds > 0) {
     history.push(it);
@@ -270,7 +273,9 @@ function showPairs(list, pairs) {
 }
 
 function showLosses(it) {
-  const lost = Object.entries(it.dropped).map(([reason, value]) => [`Dropped: ${words(reason)}`, count(value), value > 0 && reason !== "closed" && reason !== "left" ? "warn" : ""]);
+  // What was on its way to a subscriber that left, or whose session ended, is no loss of others.
+  const named = { left: "after the subscriber left", closed: "after the session ended" };
+  const lost = Object.entries(it.dropped).map(([reason, value]) => [`Dropped: ${named[reason] ?? words(reason)}`, count(value), value > 0 && reason !== "closed" && reason !== "left" ? "warn" : ""]);
   const some = ([, value]) => value > 0;
   const datagrams = Object.entries(it.datagrams_dropped).filter(some).map(([reason, value]) => [`Datagrams: ${words(reason)}`, count(value), "warn"]);
   const closed = Object.entries(it.closed).filter(some).sort((one, other) => other[1] - one[1]).map(([reason, value]) => [`Closed: ${words(reason)}`, count(value)]);

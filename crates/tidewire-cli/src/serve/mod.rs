@@ -4,6 +4,7 @@
 //! parent, the end of the drain. A second signal is not waited for: it ends the process.
 
 mod admin;
+mod announce;
 mod apps;
 #[cfg(feature = "nats")]
 mod backplane;
@@ -250,6 +251,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let ending = Arc::new(Ending::default());
     // The handler is installed first, so that the system does not handle a signal during the start.
     watch_signals(arguments, sender.clone(), &ending)?;
+    announce::begin(arguments);
     let settings = Settings::read(arguments);
     let users = ServedUsers::read(arguments)?;
     let tls = arguments.tls.certificate();
@@ -279,6 +281,9 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             Ok(Wake::Drained(stopped)) => {
                 // The program that started this server has a report of its own.
                 ending.is_told.store(true, Ordering::SeqCst);
+                if arguments.log.has_file() {
+                    tracing::info!("{}", summary::line(&stopped.metrics));
+                }
                 if arguments.json || !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
                     summary::print(&stopped.metrics, arguments.json);
                 }
@@ -439,6 +444,7 @@ fn tell_ready(
         health: admin.health.as_ref().map(|it| it.url().to_owned()),
     };
     web::tell(arguments, &ready.addresses);
+    announce::listening(arguments, &ready, server);
     let text = match arguments.json {
         true => ready.to_json(),
         false => ready.to_string(),

@@ -64,10 +64,13 @@ impl ServedUsers {
         self.seen_changes = self.sources.key_sets.changes();
         let next = self.sources.authenticator();
         let Some(authenticator) = &self.authenticator else {
-            if !matches!(next, Ok(None)) {
-                tracing::error!(
+            match next {
+                Ok(None) => {}
+                Ok(Some(_)) => tracing::error!(
                     "this server was started without users, so it asks nobody; restart it to use those in its files"
-                );
+                ),
+                // The settings come from the same file, and have said what is wrong with it.
+                Err(error) => tracing::debug!(%error, "the files of users cannot be read"),
             }
             return;
         };

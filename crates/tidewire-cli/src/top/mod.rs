@@ -49,7 +49,7 @@ pub(crate) struct TopArguments {
     insecure: bool,
 }
 
-/// Shows the server until Ctrl-C, or once.
+/// Shows the server until Ctrl-C or q, or once.
 pub(crate) fn run(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
     let token = arguments.token_file.as_deref().map(Token::read).transpose();
     let token = token.map_err(|error| {
@@ -94,7 +94,9 @@ fn show(client: &AdminClient, name: &str) -> anyhow::Result<ExitCode> {
         screen.draw(|frame| view.render(frame))?;
         let next = Instant::now() + EVERY;
         while Instant::now() < next && !stop.load(Ordering::Relaxed) {
-            thread::sleep(STOP_CHECK);
+            if screen::wait_for_quit(STOP_CHECK) {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
         match client.overview() {
             Ok(overview) => view.add(overview),
@@ -107,7 +109,7 @@ fn show(client: &AdminClient, name: &str) -> anyhow::Result<ExitCode> {
 /// The time between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The interval in which Ctrl-C is noticed.
+/// The interval in which Ctrl-C and keys are noticed.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "\
@@ -117,6 +119,6 @@ Examples:
   tidewire top 127.0.0.1:9090 --once --json | jq '.rates.delivered'
   ssh -L 9090:127.0.0.1:9090 HOST   and then: tidewire top --token-file admin.token
 
-Ctrl-C ends it.
+q or Ctrl-C ends it.
 
 Exit codes: 0 shown, 2 wrong usage, 3 there is no admin server at the address, 4 the token is missing or wrong.";

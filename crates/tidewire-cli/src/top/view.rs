@@ -261,7 +261,15 @@ fn reasons(counts: &Value) -> String {
     let counts = counts.as_object().into_iter().flatten();
     let some = counts.filter(|(_, count)| count.as_u64() > Some(0));
     let texts: Vec<String> = some
-        .map(|(reason, count)| format!("{reason} {}", short(count.as_f64().unwrap_or_default())))
+        .map(|(reason, count)| {
+            // What was sent to subscribers that left is no loss of theirs.
+            let words = match reason.as_str() {
+                "left" => "after leaving",
+                "closed" => "after the end",
+                reason => reason,
+            };
+            format!("{words} {}", short(count.as_f64().unwrap_or_default()))
+        })
         .collect();
     texts.join(", ")
 }

@@ -27,6 +27,8 @@ use tidewire::auth::{
 use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
 
+use tidewire_load::scenario::nearest_key;
+
 use crate::config::{ConfigError, check_text};
 pub(crate) use jwks::KeySets;
 use jwt::JwtFile;
@@ -41,8 +43,13 @@ pub(crate) enum UsersError {
         source: std::io::Error,
     },
     /// The tables have another form. The message is that of the TOML reader, with the line.
-    #[error("{}: {message}", path.display())]
-    Syntax { path: PathBuf, message: String },
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax {
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        message: String,
+    },
     /// A key is unknown, or a value is wrong.
     #[error(transparent)]
     Key(#[from] ConfigError),
@@ -120,10 +127,26 @@ impl UsersError {
 
 /// Reads the tables of a file, whose text this is.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, UsersError> {
-    toml::from_str(text).map_err(|error| UsersError::Syntax {
-        path: path.to_owned(),
-        message: error.to_string().trim_end().replace('\n', " "),
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let before = text.as_bytes().get(..offset).unwrap_or_default();
+        UsersError::Syntax {
+            path: path.to_owned(),
+            line: before.iter().filter(|byte| **byte == b'\n').count() + 1,
+            message: advised(error.message()),
+        }
     })
+}
+
+/// A message of the TOML reader in one line, with the nearest key in place of all keys.
+fn advised(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    if let (true, [found, known @ ..]) = (message.starts_with("unknown field"), &quoted[..])
+        && let Some(nearest) = nearest_key(found, known)
+    {
+        return format!("unknown field `{found}`; did you mean `{nearest}`?");
+    }
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The tables of the file that this module reads. The other keys are flags.

@@ -143,3 +143,19 @@ fn mistakes_are_told() {
         assert!(error.contains(told), "{text:?}: {error}");
     }
 }
+
+/// The bug: the error of a user was the picture of five lines that the TOML reader draws, squashed into one.
+#[test]
+fn a_mistake_in_a_user_has_its_line_and_the_key_that_was_meant() {
+    let error = read("lanes = 1\n[[users]]\nname = \"a\"\npermisions.publish = {}\n").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.ends_with("tidewire.toml:4: unknown field `permisions`; did you mean `permissions`?"),
+        "{text}"
+    );
+    let error = read("[[users]]\nname = 7\n").unwrap_err().to_string();
+    assert!(
+        error.contains("tidewire.toml:2: ") && !error.contains('\n') && !error.contains('|'),
+        "{error}"
+    );
+}

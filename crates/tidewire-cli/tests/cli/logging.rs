@@ -1,5 +1,8 @@
 //! The destination of the log, its format, and its failures.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -22,10 +25,10 @@ fn a_file_gets_the_log_in_either_format_and_stderr_stays_free() {
         assert_eq!(ended.status.code(), Some(0));
         let on_stderr = |line: &&String| line.starts_with("2: ");
         assert_eq!(ended.transcript.iter().filter(on_stderr).count(), 1);
-        let log = std::fs::read_to_string(&path).unwrap();
+        let log = fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = log.lines().collect();
         assert!(lines[0].contains("the log begins"), "{log}");
-        assert!(lines.last().unwrap().contains("draining"), "{log}");
+        assert!(lines.last().unwrap().contains("served: sessions="), "{log}");
         for line in lines {
             let object = serde_json::from_str::<Value>(line);
             assert_eq!(
@@ -62,7 +65,7 @@ fn a_log_that_fails_later_is_counted_and_said_once() {
     let script = format!(
         "trap '' XFSZ; ulimit -f 1; exec {tidewire} serve --bind tcp://127.0.0.1:0 --log-file {file} --log-level trace"
     );
-    std::fs::write(&path, "x".repeat(900)).unwrap();
+    fs::write(&path, "x".repeat(900)).unwrap();
     let mut server = Process::spawn(std::process::Command::new("bash").args(["-c", &script]));
     let address = server.expect("listening on ");
     server.expect("ready codec=");
@@ -127,16 +130,16 @@ fn a_hangup_opens_the_log_file_again_and_ends_nothing() {
     let [path, moved] = ["log", "log.1"].map(|name| directory.path().join(name));
     let file = path.display().to_string();
     let (mut server, _) = Process::server(&["--log-file", &file]);
-    std::fs::rename(&path, &moved).unwrap();
+    fs::rename(&path, &moved).unwrap();
     server.signal(Signal::HUP);
     tidewire_testkit::wait_until("a new file begins", || {
-        let log = std::fs::read_to_string(&path).unwrap_or_default();
+        let log = fs::read_to_string(&path).unwrap_or_default();
         log.contains("opened again").then_some(())
     });
     server.signal(Signal::INT);
     server.expect("2: served: ");
     assert_eq!(server.wait().status.code(), Some(0));
-    let [new, old] = [&path, &moved].map(|path| std::fs::read_to_string(path).unwrap());
+    let [new, old] = [&path, &moved].map(|path| fs::read_to_string(path).unwrap());
     assert!(
         new.contains("the log begins") && new.contains("draining"),
         "{new}"
@@ -165,4 +168,44 @@ fn the_end_of_a_session_is_logged_with_the_name_of_its_reason() {
     let line = server.expect("session closed: the peer closed the connection");
     assert!(line.contains(" reason=peer_closed"), "{line}");
     assert!(line.contains(" session="), "{line}");
+}
+
+/// The bug: a log file began with `the log begins`, and said neither which server it was nor why it did not start.
+#[test]
+fn a_log_file_begins_with_the_server_and_ends_with_its_counters_or_its_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("serve.log");
+    let flag = format!("--log-file={}", log.display());
+    let (server, address) = Process::server(&[&flag]);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().status.code(), Some(0));
+    let text = fs::read_to_string(&log).unwrap();
+    let version = concat!("version=", env!("CARGO_PKG_VERSION"));
+    for part in [
+        "tidewire serve begins",
+        version,
+        "pid=",
+        "listening",
+        &address,
+        "sessions=0",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let token = folder.path().join("empty.token");
+    fs::write(&token, "").unwrap();
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    let ended = Process::start(&[
+        "serve",
+        "--bind=tcp://127.0.0.1:0",
+        "--admin=127.0.0.1:0",
+        &format!("--admin-token-file={}", token.display()),
+        &flag,
+    ])
+    .wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    let text = fs::read_to_string(&log).unwrap();
+    let is_told = |line: &str| {
+        line.contains("ERROR") && line.contains("empty.token") && line.contains("remedy: ")
+    };
+    assert!(text.lines().any(is_told), "{text}");
 }

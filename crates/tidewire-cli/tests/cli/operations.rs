@@ -260,3 +260,19 @@ fn a_connection_ends_at_its_maximum_age_and_after_the_grace_period_at_the_latest
     let overview = admin::ask(&admin, "GET /api/overview", "");
     assert!(overview.contains("\"connections_retired\":1"), "{overview}");
 }
+
+/// The bug: after SIGHUP with a broken file, the second line of the log said that there are users in it.
+#[test]
+fn a_broken_file_without_users_is_not_said_to_have_users() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidewire.toml");
+    fs::write(&file, "lanes = 1\n").unwrap();
+    let (mut server, _) = Process::server(&["--config", &file.display().to_string()]);
+    fs::write(&file, "lanes = = 1\n").unwrap();
+    server.signal(Signal::HUP);
+    server.expect("the settings stay as they are");
+    server.signal(Signal::TERM);
+    let ended = server.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert!(!ended.text().contains("without users"), "{}", ended.text());
+}

@@ -239,6 +239,19 @@ fn the_view_of_a_server_outlives_the_server_and_gives_the_screen_back() {
     assert_eq!(top.end(), (Some(0), true));
 }
 
+/// The bug: `q` did nothing, and typed keys were echoed into the picture.
+#[test]
+fn q_ends_the_view_of_a_server_and_other_keys_are_not_shown() {
+    let (_server, _, admin) = admin::start(&[]);
+    let mut top = Person::start(&mut command(&["top", &admin]));
+    top.expect(TAKEN);
+    top.expect("sessions");
+    top.press("zzzq");
+    top.expect(GIVEN_BACK);
+    assert!(!top.seen.contains("zzz"), "{:?}", top.seen);
+    assert_eq!(top.end(), (Some(0), true));
+}
+
 /// The sequences that switch to the alternate screen and back.
 const TAKEN: &str = "\x1b[?1049h";
 const GIVEN_BACK: &str = "\x1b[?1049l";
