@@ -145,8 +145,8 @@ fn files_of_a_client_are_read_again_and_unusable_ones_change_nothing() {
     let [(old, _), (new, _)] = [settings()[0].clone(), settings()[0].clone()];
     let put = |text: &[u8]| {
         let next = ca.with_extension("next");
-        std::fs::write(&next, text).unwrap();
-        std::fs::rename(next, &ca).unwrap();
+        fs::write(&next, text).unwrap();
+        fs::rename(next, &ca).unwrap();
     };
     let chain = |server: &ServerTls| match &server.chain {
         Pem::Bytes(bytes) => bytes.to_vec(),
@@ -162,7 +162,7 @@ fn files_of_a_client_are_read_again_and_unusable_ones_change_nothing() {
     put(b"no certificate");
     configs.refresh();
     assert!(trusts(&connector, &old), "the old ones stay");
-    std::fs::remove_file(&ca).unwrap();
+    fs::remove_file(&ca).unwrap();
     configs.refresh();
     assert!(trusts(&connector, &old), "the old ones stay");
 
