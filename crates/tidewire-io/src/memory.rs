@@ -1,4 +1,4 @@
-//! How much memory this process may use: that of the machine, or less if a control group limits it.
+//! How much memory this process may use: that of the machine, or less if a control group or a resource limit says so.
 //!
 //! Problem: a limit that follows the machine must follow the container first, and the machine's own figures do not show
 //! the container's limit. Approach: read `/proc/meminfo` and the limits of the process's control groups, and take the
@@ -6,20 +6,27 @@
 //! group from the process's own up to the root. A container that sees its own group as the root takes the same walk:
 //! groups that do not exist are skipped.
 //!
+//! The resource limits of the process (`ulimit -v` and `-d`, `LimitAS=`, `LimitDATA=`) count, too: an allocation beyond them fails,
+//! and ends the process.
+//!
 //! Rejected: the C library (`sysconf`), which knows only the machine; and `memory.high`, above which the kernel slows a
 //! process down but does not end it.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Returns the bytes of memory that this process can have at most: the machine's, or the smallest limit of its control
-/// groups. Returns `None` if `/proc` does not say.
+use rustix::process::{Resource, getrlimit};
+
+/// Returns the bytes of memory that this process can have at most: the least of the machine's, the limits of its control
+/// groups, and its resource limits. Returns `None` if nothing of these is known.
 #[must_use]
 pub fn memory_bytes() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let machine = read(Path::new("/proc/meminfo")).and_then(|text| machine_bytes(&text));
     let groups = read(Path::new("/proc/self/cgroup")).and_then(|text| group_bytes(&text, read));
-    machine.into_iter().chain(groups).min()
+    let resources = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
+    let resources = resources.into_iter().flatten();
+    machine.into_iter().chain(groups).chain(resources).min()
 }
 
 /// Gives freed memory that the allocator still keeps back to the system: that of the calling thread, and that which

@@ -19,7 +19,7 @@ pub(super) struct LimitArguments {
     timeout: Option<Duration>,
 
     /// Maximum bytes that the server holds for its peers: outputs, logs of rooms and topics, partial frames, sessions
-    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest
+    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's or resource limit's]. Near it the newest
     /// connections and the slowest subscribers are closed
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
     memory_bytes_max: Option<Bytes>,
