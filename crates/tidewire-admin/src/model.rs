@@ -201,6 +201,10 @@ pub(crate) struct Page<T> {
     /// Entries that the search found.
     pub(crate) found: usize,
     pub(crate) offset: usize,
+    /// The limit in force, which may be lower than the one that was asked for.
+    pub(crate) limit: usize,
+    /// Whether more entries follow.
+    pub(crate) is_cut: bool,
     pub(crate) entries: Vec<T>,
 }
 

@@ -64,6 +64,8 @@ impl Query {
             total,
             found: sorted.len(),
             offset: self.offset,
+            limit: self.limit,
+            is_cut: sorted.len() > self.offset.saturating_add(self.limit),
             entries: entries.map(show).collect(),
         }
     }

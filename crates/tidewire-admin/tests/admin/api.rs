@@ -386,6 +386,19 @@ fn pages_of_many_sessions_are_searched_and_sorted() {
         .map(|it| it["name"].as_str().unwrap())
         .collect();
     assert_eq!(found, ["user-298", "user-299"]);
+    assert_eq!(
+        (&page["is_cut"], &page["limit"]),
+        (&json!(false), &json!(10))
+    );
+    // Regression: a page was cut to its largest size without a word.
+    for (limit, in_force, is_cut) in [(100_000, 1_000, false), (300, 300, false), (299, 299, true)]
+    {
+        let page = site.json(&format!("/api/sessions?limit={limit}"));
+        assert_eq!(
+            (&page["limit"], &page["is_cut"]),
+            (&json!(in_force), &json!(is_cut))
+        );
+    }
     let page = site.json("/api/sessions?search=USER-12&sort=name");
     assert_eq!(
         (&page["found"], &page["entries"][0]["name"]),
