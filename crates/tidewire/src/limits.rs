@@ -41,12 +41,15 @@ pub struct Limits {
     /// messages between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new
     /// connections are refused, and sessions with an unfinished handshake, a long partial frame, or a long output are
     /// closed; see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Code, stacks, a receive buffer of 256
-    /// KiB a lane, and the kernel's buffers are not counted. Default: a quarter of the memory of the machine, or of its
-    /// control group if that has less. The buffers of the kernel for these sockets may need as much memory again.
+    /// KiB a lane, and the kernel's buffers are not counted. Default: a quarter of the memory of the machine, of its
+    /// control group, or of its resource limits (`RLIMIT_AS`, `RLIMIT_DATA`): of the least of them. The buffers of
+    /// the kernel for these sockets may need as much memory again.
     pub memory_bytes_max: usize,
     /// Largest whole frame that is accepted, in bytes. Default 1 MiB.
     pub frame_bytes_max: usize,
-    /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower.
+    /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower. When all places are taken, a newcomer
+    /// takes that of the newest session of the address with the most sessions, if this one has at least twice as many; see
+    /// [`CloseReason::Displaced`](crate::CloseReason::Displaced).
     pub sessions_max: usize,
     /// Sessions from one address: an IPv4 address, or an IPv6 network (the first 64 bits), because a host in such a network
     /// may use any of its addresses. Default 16,384: above a large NAT, below all descriptors of a machine.
@@ -116,7 +119,8 @@ pub struct Limits {
     /// Rooms of the whole server. Default 16,384 of the 64,512 that aliases can name.
     pub rooms_max: usize,
     /// Rooms that the sessions of one address have opened and that are not empty yet. Default 4,096, a quarter of all, so
-    /// that one address cannot take all rooms. Behind a proxy all clients have one address: raise the limit there.
+    /// that one address cannot take all rooms. In the last quarter of all rooms, an address may have a sixteenth of those that
+    /// are free, so that many addresses cannot take all rooms either. Behind a proxy all clients have one address: raise the limit there.
     /// Peers without an address (ipc and inproc) have no such limit.
     pub rooms_per_address_max: usize,
     /// Rooms that a session may be in at once. Default 64: every flush of the session checks each of them.

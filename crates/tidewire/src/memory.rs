@@ -12,11 +12,16 @@
 //! allocator answers at all. Also rejected: a share of the limit for each lane, which would refuse a busy lane the memory that
 //! idle lanes do not need.
 
+mod shares;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+pub(crate) use shares::{Holder, MemoryShares};
 
 /// The pressure on a server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +65,9 @@ pub(crate) struct MemoryAccount {
     bytes: CachePadded<AtomicUsize>,
     pressure: AtomicU8,
     pressure_changes: AtomicU64,
+    shares: MemoryShares,
+    /// Makes the numbers of lanes.
+    lanes: AtomicU64,
 }
 
 impl MemoryAccount {
@@ -69,6 +77,8 @@ impl MemoryAccount {
             bytes: CachePadded::default(),
             pressure: AtomicU8::new(Pressure::Normal as u8),
             pressure_changes: AtomicU64::new(0),
+            shares: MemoryShares::default(),
+            lanes: AtomicU64::new(0),
         }
     }
 
@@ -120,14 +130,17 @@ impl MemoryAccount {
             );
             if changed.is_ok() {
                 self.pressure_changes.fetch_add(1, Ordering::Relaxed);
+                if next == Pressure::Normal {
+                    self.shares.clear();
+                }
             }
         }
     }
 
-    /// Bytes that must be released until the pressure is normal.
-    pub(crate) fn excess(&self) -> usize {
-        let relieved = self.bytes_max() / SIXTEENTHS * RELIEVED_BELOW;
-        // The level is normal below the threshold, and not at it.
+    /// Bytes that must be released until fewer than this many sixteenths are held.
+    fn excess(&self, sixteenths: usize) -> usize {
+        let relieved = self.bytes_max() / SIXTEENTHS * sixteenths;
+        // The level changes below a threshold, and not at it.
         (self.bytes() + 1).saturating_sub(relieved)
     }
 }
@@ -136,6 +149,8 @@ impl MemoryAccount {
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
     account: Arc<MemoryAccount>,
+    /// The number of the lane in the account.
+    number: u64,
     bytes: usize,
     /// The part of `bytes` that was added to the account.
     settled: usize,
@@ -156,6 +171,7 @@ impl LaneMemory {
     pub(crate) fn new(account: Arc<MemoryAccount>) -> Self {
         let fall_bytes = (account.bytes_max() / FALL_PARTS).max(FALL_BYTES_MIN);
         Self {
+            number: account.lanes.fetch_add(1, Ordering::Relaxed),
             account,
             fall_bytes,
             bytes: 0,
@@ -233,12 +249,42 @@ impl LaneMemory {
         self.bytes
     }
 
-    /// The bytes of the server's excess that this lane should release, in proportion to the bytes that it holds.
+    /// The bytes that this lane should release, in proportion to the bytes that it holds, until the pressure is normal.
     pub(crate) fn excess_share(&self) -> usize {
+        self.part_of(self.account.excess(RELIEVED_BELOW))
+    }
+
+    /// As [`Self::excess_share`], until things may grow again.
+    pub(crate) fn full_share(&self) -> usize {
+        self.part_of(self.account.excess(FULL_UNTIL))
+    }
+
+    fn part_of(&self, excess: usize) -> usize {
         let total = self.account.bytes().max(1);
-        let share = self.account.excess() as u128 * self.bytes as u128 / total as u128;
+        let share = excess as u128 * self.bytes as u128 / total as u128;
         // Rounded up, so that a small share does not stay for ever.
         share as usize + 1
+    }
+
+    /// Whether the limit itself is passed.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.account.bytes() >= self.account.bytes_max()
+    }
+
+    /// What the addresses and users of the server hold.
+    pub(crate) fn shares(&self) -> &MemoryShares {
+        &self.account.shares
+    }
+
+    /// Notes what the sessions of this lane hold.
+    pub(crate) fn note_shares(&self, held: HashMap<Holder, usize>) {
+        let account = &self.account;
+        let sixteenth = account.bytes_max() / SIXTEENTHS;
+        let (bytes, bytes_max) = (account.bytes(), sixteenth * RELIEVED_BELOW);
+        // What belongs to no session takes its part first.
+        let bytes_max = |shared: usize| bytes_max.saturating_sub(bytes.saturating_sub(shared));
+        let share_min = account.bytes_max() / SHARE_PARTS_MAX;
+        account.shares.note(self.number, held, bytes_max, share_min);
     }
 }
 
@@ -246,6 +292,7 @@ impl Drop for LaneMemory {
     fn drop(&mut self) {
         self.bytes = 0;
         self.settle();
+        self.account.shares.forget(self.number);
     }
 }
 
@@ -259,6 +306,9 @@ const FALL_PARTS: usize = 64;
 
 /// The least limit. A smaller one would be less than the buffers that a lane keeps for reuse.
 const BYTES_MAX_MIN: usize = 1 << 20;
+
+/// This part of the limit is never above a share: 64 KiB of a limit of 64 MiB.
+const SHARE_PARTS_MAX: usize = 1_024;
 
 const SIXTEENTHS: usize = 16;
 const FULL_AT: usize = 15;
@@ -344,11 +394,11 @@ mod tests {
         let mut lanes = [(); 2].map(|()| LaneMemory::new(Arc::clone(&account)));
         lanes[0].resize(0, 9 * SIXTEENTH);
         lanes[1].resize(0, 3 * SIXTEENTH);
-        assert_eq!(account.excess(), 2 * SIXTEENTH + 1);
+        assert_eq!(account.excess(RELIEVED_BELOW), 2 * SIXTEENTH + 1);
         let shares = lanes.each_ref().map(LaneMemory::excess_share);
         assert!(shares[0] >= 3 * shares[1] - 3 && shares[1] > SIXTEENTH / 3);
         lanes[0].resize(2 * SIXTEENTH + 1, 0);
-        assert_eq!(account.excess(), 0);
+        assert_eq!(account.excess(RELIEVED_BELOW), 0);
         assert_eq!(account.pressure(), Pressure::Normal);
     }
 

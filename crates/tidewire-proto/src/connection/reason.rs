@@ -72,13 +72,15 @@ pub enum CloseReason {
     },
     /// The client that a proxy named in its request has as many sessions as its address may have.
     SessionLimit,
+    /// The server was full, and this was the newest session of the address that had the most.
+    Displaced,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 28] = [
+    pub const NAMES: [&'static str; 29] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -106,6 +108,7 @@ impl CloseReason {
         "handler_panicked",
         "replaced",
         "session_limit",
+        "displaced",
         "io",
     ];
 
@@ -140,7 +143,8 @@ impl CloseReason {
             Self::HandlerPanicked => 24,
             Self::Replaced { .. } => 25,
             Self::SessionLimit => 26,
-            Self::Io(_) => 27,
+            Self::Displaced => 27,
+            Self::Io(_) => 28,
         }
     }
 
@@ -186,6 +190,7 @@ impl CloseReason {
             | Self::SessionLimit
             | Self::HandshakeLimit
             | Self::Evicted
+            | Self::Displaced
             | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
                 Ending::Overloaded
             }
@@ -231,6 +236,7 @@ impl CloseReason {
             | Self::SessionLimit
             | Self::ControlFlood
             | Self::RateLimit
+            | Self::Displaced
             | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
                 Some(GoAwayCode::LimitReached)
             }
@@ -271,7 +277,7 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("the peer fell too far behind in a room or topic")
             }
             Self::MemoryLimit => formatter.write_str(
-                "the server was near its memory limit, and this session was slow or new",
+                "the server was near its memory limit, and this session was slow or new, or its address held more than its share",
             ),
             Self::ControlFlood => formatter.write_str("too many control frames"),
             Self::RateLimit => formatter.write_str("the peer sent more than its rate limit allows"),
@@ -307,6 +313,9 @@ impl fmt::Display for CloseReason {
             }
             Self::PageServed => formatter.write_str("the peer wanted a page, and got it"),
             Self::HandlerPanicked => formatter.write_str("a handler of the service panicked"),
+            Self::Displaced => formatter.write_str(
+                "the server was full, and the address of this session had more sessions than any other",
+            ),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

@@ -4,8 +4,9 @@
 //! the same port. The kernel then distributes by a hash, so a few long-lived sessions may all be on one lane.
 
 use crate::observe::QuietLog;
-use crate::session::{Profile, TimerKey};
+use crate::session::{Profile, TimerKey, counted_address};
 use crate::transport::Arrival;
+use std::fs::File;
 use std::sync::Arc;
 use tidewire_io::poller::{Interest, Token};
 
@@ -17,10 +18,11 @@ use tidewire_proto::layer::{LayerError, WebSocketFault};
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
+use super::displacing::Displaced;
 use super::proxied::ProxiedArrivals;
 use crate::address::Endpoint;
 use crate::mailbox::LaneMessage;
-use crate::memory::Pressure;
+use crate::memory::Holder;
 use crate::transport::StreamListener;
 use crate::transport::{AnyTransport, Transport};
 use std::os::fd::AsFd;
@@ -40,6 +42,10 @@ pub(crate) struct Acceptor {
     layer_log: QuietLog,
     /// The connections of proxies whose headers are awaited.
     pub(super) proxied: ProxiedArrivals,
+    /// The sessions that make room for newcomers.
+    pub(super) displaced: Displaced,
+    /// A descriptor that is given up to accept and refuse a connection when no other is free.
+    pub(super) spare: Option<File>,
 }
 
 /// The reason why a new peer is refused.
@@ -51,6 +57,8 @@ pub(crate) enum Refusal {
     Handshakes,
     /// The server is near its memory limit, so it refuses new peers first.
     Memory,
+    /// The process has no descriptor left.
+    Descriptors,
 }
 
 impl Refusal {
@@ -60,6 +68,7 @@ impl Refusal {
             Self::Sessions => "a limit on the number of sessions is reached",
             Self::Handshakes => "this address begins too many handshakes",
             Self::Memory => "the server is short of memory",
+            Self::Descriptors => "the server has no descriptor left",
         }
     }
 
@@ -70,6 +79,7 @@ impl Refusal {
                 "raise `handshakes_per_address_per_second_max` unless this is an attack"
             }
             Self::Memory => "raise `memory_bytes_max` unless this is an attack",
+            Self::Descriptors => "raise the limit with `ulimit -n`, or `LimitNOFILE=` of its unit",
         }
     }
 }
@@ -86,6 +96,7 @@ impl Core {
             .poller
             .add(listener.socket.as_fd(), token, Interest::READ)?;
         self.acceptor.listeners.push(listener);
+        self.keep_spare();
         Ok(())
     }
 
@@ -133,8 +144,10 @@ impl Core {
                     }
                     // The counter changes last, so that a test that sees the count finds the line in the log.
                     self.counters.accept_errors.add(1);
-                    self.pause_listener(listener);
-                    return;
+                    let is_exhausted = matches!(error, AcceptError::DescriptorsExhausted { .. });
+                    if !is_exhausted || !self.refuse_with_spare(listener) {
+                        return self.pause_listener(listener);
+                    }
                 }
             }
         }
@@ -144,7 +157,7 @@ impl Core {
     pub(crate) fn assign(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
         if let Err(refusal) = self
             .check_handshake(&arrival)
-            .and_then(|()| self.count_in(arrival.peer.as_ref()))
+            .and_then(|()| self.count_in(arrival.peer.as_ref(), true))
         {
             return self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
         }
@@ -171,13 +184,18 @@ impl Core {
         }
     }
 
-    /// Counts a peer, unless a limit is reached or memory is short. Refusals are logged at a limited rate, so that a
-    /// flood of peers does not flood the log.
-    pub(crate) fn count_in(&mut self, peer: Option<&Endpoint>) -> Result<(), Refusal> {
-        let refusal = if self.sessions.relief.memory.refresh() != Pressure::Normal {
+    /// Counts a peer, unless a limit is reached or memory is short. One with a proved address may displace a session of an
+    /// address that has many. Refusals are logged at a limited rate, so that a flood of peers does not flood the log.
+    pub(crate) fn count_in(
+        &mut self,
+        peer: Option<&Endpoint>,
+        is_proved: bool,
+    ) -> Result<(), Refusal> {
+        let holder = peer.and_then(counted_address).map(Holder::Address);
+        let refusal = if self.sessions.must_refuse(holder) {
             self.counters.memory_refused_sessions.add(1);
             Refusal::Memory
-        } else if self.shared.limiter.enter(peer) {
+        } else if self.shared.limiter.enter(peer) || is_proved && self.displace(peer) {
             return Ok(());
         } else {
             Refusal::Sessions

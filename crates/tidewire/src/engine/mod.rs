@@ -10,6 +10,7 @@ mod attachment;
 mod authentication;
 mod datagrams;
 mod delivery;
+mod displacing;
 mod draining;
 mod expiry;
 mod fair_queue;

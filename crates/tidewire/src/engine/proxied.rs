@@ -57,7 +57,7 @@ impl Core {
         if self.acceptor.proxied.waiting.len() >= WAITING_MAX {
             return self.counters.proxy_headers_refused.add(1);
         }
-        if self.count_in(Some(&endpoint)).is_err() {
+        if self.count_in(Some(&endpoint), true).is_err() {
             return;
         }
         let entry = self.acceptor.proxied.waiting.vacant_entry();

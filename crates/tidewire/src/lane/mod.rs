@@ -110,7 +110,7 @@ impl<S: Service> Lane<S> {
             ready: Vec::new(),
             spin,
             spin_backoff: SpinBackoff::default(),
-            expired: Vec::new(),
+            expired: Vec::with_capacity(EXPIRED_USUAL),
         }
     }
 
@@ -381,5 +381,8 @@ const RECEIVE_BYTES: usize = 256 * 1024;
 /// Events taken from the kernel at once. The number is large enough that the call costs little beside the reads, and
 /// small enough that due work (a sweep, a timer) does not wait for milliseconds.
 const EVENTS_PER_WAIT: usize = 128;
+
+/// Timers that fire in a turn without an allocation.
+const EXPIRED_USUAL: usize = 64;
 
 const WAKER: Token = Token(usize::MAX);

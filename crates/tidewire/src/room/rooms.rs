@@ -24,7 +24,6 @@ use super::spanning::Origin;
 use super::waiting::WaitingJoins;
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
-use crate::memory::Pressure;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{
     LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Session, SessionId, SessionLimiter,
@@ -248,7 +247,7 @@ impl LaneRooms<'_> {
         if session.has_memberships(false, rooms_max) {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
-        if self.sessions.relief.memory.pressure() == Pressure::Full {
+        if self.sessions.is_at_its_share(id) {
             return Err(JoinError::LimitReached(ReachedLimit::Memory));
         }
         if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {

@@ -30,7 +30,6 @@ use super::routes::Match;
 use super::shared_room::{BACKPLANE, SharedRoom};
 use super::spanning::Origin;
 use crate::broker::{Addressee, KeptName};
-use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
 
@@ -113,7 +112,7 @@ impl LaneRooms<'_> {
         if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }
-        if self.sessions.relief.memory.pressure() == Pressure::Full {
+        if self.sessions.is_at_its_share(id) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
         }
         Ok((slot, pattern))

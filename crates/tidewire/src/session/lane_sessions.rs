@@ -106,6 +106,11 @@ impl LaneSessions {
         self.slab.get(id.slot()).filter(|session| session.id == id)
     }
 
+    /// How many sessions of this lane are newer.
+    pub(crate) fn age_of(&self, id: SessionId) -> u32 {
+        id.age(self.generation)
+    }
+
     /// The address that entries of this session in shared tables count for.
     pub(crate) fn owner_of(&self, id: SessionId) -> Option<IpAddr> {
         self.find(id)?.owner()

@@ -5,6 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidewire_io::descriptors::descriptor_limit;
+
+use super::table_shares::{Shares, TableFull};
 use crate::address::Endpoint;
 use crate::limits::{Bucket, Limits, Rate, RateLimit, WhenExceeded};
 
@@ -18,6 +21,8 @@ pub(crate) struct SessionLimiter {
 #[derive(Debug)]
 struct InForce {
     sessions_max: usize,
+    /// Sessions that have a descriptor of their own.
+    descriptors_max: usize,
     per_address_max: usize,
     registrations_max: usize,
     registrations_per_address_max: usize,
@@ -30,6 +35,7 @@ struct InForce {
 struct State {
     limits: InForce,
     sessions: usize,
+    descriptors: usize,
     session_shares: Shares,
     registrations: usize,
     registration_shares: Shares,
@@ -42,6 +48,12 @@ struct State {
 }
 
 impl State {
+    fn enter(&mut self, peer: Option<&Endpoint>) {
+        self.sessions += 1;
+        self.descriptors += descriptors(peer);
+        self.session_shares.add(peer.and_then(counted_address));
+    }
+
     /// Forgets addresses whose rate of handshakes is unused, if very many are remembered. Returns how many are left. It searches
     /// at most once in a while, because an attack from many addresses would make it search in vain.
     fn forget_handshakes(&mut self, now_ns: u64) -> usize {
@@ -53,63 +65,13 @@ impl State {
     }
 }
 
-/// The limit that an entry would exceed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TableFull {
-    /// The address has used up its share.
-    Address,
-    /// The table is full.
-    Server,
-}
-
-/// The number of entries of each address in a table. Entries without an address have no share.
-#[derive(Debug, Default)]
-pub(crate) struct Shares {
-    by_address: HashMap<IpAddr, usize>,
-}
-
-impl Shares {
-    /// Checks whether `owner` may add an entry to a table that has `count` of at most `count_max`. The share is checked
-    /// first, because `owner` can end entries of its own.
-    pub(crate) fn check(
-        &self,
-        owner: Option<IpAddr>,
-        share_max: usize,
-        count: usize,
-        count_max: usize,
-    ) -> Result<(), TableFull> {
-        let share = owner.and_then(|owner| self.by_address.get(&owner));
-        if owner.is_some() && share.copied().unwrap_or(0) >= share_max {
-            Err(TableFull::Address)
-        } else if count >= count_max {
-            Err(TableFull::Server)
-        } else {
-            Ok(())
-        }
-    }
-
-    pub(crate) fn add(&mut self, owner: Option<IpAddr>) {
-        if let Some(owner) = owner {
-            *self.by_address.entry(owner).or_default() += 1;
-        }
-    }
-
-    pub(crate) fn remove(&mut self, owner: Option<IpAddr>) {
-        if let Some(owner) = owner
-            && let Some(count) = self.by_address.get_mut(&owner)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.by_address.remove(&owner);
-            }
-        }
-    }
-}
-
 impl InForce {
     fn of(limits: &Limits) -> Self {
         Self {
             sessions_max: limits.sessions_max,
+            descriptors_max: usize::try_from(descriptor_limit().soft)
+                .unwrap_or(usize::MAX)
+                .saturating_sub(DESCRIPTORS_SPARE),
             per_address_max: limits.sessions_per_address_max,
             registrations_max: limits.registrations_max,
             registrations_per_address_max: limits.registrations_per_address_max,
@@ -127,6 +89,7 @@ impl SessionLimiter {
             state: Mutex::new(State {
                 limits: InForce::of(limits),
                 sessions: 0,
+                descriptors: 0,
                 session_shares: Shares::default(),
                 registrations: 0,
                 registration_shares: Shares::default(),
@@ -144,22 +107,36 @@ impl SessionLimiter {
 
     /// Counts a new session, unless a limit is reached.
     pub(crate) fn enter(&self, peer: Option<&Endpoint>) -> bool {
-        let owner = peer.and_then(counted_address);
         let mut state = self.lock();
-        let (shares, count) = (&state.session_shares, state.sessions);
         let limits = &state.limits;
-        let checked = shares.check(owner, limits.per_address_max, count, limits.sessions_max);
-        if checked.is_ok() {
-            state.sessions += 1;
-            state.session_shares.add(owner);
+        let is_free = state.session_shares.of(peer.and_then(counted_address))
+            < limits.per_address_max
+            && state.sessions < limits.sessions_max
+            && state.descriptors + descriptors(peer) <= limits.descriptors_max;
+        if is_free {
+            state.enter(peer);
         }
-        checked.is_ok()
+        is_free
+    }
+
+    /// Counts a new session although there is no place for it, if another address has at least twice as many as its own. Returns
+    /// that address. Close a session of it.
+    pub(crate) fn displace(&self, peer: Option<&Endpoint>) -> Option<IpAddr> {
+        let mut state = self.lock();
+        let own = state.session_shares.of(peer.and_then(counted_address));
+        let (most, address) = state.session_shares.most()?;
+        if own >= state.limits.per_address_max || most < 2 * (own + 1) {
+            return None;
+        }
+        state.enter(peer);
+        Some(address)
     }
 
     /// Removes a session from the count.
     pub(crate) fn leave(&self, peer: Option<&Endpoint>) {
         let mut state = self.lock();
         state.sessions -= 1;
+        state.descriptors -= descriptors(peer);
         state.session_shares.remove(peer.and_then(counted_address));
     }
 
@@ -225,6 +202,11 @@ impl SessionLimiter {
     }
 }
 
+/// The descriptors of a session with this peer. All peers over UDP share a socket.
+fn descriptors(peer: Option<&Endpoint>) -> usize {
+    usize::from(!matches!(peer, Some(Endpoint::Udp(_))))
+}
+
 /// The rate of handshakes of one address. After a silence all its sessions may come at once.
 fn handshake_rate(limits: &Limits) -> Option<Rate> {
     let per_second = limits.handshakes_per_address_per_second_max;
@@ -246,6 +228,9 @@ pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
         ip => ip,
     })
 }
+
+/// Descriptors that sessions leave to listeners, lanes, files and connections that are refused.
+const DESCRIPTORS_SPARE: usize = 32;
 
 /// Addresses whose rate of handshakes is remembered: about 1 MB.
 const ADDRESSES_MAX: usize = 16_384;
@@ -285,6 +270,48 @@ mod tests {
         assert!(!limiter.enter(None), "three in all");
         limiter.leave(peer("10.0.0.1:1").as_ref());
         assert!(limiter.enter(peer("10.0.0.1:4").as_ref()));
+    }
+
+    #[test]
+    fn the_address_with_the_most_sessions_makes_room_for_a_newcomer_and_not_for_its_equals() {
+        let limiter = SessionLimiter::new(&Limits {
+            sessions_max: 100,
+            ..Limits::default()
+        });
+        let enter = |number: usize| {
+            let peer = peer(&format!("10.0.0.{number}:1"));
+            match limiter.enter(peer.as_ref()) {
+                true => Ok(()),
+                false => Err(limiter.displace(peer.as_ref())),
+            }
+        };
+        for _ in 0..100 {
+            assert_eq!(enter(1), Ok(()));
+        }
+        assert_eq!(enter(1), Err(None), "it has all of them itself");
+        let large = IpAddr::from([10, 0, 0, 1]);
+        for number in 100..150 {
+            assert_eq!(enter(number), Err(Some(large)), "a session of it is closed");
+            limiter.leave(peer("10.0.0.1:1").as_ref());
+        }
+        assert_eq!(enter(2), Err(Some(large)));
+        limiter.leave(peer("10.0.0.1:1").as_ref());
+        while enter(3) == Err(Some(large)) {
+            limiter.leave(peer("10.0.0.1:1").as_ref());
+        }
+        let shares = |number| {
+            limiter
+                .lock()
+                .session_shares
+                .of(Some([10, 0, 0, number].into()))
+        };
+        assert!(
+            2 * (shares(3) + 1) > shares(1),
+            "{} {}",
+            shares(3),
+            shares(1)
+        );
+        assert_eq!(limiter.lock().sessions, 100);
     }
 
     #[test]

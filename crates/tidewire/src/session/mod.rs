@@ -27,6 +27,7 @@ mod repeated;
 mod send;
 mod service_timers;
 mod shared;
+mod table_shares;
 mod timeouts;
 mod write;
 
@@ -51,7 +52,7 @@ pub(crate) use deliveries::{append_with_header, push_delivery};
 pub use figures::{Lag, LaneFigures, SessionFigures};
 pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use layers::close_reason;
-pub(crate) use limiter::{SessionLimiter, Shares, TableFull, counted_address};
+pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use outbox::{Logs, Outbox};
 pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
@@ -63,6 +64,7 @@ pub(crate) use send::{Taken, encode_within};
 pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
 pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
+pub(crate) use table_shares::{Shares, TableFull};
 
 use crate::address::Endpoint;
 use crate::auth::Admitted;

@@ -9,18 +9,23 @@
 //! kinds the newest sessions pay first, because a flood of them is newer than older clients. Of the third kind the sessions
 //! furthest behind pay first. A subscriber whose policy drops messages loses its waiting messages and stays.
 //!
+//! Whoever holds more than its [share](shares) of the memory pays before all others.
+//!
 //! Rejected: closing the session that holds most, whatever its kind. Then one large upload would lose to an attack by ten
 //! thousand small ones. Rejected too: a fixed order of the kinds. Then a stalled subscriber would cost all new clients their
 //! handshakes.
 
+mod shares;
+
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use tidewire_io::memory::release_unused;
 use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::room::Policy;
 
 use super::{CloseReason, LaneSessions, Membership, Session, SessionId, Unanswered};
-use crate::memory::{LaneMemory, Pressure};
+use crate::memory::{Holder, LaneMemory, Pressure};
 use crate::observe::{DropReason, QuietLog};
 use crate::transport::Transport;
 
@@ -33,11 +38,21 @@ pub(crate) struct Relief {
     kept_bytes: Vec<usize>,
     /// Bytes charged for no single session or room: spare buffers, and messages to and from other lanes.
     common_bytes: usize,
-    /// A pass that did not release enough is repeated only when the lane holds this many bytes, or at `again_at_ns`.
+    /// A pass that did not release enough is repeated only when the lane holds this many bytes, at `again_at_ns`, or at a higher
+    /// level.
     again_at_bytes: usize,
     again_at_ns: u64,
+    again_above: Pressure,
+    /// The time of the next pass for a newcomer at full.
+    newcomer_ns: u64,
     /// Whether a measure is active that ends with the pressure: spare buffers are not kept, or sessions wait.
     is_active: bool,
+    /// Whether the last pass made room, although the level is still full until the turn ends.
+    is_relieved: bool,
+    /// Whether a peer that has no session yet needs memory.
+    has_newcomer: bool,
+    /// Whether there are sessions that have no share: peers within the machine.
+    has_unshared: bool,
     /// Sessions that are not read until the turn ends, because their messages make memory grow.
     waiting: Vec<SessionId>,
     /// Limits how often relief is logged.
@@ -52,7 +67,12 @@ impl Relief {
             common_bytes: 0,
             again_at_bytes: 0,
             again_at_ns: 0,
+            again_above: Pressure::Normal,
+            newcomer_ns: 0,
             is_active: false,
+            is_relieved: false,
+            has_newcomer: false,
+            has_unshared: false,
             waiting: Vec::new(),
             log: QuietLog::default(),
         }
@@ -132,6 +152,7 @@ impl LaneSessions {
             pressure = self.relief.memory.pressure();
         }
         if pressure == Pressure::Normal {
+            self.relief.is_relieved = false;
             self.outbox.buffers.keep_spare(true);
             self.relief.is_active = false;
         }
@@ -220,7 +241,7 @@ impl LaneSessions {
         if self.relief.memory.pressure() == Pressure::Full {
             self.relieve();
         }
-        let may_grow = self.relief.memory.pressure() != Pressure::Full;
+        let may_grow = self.relief.memory.pressure() != Pressure::Full || self.relief.is_relieved;
         self.counters
             .memory_refused_messages
             .add(u64::from(!may_grow));
@@ -247,37 +268,32 @@ impl LaneSessions {
     /// Releases this lane's share of the server's excess.
     #[cold]
     pub(crate) fn relieve(&mut self) {
-        if self.relief.memory.settle() == Pressure::Normal {
+        let pressure = self.relief.memory.settle();
+        if pressure == Pressure::Normal {
             return;
         }
-        let is_same = self.relief.memory.bytes() < self.relief.again_at_bytes;
+        let is_same = self.relief.memory.bytes() < self.relief.again_at_bytes
+            && pressure <= self.relief.again_above;
         if is_same && self.reactor.now_ns < self.relief.again_at_ns {
             return;
         }
         let before = self.relief.memory.bytes();
         let goal = before.saturating_sub(self.relief.memory.excess_share());
         self.release_spare();
-        let mut payers = self.payers();
-        payers.sort_by_key(|payers| payers.held_bytes);
-        let mut closed = 0;
-        for mut kind in payers.into_iter().rev() {
-            kind.slots.sort_unstable();
-            // The entries of closed sessions are released at the end of the turn.
-            while self.relief.memory.bytes() > goal + closed * SESSION_BYTES
-                && let Some((_, slot)) = kind.slots.pop()
-            {
-                closed += usize::from(self.make_pay(slot));
-            }
-        }
+        let above = self.measure_shares();
+        let mut closed = self.let_pay(&above, goal);
         let after = self
             .relief
             .memory
             .bytes()
             .saturating_sub(closed * SESSION_BYTES);
         self.relief.memory.settle();
+        let (after, more_closed) = self.make_room_for_others(above, after);
+        closed += more_closed;
         if after > goal {
             self.relief.again_at_bytes = after + AGAIN_BYTES;
             self.relief.again_at_ns = self.reactor.now_ns + AGAIN_NS;
+            self.relief.again_above = pressure;
         } else {
             self.relief.again_at_bytes = 0;
         }
@@ -294,6 +310,62 @@ impl LaneSessions {
                  logged for 10 s"
             );
         }
+    }
+
+    /// Takes memory from slow and unfinished sessions until the lane holds `goal`: first from those who are above their
+    /// shares. Returns the number of sessions that this closes.
+    fn let_pay(&mut self, above: &HashMap<Holder, usize>, goal: usize) -> usize {
+        let mut payers = self.payers();
+        payers.sort_by_key(|payers| Reverse(payers.held_bytes));
+        let mut closed = 0;
+        for pays_first in [true, false] {
+            for kind in &mut payers {
+                let mut slots = std::mem::take(&mut kind.slots);
+                if pays_first {
+                    let is_first = |(_, slot): &(Reverse<u64>, usize)| self.is_of(above, *slot);
+                    (slots, kind.slots) = match above.is_empty() {
+                        true => (Vec::new(), slots),
+                        false => slots.into_iter().partition(is_first),
+                    };
+                }
+                slots.sort_unstable();
+                // The entries of closed sessions are released at the end of the turn.
+                while self.relief.memory.bytes() > goal + closed * SESSION_BYTES
+                    && let Some((_, slot)) = slots.pop()
+                {
+                    closed += usize::from(self.make_pay(slot));
+                }
+            }
+        }
+        closed
+    }
+
+    /// At full, closes the newest sessions of those above their shares, if others want memory. `held` is what this lane holds
+    /// after the turn. Returns what it holds then, and the number of closed sessions.
+    fn make_room_for_others(
+        &mut self,
+        above: HashMap<Holder, usize>,
+        held: usize,
+    ) -> (usize, usize) {
+        self.relief.is_relieved = false;
+        let relief = &self.relief;
+        if relief.memory.pressure() != Pressure::Full {
+            return (held, 0);
+        }
+        let others = usize::from(relief.has_newcomer) + usize::from(relief.has_unshared);
+        let goal = relief
+            .memory
+            .bytes()
+            .saturating_sub(relief.memory.full_share());
+        let is_wanted = relief.memory.shares().holders() + others > 1;
+        if above.is_empty() || !is_wanted && !relief.memory.is_exceeded() {
+            self.relief.is_relieved = held <= goal;
+            return (held, 0);
+        }
+        let (released, closed) = self.close_newest(above, held.saturating_sub(goal));
+        let held = held.saturating_sub(released);
+        self.relief.is_relieved = held <= goal;
+        (held, closed)
     }
 
     /// Frees memory that is only kept for reuse.
@@ -436,5 +508,7 @@ const AGAIN_BYTES: usize = 256 * 1024;
 /// Time after which it searches again.
 const AGAIN_NS: u64 = 100_000_000;
 
+#[cfg(test)]
+mod share_tests;
 #[cfg(test)]
 mod tests;

@@ -110,7 +110,7 @@ impl Core {
             }
         }
         let endpoint = Endpoint::Udp(datagram.peer);
-        if let Err(refusal) = self.count_in(Some(&endpoint)) {
+        if let Err(refusal) = self.count_in(Some(&endpoint), codec.proves_addresses()) {
             self.sessions.drop_datagram(DatagramDrop::Refused);
             let mut stream = AnyTransport::from(peer);
             if codec.has_go_away() {
