@@ -3,10 +3,12 @@
 //!
 //! It is the only test of its process, because the limit belongs to the process.
 
-use tidewire::{AnyCodec, Context, Message, Server};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tidewire::{AnyCodec, Context, Endpoint, Message, Server};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_testkit::logs::Logs;
-use tidewire_testkit::{Peer, TestServer, Wire, descriptors};
+use tidewire_testkit::{Peer, TestServer, Wire, connect_from, descriptors};
 
 /// Regression: newcomers waited without a word, until somebody else closed a session.
 #[test]
@@ -40,11 +42,35 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
         assert_eq!(early.answer().payload, b"still there?");
     }
     drop(held);
+    // An address that has many sessions makes room for one that has none.
+    let from = |number: u8| {
+        let Endpoint::Socket(address) = server.address() else {
+            panic!("not over TCP");
+        };
+        let port: SocketAddr = address
+            .to_string()
+            .trim_start_matches("tcp://")
+            .parse()
+            .unwrap();
+        let source = IpAddr::from(Ipv4Addr::new(127, 0, 1, number));
+        Peer::greet(Wire::Tcp(connect_from(source, port).unwrap()), &codec)
+    };
+    let mut many: Vec<Peer> = (0..10).map(|_| from(100)).collect();
+    let held = descriptors::exhaust(1);
+    let mut newcomer = from(2);
+    newcomer.ask(b"in");
+    assert_eq!(newcomer.answer().payload, b"in");
+    let mut newest = many.pop().unwrap();
+    while newest.receive().is_some() {}
+    many[8].ask(b"still there?");
+    assert_eq!(many[8].answer().payload, b"still there?");
+    assert_eq!(server.metrics().closed_by("displaced"), 1);
+    drop((held, many, newest, newcomer));
     let mut late = server.peer();
     late.ask(b"in at last");
     assert_eq!(late.answer().payload, b"in at last");
     drop((early, late));
     let metrics = server.stop();
-    assert_eq!(metrics.sessions_opened, 2);
+    assert_eq!(metrics.sessions_opened, 13);
     assert_eq!(metrics.sessions_refused, 3);
 }

@@ -145,7 +145,7 @@ impl Core {
                     // The counter changes last, so that a test that sees the count finds the line in the log.
                     self.counters.accept_errors.add(1);
                     let is_exhausted = matches!(error, AcceptError::DescriptorsExhausted { .. });
-                    if !is_exhausted || !self.refuse_with_spare(listener) {
+                    if !is_exhausted || !self.accept_with_spare(listener, ready) {
                         return self.pause_listener(listener);
                     }
                 }
@@ -204,7 +204,7 @@ impl Core {
     }
 
     /// Checks that the address of a connection with layers may begin another handshake.
-    fn check_handshake(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+    pub(super) fn check_handshake(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
         let peer = arrival.peer.as_ref();
         let (limiter, now_ns) = (&self.shared.limiter, self.sessions.now_ns());
         if !arrival.stream.has_layers() || limiter.begin_handshake(peer, now_ns) {
@@ -326,6 +326,7 @@ impl Core {
     }
 
     pub(crate) fn resume_listener(&mut self, index: usize) {
+        self.keep_spare();
         self.watch_listener(index, Interest::READ);
     }
 

@@ -2,12 +2,13 @@
 //!
 //! Problem: one address could hold every session or every descriptor, and all others waited without a word. Approach: a newcomer
 //! whose address has less than half as many sessions takes the place of the newest session of the address that has the most.
-//! Without a free descriptor, a spare one is given up for long enough to accept the connection and to refuse it.
+//! Without a free descriptor, a spare one is given up to accept the connection, and to refuse it if nobody makes room.
 //!
 //! Rejected: a fixed part of all descriptors for each address, because a server with one client machine could not use them all.
 
 use std::fs::File;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use tidewire_io::socket::Accepted;
 use tidewire_proto::body::GoAwayCode;
@@ -16,7 +17,7 @@ use super::Core;
 use super::accept::Refusal;
 use crate::address::Endpoint;
 use crate::session::{CloseReason, SessionId};
-use crate::transport::StreamListener;
+use crate::transport::{Arrival, StreamListener};
 
 /// The sessions that make room for newcomers next.
 #[derive(Debug, Default)]
@@ -84,24 +85,33 @@ impl Core {
         any
     }
 
-    /// Accepts a connection without a free descriptor, by giving up the spare one, and refuses it. Returns whether the listener
-    /// may go on.
-    pub(super) fn refuse_with_spare(&mut self, listener: usize) -> bool {
-        let spare = self.acceptor.spare.take();
+    /// Accepts a connection without a free descriptor, by giving up the spare one. Takes it up if a session makes room for it, and
+    /// refuses it otherwise. Returns whether the listener may go on.
+    pub(super) fn accept_with_spare(&mut self, listener: usize, ready: &mut Vec<usize>) -> bool {
+        if self.acceptor.spare.take().is_none() {
+            return false;
+        }
         let Some(StreamListener { socket, terms }) = self.acceptor.listeners.get(listener) else {
             return false;
         };
-        let had_one = spare.is_some();
-        drop(spare);
-        let accepted = had_one.then(|| socket.accept());
-        if let Some(Ok(Accepted { stream, peer })) = accepted {
-            let stream = terms.connection(stream);
-            let peer = peer.map(Endpoint::from);
-            let refusal = self.note_refusal(Refusal::Descriptors, peer.as_ref());
-            self.turn_away(stream, GoAwayCode::LimitReached, refusal.text());
+        if let Ok(Accepted { stream, peer }) = socket.accept() {
+            // The header of a proxy is not read, so nobody knows whose connection it is.
+            let is_known = peer.is_none_or(|peer| !terms.is_proxy(peer.ip()));
+            let arrival = Arrival {
+                stream: terms.connection(stream),
+                peer: peer.map(Endpoint::from),
+                listener: Some(Arc::clone(terms)),
+            };
+            let peer = arrival.peer.as_ref();
+            if is_known && self.check_handshake(&arrival).is_ok() && self.displace(peer) {
+                self.adopt(arrival, ready);
+            } else {
+                let refusal = self.note_refusal(Refusal::Descriptors, peer);
+                self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
+            }
         }
         self.keep_spare();
-        had_one && self.acceptor.spare.is_some()
+        self.acceptor.spare.is_some()
     }
 
     /// Opens the spare descriptor, unless it is open.
