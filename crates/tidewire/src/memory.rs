@@ -271,7 +271,7 @@ impl LaneMemory {
         self.account.bytes() >= self.account.bytes_max()
     }
 
-    /// What the addresses and users of the server hold.
+    /// The memory that the addresses and users of the server hold.
     pub(crate) fn shares(&self) -> &MemoryShares {
         &self.account.shares
     }
@@ -281,7 +281,7 @@ impl LaneMemory {
         let account = &self.account;
         let sixteenth = account.bytes_max() / SIXTEENTHS;
         let (bytes, bytes_max) = (account.bytes(), sixteenth * RELIEVED_BELOW);
-        // What belongs to no session takes its part first.
+        // Memory that belongs to no session takes its part first.
         let bytes_max = |shared: usize| bytes_max.saturating_sub(bytes.saturating_sub(shared));
         let share_min = account.bytes_max() / SHARE_PARTS_MAX;
         account.shares.note(self.number, held, bytes_max, share_min);

@@ -1,4 +1,4 @@
-//! Whose memory it is: the bytes that each address and each user hold, and the share that each has when memory is short.
+//! The holders of memory: the bytes that each address and each user hold, and the share that each has when memory is short.
 //!
 //! Problem: one address with many idle sessions could hold the whole account, and then everybody else was refused. Approach:
 //! nothing is counted for an address while there is room. Under pressure each lane sums what its sessions hold, by their
@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whom the memory of a session counts for: its user if it has one, else its address.
+/// The one that the memory of a session counts for: its user if it has one, else its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {
     Address(IpAddr),
@@ -22,7 +22,7 @@ pub(crate) enum Holder {
     User(u64),
 }
 
-/// What the holders of a server have, as the lanes last noted it.
+/// The memory of all holders of a server, as the lanes last noted it.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryShares {
     names: RandomState,
@@ -81,7 +81,7 @@ impl MemoryShares {
         *self.lock() = State::default();
     }
 
-    /// What each holder above its share has beyond it.
+    /// Returns the bytes that each holder above its share has beyond it.
     pub(crate) fn above(&self) -> HashMap<Holder, usize> {
         let state = self.lock();
         let above = |(holder, bytes): (&Holder, &usize)| {

@@ -294,7 +294,7 @@ impl LaneRooms<'_> {
     }
 }
 
-/// What the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates nothing.
+/// Bytes that the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates nothing.
 pub(super) const QUIET_LOG_BYTES_MAX: usize = 4 * 1024;
 
 /// Step of growth, a power of two, after which a log is charged. A log is also charged when a sweep is planned or

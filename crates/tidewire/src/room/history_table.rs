@@ -84,7 +84,7 @@ impl HistoryTable {
     /// Makes room for a name that `owner` brings to a table of at most `names_max`. Returns whether a history gave way.
     pub(super) fn make_room(&mut self, owner: Owner, names_max: usize) -> bool {
         let own = self.owned.get(&owner).map_or(0, BTreeMap::len);
-        // What the program itself brings comes before the names of strangers.
+        // Names that the program itself brings come before the names of strangers.
         if let Some((count, address)) = self.by_count.last().copied()
             && (owner.is_none() || count > own.max(names_max / SHARE_PARTS))
             && self.remove_oldest(Some(address))

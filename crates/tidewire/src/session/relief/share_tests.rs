@@ -121,7 +121,7 @@ fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() 
         }
         exchange(&mut lane, &mut after, "after");
         assert!(is_open(&lane, &before) && is_open(&lane, &after));
-        // Who holds too much stays while nobody needs it. Fifty may pass their shares by one session each.
+        // A holder of too much stays while nobody needs it. Fifty may pass their shares by one session each.
         let stayed = held
             .iter()
             .filter(|session| is_open(&lane, session))

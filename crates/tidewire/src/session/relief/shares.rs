@@ -14,7 +14,7 @@ use crate::memory::{Holder, Pressure};
 use crate::session::{Session, SessionId};
 
 impl LaneSessions {
-    /// Whom the memory of a session counts for.
+    /// The holder that the memory of a session counts for.
     fn holder_of(&self, session: &Session) -> Option<Holder> {
         let identity = session.profile.admitted.as_ref().map(|it| &it.identity);
         match identity.filter(|identity| !identity.is_anonymous()) {
@@ -102,7 +102,7 @@ impl LaneSessions {
         }
         let now_ns = self.reactor.now_ns;
         if self.relief.memory.pressure() == Pressure::Full && now_ns >= self.relief.newcomer_ns {
-            // Nobody else may have wanted memory until now.
+            // Until now, the only holder may have been alone.
             self.relief.newcomer_ns = now_ns + AGAIN_NS;
             self.relief.again_at_bytes = 0;
             self.relief.has_newcomer = true;
@@ -111,7 +111,7 @@ impl LaneSessions {
         }
         match self.relief.memory.pressure() {
             Pressure::Normal => false,
-            // Who is above its share makes room for a newcomer. If nobody is, all newcomers wait.
+            // A holder above its share makes room for a newcomer. If nobody is, all newcomers wait.
             Pressure::High => !self.relief.memory.shares().is_any_above(),
             Pressure::Full => !self.relief.is_relieved,
         }
