@@ -123,6 +123,8 @@ mod tests {
         let limits = Limits {
             memory_bytes_max: 16 << 20,
             subscriptions_per_session_max: TOPICS,
+            // The peer answers no ping.
+            heartbeat: std::time::Duration::ZERO,
             ..Limits::default()
         };
         let mut lane = lane(&Server::builder().limits(limits));
