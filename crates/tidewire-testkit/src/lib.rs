@@ -19,6 +19,7 @@ pub mod logs;
 mod nats;
 pub mod page;
 mod peer;
+mod relay;
 mod ring_wire;
 mod script;
 pub mod stacks;

@@ -75,10 +75,56 @@ impl Arrivals {
     }
 }
 
+/// The ids of the last requests of a peer that counts them in the upper half, to know a copy that the network made.
+///
+/// Each of the last [`RecentIds::COUNT`] counts has a place. Only an equal id is a copy: a peer that counts in another way may
+/// use a place again with another id. The ids of a peer whose upper half is 0 say nothing, because it may use them again as soon
+/// as they are answered.
+#[derive(Clone, Debug)]
+pub struct RecentIds([u32; Self::COUNT]);
+
+impl RecentIds {
+    /// The number of requests after which a copy is not known any more: the window of [`Arrivals`].
+    pub const COUNT: usize = 64;
+
+    /// Takes note of a request's id. Returns whether the request is a copy.
+    #[inline]
+    pub fn note(&mut self, id: u32) -> bool {
+        let number = (id >> 16) as usize;
+        number != 0 && std::mem::replace(&mut self.0[number % Self::COUNT], id) == id
+    }
+}
+
+impl Default for RecentIds {
+    fn default() -> Self {
+        Self([0; Self::COUNT])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::correlate::Correlator;
+
+    #[test]
+    fn copies_are_known_within_the_window_and_nothing_else_is_taken_for_one() {
+        let mut recent = RecentIds::default();
+        let mut correlator = Correlator::for_ids(RequestIds::Bits32, 10);
+        let mut given = Vec::new();
+        for value in 0..200_000 {
+            let id = correlator.insert(value).unwrap();
+            correlator.answer(id);
+            assert!(!recent.note(id), "{id:x}");
+            given.push(id);
+        }
+        for id in given.iter().rev().take(RecentIds::COUNT) {
+            assert!(recent.note(*id), "{id:x}");
+        }
+        // Plain counters, and peers that use an answered id again.
+        let mut recent = RecentIds::default();
+        assert!((1..200_000).all(|id| !recent.note(id)));
+        assert!([7, 7, 7].into_iter().all(|id| !recent.note(id)));
+    }
 
     fn note_all(ids: RequestIds, numbers: impl IntoIterator<Item = u32>) -> (u32, u32, u32) {
         let mut arrivals = Arrivals::default();

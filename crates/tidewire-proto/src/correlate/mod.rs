@@ -20,7 +20,7 @@ mod order;
 mod sequence;
 mod slots;
 
-pub use arrivals::{Arrival, Arrivals};
+pub use arrivals::{Arrival, Arrivals, RecentIds};
 
 use order::Order;
 use sequence::Sequences;

@@ -3,7 +3,8 @@
 use super::shared::Cell;
 use super::{Behaviour, Need, Run, Setup};
 use super::{
-    closing, delivery, echo, flow, handlers, lifecycle, newest, requests, rooms, sessions, spans,
+    closing, delivery, disorder, echo, flow, handlers, lifecycle, newest, requests, rooms,
+    sessions, spans,
 };
 
 /// Every behaviour of a cell.
@@ -73,6 +74,11 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         "closes_follow_what_came_before",
         closing::closes_follow_what_came_before,
         &[Need::Frames],
+    ),
+    alone(
+        "copies_of_datagrams_change_nothing",
+        disorder::copies_of_datagrams_change_nothing,
+        &[Need::Copies],
     ),
     alone(
         "silent_peers_are_closed_whatever_they_are_sent",

@@ -60,6 +60,8 @@ pub enum Need {
     Whisper,
     /// A member can leave and stay connected.
     Leave,
+    /// The network brings frames twice, late and out of order.
+    Copies,
 }
 
 impl CodecKind {
@@ -130,7 +132,9 @@ impl CodecKind {
             (Need::Stream, Self::Raw) => None,
             (Need::Stream, _) => Some("it has frames, for which echo_of_many_sizes is the same"),
             (_, Self::Raw) => Some("it has no frames, so there are no messages to check"),
-            (Need::Frames | Need::Pieces | Need::Together | Need::Waiting, _) => None,
+            (Need::Frames | Need::Pieces | Need::Together | Need::Waiting | Need::Copies, _) => {
+                None
+            }
             (Need::Errors, Self::Lines) => Some("a refusal is a line like a reply"),
             (Need::Errors, Self::LengthField | Self::Delimited) => {
                 Some("it has no errors; a refusal ends the session (tests/foreign.rs)")

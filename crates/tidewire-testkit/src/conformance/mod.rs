@@ -13,6 +13,7 @@ mod behaviours;
 mod closing;
 mod codec;
 mod delivery;
+mod disorder;
 mod echo;
 mod flow;
 mod handlers;
@@ -224,6 +225,11 @@ impl Transport {
             (Self::Udp, Need::Pieces) => {
                 Some("a datagram holds whole frames; the rest of one never joins the next")
             }
+            (Self::Udp, Need::Copies) if !codec.codec().has_ids() => {
+                Some("replies without ids cannot be matched over UDP: requests are refused")
+            }
+            (Self::Udp, Need::Copies) => None,
+            (_, Need::Copies) => Some("a stream brings each byte once and in order"),
             (Self::Udp, Need::Waiting) => Some(
                 "no sender waits for a peer over UDP: messages that it does not take in time are lost",
             ),
@@ -371,6 +377,7 @@ macro_rules! conformance_suite {
             stalled_subscribers_hear_the_newest_of_each_topic
             draining_answers_what_was_accepted
             closes_follow_what_came_before
+            copies_of_datagrams_change_nothing
             silent_peers_are_closed_whatever_they_are_sent
             clients_reconnect_after_a_restart
             lazy_clients_connect_at_their_first_use

@@ -395,8 +395,8 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     message: Message<'_>,
     frame_bytes: usize,
 ) {
-    if IS_DATAGRAM {
-        cx.core.note_arrival(slot, codec, &message);
+    if IS_DATAGRAM && cx.core.note_arrival(slot, codec, &message) {
+        return;
     }
     cx.current = Current::of(&message);
     if !message.name.is_empty() && codec.repeats_names() {

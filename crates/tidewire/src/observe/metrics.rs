@@ -318,6 +318,8 @@ counters! {
     requests_missing,
     /// Requests that came over UDP after later ones.
     requests_late,
+    /// Requests, joins and subscriptions that came over UDP again, because the network copied them. They were dropped.
+    requests_repeated,
     /// Replies for which no request waited.
     replies_unmatched,
     /// Cancel frames received.

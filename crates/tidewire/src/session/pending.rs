@@ -74,6 +74,14 @@ impl Unanswered {
         }
     }
 
+    /// Whether a request with this id is not answered yet.
+    pub(crate) fn has(&self, request_id: u32) -> bool {
+        match self {
+            Self::Unordered { live, .. } => live.contains_key(&request_id),
+            Self::Ordered { .. } => false,
+        }
+    }
+
     /// Adds a request that is answered later and returns its position. `None` if another pending request has its id.
     pub(crate) fn push(&mut self, request_id: u32, token: Arc<Token>) -> Option<u64> {
         match self {

@@ -176,37 +176,45 @@ impl Core {
         self.sessions.flush(slot);
     }
 
-    /// Counts requests of a peer that are missing or late.
+    /// Counts requests of a peer that are missing or late. Returns whether the message is a copy of a request, which the network
+    /// made: then it is dropped.
     #[inline(always)]
     pub(crate) fn note_arrival<C: Codec + ?Sized>(
         &mut self,
         slot: usize,
         codec: &C,
         message: &Message<'_>,
-    ) {
+    ) -> bool {
         let is_asked = matches!(
             message.kind,
             Kind::Request | Kind::Subscribe | Kind::Unsubscribe | Kind::Join | Kind::Leave
         );
-        if is_asked {
-            self.note_request(slot, codec.ids(), message.id);
-        }
+        is_asked && self.note_request(slot, codec.ids(), message.id)
     }
 
     #[inline(never)]
-    fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) {
+    fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) -> bool {
         let session = &mut self.sessions[slot];
         if session.connection.is_outgoing() {
-            return;
+            return false;
         }
+        let unanswered = session.unanswered.as_deref();
+        let is_pending = unanswered.is_some_and(|unanswered| unanswered.has(id));
         let Some(peer) = session.stream.datagram_mut() else {
-            return;
+            return false;
         };
+        // A session that is never asked anything keeps no ids.
+        let is_recent = ids == RequestIds::Bits32 && peer.recent.get_or_insert_default().note(id);
+        if is_pending || is_recent {
+            self.counters.requests_repeated.add(1);
+            return true;
+        }
         match peer.arrivals.note(ids, id) {
             Arrival::InTurn | Arrival::Again => {}
             Arrival::After { missing } => self.counters.requests_missing.add(u64::from(missing)),
             Arrival::Late => self.counters.requests_late.add(1),
         }
+        false
     }
 
     /// Forgets the peer of a UDP session that is being removed.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tidewire_io::datagram::DatagramSocket;
 use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
 use tidewire_io::socket::StreamConnectError;
-use tidewire_proto::correlate::Arrivals;
+use tidewire_proto::correlate::{Arrivals, RecentIds};
 
 pub(crate) use loops::LoopWatch;
 pub(crate) use packing::Packing;
@@ -40,6 +40,8 @@ pub(crate) struct DatagramPeer {
     pub(crate) standing: Standing,
     pub(crate) loop_watch: LoopWatch,
     pub(crate) arrivals: Arrivals,
+    /// The ids of its last requests. `None` before the first.
+    pub(crate) recent: Option<Box<RecentIds>>,
     /// Datagrams that the kernel dropped at the session's own socket.
     pub(crate) kernel_drops: KernelDrops,
 }
@@ -89,6 +91,7 @@ impl DatagramPeer {
             standing: Standing::Validated,
             loop_watch: LoopWatch::default(),
             arrivals: Arrivals::default(),
+            recent: None,
             kernel_drops: KernelDrops::default(),
         }
     }
