@@ -202,13 +202,11 @@ impl TestServer {
     }
 
     /// Drains and stops the server without any check, by a deadline of the test's own.
-    #[must_use]
     pub fn shutdown(self, deadline: Duration) -> Stopped {
         self.server.shutdown(deadline)
     }
 
     /// Drains and stops the server without any check.
-    #[must_use]
     pub fn stop_unchecked(self) -> Stopped {
         self.server.shutdown(DEADLINE)
     }

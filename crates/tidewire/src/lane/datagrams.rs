@@ -201,6 +201,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     }
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
+    let mut handling: &[u8] = &[];
     let called = service.call(core, id, |core, service| {
         let mut cx = core.context(id);
         while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
@@ -208,6 +209,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
             bytes += datagram.bytes.len() as u64;
             cx.core.allow(slot, datagram.bytes.len());
             current = rest.next();
+            handling = datagram.bytes;
             ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
             if let Taken::Stopped(used) = ending {
                 // The session may go on once its output is sent.
@@ -220,6 +222,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     });
     if called.is_none() {
         ending = Taken::Panicked;
+        progress.frames += read::count_frames(codec, handling);
     }
     core.counters.datagrams_in.add(count);
     core.counters.bytes_in.add(bytes);
@@ -327,6 +330,9 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
         }
         taken
     });
+    if taken.is_none() {
+        progress.frames += read::count_frames(codec, rest);
+    }
     core.counters.frames_in.add(progress.frames);
     match taken.unwrap_or(Taken::Panicked) {
         Taken::Whole | Taken::Ended | Taken::Panicked => {}

@@ -6,8 +6,8 @@ use tidewire_proto::message::Message;
 use super::read::serve;
 use crate::service::{Context, Service};
 
-/// Serves the frames at the front of `input` that differ from `predicted` only in id and payload, and adds their number to the
-/// count there. Returns the input behind them.
+/// Serves the frames at the front of `rest` that differ from `predicted` only in id and payload. Returns the input behind them
+/// and their number.
 #[inline(always)]
 pub(super) fn predict<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
@@ -15,25 +15,12 @@ pub(super) fn predict<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool
     codec: &C,
     slot: usize,
     predicted: (&'a [u8], &Message<'a>),
-    input: (&'a [u8], &mut u64),
-) -> &'a [u8] {
-    serve_predicted::<S, C, IS_DATAGRAM, false>(cx, service, codec, slot, predicted, input)
-}
-
-/// Input whose frames are counted when it is dropped, because a handler may panic.
-struct Counted<'a, 'f> {
     rest: &'a [u8],
-    whole_bytes: usize,
-    frame_bytes: usize,
-    frames: &'f mut u64,
-}
-
-impl Drop for Counted<'_, '_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        let served = (self.whole_bytes - self.rest.len()) / self.frame_bytes;
-        *self.frames += served as u64;
-    }
+) -> (&'a [u8], u64) {
+    let behind =
+        serve_predicted::<S, C, IS_DATAGRAM, false>(cx, service, codec, slot, predicted, rest);
+    let count = (rest.len() - behind.len()) / predicted.0.len();
+    (behind, count as u64)
 }
 
 /// A key of a frame's length, kind, channel and name. All frames that one template reads have the same key.
@@ -67,7 +54,7 @@ fn serve_predicted<'a, S, C, const IS_DATAGRAM: bool, const IS_NAMED: bool>(
     codec: &C,
     slot: usize,
     (frame, message): (&'a [u8], &Message<'a>),
-    (input, frames): (&'a [u8], &mut u64),
+    input: &'a [u8],
 ) -> &'a [u8]
 where
     S: Service,
@@ -76,29 +63,21 @@ where
     let predicted = (frame, message);
     if !IS_NAMED && !message.name.is_empty() {
         return serve_predicted::<S, C, IS_DATAGRAM, true>(
-            cx,
-            service,
-            codec,
-            slot,
-            predicted,
-            (input, frames),
+            cx, service, codec, slot, predicted, input,
         );
     }
     let Some(template) = FrameTemplate::expect(codec, frame, message) else {
         return input;
     };
-    let mut input = Counted {
-        whole_bytes: input.len(),
-        frame_bytes: frame.len(),
-        rest: input,
-        frames,
-    };
-    while let Some((message, behind)) = template.read(input.rest) {
-        input.rest = behind;
+    let mut rest = input;
+    loop {
+        let Some((message, behind)) = template.read(rest) else {
+            return rest;
+        };
+        rest = behind;
         serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame.len());
         if cx.stopped {
-            break;
+            return rest;
         }
     }
-    input.rest
 }

@@ -1,6 +1,7 @@
 //! Brings bytes from a socket to the service: reads until a short read, decodes in place, and keeps only the partial frame.
 
 use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded};
@@ -273,7 +274,10 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
         let mut cx = core.context(id);
         decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress)
     });
-    let outcome = outcome.unwrap_or((input.len(), Flow::Panicked));
+    let outcome = outcome.unwrap_or_else(|| {
+        progress.frames += count_frames(codec, input);
+        (input.len(), Flow::Panicked)
+    });
     core.counters.frames_in.add(progress.frames);
     let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
@@ -300,7 +304,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         return decode_translated::<S, C, IS_DATAGRAM>(cx, service, codec, slot, input, progress);
     }
     let mut filter = progress.filter;
-    let mut rest = input;
+    let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
     let keeps_state = codec.keeps_state();
     let flow = loop {
@@ -322,9 +326,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             Err(_) => break refuse_input(cx, codec, rest, filter),
         };
         let (frame, behind) = rest.split_at(consumed);
-        rest = behind;
-        // The count is kept for each frame, because a handler may panic.
-        progress.frames += 1;
+        (rest, frames) = (behind, frames + 1);
         if filter.serves(message.kind) {
             // If the last two frames of the lane had equal headers, the next one is predicted to have the same. Where lengths
             // vary, a wrong prediction costs more than a right one saves.
@@ -335,15 +337,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if is_expected && !cx.stopped {
                 let predicted = (frame, &message);
-                let frames = &mut progress.frames;
-                rest = predict::<S, C, IS_DATAGRAM>(
-                    cx,
-                    service,
-                    codec,
-                    slot,
-                    predicted,
-                    (rest, frames),
-                );
+                let served =
+                    predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
+                (rest, frames) = (served.0, frames + served.1);
             }
         } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
             // A copy keeps the message in registers, as below.
@@ -353,15 +349,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             );
             if may_repeat && !rest.is_empty() && codec.layout(frame, &message).is_some() {
                 let predicted = (frame, &copy);
-                let frames = &mut progress.frames;
-                rest = predict::<S, C, IS_DATAGRAM>(
-                    cx,
-                    service,
-                    codec,
-                    slot,
-                    predicted,
-                    (rest, frames),
-                );
+                let served =
+                    predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
+                (rest, frames) = (served.0, frames + served.1);
             }
         } else {
             // A message that is passed by reference must be in memory. The copy keeps all others in registers. The
@@ -381,8 +371,30 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             break Flow::Stop;
         }
     };
+    progress.frames += frames;
     progress.filter = filter;
     (input.len() - rest.len(), flow)
+}
+
+/// Counts the whole frames of input whose handler panicked. The loop over frames keeps its count in a register, and the panic has
+/// lost it. Frames after the one of the panic count, too: they came, and are dropped with their session.
+#[cold]
+#[inline(never)]
+pub(super) fn count_frames<C: Codec + ?Sized>(codec: &C, input: &[u8]) -> u64 {
+    let count = || {
+        let (mut rest, mut frames) = (input, 0);
+        let mut state = ConnectionState::default();
+        while let Ok(Decoded::Frame { consumed, .. }) =
+            codec.decode_with_state(&mut state, rest, 0, usize::MAX)
+            && consumed > 0
+        {
+            rest = rest.get(consumed..).unwrap_or_default();
+            frames += 1;
+        }
+        frames
+    };
+    // The panic may have been that of a program's own codec.
+    catch_unwind(AssertUnwindSafe(count)).unwrap_or(0)
 }
 
 /// Passes a message to the service.

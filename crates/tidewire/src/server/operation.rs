@@ -229,7 +229,6 @@ impl Server {
     /// assert_eq!(client.request(b"hello").idempotent().wait()?.payload(), b"hello");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn shutdown_to(self, successor: &Successor, deadline: Duration) -> Stopped {
         // A server drains once.
         let _ = self.shared.config.successor.set(successor.to_string());
