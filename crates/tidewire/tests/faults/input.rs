@@ -34,7 +34,7 @@ fn garbage_after_the_hello_is_a_counted_protocol_error() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
     // An unknown kind, a length below the header, and a length without the id.
     for (count, bytes) in [
-        &[4, 0, 0, 0, 21, 0, 0, 0][..],
+        &[4, 0, 0, 0, 31, 0, 0, 0][..],
         &[3, 0, 0, 0, 7, 0, 0, 0],
         &[7, 0, 0, 0, 3, 0, 0, 0],
     ]

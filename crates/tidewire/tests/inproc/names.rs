@@ -2,7 +2,7 @@
 
 use tidewire::{
     Client, Context, HandlerResult, InprocBindError, InprocConnectError, InprocName, Message,
-    ServeError, Server, serve,
+    ServeError, Server, Service, serve,
 };
 use tidewire_testkit::wait_until;
 
@@ -72,13 +72,23 @@ fn a_server_that_fails_to_start_leaves_its_names_free() {
     stop(taken);
 }
 
-fn panics(_: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    panic!("told to: {:?}", message.kind);
+/// A service whose lane cannot go on after a panic.
+struct Fragile;
+
+impl Service for Fragile {
+    fn on_message(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        panic!("told to: {:?}", message.kind);
+    }
+
+    fn on_panic(&mut self, _: &mut Context<'_>) {
+        panic!("told to");
+    }
 }
 
 #[test]
 fn a_failed_lane_closes_its_sessions_and_gives_up_its_name() {
-    let failed = serve("inproc://failing", panics).unwrap();
+    let builder = Server::builder().listen("inproc://failing").unwrap();
+    let failed = builder.start(|_| Fragile).unwrap();
     let client = Client::connect("inproc://failing").wait().unwrap();
     assert!(
         client.request(b"panic").wait().is_err(),
