@@ -8,10 +8,6 @@
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
 //! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
-#![expect(
-    clippy::result_large_err,
-    reason = "an error of a run ends the run, so that its size is no cost"
-)]
 
 mod causes;
 mod check;
