@@ -262,7 +262,7 @@ counters! {
     handshakes_answered,
     /// Connections whose peer had gone before the costly step of its handshake, or before the authenticator was asked.
     handshakes_abandoned,
-    /// Connections that were closed before that step because their peer had waited for nearly as long as the handshake may take.
+    /// Connections that were left out there, because their peer had waited for nearly as long as the handshake may take.
     handshakes_expired,
     /// Turns in which handshakes had to wait, and authentications that had to wait for a later turn.
     handshakes_deferred,

@@ -112,7 +112,7 @@ fn a_hello_that_arrived_too_long_ago_is_left_out_although_it_was_just_accepted()
         }
         late
     });
-    let metrics = wait_until("it is closed", || {
+    let metrics = wait_until("the timeout closes it", || {
         let metrics = standing.server.metrics();
         (metrics.sessions_closed() == 1).then_some(metrics)
     });
