@@ -159,6 +159,7 @@ impl Core {
         }
         let places = self.sessions.slab.capacity();
         self.sessions.slab.insert(session);
+        self.exchange.mailbox.load.add();
         let has_grown = self.sessions.slab.capacity() > places;
         // All sessions may be awake at once. The reserve keeps that from allocating later.
         self.sessions.awake.reserve(self.sessions.len());
@@ -211,6 +212,7 @@ impl Core {
         let Some(mut session) = self.sessions.slab.try_remove(slot) else {
             return;
         };
+        self.exchange.mailbox.load.remove();
         if let Some(timer) = session.timer.take() {
             self.sessions.reactor.timers.cancel(timer);
         }

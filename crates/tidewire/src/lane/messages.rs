@@ -60,7 +60,10 @@ impl<S: Service> Lane<S> {
             LaneMessage::Reading { id } => self.core.deliver_reading(id),
             LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
             LaneMessage::Batch(batch) => self.core.deliver_batch(batch),
-            LaneMessage::Adopt(arrival) => self.core.adopt(*arrival, &mut self.ready),
+            LaneMessage::Adopt(arrival) => {
+                self.core.exchange.mailbox.load.remove();
+                self.core.adopt(*arrival, &mut self.ready);
+            }
             LaneMessage::Arrive { stream } => {
                 let (peer, listener) = (None, None);
                 let arrival = Arrival {

@@ -147,6 +147,7 @@ impl<S: Service> Lane<S> {
     }
 
     fn serve(&mut self) -> Result<(), LaneError> {
+        self.core.exchange.mailbox.load.begin();
         self.core.sessions.reactor.poller.add(
             std::os::fd::AsFd::as_fd(&self.core.exchange.mailbox.waker),
             WAKER,

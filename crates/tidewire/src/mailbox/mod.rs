@@ -23,6 +23,7 @@ mod batch;
 mod enqueue;
 mod exchange;
 mod inspection;
+mod load;
 mod message;
 mod queue;
 
@@ -37,6 +38,7 @@ pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
 pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
 pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
+pub(crate) use load::{BusyTime, LaneLoad};
 pub(crate) use message::{AttemptTurn, LaneMessage, LateOutcome};
 pub(crate) use queue::MessageQueue;
 
@@ -59,6 +61,8 @@ pub(crate) struct Mailbox {
     /// The lane has ended and takes no more messages. Written under the lock.
     retired: AtomicBool,
     pub(crate) waker: Arc<LaneWaker>,
+    /// How much the lane has to do.
+    pub(crate) load: LaneLoad,
     counters: Arc<CachePadded<LaneCounters>>,
     /// The process with the lane. In a child by `fork` the lane counts as ended.
     process: Process,
@@ -72,6 +76,7 @@ impl Mailbox {
             held_bytes: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
             waker: Arc::new(LaneWaker::new()?),
+            load: LaneLoad::default(),
             counters,
             process: Process::this(),
         }))
@@ -87,6 +92,9 @@ impl Mailbox {
         let mut queue = self.lock();
         if self.is_retired() || !queue.admits(&message) {
             return Err(message);
+        }
+        if let LaneMessage::Adopt(_) = message {
+            self.load.add();
         }
         if queue.is_empty() {
             self.has_messages.store(true, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 
 mod broadcast;
 mod inspector;
+mod lanes;
 mod lookup;
 mod proxied;
 mod send;

@@ -1,0 +1,37 @@
+//! Which lane a connection gets, over each transport.
+
+use tidewire::{Client, Context, HandlerResult, Message, Server};
+use tidewire_testkit::wait_until;
+
+/// Tells the lane of the session.
+fn tell_lane(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+    cx.reply(&[cx.lane() as u8])
+}
+
+/// Regression: the lanes got connections in turn, so a health check after each connection that stays sent all of these to one lane.
+#[test]
+fn connections_that_stay_are_spread_over_the_lanes_whatever_ends_between_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let ipc = format!("ipc://{}", folder.path().join("lanes").display());
+    for address in [
+        "tcp://127.0.0.1:0",
+        "ws://127.0.0.1:0/",
+        "inproc://sessions-lanes",
+        &ipc,
+    ] {
+        let builder = Server::builder().lanes(2).listen(address).unwrap();
+        let server = builder.start(|_| tell_lane).unwrap();
+        let url = server.to_string();
+        let mut staying = Vec::new();
+        for number in 0..10 {
+            staying.push(Client::connect(&url).wait().unwrap());
+            Client::connect(&url).wait().unwrap().close().wait();
+            wait_until("the other one has ended", || {
+                (server.metrics().sessions_closed() > number).then_some(())
+            });
+        }
+        let lane_of = |client: &Client| client.request(b"").wait().unwrap().payload()[0];
+        let on_first = staying.iter().filter(|it| lane_of(it) == 0).count();
+        assert_eq!(on_first, 5, "{address}");
+    }
+}
