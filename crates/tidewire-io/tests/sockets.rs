@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tidewire_io::poller::{Events, Interest, PollerChoice, Token, open};
 use tidewire_io::socket::{
-    AcceptError, BindError, KeepAlive, Listener, SocketAddress, SocketOptions, Stream,
+    AcceptError, BindError, KeepAlive, Listener, Presence, SocketAddress, SocketOptions, Stream,
     StreamConnectError,
 };
 
@@ -317,6 +317,74 @@ fn a_socket_connected_to_itself_counts_as_refused() {
     assert_eq!(stream.peer(), Some(local));
     let refused = stream.finish_connect();
     assert!(matches!(refused, Err(StreamConnectError::Refused { .. })));
+}
+
+/// Regression: a peer that did not read held up to 4 MB of the kernel's memory.
+#[test]
+fn the_kernel_takes_few_bytes_for_a_peer_that_does_not_read() {
+    let options = SocketOptions::default();
+    let bytes_max = options.unsent_bytes_max.unwrap() as usize;
+    let narrow = SocketOptions {
+        receive_buffer_bytes: Some(4_096),
+        ..SocketOptions::default()
+    };
+    let listener = Listener::bind(&any_port(), &options).unwrap();
+    let client = Stream::connect_with(listener.local_address(), &narrow).unwrap();
+    await_ready(&client, Interest::WRITE);
+    let mut accepted = loop {
+        match listener.accept() {
+            Ok(accepted) => break accepted.stream,
+            Err(AcceptError::WouldBlock) => {}
+            Err(cause) => panic!("{cause}"),
+        }
+    };
+    let mut taken = 0;
+    // The peer's own buffer takes its part a moment later.
+    for _ in 0..1_000 {
+        match accepted.write(&[0; 60_000]) {
+            Ok(count) => taken += count,
+            Err(cause) => assert_eq!(cause.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    assert!(taken >= bytes_max, "{taken}");
+    // A record of the kernel may pass the limit, and the peer's buffer takes some kilobytes.
+    assert!(taken < 3 * bytes_max, "{taken}");
+}
+
+#[test]
+fn a_look_at_a_connection_tells_whether_the_peer_is_there() {
+    let listener = listen(&any_port());
+    let mut client = Stream::connect(listener.local_address()).unwrap();
+    await_ready(&client, Interest::WRITE);
+    let accepted = listener.accept().unwrap().stream;
+    assert_eq!(accepted.presence(), Presence::Silent);
+    assert!(accepted.since_arrival().is_some());
+    assert_eq!(client.write(b"hello").unwrap(), 5);
+    await_ready(&accepted, Interest::READ);
+    assert_eq!(accepted.presence(), Presence::Speaking);
+    client.shutdown_write().unwrap();
+    while accepted.presence() != Presence::HalfClosed {}
+    client.reset_on_close().unwrap();
+    drop(client);
+    while accepted.presence() != Presence::Gone {}
+    let (near, far) = Stream::pair().unwrap();
+    assert_eq!(near.since_arrival(), None, "a Unix socket");
+    drop(far);
+    assert_eq!(near.presence(), Presence::Gone);
+}
+
+#[test]
+fn the_time_since_the_last_bytes_counts_from_their_arrival_and_not_from_accept() {
+    let listener = listen(&any_port());
+    let mut client = Stream::connect(listener.local_address()).unwrap();
+    await_ready(&client, Interest::WRITE);
+    client.write(b"hello").unwrap();
+    let wait = Duration::from_millis(50);
+    let began = std::time::Instant::now();
+    while began.elapsed() < wait {}
+    let accepted = listener.accept().unwrap().stream;
+    // The kernel counts in ticks of up to 10 ms.
+    assert!(accepted.since_arrival().unwrap() >= wait - Duration::from_millis(20));
 }
 
 #[test]

@@ -40,10 +40,10 @@ pub struct Limits {
     /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames,
     /// messages between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new
     /// connections are refused, and sessions with an unfinished handshake, a long partial frame, or a long output are
-    /// closed; see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Code, stacks, a receive buffer of 256
-    /// KiB a lane, and the kernel's buffers are not counted. Default: a quarter of the memory of the machine, of its
-    /// control group, or of its resource limits (`RLIMIT_AS`, `RLIMIT_DATA`): of the least of them. The buffers of
-    /// the kernel for these sockets may need as much memory again.
+    /// closed; see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). The kernel's buffer of a socket counts
+    /// once it is full. Code, stacks, and a receive buffer of 256 KiB a lane are not counted. Default: a quarter of the
+    /// memory of the machine, of its control group, or of its resource limits (`RLIMIT_AS`, `RLIMIT_DATA`): of the
+    /// least of them.
     pub memory_bytes_max: usize,
     /// Largest whole frame that is accepted, in bytes. Default 1 MiB.
     pub frame_bytes_max: usize,
@@ -79,8 +79,9 @@ pub struct Limits {
     /// bytes, which it does even while the program behind it hangs. An answered ping counts as received, so with pings
     /// keep `heartbeat` below this time. Time in which this side does not read is not silence.
     pub receive_timeout: Duration,
-    /// A ping is sent after this time of silence; zero means never. Default 20 s. Over UDP it is 10 s at most, because routers on
-    /// the way forget a silent peer, many after 30 s.
+    /// A silent peer is sent a ping after at most this time of silence; zero means never. The pings of a lane are spread over the
+    /// time, so a ping comes up to seven eighths of it sooner. Default 20 s. Over UDP it is 10 s at most, because routers on the way
+    /// forget a silent peer, many after 30 s.
     pub heartbeat: Duration,
     /// A session is closed if nothing came and nothing was taken for this time since a ping. Default 10 s: several round trips of a
     /// slow network, a retransmission included. Over UDP, where an answer may get lost, only `idle_timeout` closes.

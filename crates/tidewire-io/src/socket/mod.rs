@@ -15,7 +15,7 @@ mod listener;
 mod options;
 mod passed;
 mod stream;
-mod tcp_info;
+mod tcp;
 
 use std::fmt;
 use std::io;

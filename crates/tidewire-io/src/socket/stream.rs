@@ -15,7 +15,7 @@ use rustix::net::{
     getpeername, getsockname, recv, send, sendmsg, shutdown, socketpair, sockopt,
 };
 
-use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectError, tcp_info};
+use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectError, tcp};
 
 /// A non-blocking stream socket, connected or connecting.
 #[derive(Debug)]
@@ -233,7 +233,7 @@ impl Stream {
     #[must_use]
     pub fn since_arrival(&self) -> Option<Duration> {
         let is_tcp = self.is_tcp();
-        is_tcp.then(|| tcp_info::since_arrival(&self.socket))?
+        is_tcp.then(|| tcp::since_arrival(&self.socket))?
     }
 
     /// Makes closing the stream discard unsent bytes and, over TCP, reset the connection rather than end it. For tests
@@ -247,6 +247,20 @@ impl Stream {
             &self.socket,
             Some(Duration::ZERO),
         )?)
+    }
+
+    /// Makes the kernel discard what the peer does not take, and end the connection, if the peer takes nothing for this time. After
+    /// a close the kernel otherwise keeps the bytes for minutes. Does nothing for a Unix socket, which discards them at the close.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        if self.is_tcp() {
+            let milliseconds = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            sockopt::set_tcp_user_timeout(&self.socket, milliseconds)?;
+        }
+        Ok(())
     }
 
     /// Sets the size of the kernel's send buffer. The kernel doubles it for its own bookkeeping, cuts it to

@@ -3,6 +3,7 @@
 use crate::session::SessionShared;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
 use tidewire_io::memory::release_unused;
@@ -213,6 +214,14 @@ impl Core {
             return;
         };
         self.exchange.mailbox.load.remove();
+        if !matches!(reason, CloseReason::PeerClosed | CloseReason::PeerReset) {
+            let patience = match session.connection.outbound().is_blocked() {
+                true => PATIENCE_WITH_SLOW,
+                false => PATIENCE,
+            };
+            // If the kernel refuses, it keeps the last bytes as long as it likes.
+            let _ = session.stream.set_patience(patience);
+        }
         if let Some(timer) = session.timer.take() {
             self.sessions.reactor.timers.cancel(timer);
         }
@@ -258,6 +267,12 @@ impl Core {
         self.exchange.post_batches();
     }
 }
+
+/// How long the kernel keeps the last bytes of a session for a peer that takes nothing. A network may be away for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same for a peer that was too slow already.
+const PATIENCE_WITH_SLOW: Duration = Duration::from_secs(5);
 
 /// The size of a former table of sessions from which its memory goes back to the system. Each table is twice as large as the one
 /// before, so this happens a few times in the life of a lane.

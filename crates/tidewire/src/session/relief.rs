@@ -484,7 +484,13 @@ impl Session {
     fn kept_bytes(&self) -> usize {
         let answers = self.unanswered.as_deref().map_or(0, Unanswered::held_bytes);
         let layers = self.stream.memory_bytes();
-        self.output.bytes.capacity() + self.connection.partial.held_bytes() + answers + layers
+        // The kernel's memory counts once the socket is full. The sockets of others are nearly empty.
+        let kernel = match self.connection.outbound().is_blocked() {
+            true => self.stream.kernel_bytes_max(),
+            false => 0,
+        };
+        let own = self.output.bytes.capacity() + self.connection.partial.held_bytes();
+        own + answers + layers + kernel
     }
 }
 

@@ -350,3 +350,37 @@ fn block_gives_up_on_the_subscriber_at_its_deadline() {
     assert!(metrics.publishers_held > 0);
     assert_eq!(metrics.closed_by("slow_subscriber"), 1);
 }
+
+/// Regression: the kernel kept the bytes for a closed slow subscriber for minutes, as long as its peer lived.
+#[test]
+fn the_connection_of_a_slow_subscriber_is_soon_gone_from_the_kernel() {
+    let builder = Server::builder().limits(limits());
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
+    let mut stalled = server.narrow_peer();
+    stalled.join("room", "stalled").unwrap();
+    let mut publisher = server.peer();
+    publisher.join("room", "publisher").unwrap();
+    let text = message(0, 60_000);
+    let metrics = server.wait_for("it is closed", |metrics| {
+        publisher.say(&text);
+        metrics.closed_by("slow_subscriber") == 1
+    });
+    assert_eq!(metrics.sessions_closed(), 1);
+    let url = server.url();
+    let port: u16 = url.rsplit(':').next().unwrap().parse().unwrap();
+    let local = format!(":{port:04X}");
+    // Its peer lives and does not read.
+    wait_until("the kernel has no unfinished end at this port", || {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let mut rows = table
+            .lines()
+            .map(|row| row.split_whitespace().collect::<Vec<_>>());
+        let is_left =
+            rows.any(|row| row.len() > 3 && row[1].ends_with(&local) && row[3] == FIN_WAIT_1);
+        (!is_left).then_some(())
+    });
+    drop(stalled);
+}
+
+/// The state of a connection that has ended on this side, with bytes that the peer has not taken.
+const FIN_WAIT_1: &str = "04";
