@@ -53,7 +53,9 @@ pub(super) struct Timing {
     /// The time when the connection closes unless the service has finished its login.
     login_deadline_ns: Option<u64>,
     /// The pause before the next hello, over a lossy transport.
-    hello_pause_ns: u64,
+    hello_pause_ns: u32,
+    /// When within their period pings are due, in 2³² steps. 0 means after the whole time of silence.
+    ping_part: u32,
 }
 
 impl Timing {
@@ -66,6 +68,7 @@ impl Timing {
             due_ns: u64::MAX,
             login_deadline_ns: None,
             hello_pause_ns: HELLO_PAUSE_FIRST_NS,
+            ping_part: 0,
         }
     }
 
@@ -92,6 +95,12 @@ impl Connection {
         self.timing.last_input_ns = now_ns;
     }
 
+    /// Sets when pings are due within their period, in 2³² steps. Connections that open at once, or hear the same message at once,
+    /// would otherwise be pinged at once for ever.
+    pub fn spread_pings(&mut self, part: u32) {
+        self.timing.ping_part = part;
+    }
+
     /// The latest time for the next call of [`Self::handle_timeout`]. Call it again after each `handle_timeout`, and
     /// when the phase has changed.
     ///
@@ -106,7 +115,7 @@ impl Connection {
         let deadline_ns = match self.phase {
             Phase::Closed(_) => return None,
             Phase::AwaitWelcome if self.delivery == Delivery::Lossy => {
-                let again_ns = now_ns.saturating_add(self.timing.hello_pause_ns);
+                let again_ns = now_ns.saturating_add(self.timing.hello_pause_ns.into());
                 again_ns.min(self.handshake_end_ns(rules))
             }
             Phase::Connecting
@@ -134,7 +143,7 @@ impl Connection {
             Phase::AwaitWelcome
                 if self.delivery == Delivery::Lossy && now_ns < self.handshake_end_ns(rules) =>
             {
-                let longer_ns = 2 * self.timing.hello_pause_ns;
+                let longer_ns = self.timing.hello_pause_ns.saturating_mul(2);
                 self.timing.hello_pause_ns = longer_ns.min(HELLO_PAUSE_MAX_NS);
                 self.pending.hello = true;
                 return Overdue::Hello;
@@ -153,7 +162,7 @@ impl Connection {
                 self.close(reason);
                 return Overdue::Closed(self.close_reason().unwrap_or(reason));
             }
-        } else if self.answers_pings(rules) && self.unheard_ns(now_ns) >= self.heartbeat_ns(rules) {
+        } else if self.answers_pings(rules) && now_ns >= self.ping_due_ns(rules) {
             return self.ask(rules, now_ns);
         }
         Overdue::Nothing
@@ -282,7 +291,10 @@ impl Connection {
             end_ns = end_ns.min(self.answer_due_ns(rules).max(now_ns));
         }
         if self.answers_pings(rules) {
-            end_ns = end_ns.min(next_after_ns(unheard_ns, self.heartbeat_ns(rules)));
+            end_ns = end_ns.min(match self.ping_due_ns(rules) {
+                at_ns if at_ns > now_ns => at_ns,
+                _ => now_ns.saturating_add(self.heartbeat_ns(rules)),
+            });
         }
         // A frame that begins later must be checked in time, although the timer does not move for it.
         let frame_end_ns = self.frame_end_ns(rules);
@@ -333,6 +345,23 @@ impl Connection {
             && rules.heartbeat_ns > 0
             && may_write
             && self.is_open()
+    }
+
+    /// The time of the next ping to a peer that stays silent: the connection's own moment of each period, if the peer has been silent
+    /// for a moment by then. The silence before a ping is never longer than the heartbeat interval.
+    fn ping_due_ns(&self, rules: &Rules) -> u64 {
+        let unheard_ns = self.timing.last_input_ns;
+        let heartbeat_ns = self.heartbeat_ns(rules);
+        let least_ns = heartbeat_ns / PING_SILENCE_SHARE;
+        let period_ns = heartbeat_ns - least_ns;
+        if self.timing.ping_part == 0 || period_ns == 0 {
+            return unheard_ns.saturating_add(heartbeat_ns);
+        }
+        let moment_ns = u128::from(period_ns) * u128::from(self.timing.ping_part) >> 32;
+        let earliest_ns = unheard_ns.saturating_add(least_ns);
+        // A part of the period is shorter than the period, so the number fits.
+        let ahead_ns = moment_ns as u64 + period_ns - earliest_ns % period_ns;
+        earliest_ns.saturating_add(ahead_ns % period_ns)
     }
 
     /// Whether a ping was sent since the last sign of life.
@@ -401,6 +430,10 @@ impl Connection {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// The part of the heartbeat interval for which a peer must be silent before a ping. The rest is the period of its pings. A longer
+/// silence would leave gaps in the period without pings, and a shorter one would ping peers that send all the time.
+const PING_SILENCE_SHARE: u64 = 8;
+
 /// The delay from which on a check counts as late.
 const LATE_NS: u64 = 1_000_000_000;
 
@@ -413,7 +446,7 @@ const GRACE_NS: u64 = 1_000_000_000;
 
 /// The wait of the first hello over a lossy transport for its answer: several times the longest round trip of a nearby
 /// network.
-const HELLO_PAUSE_FIRST_NS: u64 = 100_000_000;
+const HELLO_PAUSE_FIRST_NS: u32 = 100_000_000;
 
 /// The maximum wait of a hello before it is repeated.
-const HELLO_PAUSE_MAX_NS: u64 = 1_000_000_000;
+const HELLO_PAUSE_MAX_NS: u32 = 1_000_000_000;

@@ -182,6 +182,7 @@ impl Core {
         self.release_handshake(slot);
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
+        session.connection.spread_pings(session.id.ping_part());
         if session.profile.is_upstream() {
             // An upstream session must not get messages for clients.
             return;

@@ -104,6 +104,13 @@ impl SessionId {
         generation.wrapping_sub((self.0 >> 32) as u32)
     }
 
+    /// When the session is pinged within the period of pings, in 2³² steps. The moments of consecutive sessions are spread evenly,
+    /// because the step between them is the golden section of the period.
+    pub(crate) fn ping_part(self) -> u32 {
+        let generation = (self.0 >> 32) as u32;
+        generation.wrapping_sub(1).wrapping_mul(GOLDEN_SECTION)
+    }
+
     pub(crate) fn lane(self) -> usize {
         (self.0 >> SLOT_BITS & LANE_MASK) as usize
     }
@@ -287,6 +294,9 @@ pub(crate) fn open_connection() -> Connection {
     let rules = crate::limits::Limits::default().rules(&AnyCodec::Raw(Raw));
     Connection::accepted(&rules, Delivery::Reliable, 0)
 }
+
+/// 2³² divided by the golden ratio.
+const GOLDEN_SECTION: u32 = 0x9E37_79B9;
 
 const SLOT_BITS: u32 = 24;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
