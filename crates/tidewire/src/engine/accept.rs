@@ -1,10 +1,7 @@
 //! Accepts connections, counts them, and distributes them over the lanes.
 //!
-//! One lane watches the listeners and assigns each connection to the lane with the fewest sessions. Of lanes with as many
-//! sessions it takes the one that was less busy of late. A session never moves, so the choice matters. Rejected: the lanes in
-//! turn. With two lanes, and a health check after each connection that stays, all that stay were on one lane. Rejected: a
-//! listener for each lane on the same port. The kernel then distributes by a hash, so a few long-lived sessions may all be on one
-//! lane.
+//! One lane watches the listeners and gives each connection to a lane ([`Placement`]). Rejected: a listener for each lane on the
+//! same port. The kernel then distributes by a hash, so a few long-lived sessions may all be on one lane.
 
 use crate::observe::QuietLog;
 use crate::session::{Profile, TimerKey, counted_address};
@@ -22,9 +19,10 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
 use super::displacing::Displaced;
+use super::placement::Placement;
 use super::proxied::ProxiedArrivals;
 use crate::address::Endpoint;
-use crate::mailbox::{BusyTime, LaneMessage, Mailbox};
+use crate::mailbox::LaneMessage;
 use crate::memory::Holder;
 use crate::transport::StreamListener;
 use crate::transport::{AnyTransport, Transport};
@@ -33,12 +31,7 @@ use std::os::fd::AsFd;
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<StreamListener>,
-    /// The lane of the last accepted connection.
-    last_lane: usize,
-    /// How busy each lane was of late.
-    busy: Vec<BusyTime>,
-    /// When `busy` was read.
-    busy_at_ns: u64,
+    placement: Placement,
     /// Limits the log lines about failures to accept, or to receive datagrams.
     pub(crate) error_log: QuietLog,
     /// Limits the log lines about peers that a limit refuses.
@@ -87,45 +80,6 @@ impl Refusal {
             }
             Self::Memory => "raise `memory_bytes_max` unless this is an attack",
             Self::Descriptors => "raise the limit with `ulimit -n`, or `LimitNOFILE=` of its unit",
-        }
-    }
-}
-
-impl Acceptor {
-    /// Chooses the lane for a connection: of the running ones with the fewest sessions one that was least busy of late, and of
-    /// these the next one in turn.
-    fn choose(&mut self, lanes: &[Arc<Mailbox>], now_ns: u64) -> Option<usize> {
-        let running = |number: &usize| !lanes[*number].is_retired();
-        let sessions = |number: &usize| lanes[*number].load.sessions();
-        let fewest = (0..lanes.len())
-            .filter(running)
-            .map(|it| sessions(&it))
-            .min()?;
-        let first = self.last_lane + 1;
-        let in_turn = (first..first + lanes.len()).map(|it| it % lanes.len());
-        let mut equal = in_turn.filter(running).filter(|it| sessions(it) <= fewest);
-        let one = equal.next();
-        let chosen = match equal.next() {
-            None => one,
-            Some(other) => {
-                self.look_at(lanes, now_ns);
-                let candidates = one.into_iter().chain([other]).chain(equal);
-                candidates.min_by_key(|number| self.busy[*number].steps())
-            }
-        }?;
-        self.last_lane = chosen;
-        Some(chosen)
-    }
-
-    /// Reads how busy the lanes were, unless that was done just now.
-    fn look_at(&mut self, lanes: &[Arc<Mailbox>], now_ns: u64) {
-        if self.busy.len() == lanes.len() && now_ns < self.busy_at_ns + BUSY_LOOK_NS {
-            return;
-        }
-        self.busy_at_ns = now_ns;
-        self.busy.resize_with(lanes.len(), BusyTime::default);
-        for (busy, lane) in self.busy.iter_mut().zip(lanes) {
-            busy.look(&lane.load);
         }
     }
 }
@@ -208,18 +162,17 @@ impl Core {
             return self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
         }
         let shared = Arc::clone(&self.shared);
-        let lane = self
-            .acceptor
-            .choose(shared.lanes.all(), self.sessions.now_ns());
-        match lane.and_then(|number| shared.lanes.all().get(number)) {
-            Some(other) if self.acceptor.last_lane != self.exchange.lane => {
+        let (lanes, now_ns) = (shared.lanes.all(), self.sessions.now_ns());
+        let chosen = self.acceptor.placement.choose(lanes, now_ns);
+        match chosen.filter(|lane| *lane != self.exchange.lane) {
+            Some(lane) => {
                 let message = LaneMessage::Adopt(Box::new(arrival));
-                if let Err(LaneMessage::Adopt(arrival)) = other.post(message) {
+                if let Err(LaneMessage::Adopt(arrival)) = lanes[lane].post(message) {
                     // The mailbox of the other lane is full, or that lane has ended, so this lane takes the connection.
                     self.adopt(*arrival, ready);
                 }
             }
-            _ => self.adopt(arrival, ready),
+            None => self.adopt(arrival, ready),
         }
     }
 
@@ -400,9 +353,6 @@ impl Core {
 /// The pause of a listener after a failure, such as too many open descriptors.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 
-/// The least time between two looks at the busy times of the lanes, so that they cost nothing beside the connections.
-const BUSY_LOOK_NS: u64 = 100_000_000;
-
 /// Most connections that are accepted at once, so that many new connections do not starve the open ones.
 const ACCEPTS_PER_EVENT: usize = 64;
 
@@ -419,76 +369,6 @@ mod tests {
     use crate::lane::lane;
     use crate::limits::Limits;
     use crate::server::Server;
-
-    fn mailboxes(count: usize) -> Vec<Arc<Mailbox>> {
-        let new = |_| Mailbox::new(Arc::default()).unwrap();
-        (0..count).map(new).collect()
-    }
-
-    /// Regression: the lanes got connections in turn. With two lanes, and a connection that ends at once after each one that
-    /// stays, all that stay were on one lane.
-    #[test]
-    fn connections_that_end_at_once_do_not_send_all_others_to_one_lane() {
-        for (count, transient) in [(2, 1), (4, 3), (3, 2), (4, 1)] {
-            let lanes = mailboxes(count);
-            let mut acceptor = Acceptor::default();
-            let place = |acceptor: &mut Acceptor| {
-                let lane = acceptor.choose(&lanes, 0).unwrap();
-                lanes[lane].load.add();
-                lane
-            };
-            for _ in 0..50 * count {
-                place(&mut acceptor);
-                for _ in 0..transient {
-                    let lane = place(&mut acceptor);
-                    lanes[lane].load.remove();
-                }
-            }
-            for lane in &lanes {
-                assert_eq!(lane.load.sessions(), 50);
-            }
-        }
-    }
-
-    #[test]
-    fn a_lane_that_has_ended_gets_no_connection() {
-        let lanes = mailboxes(3);
-        lanes[1].retire();
-        let mut acceptor = Acceptor::default();
-        for _ in 0..10 {
-            assert_ne!(acceptor.choose(&lanes, 0), Some(1));
-        }
-        lanes[0].retire();
-        lanes[2].retire();
-        assert_eq!(acceptor.choose(&lanes, 0), None);
-    }
-
-    #[test]
-    fn of_lanes_with_as_many_sessions_the_one_that_was_less_busy_gets_the_connection() {
-        let lanes = mailboxes(2);
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let ended = std::sync::Mutex::new(ended);
-        std::thread::scope(|scope| {
-            let (lanes, ended) = (&lanes, &ended);
-            for (number, busy_ns) in [(0, 0), (1, 30_000_000)] {
-                let tell = tell.clone();
-                scope.spawn(move || {
-                    lanes[number].load.begin();
-                    while tidewire_io::clock::thread_cpu_ns() < busy_ns {}
-                    tell.send(()).unwrap();
-                    // The thread lives until the test has read its clock.
-                    let _ = ended.lock().unwrap().recv();
-                });
-            }
-            told.recv().unwrap();
-            told.recv().unwrap();
-            let mut acceptor = Acceptor::default();
-            let chosen = [(); 3].map(|()| acceptor.choose(lanes, 0));
-            drop(end);
-            assert_eq!(chosen, [Some(0); 3]);
-        });
-    }
 
     #[test]
     fn a_connection_adopted_during_a_drain_is_refused_with_a_reason_and_counted() {

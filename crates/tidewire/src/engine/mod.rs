@@ -20,6 +20,7 @@ mod handshakes;
 mod inspect;
 mod lifecycle;
 mod panics;
+mod placement;
 mod places;
 mod proxied;
 mod replies;

@@ -1,4 +1,4 @@
-//! Which lane a connection gets, over each transport.
+//! The choice of a lane for a connection, over each transport.
 
 use tidewire::{Client, Context, HandlerResult, Message, Server};
 use tidewire_testkit::wait_until;
