@@ -85,6 +85,7 @@ fn options_reach_the_sockets_of_servers_and_clients() {
             count: 3,
         }),
         send_buffer_bytes: Some(32 * 1024),
+        unsent_bytes_max: Some(32 * 1024),
         receive_buffer_bytes: Some(32 * 1024),
         reuse_address: false,
         backlog: 16,

@@ -60,7 +60,7 @@ impl Core {
             return false;
         };
         let token = self.release_token(slot);
-        if !self.sessions[slot].connection.awaits_owner() {
+        if !self.sessions[slot].connection.awaits_owner() || !self.still_waits(slot) {
             return false;
         }
         match attempt.check_turn(self.sessions.now_ns()) {

@@ -181,6 +181,12 @@ impl Core {
         !is_late
     }
 
+    /// Whether the peer of a session is there, and an answer still reaches it in time. If its connection is over, the session is
+    /// closed.
+    pub(super) fn still_waits(&mut self, slot: usize) -> bool {
+        self.presence(slot) != Presence::Gone && self.is_awaited(slot)
+    }
+
     /// Looks whether the peer of a session is there. If its connection is over, the session is closed.
     fn presence(&mut self, slot: usize) -> Presence {
         let presence = self.sessions[slot].stream.presence();
