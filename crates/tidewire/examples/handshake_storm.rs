@@ -367,11 +367,11 @@ fn cost_of(case: &str, has_login: bool, ground: &Ground) -> Result<Duration, Fai
         ground.connect(has_login).wait()?;
     }
     let cost = (server.cpu()? - before) / SAMPLES;
-    // The thread of the late answers sleeps and uses no processor.
-    Ok(if case == "late" {
-        cost + QUESTION
-    } else {
-        cost
+    // An authenticator takes its time also on a busy machine. The thread of the late answers sleeps and uses no processor.
+    Ok(match case {
+        "late" => cost + QUESTION,
+        "slow" => cost.max(QUESTION),
+        _ => cost,
     })
 }
 
