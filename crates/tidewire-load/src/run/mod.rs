@@ -8,7 +8,6 @@
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
 //! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
-
 mod causes;
 mod check;
 mod codec;

@@ -156,8 +156,9 @@ mod tests {
 
     fn phase_after(lane: &mut Lane<impl Service>, slot: usize, seconds: u64) -> Option<Phase> {
         let at_ns = lane.core.sessions.now_ns() + seconds * SECOND_NS;
-        // The clocks are compared first, and the deadlines that this sets come with a later tick.
-        for at_ns in [at_ns, at_ns + SECOND_NS] {
+        // The clocks are compared first, and the deadlines that this sets come with a later tick. A lane that looks a second
+        // late looks once more.
+        for at_ns in [at_ns, at_ns + SECOND_NS, at_ns + 2 * SECOND_NS] {
             lane.core.sessions.reactor.set_time(at_ns);
             lane.handle_timers();
         }

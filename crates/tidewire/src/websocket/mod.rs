@@ -29,12 +29,12 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::Layer;
-use tidewire_proto::websocket::{
-    ClientTerms, HeadLimits, Masks, MessageKind, ServerTerms, WebSocketLayer,
-};
+use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
 
 pub use tidewire_proto::layer::WebSocketFault;
-pub use tidewire_proto::websocket::{OriginError, Origins, PAGE_BYTES_MAX, WebPage, WebPageError};
+pub use tidewire_proto::websocket::{
+    HeadLimits, OriginError, Origins, PAGE_BYTES_MAX, WebPage, WebPageError,
+};
 
 use crate::address::{Address, WebSocketEndpoint};
 

@@ -506,7 +506,8 @@ fn open_rooms(rooms: usize) -> usize {
     const EACH: usize = 500;
     let engine = InprocEngine::default();
     let limits = Limits {
-        rooms_max: rooms,
+        // The last quarter of all rooms is for addresses with few.
+        rooms_max: 2 * rooms,
         rooms_per_address_max: rooms,
         rooms_per_session_max: EACH,
         // The peers answer no pings, and on a busy machine many rooms take longer than a session may be silent.

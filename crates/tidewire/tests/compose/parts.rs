@@ -177,7 +177,8 @@ fn the_hook_sees_only_what_will_be_published() {
     let client = Client::connect(&server.url()).wait().unwrap();
     client.publish("too.large", &[b'x'; 980]).unwrap();
     client.publish("good", b"x").unwrap();
-    client.flush().wait().unwrap();
+    let refused = client.flush().wait().unwrap_err();
+    assert!(matches!(refused, RequestError::Refused { .. }), "{refused}");
     client.close().wait();
     let metrics = server.stop();
     assert_eq!((metrics.published, metrics.refused), (1, 1));
