@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A write may come after the lane has drained, because its thread was stopped between flag and write. The lane counts
-//! such writes and drains them later, as [`crate::signal`] says.
+//! such writes and drains them later, as `signal.rs` says.
 //!
 //! Without the fence both may read the old values: the message sits in the queue and the lane sleeps. The tests show
 //! this with a model checker, for the protocol with its fence and without.

@@ -4,7 +4,7 @@
 //! because anybody could send it. See <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
 //!
 //! Version 1 is a line of text: `PROXY TCP4 192.0.2.7 198.51.100.9 51234 443`, CR, LF. It says its length nowhere, and yet a receiver
-//! need not read too far: no line is shorter than [`LINE_BYTES_MIN`] bytes, and while the line end has not come, at least two more
+//! need not read too far: no line is shorter than 15 bytes, and while the line end has not come, at least two more
 //! bytes belong to it, or one behind a CR. Version 2 is binary:
 //!
 //! ```text

@@ -434,7 +434,7 @@ pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: 
             .expect("a topic");
         // A refusal comes in front of the confirmation, which is one as well then.
         match publisher.flush().wait() {
-            Ok(()) | Err(RequestError::Refused { .. }) => {}
+            Ok(_) | Err(RequestError::Refused { .. }) => {}
             Err(other) => panic!("{other}"),
         }
         loop {

@@ -149,7 +149,8 @@ fn one_address_cannot_take_the_patterns_of_all() {
     assert!(text.contains("topics_max"), "{text}");
     // A dropped subscription frees its pattern.
     drop(third);
-    wait_until("it is unsubscribed from", || two.subscribe("e").wait().ok());
+    // The last place is for addresses with few patterns.
+    wait_until("it is unsubscribed from", || other.subscribe("e").wait().ok());
     for client in [one, two, other] {
         client.close().wait();
     }

@@ -68,14 +68,6 @@ fn a_server_tells_by_the_close_code_why_it_ends() {
     let (code, _) = end_of(&server, "tw1", b"\x04\0\0\0\xff\0\0\0");
     assert_eq!(code, CloseCode::Protocol);
     server.stop();
-
-    let limits = Limits {
-        idle_timeout_without_heartbeat: Duration::from_millis(20),
-        ..Limits::default()
-    };
-    let server = serve_as(Server::builder().limits(limits), name);
-    assert_eq!(end_of(&server, name, b"").0, CloseCode::Policy);
-    server.stop();
 }
 
 #[test]
