@@ -28,7 +28,7 @@ pub(crate) struct Events {
     listeners: Arc<Mutex<Listeners>>,
 }
 
-/// Who listens, the oldest first.
+/// The listeners, the oldest first.
 #[derive(Debug, Default)]
 struct Listeners {
     next: u64,

@@ -22,7 +22,7 @@ pub struct Settings {
     pub(crate) pace: Pace,
 }
 
-/// What an address answers.
+/// The requests that an address answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Scope {
     #[default]
@@ -45,7 +45,7 @@ pub(crate) enum Scope {
 pub struct HostError {
     /// The text.
     pub name: String,
-    /// What to write.
+    /// The remedy: the text to write instead.
     pub why: String,
 }
 

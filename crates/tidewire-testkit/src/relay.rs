@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What the relay does to the datagrams of both directions.
+/// The changes that the relay makes to the datagrams of both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disorder {
     /// It sends each one twice.

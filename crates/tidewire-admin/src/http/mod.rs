@@ -182,7 +182,7 @@ impl<F: Fn() -> String + Send + Sync + 'static> Site for TextSite<F> {
     }
 }
 
-/// What takes connections.
+/// Takes connections.
 struct Acceptor {
     listener: tokio::net::TcpListener,
     stall_max: Duration,

@@ -1,4 +1,4 @@
-//! What the log says of a server at its start: which program it is, what it was told, and where it listens.
+//! The first lines of the log of a server: which program it is, what it was told, and where it listens.
 
 use tidewire::Server;
 

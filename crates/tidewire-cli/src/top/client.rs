@@ -20,7 +20,7 @@ pub(super) struct AdminClient {
     /// `HOST:PORT`
     host: String,
     token: Option<Token>,
-    /// Whom to trust, if the address is encrypted.
+    /// The authorities to trust, if the address is encrypted.
     tls: Option<ClientTls>,
 }
 

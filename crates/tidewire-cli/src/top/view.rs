@@ -262,7 +262,7 @@ fn reasons(counts: &Value) -> String {
     let some = counts.filter(|(_, count)| count.as_u64() > Some(0));
     let texts: Vec<String> = some
         .map(|(reason, count)| {
-            // What was sent to subscribers that left is no loss of theirs.
+            // Messages to subscribers that left are no loss of theirs.
             let words = match reason.as_str() {
                 "left" => "after leaving",
                 "closed" => "after the end",

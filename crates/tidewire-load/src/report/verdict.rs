@@ -76,7 +76,7 @@ impl Report {
         }
     }
 
-    /// What a run that passed has shown. Each pattern checks other things.
+    /// Says which facts a run that passed has shown. Each pattern checks other things.
     fn checked(&self) -> String {
         let any = |found: fn(&StepReport) -> bool| self.steps.iter().any(found);
         let is_ingest = |step: &StepReport| step.duplicated.is_none();
@@ -121,5 +121,5 @@ pub(super) fn capitalised(text: &str) -> String {
         .collect()
 }
 
-/// What remains of an invalid measurement.
+/// The part of an invalid measurement that may be believed.
 pub(super) const BELIEVE: &str = "the counts of messages may be believed, and the rates and times of steps marked INVALID may not";

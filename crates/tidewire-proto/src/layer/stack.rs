@@ -316,7 +316,7 @@ impl Stack {
         levels.find_map(|level| level.layer.encryption())
     }
 
-    /// What a layer refused of the peer's handshake, for the log.
+    /// Returns the part that a layer refused of the peer's handshake, for the log.
     #[must_use]
     pub fn refused_part(&self) -> Option<&str> {
         let mut levels = self.levels.iter();

@@ -39,7 +39,7 @@ enum Allowed {
 pub struct OriginError {
     /// The text.
     pub origin: String,
-    /// What is wrong, and what to write.
+    /// The mistake, and the text to write instead.
     pub why: String,
 }
 

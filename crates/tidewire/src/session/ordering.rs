@@ -75,7 +75,7 @@ pub(super) fn bring_forward(
     let bytes_max = outbox.queue_bytes_max;
     let id = session.id;
     for membership in &mut session.memberships {
-        // What it gets in place of the log comes when the output is empty.
+        // Its messages in place of the log come when the output is empty.
         if membership.subscriber.is_off_log() {
             continue;
         }

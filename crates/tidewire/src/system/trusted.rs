@@ -115,7 +115,7 @@ pub fn check_trust(file: &File, path: &Path, trust: Trust) -> Result<(), OpenErr
     Ok(found.judge(path, trust)?)
 }
 
-/// What the system says of a file.
+/// The facts that the system tells of a file.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     is_terminal: bool,

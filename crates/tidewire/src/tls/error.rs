@@ -123,7 +123,7 @@ pub enum PemError {
     Untrusted {
         /// The part that was read.
         part: PemPart,
-        /// What is wrong with the file.
+        /// The fault of the file.
         source: Untrusted,
     },
     /// The file is longer than such a file may be.

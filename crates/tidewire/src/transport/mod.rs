@@ -286,7 +286,7 @@ impl AnyTransport {
         matches!(self, Self::Layered(layered) if layered.awaits_costly_bytes())
     }
 
-    /// What a layer refused of the peer's handshake, for the log.
+    /// Returns the part that a layer refused of the peer's handshake, for the log.
     pub(crate) fn refused_part(&self) -> Option<&str> {
         match self {
             Self::Layered(layered) => layered.refused_part(),

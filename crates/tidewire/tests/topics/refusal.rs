@@ -150,7 +150,9 @@ fn one_address_cannot_take_the_patterns_of_all() {
     // A dropped subscription frees its pattern.
     drop(third);
     // The last place is for addresses with few patterns.
-    wait_until("it is unsubscribed from", || other.subscribe("e").wait().ok());
+    wait_until("it is unsubscribed from", || {
+        other.subscribe("e").wait().ok()
+    });
     for client in [one, two, other] {
         client.close().wait();
     }

@@ -71,7 +71,7 @@ impl LayeredStream {
         self.ending = why;
     }
 
-    /// What a layer refused of the peer's handshake, for the log.
+    /// Returns the part that a layer refused of the peer's handshake, for the log.
     pub(crate) fn refused_part(&self) -> Option<&str> {
         self.stack.refused_part()
     }
