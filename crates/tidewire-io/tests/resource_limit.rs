@@ -1,5 +1,6 @@
 //! The memory of a process with a resource limit. The limit belongs to the process, so the test runs itself in a shell.
 
+use std::io::Write;
 use std::process::Command;
 
 use tidewire_io::memory::memory_bytes;
@@ -10,8 +11,8 @@ use tidewire_io::memory::memory_bytes;
 fn a_resource_limit_of_the_process_bounds_its_memory() {
     const INSIDE: &str = "TIDEWIRE_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {
-        println!("memory={}", memory_bytes().unwrap());
-        return;
+        let mut out = std::io::stdout();
+        return writeln!(out, "memory={}", memory_bytes().unwrap()).unwrap();
     }
     let whole = memory_bytes().unwrap();
     for flag in ["-v", "-d"] {

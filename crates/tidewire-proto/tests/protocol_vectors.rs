@@ -129,6 +129,7 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
     ]);
     list.extend(credential_examples());
     list.extend(position_examples());
+    list.extend(placement_examples());
     list
 }
 
@@ -194,15 +195,18 @@ fn position_examples() -> Vec<(Kind, Vec<u8>)> {
             };
             PositionBody { position }.encode(out);
         }),
-        placement(
-            ROOM,
-            PlacementBody::Joined {
-                member: MemberId(9),
-                members: 2,
-                room: "lobby",
-                name: "ada",
-            },
-        ),
+    ]
+}
+
+fn placement_examples() -> [(Kind, Vec<u8>); 3] {
+    let joined = PlacementBody::Joined {
+        member: MemberId(9),
+        members: 2,
+        room: "lobby",
+        name: "ada",
+    };
+    [
+        placement(ROOM, joined),
         placement(5, PlacementBody::Subscribed { pattern: "temp.*" }),
         placement(ROOM, PlacementBody::Out),
     ]

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use tidewire_testkit::wait_until;
 
 use crate::admin::ask;
-use crate::process::Process;
+use crate::process::{Process, warn};
 
 /// The block of the page in this language.
 fn block(language: &str) -> String {
@@ -43,7 +43,9 @@ fn has(program: &str) -> bool {
     }
     let is_required = std::env::var_os("TIDEWIRE_PEERS_REQUIRED").is_some();
     assert!(!is_required, "there is no {program}: install it");
-    eprintln!("warning: no {program}: its configuration in docs/load-balancers.md was NOT tried");
+    warn(&format!(
+        "no {program}: its configuration in docs/load-balancers.md was NOT tried"
+    ));
     false
 }
 
@@ -151,7 +153,7 @@ fn nginx(folder: &Path, text: &str) -> (Foreign, u16) {
                 return Some((nginx, port));
             }
             if nginx.0.try_wait().unwrap().is_some() {
-                eprintln!("{}", fs::read_to_string(&log).unwrap_or_default());
+                warn(&fs::read_to_string(&log).unwrap_or_default());
                 return None;
             }
             std::thread::yield_now();

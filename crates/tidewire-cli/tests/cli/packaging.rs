@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::Process;
+use crate::process::{Process, warn};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
@@ -144,8 +144,7 @@ fn the_service_is_started_again_after_failures_that_may_pass() {
 #[test]
 fn systemd_understands_the_units_after_the_steps_of_the_readme() {
     let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {
-        eprintln!("warning: no systemd-analyze: the units were NOT verified");
-        return;
+        return warn("no systemd-analyze: the units were NOT verified");
     };
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
     let version: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap();
@@ -191,18 +190,14 @@ fn systemd_understands_the_units_after_the_steps_of_the_readme() {
         assert!(folder.path().join(installed).is_file(), "{installed}");
     }
     let units = folder.path().join("etc/systemd/system");
-    let service = units.join("tidewire.service");
-    let text = fs::read_to_string(&service).unwrap();
-    fs::write(
-        &service,
-        text.replace("/usr/bin/tidewire", &format!("{root}/usr/bin/tidewire")),
-    )
-    .unwrap();
-    fs::copy(
-        packaging().join("systemd/tidewire.socket"),
+    let (service, socket) = (
+        units.join("tidewire.service"),
         units.join("tidewire.socket"),
-    )
-    .unwrap();
+    );
+    let text = fs::read_to_string(&service).unwrap();
+    let installed = format!("{root}/usr/bin/tidewire");
+    fs::write(&service, text.replace("/usr/bin/tidewire", &installed)).unwrap();
+    fs::copy(packaging().join("systemd/tidewire.socket"), &socket).unwrap();
     let mut verify = Command::new("systemd-analyze");
     verify
         .arg("verify")
@@ -210,11 +205,7 @@ fn systemd_understands_the_units_after_the_steps_of_the_readme() {
     if Command::new("man").arg("--version").output().is_err() {
         verify.arg("--man=no");
     }
-    let verified = verify
-        .arg(&service)
-        .arg(units.join("tidewire.socket"))
-        .output()
-        .unwrap();
+    let verified = verify.args([&service, &socket]).output().unwrap();
     let said = String::from_utf8_lossy(&verified.stderr);
     let about_ours: Vec<&str> = said
         .lines()

@@ -241,3 +241,9 @@ fn read_lines(stream: impl Read + Send + 'static, prefix: &'static str, lines: S
 
 /// Far longer than any test takes. It only ends a failed test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Says in the output of the tests that something was not tried.
+pub(crate) fn warn(text: &str) {
+    // Writing can fail only when nobody reads the output.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
+}

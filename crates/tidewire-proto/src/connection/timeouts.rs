@@ -357,7 +357,7 @@ impl Connection {
         if self.timing.ping_part == 0 || period_ns == 0 {
             return unheard_ns.saturating_add(heartbeat_ns);
         }
-        let moment_ns = u128::from(period_ns) * u128::from(self.timing.ping_part) >> 32;
+        let moment_ns = (u128::from(period_ns) * u128::from(self.timing.ping_part)) >> 32;
         let earliest_ns = unheard_ns.saturating_add(least_ns);
         // A part of the period is shorter than the period, so the number fits.
         let ahead_ns = moment_ns as u64 + period_ns - earliest_ns % period_ns;

@@ -167,7 +167,7 @@ fn a_panic_at_the_opening_ends_the_session_that_opens() {
     server.wait_for("the panic", |metrics| {
         metrics.closed_by("handler_panicked") == 1
     });
-    let [one, other] = clients.map(|client| client.and_then(|it| Ok(it.request(b"here?").wait())));
+    let [one, other] = clients.map(|client| client.map(|it| it.request(b"here?").wait()));
     let answered = [one, other]
         .into_iter()
         .filter(|it| matches!(it, Ok(Ok(_))));

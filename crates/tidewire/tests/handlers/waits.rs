@@ -75,7 +75,12 @@ fn a_wait_on_a_lane_fails_at_once_and_says_why() {
         let mut peer = server.peer();
         peer.ask(form.as_bytes());
         let text = String::from_utf8(peer.answer().payload).unwrap();
-        assert!(text.contains("this thread is a lane"), "{form}: {text}");
+        // The confirmation of a flush may come before the handler waits. Then there is nothing to wait for.
+        let is_over = form == "flush" && text.is_empty();
+        assert!(
+            is_over || text.contains("this thread is a lane"),
+            "{form}: {text}"
+        );
     }
     // These have no place for an error. The panic ends the session that waits, and no other.
     let mut bystander = server.peer();

@@ -8,7 +8,7 @@ use tidewire::{Chat, Event, Limits};
 use tidewire_proto::body::JoinBody;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Kind;
-use tidewire_testkit::DEADLINE;
+use tidewire_testkit::{DEADLINE, wait_until};
 
 use super::*;
 
@@ -77,7 +77,9 @@ fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
     let (server, ann) = serve(WhenFull::Refuse);
     let mut gone = deaf(&server, ann.secret().as_bytes(), "");
     let client = connect(&server, Some(&ann)).unwrap();
-    assert_eq!(server.metrics().closed_by("replaced"), 1);
+    wait_until("it gave way", || {
+        (server.metrics().closed_by("replaced") == 1).then_some(())
+    });
     client.join("lobby", "").wait().unwrap();
     // The silent peer is told why, in case that it is there after all.
     gone.set_read_timeout(Some(DEADLINE)).unwrap();

@@ -123,6 +123,7 @@ fn a_service_per_lane_knows_its_lane_only() {
         answers.sort();
         let each_lane_twice = [[0, 1], [0, 2], [1, 1], [1, 2], [2, 1], [2, 2]];
         assert_eq!(answers, each_lane_twice);
+        drop(peers);
         server.stop();
     }
 }
