@@ -174,7 +174,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     let address = super::socket_address(&super::full_address(work, address))?;
     let load = EchoLoad {
         work,
-        frame: frame()?,
+        frame: frame(side)?,
         greets: side == Side::Tidewire,
     };
     let measured = echo::drive::<Stream>(&address, &load, stage).or_failed("drive the echo")?;
@@ -185,12 +185,21 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
 }
 
 /// A request whose answer has the same length and repeats its payload, in which the number is.
-fn frame() -> Result<Frame, RoleError> {
-    let mut request = Vec::new();
-    let message = Message::with_id(Kind::Request, 0, 1, &[b'.'; PAYLOAD_BYTES]);
-    Tw1.encode(&message, &mut request)
-        .or_failed("frame a request")?;
-    Ok(Frame::new(request, FRAME_BYTES - PAYLOAD_BYTES))
+fn frame(side: Side) -> Result<Frame, RoleError> {
+    let number_at = FRAME_BYTES - PAYLOAD_BYTES;
+    let encoded = |kind| {
+        let mut frame = Vec::new();
+        let message = Message::with_id(kind, 0, 1, &[b'.'; PAYLOAD_BYTES]);
+        Tw1.encode(&message, &mut frame)
+            .or_failed("frame a request")?;
+        Ok(frame)
+    };
+    let frame = Frame::new(encoded(Kind::Request)?, number_at);
+    // A bare server sends back the request.
+    Ok(match side {
+        Side::Bare => frame,
+        Side::Tidewire => frame.with_reply(encoded(Kind::Reply)?, number_at),
+    })
 }
 
 const REQUESTS: Metric = Metric::rate("requests_per_sec", "req/s");
