@@ -267,7 +267,7 @@ fn a_signal_ends_a_server_that_waits_for_the_backplane() {
         let absent = ["--backplane", "nats://127.0.0.1:1", "--backplane-wait"];
         let bind = ["serve", "--bind", "tcp://127.0.0.1:0"];
         let mut server = Process::start(&[&bind[..], &absent].concat());
-        server.expect("waiting for NATS");
+        server.expect("waiting for it");
         server.signal(signal);
         let ended = server.wait();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
@@ -386,7 +386,7 @@ fn a_node_that_waits_starts_when_nats_does() {
     let of = ["serve", "--bind", "tcp://127.0.0.1:0"];
     let mut node =
         Process::start(&[&of[..], &["--backplane", &address, "--backplane-wait"]].concat());
-    node.expect("waiting for NATS");
+    node.expect("waiting for it");
     nats.start_again();
     node.expect("ready codec=");
 }

@@ -84,9 +84,10 @@ fn haproxy_sends_clients_to_servers_that_are_ready() {
     let (a, port_a, health_a) = server(&flags);
     let (_b, port_b, health_b) = server(&flags);
     let text = block("haproxy")
-        .replace(
+        .replacen(
             "global\n",
             &format!("global\n    stats socket {}\n", path("stats")),
+            1,
         )
         .replace("bind :8443", &format!("bind unix@{}", path("front")))
         .replace(

@@ -249,7 +249,7 @@ fn everything_that_goes_wrong_has_its_code() {
     refused(
         &[&address, "echo", "x", "--timeout", "-1"],
         2,
-        "not more than 0",
+        "is not a time",
     );
     refused(&[&address, "echo", "x", "--codec", "uvrpc"], 3, "--codec");
     let free = TcpListener::bind("127.0.0.1:0")

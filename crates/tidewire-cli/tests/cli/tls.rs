@@ -149,7 +149,7 @@ fn each_mistake_is_told_with_its_remedy() {
                 "--bind",
                 "tls://127.0.0.1:0",
             ],
-            "BEGIN CERTIFICATE",
+            "is open to other users",
         ),
         (&["--auth-tokens", "/nowhere/tokens"], "tidewire token new"),
         (&["--bind", "tls://127.0.0.1:0"], "without a certificate"),

@@ -52,8 +52,8 @@ fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
             "auto, epoll, poll, select or uring",
         ),
         (&["serve", "--slow-subscriber", "shout"], "drop_oldest"),
-        (&["serve", "--coalesce-ms-max", "-1"], "between 0 and"),
-        (&["serve", "--coalesce-ms-max", "soon"], "not a number"),
+        (&["serve", "--coalesce-ms-max", "-1"], "is not a time"),
+        (&["serve", "--coalesce-ms-max", "soon"], "is not a time"),
         (&["serve", "--lanes", "0"], "use 1 to 63"),
         (
             &["serve", "--bind", "http://localhost:1"],
