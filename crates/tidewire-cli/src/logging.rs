@@ -177,6 +177,14 @@ fn parse_filter(text: &str) -> Result<String, String> {
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
+/// The version of this program, and the commit that it was built from.
+pub(crate) const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("TIDEWIRE_COMMIT"),
+    ")"
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

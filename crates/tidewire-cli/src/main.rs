@@ -51,7 +51,7 @@ use otlp::SpanExport;
 
 /// Moves small messages fast over TCP, UDP and Unix sockets, and proves its numbers
 #[derive(Debug, Parser)]
-#[command(name = "tidewire", version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "tidewire", version = logging::VERSION, max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -248,13 +248,6 @@ impl Command {
         }
     }
 }
-
-pub(crate) const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (",
-    env!("TIDEWIRE_COMMIT"),
-    ")"
-);
 
 const EXAMPLES: &str = "\
 Examples:

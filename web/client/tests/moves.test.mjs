@@ -22,12 +22,12 @@ test("a client follows a go-away, and returns to its own server if the other one
       if (number === 1) moved(connection, other.url)
       else connection.send("deliver", { channel: 3 }, (body) => body.put("home again"))
     }
-  }, { features: 7 })
+  }, { features: 15 })
   const other = await peer((frame, connection) => {
     if (frame.kind !== "subscribe") return
     connection.send("reply", { channel: 4, id: frame.id })
     connection.send("deliver", { channel: 4 }, (body) => body.put("over there"))
-  }, { features: 7 })
+  }, { features: 15 })
   const client = await connect(home.url, { followMoves: true })
   const topic = await client.subscribe("a")
   assert.deepEqual((await until(client, "closed")).reason, { name: "go_away", code: 1, text: "bye" })
@@ -35,7 +35,7 @@ test("a client follows a go-away, and returns to its own server if the other one
   other.stop()
   assert.equal(String(Buffer.from((await until(topic, "message")).payload)), "home again")
   // Renewal, moved and positions.
-  assert.deepEqual(offered, [7, 7])
+  assert.deepEqual(offered, [15, 15])
   await client.close()
   home.stop()
 })
@@ -61,13 +61,13 @@ test("a client that was not told to follow, and an address that is not allowed: 
   const other = await peer(() => assert.fail("nobody comes here"))
   const secure = other.url.replace("ws:", "wss:")
   const cases = [
-    [other.url, {}, 5],
-    [secure, { followMoves: true }, 7],
-    [other.url.replace("ws:", "tcp:"), { followMoves: true }, 7],
-    ["nowhere", { followMoves: true }, 7],
-    ["", { followMoves: true }, 7],
+    [other.url, {}, 13],
+    [secure, { followMoves: true }, 15],
+    [other.url.replace("ws:", "tcp:"), { followMoves: true }, 15],
+    ["nowhere", { followMoves: true }, 15],
+    ["", { followMoves: true }, 15],
     // Credentials go to no other machine without TLS. The address is of a net for examples.
-    ["ws://192.0.2.1:1/", { followMoves: true, credentials: "secret" }, 7],
+    ["ws://192.0.2.1:1/", { followMoves: true, credentials: "secret" }, 15],
   ]
   for (const [address, options, features] of cases) {
     const offered = []

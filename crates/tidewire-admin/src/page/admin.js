@@ -143,7 +143,7 @@ function showOverview(it) {
   if (stuck.length > 0) setState("stuck", `Lane ${stuck.join(", ")} does not turn`);
   else if (it.ready) setState("ready", "Ready");
   else setState("draining", "Draining");
-  // Who has several of these pages open must see which server each one is.
+  // With several of these pages open, the title tells the servers apart.
   const server = it.node ? `node ${it.node.id} at ${location.host}` : location.host;
   document.title = `${server} – Tidewire`;
   $("about").textContent = `${server}, version ${it.version}, up ${duration(it.uptime_seconds)}`;
@@ -273,7 +273,7 @@ function showPairs(list, pairs) {
 }
 
 function showLosses(it) {
-  // What was on its way to a subscriber that left, or whose session ended, is no loss of others.
+  // Messages on their way to a subscriber that left, or whose session ended, are no loss of others.
   const named = { left: "after the subscriber left", closed: "after the session ended" };
   const lost = Object.entries(it.dropped).map(([reason, value]) => [`Dropped: ${named[reason] ?? words(reason)}`, count(value), value > 0 && reason !== "closed" && reason !== "left" ? "warn" : ""]);
   const some = ([, value]) => value > 0;

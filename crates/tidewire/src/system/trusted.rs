@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The reason why a file must be trusted.
+/// The reason why a file must be trusted. See [`open_trusted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// It decides who is let in: users, tokens, issuers, public keys, authorities. Others may read it and must not write it.
@@ -27,7 +27,7 @@ pub enum Trust {
     Secret,
 }
 
-/// A file that others could have changed or read.
+/// A file that others could have changed or read. See [`open_trusted`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Untrusted {
@@ -70,7 +70,7 @@ pub enum Untrusted {
     },
 }
 
-/// A file that must be trusted cannot be opened.
+/// A file that must be trusted cannot be opened. See [`open_trusted`].
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The system's error.
@@ -106,7 +106,7 @@ pub fn open_trusted(path: &Path, trust: Trust) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Checks a file that is open, whose path is only for the error. A terminal is always trusted: it has no content.
+/// Checks a file that is open, as [`open_trusted`] does. The path is only for the error. A terminal is always trusted: it has no content.
 ///
 /// # Errors
 /// See [`OpenError`].
