@@ -8,7 +8,7 @@ import { chromium } from "playwright-core"
 export function launch() {
   return chromium.launch({
     executablePath: process.env.TIDEWIRE_CHROMIUM ?? "/usr/bin/chromium",
-    args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+    args: ["--host-resolver-rules=MAP pages.example 127.0.0.1", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
   })
 }
 
