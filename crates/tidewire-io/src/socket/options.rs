@@ -230,7 +230,7 @@ fn within(
     })
 }
 
-/// A lane that comes to a session every 10 ms feeds 6 MB/s to it. Twice as much is no faster over loopback.
+/// A lane that comes to a session every 10 ms feeds 6 MB/s to it.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
 /// Enough for the burst of connections at the start of a load test. `net.core.somaxconn` had this default for long.
