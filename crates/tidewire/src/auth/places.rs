@@ -97,7 +97,14 @@ impl IdentitySessions {
         wake: Wake,
     ) -> Option<Vec<u64>> {
         let mut table = self.table();
-        let sessions = table.by_name.get_mut(identity.name())?;
+        let max = identity.own_limits().sessions_max.unwrap_or(usize::MAX);
+        let sessions = table.by_name.get_mut(identity.name());
+        let Some(sessions) = sessions.filter(|it| it.by_place.len() >= max) else {
+            // A place has become free since the newcomer looked for one, so nobody would wake the newcomer.
+            drop(table);
+            wake();
+            return Some(Vec::new());
+        };
         if sessions.waiting.len() >= WAITING_MAX {
             return None;
         }

@@ -198,9 +198,15 @@ impl Link {
         self.lock_first().endpoint.clone()
     }
 
-    /// Stores the results of a lookup and wakes the lane.
+    /// Stores the results of a lookup and wakes the lane. Credentials for an earlier connection may come late. They do not take
+    /// the place of addresses that the lane waits for: it would wait for ever.
     pub(super) fn set_found(&self, found: Found) {
-        self.lock_first().found = Some(found);
+        let mut first = self.lock_first();
+        let has_addresses = |it: &Found| it.endpoints.is_some();
+        if has_addresses(&found) || !first.found.as_ref().is_some_and(has_addresses) {
+            first.found = Some(found);
+        }
+        drop(first);
         self.table.waker().wake();
     }
 

@@ -22,14 +22,13 @@ impl Core {
         // The memory of the handshake counts for the address that it came from.
         self.release_handshake(slot);
         let client = Endpoint::from(SocketAddr::new(client, 0));
-        if !self.shared.limiter.enter(Some(&client)) {
+        let proxy = self.sessions[slot].profile.peer.clone();
+        if !self.shared.limiter.move_to(proxy.as_deref(), &client) {
             self.note_refusal(super::accept::Refusal::Sessions, Some(&client));
             self.sessions.close(slot, CloseReason::SessionLimit);
             return false;
         }
-        let session = &mut self.sessions[slot];
-        let proxy = session.profile.peer.replace(Arc::new(client));
-        self.shared.limiter.leave(proxy.as_deref());
+        self.sessions[slot].profile.peer = Some(Arc::new(client));
         true
     }
 

@@ -169,10 +169,14 @@ impl Core {
     }
 
     /// Whether an answer still reaches the peer of a session in time. If not, the timeout of the handshake closes the session. The
-    /// lane does not close it before, so that the peer sees a timeout and pauses for longer.
+    /// lane does not close it before, so that the peer sees a timeout and pauses for longer. The peer of an open session, which
+    /// renews its credentials, waits until they expire.
     fn is_awaited(&mut self, slot: usize, percent: u64) -> bool {
         if self.sessions[slot].connection.is_closed() {
             return false;
+        }
+        if self.sessions[slot].connection.is_open() {
+            return true;
         }
         let waited = self.sessions[slot].stream.since_arrival();
         let patience_ns = self.config.rules.handshake_timeout_ns / 100 * percent;

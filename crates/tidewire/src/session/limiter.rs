@@ -132,6 +132,18 @@ impl SessionLimiter {
         Some(address)
     }
 
+    /// Counts a session for another address than before, unless that one may have no more. The session keeps its place.
+    pub(crate) fn move_to(&self, from: Option<&Endpoint>, to: &Endpoint) -> bool {
+        let mut state = self.lock();
+        let to = counted_address(to);
+        let is_free = state.session_shares.of(to) < state.limits.per_address_max;
+        if is_free {
+            state.session_shares.remove(from.and_then(counted_address));
+            state.session_shares.add(to);
+        }
+        is_free
+    }
+
     /// Removes a session from the count.
     pub(crate) fn leave(&self, peer: Option<&Endpoint>) {
         let mut state = self.lock();
@@ -211,7 +223,9 @@ fn descriptors(peer: Option<&Endpoint>) -> usize {
 fn handshake_rate(limits: &Limits) -> Option<Rate> {
     let per_second = limits.handshakes_per_address_per_second_max;
     let at_once = limits.sessions_per_address_max.max(per_second);
-    let burst = Duration::from_secs_f64(at_once as f64 / per_second.max(1) as f64);
+    // Without a limit of sessions the burst would be longer than a duration can be.
+    let burst_secs = at_once as f64 / per_second.max(1) as f64;
+    let burst = Duration::from_secs_f64(burst_secs.min(BURST_SECS_MAX));
     let limit = RateLimit::new(WhenExceeded::Refuse)
         .messages_per_second(per_second as u64)
         .burst(burst);
@@ -229,6 +243,9 @@ pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
     })
 }
 
+/// The longest burst of handshakes: a year is as good as no limit.
+const BURST_SECS_MAX: f64 = 365.0 * 86_400.0;
+
 /// Descriptors that sessions leave to listeners, lanes, files and connections that are refused.
 const DESCRIPTORS_SPARE: usize = 32;
 
@@ -243,6 +260,8 @@ const NETWORK_BITS: u128 = !(u64::MAX as u128);
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use tidewire_io::socket::SocketAddress;
 
     use super::*;
@@ -388,6 +407,43 @@ mod tests {
         assert_eq!(limiter.lock().handshakes.len(), ADDRESSES_MAX);
         begin(u32::MAX, SECOND_NS);
         assert_eq!(limiter.lock().handshakes.len(), 1, "all others are past");
+    }
+
+    /// Regression: a server without a limit of sessions for an address panicked at its start.
+    #[test]
+    fn a_server_without_a_limit_of_sessions_has_a_rate_of_handshakes() {
+        for per_second in [0, 1, usize::MAX] {
+            let limiter = SessionLimiter::new(&Limits {
+                sessions_per_address_max: usize::MAX,
+                handshakes_per_address_per_second_max: per_second,
+                ..Limits::default()
+            });
+            let peer = Endpoint::Tls(([10, 0, 0, 1], 1).into());
+            assert!(limiter.begin_handshake(Some(&peer), 0));
+        }
+    }
+
+    /// Regression: at a full server a session that moved from its proxy to its client needed a second place, and was closed.
+    #[test]
+    fn a_session_that_moves_to_another_address_keeps_its_place() {
+        let limiter = SessionLimiter::new(&Limits {
+            sessions_max: 2,
+            sessions_per_address_max: 1,
+            ..Limits::default()
+        });
+        let [proxy, ann] =
+            [1, 2].map(|number| Endpoint::from(SocketAddr::from(([10, 0, 0, number], 1))));
+        assert!(limiter.enter(Some(&proxy)));
+        assert!(limiter.move_to(Some(&proxy), &ann));
+        assert!(limiter.enter(Some(&proxy)));
+        assert!(
+            !limiter.move_to(Some(&proxy), &ann),
+            "ann has as many as an address may have"
+        );
+        for peer in [&proxy, &ann] {
+            limiter.leave(Some(peer));
+        }
+        assert!(limiter.enter(Some(&ann)));
     }
 
     #[test]
