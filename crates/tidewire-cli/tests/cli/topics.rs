@@ -225,12 +225,15 @@ fn an_interruption_says_that_messages_are_missing() {
     let (_server, address) = server();
     let (mut sub, lines) = stalled(&address);
     flood(&address, 12_000, 10_000);
-    let object = lines
-        .map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap())
+    // The pipe stays open: a subscriber whose output nobody reads ends.
+    let mut objects =
+        lines.map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+    let object = objects
+        .by_ref()
         .find(|object| object.get("interrupted").is_some())
         .unwrap();
     assert_eq!(object["missing"], "unknown");
-    // The notice follows the object, on another stream.
+    // The notice follows when the subscription goes on, on another stream.
     let mut notes = BufReader::new(sub.stderr.take().unwrap()).lines();
     let is_told = notes.any(|note| {
         note.unwrap()
