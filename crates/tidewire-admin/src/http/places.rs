@@ -139,7 +139,7 @@ impl Drop for Place {
     }
 }
 
-/// The part of an address that stands for one peer: whoever has an IPv6 address has the 2^64 of its network.
+/// The part of an address that stands for one peer: a peer with an IPv6 address has the 2^64 of its network.
 pub(crate) fn network(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,

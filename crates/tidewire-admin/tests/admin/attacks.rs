@@ -533,7 +533,7 @@ fn silent_connections_of_one_address_keep_nobody_from_health() {
         TcpStream::from(socket)
     };
     let silent: Vec<_> = (0..400).map(|_| from([127, 0, 7, 7])).collect();
-    // A neighbour of the flood, and whoever floods, too: the newest connection has a place.
+    // Neighbours of the flood and the flooding address have a place for their newest connection.
     for address in [[127, 0, 0, 9], [127, 0, 7, 7]] {
         let mut stream = from(address);
         stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();

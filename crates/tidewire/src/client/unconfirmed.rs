@@ -5,7 +5,7 @@
 //! refuses a publication answers the flush after it, too.
 //!
 //! Approach: the lane counts what it has sent, and notes at each flush how much that was. The reply confirms that much.
-//! What is not confirmed when the connection ends fails the next flush, once. So does what the server has refused.
+//! Messages without a confirmation at the end of a connection fail the next flush, once. So do refused messages.
 //!
 //! Rejected: failing every flush until the program sends again. The client cannot know what the program sends again.
 
