@@ -10,7 +10,7 @@ use tidewire::tls::{TlsError, TlsLayers};
 
 use crate::access::Access;
 use crate::events::Events;
-use crate::http::HttpServer;
+use crate::http::{HttpServer, Intake};
 use crate::openmetrics::Exporter;
 use crate::routes::Routes;
 use crate::sampler::Sampler;
@@ -134,7 +134,12 @@ impl BoundAdmin {
             actions: settings.actions,
             every: settings.pace.every,
         };
-        let http = HttpServer::start(listener, Arc::new(routes), settings.pace.stall_max, tls);
+        let intake = Intake {
+            stall_max: settings.pace.stall_max,
+            tls,
+            forwarders: settings.forwarders.into(),
+        };
+        let http = HttpServer::start(listener, Arc::new(routes), intake);
         let http = http.map_err(AdminError::Start)?;
         let url = format!("{scheme}://{}/", http.address());
         match settings.scope {

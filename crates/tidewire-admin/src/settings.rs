@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidewire::auth::Token;
+use tidewire::auth::{Network, NetworkError, Token};
 use tidewire::tls::ServerTls;
 
 /// The settings of an admin server. The [crate] has an example.
@@ -16,6 +16,8 @@ pub struct Settings {
     pub(crate) is_plaintext_allowed: bool,
     pub(crate) tls: Option<ServerTls>,
     pub(crate) scope: Scope,
+    /// Proxies that name their clients in requests.
+    pub(crate) forwarders: Vec<Network>,
     /// A server that is cut off from its backplane is not ready.
     pub(crate) needs_backplane: bool,
     pub(crate) actions: Actions,
@@ -103,6 +105,17 @@ impl Settings {
     pub fn tls(mut self, tls: ServerTls) -> Self {
         self.tls = Some(tls);
         self
+    }
+
+    /// Adds addresses of proxies that write the address of their client into requests, as
+    /// [`ServerBuilder::forwarded_for_from`](tidewire::ServerBuilder::forwarded_for_from) has it. Wrong tokens and streams of events
+    /// then count for the client, so that one client of a proxy does not keep out the others.
+    ///
+    /// # Errors
+    /// [`NetworkError`] if the text is no range of addresses.
+    pub fn forwarded_for_from(mut self, network: &str) -> Result<Self, NetworkError> {
+        self.forwarders.push(network.parse()?);
+        Ok(self)
     }
 
     /// Answers only `/healthz` and `/readyz`, and `/metrics` if that is said, without a token and under any name: for load

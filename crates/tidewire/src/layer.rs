@@ -5,8 +5,8 @@
 //! module [`tidewire_proto::layer`] has the contract. Lengths are in bytes.
 
 pub use tidewire_proto::layer::{
-    Ending, FailedLayer, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
-    RecordHeader, Stack,
+    Ending, FailedLayer, Forwarded, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX,
+    RECORD_BYTES_MAX, RecordHeader, Stack,
 };
 pub use tidewire_proto::websocket::{
     Answer, ClientTerms, Mask, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,

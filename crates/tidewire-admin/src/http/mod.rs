@@ -21,8 +21,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioTimer;
-use tidewire::layer::Stack;
+use tidewire::auth::Network;
+use tidewire::layer::{Forwarded, Stack};
 use tidewire::tls::TlsLayers;
+use tidewire::websocket::WebSocketFault;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::Notify;
 
@@ -92,8 +94,7 @@ impl HttpServer {
     pub(crate) fn start<S: Site>(
         listener: TcpListener,
         site: Arc<S>,
-        stall_max: Duration,
-        tls: Option<TlsLayers>,
+        intake: Intake,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -114,8 +115,7 @@ impl HttpServer {
             .spawn(move || {
                 let acceptor = Acceptor {
                     listener,
-                    stall_max,
-                    tls,
+                    intake,
                     places: Places::new(CONNECTIONS_MAX),
                 };
                 run(runtime, acceptor, site, &stopped);
@@ -163,7 +163,12 @@ pub fn serve_text(
     make: impl Fn() -> String + Send + Sync + 'static,
 ) -> io::Result<HttpServer> {
     let site = TextSite { content_type, make };
-    HttpServer::start(listener, Arc::new(site), STALL_MAX, None)
+    let intake = Intake {
+        stall_max: STALL_MAX,
+        tls: None,
+        forwarders: Arc::default(),
+    };
+    HttpServer::start(listener, Arc::new(site), intake)
 }
 
 struct TextSite<F> {
@@ -182,11 +187,20 @@ impl<F: Fn() -> String + Send + Sync + 'static> Site for TextSite<F> {
     }
 }
 
+/// The terms of a server's connections.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    /// The longest time that a peer may leave an answer unread.
+    pub(crate) stall_max: Duration,
+    pub(crate) tls: Option<TlsLayers>,
+    /// Proxies that name their clients in requests.
+    pub(crate) forwarders: Arc<[Network]>,
+}
+
 /// Takes connections.
 struct Acceptor {
     listener: tokio::net::TcpListener,
-    stall_max: Duration,
-    tls: Option<TlsLayers>,
+    intake: Intake,
     places: Arc<Places>,
 }
 
@@ -223,27 +237,60 @@ impl Acceptor {
             site.count(RequestEnd::Broken);
         }
         let id = place.id();
-        let connection = Connection::new(stream, self.stack(), self.stall_max, place);
-        let task = tokio::spawn(serve(connection, PeerAddress(peer), Arc::clone(site)));
+        let connection = Connection::new(stream, self.stack(), self.intake.stall_max, place);
+        let source = Source {
+            peer,
+            forwarders: Arc::clone(&self.intake.forwarders),
+        };
+        let task = tokio::spawn(serve(connection, source, Arc::clone(site)));
         self.places.set_task(id, task.abort_handle());
     }
 
     /// The layers of a new connection. The certificate is read again if it has changed.
     fn stack(&self) -> Option<Stack> {
-        let tls = self.tls.as_ref()?;
+        let tls = self.intake.tls.as_ref()?;
         // The log says how it ended, and the old certificate stays if the new one cannot be used.
         let _ = tls.reload_if_changed();
         Some(Stack::from(tls.layer()))
     }
 }
 
-async fn serve<S: Site>(connection: Connection, peer: PeerAddress, site: Arc<S>) {
+/// The source of a connection's requests.
+struct Source {
+    peer: IpAddr,
+    forwarders: Arc<[Network]>,
+}
+
+impl Source {
+    /// The address that a request comes from: the client's if the peer is a listed proxy.
+    ///
+    /// # Errors
+    /// The request has two headers that name the client.
+    fn of(&self, request: &Request) -> Result<PeerAddress, WebSocketFault> {
+        let is_listed = |ip| self.forwarders.iter().any(|it| it.contains(ip));
+        if !is_listed(self.peer) {
+            return Ok(PeerAddress(self.peer));
+        }
+        let headers = request.headers().iter();
+        let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let client = Forwarded::read(headers)?.client(is_listed);
+        Ok(PeerAddress(client.unwrap_or(self.peer)))
+    }
+}
+
+async fn serve<S: Site>(connection: Connection, source: Source, site: Arc<S>) {
     let requested = Arc::clone(&site);
     let service = service_fn(move |mut request: Request| {
-        request.extensions_mut().insert(peer);
+        let peer = source.of(&request);
         let site = Arc::clone(&requested);
         async move {
-            let answer = Arc::clone(&site).answer(request).await;
+            let answer = match peer {
+                Ok(peer) => {
+                    request.extensions_mut().insert(peer);
+                    Arc::clone(&site).answer(request).await
+                }
+                Err(fault) => failure(StatusCode::BAD_REQUEST, &fault.to_string()),
+            };
             site.count(match answer.status().is_client_error() {
                 true => RequestEnd::Refused,
                 false => RequestEnd::Answered,

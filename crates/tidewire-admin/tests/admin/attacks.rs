@@ -549,3 +549,25 @@ fn silent_connections_of_one_address_keep_nobody_from_health() {
     assert!(broken >= 272.0, "those that gave way are counted: {broken}");
     drop(silent);
 }
+
+/// Regression: behind a proxy, the wrong tokens of one client kept out all clients of the proxy.
+#[test]
+fn wrong_tokens_count_for_the_client_of_a_listed_proxy() {
+    let settings = Settings::default().token(Token::new("c2VjcmV0").unwrap());
+    let settings = settings.forwarded_for_from("127.0.0.1").unwrap();
+    let site = Site::start(settings);
+    let status = |headers: &[&str]| {
+        let mut all = vec!["Authorization: Bearer wrong"];
+        all.extend_from_slice(headers);
+        site.request("GET", "/metrics", &all, "").status
+    };
+    let of = |host: u8| status(&[&format!("X-Forwarded-For: 203.0.113.{host}")]);
+    // A fast machine needs a few more than one second's tokens.
+    let is_refused = (0..10_000).any(|_| of(1) == 429);
+    assert!(is_refused, "the guesses of one client are limited");
+    assert_eq!(of(2), 401, "another client is not limited");
+    assert_eq!(
+        status(&["X-Forwarded-For: 203.0.113.3", "Forwarded: for=203.0.113.3"]),
+        400
+    );
+}

@@ -112,6 +112,7 @@ impl AdminArguments {
         &self,
         tls: Option<ServerTls>,
         binds: &[String],
+        forwarders: &[String],
     ) -> anyhow::Result<AdminServers<BoundAdmin>> {
         for (flag, address) in [("--admin", self.admin), ("--health", self.health)] {
             if let Some(address) = address {
@@ -143,7 +144,7 @@ impl AdminArguments {
                 health,
             });
         };
-        let bound = Admin::bind(address, self.settings(tls)?);
+        let bound = Admin::bind(address, self.settings(tls, forwarders)?);
         Ok(AdminServers {
             admin: Some(bound.map_err(|error| refused("--admin", &error))?),
             health: health.transpose()?,
@@ -151,7 +152,7 @@ impl AdminArguments {
     }
 
     /// The settings of the address for everything.
-    fn settings(&self, tls: Option<ServerTls>) -> Result<Settings, Failure> {
+    fn settings(&self, tls: Option<ServerTls>, forwarders: &[String]) -> Result<Settings, Failure> {
         let mut settings = Settings::default()
             .allow_plaintext(self.admin_insecure)
             .needs_backplane(self.ready_needs_backplane)
@@ -161,6 +162,12 @@ impl AdminArguments {
             let token = Token::read(file);
             let token = token.map_err(|error| Failure::configuration(error.to_string(), TOKEN))?;
             settings = settings.token(token);
+        }
+        for network in forwarders {
+            let listed = settings.forwarded_for_from(network);
+            settings = listed.map_err(|error| {
+                Failure::configuration(format!("--forwarded-for-from: {error}"), "")
+            })?;
         }
         for host in &self.admin_host {
             let named = settings.host(host);

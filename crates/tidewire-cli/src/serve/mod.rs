@@ -202,8 +202,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     proxy_protocol_from: Vec<String>,
 
-    /// Address of a proxy, or range of them as 10.0.0.0/8, that writes the address of its client into requests to ws:// and wss://
-    /// addresses, in X-Forwarded-For or Forwarded; several with commas
+    /// Address of a proxy, or range of them as 10.0.0.0/8, that writes the address of its client into requests, in X-Forwarded-For or
+    /// Forwarded, at ws:// and wss:// addresses and at --admin; several with commas
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     forwarded_for_from: Vec<String>,
 
@@ -255,7 +255,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::read(arguments);
     let users = ServedUsers::read(arguments)?;
     let tls = arguments.tls.certificate();
-    let admin = arguments.admin.bind(tls, &arguments.binds)?;
+    let forwarders = &arguments.forwarded_for_from;
+    let admin = arguments.admin.bind(tls, &arguments.binds, forwarders)?;
 
     let drain = arguments.drain.clone();
     let follow_stdin = arguments.exit_with_stdin;

@@ -297,7 +297,7 @@ impl fmt::Display for CloseReason {
             Self::Unauthenticated(failure) => write!(formatter, "not authenticated: {failure}"),
             Self::CredentialsExpired => formatter.write_str("the credentials have expired"),
             Self::HandshakeLimit => formatter.write_str(
-                "the unfinished handshakes of its address held more memory than they may",
+                "the handshakes of its address are too many, or hold more memory than they may",
             ),
             Self::ConnectionAge => {
                 formatter.write_str("the connection reached its maximum age; connect again")

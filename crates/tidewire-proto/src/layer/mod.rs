@@ -32,19 +32,20 @@ mod buffer;
 mod certificate;
 mod expiry;
 mod failed;
+mod forwarded;
 mod stack;
 mod tls_fault;
 mod websocket_fault;
 
 use std::fmt;
 use std::io::IoSlice;
-use std::net::IpAddr;
 
 use thiserror::Error;
 
 pub use certificate::CertificateNames;
 pub use expiry::certificate_expiry;
 pub use failed::FailedLayer;
+pub use forwarded::Forwarded;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
 pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
 pub use websocket_fault::WebSocketFault;
@@ -113,10 +114,9 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
-    /// The addresses that proxies wrote into the peer's handshake, the farthest first. Anybody can write them: believe only what
-    /// a known proxy appended.
-    fn forwarded_for(&self) -> &[IpAddr] {
-        &[]
+    /// The addresses that proxies wrote into the peer's handshake. Anybody can write them: believe only a known proxy.
+    fn forwarded(&self) -> Option<&Forwarded> {
+        None
     }
 
     /// How the layer encrypts, after its handshake. `None` if it does not.

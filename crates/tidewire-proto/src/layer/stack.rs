@@ -1,10 +1,9 @@
 //! A stack of layers, with the bytes that wait between them.
 
 use std::io::{self, IoSlice};
-use std::net::IpAddr;
 
 use super::buffer::Buffer;
-use super::{CertificateNames, Encryption, Ending, Layer, LayerError};
+use super::{CertificateNames, Encryption, Ending, Forwarded, Layer, LayerError};
 
 /// The layers of a connection.
 ///
@@ -302,11 +301,11 @@ impl Stack {
         levels.find_map(|level| level.layer.certificate())
     }
 
-    /// The addresses that proxies wrote into the peer's handshake; see [`Layer::forwarded_for`].
+    /// The addresses that proxies wrote into the peer's handshake; see [`Layer::forwarded`].
     #[must_use]
-    pub fn forwarded_for(&self) -> &[IpAddr] {
-        let mut levels = self.levels.iter().map(|level| level.layer.forwarded_for());
-        levels.find(|it| !it.is_empty()).unwrap_or_default()
+    pub fn forwarded(&self) -> Option<&Forwarded> {
+        let mut levels = self.levels.iter();
+        levels.find_map(|level| level.layer.forwarded())
     }
 
     /// How the bytes on the network are encrypted. `None` if they are not.

@@ -33,6 +33,11 @@ pub enum WebSocketFault {
     /// The handshake is malformed, has a body, or repeats a header that must be there once.
     #[error("the handshake is malformed, or has a body or a header twice")]
     BadRequest,
+    /// The request has both headers that name the client of a proxy.
+    #[error(
+        "the request has X-Forwarded-For and Forwarded: let the proxy remove the one that it does not write itself"
+    )]
+    TwoForwarded,
     /// The version is missing or is not 13.
     #[error("the peer asks for another version of WebSocket than 13")]
     WrongVersion,
@@ -123,7 +128,11 @@ impl WebSocketFault {
     #[must_use]
     pub fn http_status(self) -> Option<u16> {
         Some(match self {
-            Self::NotHttp | Self::BadRequest | Self::BadKey | Self::OtherCodec => 400,
+            Self::NotHttp
+            | Self::BadRequest
+            | Self::TwoForwarded
+            | Self::BadKey
+            | Self::OtherCodec => 400,
             Self::ForeignOrigin => 403,
             Self::OtherPath | Self::NoSuchPage => 404,
             Self::BadMethod | Self::BadPageMethod => 405,

@@ -52,7 +52,7 @@ impl ServerTerms {
         self
     }
 
-    /// Keeps the addresses that proxies write into requests: [`Layer::forwarded_for`](crate::layer::Layer::forwarded_for) then
+    /// Keeps the addresses that proxies write into requests: [`Layer::forwarded`](crate::layer::Layer::forwarded) then
     /// has them.
     #[must_use]
     pub fn keep_forwarded(mut self, keeps: bool) -> Self {

@@ -4,18 +4,16 @@
 //! lies. A client masks what it sends, and text is checked, so these are copied once.
 
 use std::io::IoSlice;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::accept::{Answer, ServerTerms, refusal};
 use super::connect::ClientTerms;
-use super::forwarded::forwarded;
 use super::frame::{NO_CODE, Opcode, close_frame, header};
 use super::http::{HeadEnd, refused_part};
 use super::reader::{Frames, Side};
 use super::text::{TextWriter, is_text, repaired};
 use super::{HeadLimits, Mask, Masks, MessageKind, frame_header};
-use crate::layer::{Ending, Layer, LayerError, RecordHeader, WebSocketFault};
+use crate::layer::{Ending, Forwarded, Layer, LayerError, RecordHeader, WebSocketFault};
 
 /// One side of a WebSocket connection.
 #[derive(Debug)]
@@ -41,7 +39,7 @@ enum Phase {
     /// The client waits for the answer, in which this key must be.
     Connecting(Arc<ClientTerms>, HeadEnd, String),
     /// The addresses that proxies wrote into the request.
-    Open(Vec<IpAddr>),
+    Open(Forwarded),
     /// The peer wanted the page, and gets it.
     PageServed,
     /// With the part of the request that was refused, for the log.
@@ -95,12 +93,13 @@ impl WebSocketLayer {
                 let Some(bytes) = end.find(network, terms.head_limits)? else {
                     return Ok(0);
                 };
-                let addresses = match terms.keeps_forwarded {
-                    true => forwarded(&network[..bytes], terms.head_limits.headers_max),
-                    false => Vec::new(),
+                let headers_max = terms.head_limits.headers_max;
+                let forwarded = match terms.keeps_forwarded {
+                    true => forwarded(&network[..bytes], headers_max)?,
+                    false => Forwarded::default(),
                 };
                 (self.phase, self.own) = match terms.answer(&network[..bytes])? {
-                    Answer::Accepted(answer) => (Phase::Open(addresses), answer),
+                    Answer::Accepted(answer) => (Phase::Open(forwarded), answer),
                     Answer::Page(answer) => (Phase::PageServed, answer),
                 };
                 Ok(bytes)
@@ -111,7 +110,7 @@ impl WebSocketLayer {
                     return Ok(0);
                 };
                 terms.check(&network[..bytes], key)?;
-                self.phase = Phase::Open(Vec::new());
+                self.phase = Phase::Open(Forwarded::default());
                 Ok(bytes)
             }
             Phase::Open(_) => Ok(0),
@@ -298,10 +297,10 @@ impl Layer for WebSocketLayer {
         }
     }
 
-    fn forwarded_for(&self) -> &[IpAddr] {
+    fn forwarded(&self) -> Option<&Forwarded> {
         match &self.phase {
-            Phase::Open(addresses) => addresses,
-            _ => &[],
+            Phase::Open(forwarded) => Some(forwarded),
+            _ => None,
         }
     }
 
@@ -339,6 +338,16 @@ impl Layer for WebSocketLayer {
 
     fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.own.capacity()
+    }
+}
+
+/// The addresses that proxies wrote into a request. The handshake refuses a request that cannot be parsed.
+fn forwarded(head: &[u8], headers_max: usize) -> Result<Forwarded, WebSocketFault> {
+    let mut headers = vec![httparse::EMPTY_HEADER; headers_max];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(_) => Forwarded::read(request.headers.iter().map(|it| (it.name, it.value))),
+        Err(_) => Ok(Forwarded::default()),
     }
 }
 

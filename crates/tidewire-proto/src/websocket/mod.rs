@@ -24,7 +24,6 @@
 
 mod accept;
 mod connect;
-mod forwarded;
 mod frame;
 mod http;
 mod layer;

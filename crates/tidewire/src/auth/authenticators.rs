@@ -81,8 +81,16 @@ pub struct ByAddress {
 pub struct Anonymous(Arc<Users>);
 
 /// A range of addresses, such as `10.0.0.0/8` or a single address.
+///
+/// ```
+/// use tidewire::auth::Network;
+///
+/// let network: Network = "10.0.0.0/8".parse()?;
+/// assert!(network.contains("10.1.2.3".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
+pub struct Network {
     address: IpAddr,
     prefix_bits: u32,
 }
@@ -326,7 +334,9 @@ impl Authenticate for Anonymous {
 }
 
 impl Network {
-    pub(crate) fn contains(self, address: IpAddr) -> bool {
+    /// Whether the address is in the range. An IPv4 address that is mapped to IPv6 is an IPv4 address.
+    #[must_use]
+    pub fn contains(self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {

@@ -37,8 +37,9 @@ use tidewire_io::socket::PeerCredentials;
 pub use tidewire_proto::connection::AuthFailure;
 use tidewire_proto::layer::CertificateNames;
 
-pub(crate) use authenticators::Network;
-pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, NetworkError};
+pub use authenticators::{
+    Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Network, NetworkError,
+};
 pub(crate) use failures::{Attempt, Failures, Turn};
 pub(crate) use identity::{Admitted, Proof};
 pub use identity::{Identity, IdentityLimits, WhenFull};

@@ -116,16 +116,7 @@ impl Core {
                     self.await_header(stream, peer, terms, ready);
                 }
                 Ok(Accepted { stream, peer }) => {
-                    let (stream, terms) = (terms.connection(stream), Arc::clone(terms));
-                    let peer = peer.map(Endpoint::from);
-                    self.assign(
-                        Arrival {
-                            stream,
-                            peer,
-                            listener: Some(terms),
-                        },
-                        ready,
-                    );
+                    self.assign(Arrival::accepted(stream, peer, terms), ready);
                 }
                 Err(AcceptError::WouldBlock) => return,
                 Err(AcceptError::Aborted) => {}
@@ -197,9 +188,16 @@ impl Core {
 
     /// Checks that the address of a connection with layers may begin another handshake.
     pub(super) fn check_handshake(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
-        let peer = arrival.peer.as_ref();
-        let (limiter, now_ns) = (&self.shared.limiter, self.sessions.now_ns());
-        if !arrival.stream.has_layers() || limiter.begin_handshake(peer, now_ns) {
+        match arrival.stream.has_layers() {
+            true => self.begin_handshake(arrival.peer.as_ref()),
+            false => Ok(()),
+        }
+    }
+
+    /// Counts a handshake that an address begins.
+    pub(super) fn begin_handshake(&mut self, peer: Option<&Endpoint>) -> Result<(), Refusal> {
+        let now_ns = self.sessions.now_ns();
+        if self.shared.limiter.begin_handshake(peer, now_ns) {
             return Ok(());
         }
         self.counters.handshakes_refused.add(1);
@@ -251,7 +249,7 @@ impl Core {
             _ => return,
         };
         if let Some(unlogged) = self.acceptor.layer_log.may_log(self.sessions.now_ns()) {
-            let peer = profile.peer.as_deref().map(tracing::field::display);
+            let peer = profile.source().map(tracing::field::display);
             tracing::warn!(
                 peer,
                 refused,
@@ -276,6 +274,7 @@ impl Core {
         let Arrival {
             stream,
             peer,
+            forwarder,
             listener,
         } = arrival;
         if self.ending.drain_deadline_ns.is_some() {
@@ -292,7 +291,11 @@ impl Core {
         let begins_now = connection.phase() != Phase::AwaitHello;
         match self.insert(stream, peer, connection) {
             Ok(slot) => {
-                self.sessions[slot].profile.listener = listener;
+                let profile = &mut self.sessions[slot].profile;
+                profile.listener = listener;
+                if let Some(proxy) = forwarder {
+                    profile.attach().forwarder = Some(Arc::new(proxy));
+                }
                 if self.sessions[slot].stream.has_layers() && !self.hold_handshake(slot) {
                     return;
                 }
@@ -383,11 +386,7 @@ mod tests {
         assert!(lane.core.shared.limiter.enter(None));
         let deadline_ns = u64::MAX;
         mailbox.post(LaneMessage::Drain { deadline_ns }).unwrap();
-        let arrival = Arrival {
-            stream: near.into(),
-            peer: None,
-            listener: None,
-        };
+        let arrival = Arrival::unlisted(near.into());
         let message = LaneMessage::Adopt(Box::new(arrival));
         mailbox.post(message).unwrap();
         lane.take_messages();

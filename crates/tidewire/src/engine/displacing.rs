@@ -8,7 +8,6 @@
 
 use std::fs::File;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use tidewire_io::socket::Accepted;
 use tidewire_proto::body::GoAwayCode;
@@ -97,11 +96,7 @@ impl Core {
         if let Ok(Accepted { stream, peer }) = socket.accept() {
             // The header of a proxy is not read, so nobody knows whose connection it is.
             let is_known = peer.is_none_or(|peer| !terms.is_proxy(peer.ip()));
-            let arrival = Arrival {
-                stream: terms.connection(stream),
-                peer: peer.map(Endpoint::from),
-                listener: Some(Arc::clone(terms)),
-            };
+            let arrival = Arrival::accepted(stream, peer, terms);
             let peer = arrival.peer.as_ref();
             if is_known && self.check_handshake(&arrival).is_ok() && self.displace(peer) {
                 self.adopt(arrival, ready);

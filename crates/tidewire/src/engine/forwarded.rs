@@ -1,48 +1,57 @@
 //! Clients of proxies that speak HTTP: the address of the client is in the request of its WebSocket.
 //!
-//! Problem: behind such a proxy all clients have the address of the proxy. Approach: when the handshake is over, the session
-//! moves from the account of the proxy's address to that of the client. Only listed proxies are believed, and of their header only
-//! what listed proxies appended: the client is the last address that is not listed.
+//! Problem: behind such a proxy all clients have the address of the proxy, so one client could use up what one address may have, and
+//! lock out the others. Approach: a session of a listed proxy has no address until its handshake is over. Then it gets that of
+//! its client, and counts for it: as a session, and as a handshake that this address began. A request that names no client is of the
+//! proxy itself.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Core;
+use super::accept::Refusal;
 use crate::address::Endpoint;
 use crate::session::CloseReason;
 use crate::transport::Transport;
 
 impl Core {
-    /// Gives a session whose handshake is over the address of its client, if a listed proxy has named it. Returns false, and closes
-    /// the session, if the client may have no more sessions.
+    /// Gives a session whose handshake is over the address of its client, if it came from a listed proxy. Returns false, and
+    /// closes the session, if the client may have no more sessions or handshakes.
     pub(crate) fn follow_forwarded(&mut self, slot: usize) -> bool {
-        let Some(client) = self.forwarded_client(slot) else {
+        let session = &mut self.sessions[slot];
+        let attached = session.profile.attached.as_mut();
+        let Some(proxy) = attached.and_then(|it| it.forwarder.take()) else {
             return true;
         };
-        // The memory of the handshake counts for the address that it came from.
-        self.release_handshake(slot);
-        let client = Endpoint::from(SocketAddr::new(client, 0));
-        let proxy = self.sessions[slot].profile.peer.clone();
-        if !self.shared.limiter.move_to(proxy.as_deref(), &client) {
-            self.note_refusal(super::accept::Refusal::Sessions, Some(&client));
-            self.sessions.close(slot, CloseReason::SessionLimit);
+        let listener = session.profile.listener.as_ref();
+        let is_listed = |ip| listener.is_some_and(|it| it.is_forwarder(ip));
+        let named = session
+            .stream
+            .forwarded()
+            .and_then(|it| it.client(is_listed));
+        let client = match named {
+            Some(ip) => Arc::new(Endpoint::from(SocketAddr::new(ip, 0))),
+            None => proxy,
+        };
+        let reason = match self.count_client(&client) {
+            Ok(()) => None,
+            Err(Refusal::Handshakes) => Some(CloseReason::HandshakeLimit),
+            Err(_) => Some(CloseReason::SessionLimit),
+        };
+        if let Some(reason) = reason {
+            self.sessions.close(slot, reason);
             return false;
         }
-        self.sessions[slot].profile.peer = Some(Arc::new(client));
+        self.sessions[slot].profile.peer = Some(client);
         true
     }
 
-    /// The address of the client that a listed proxy has named.
-    fn forwarded_client(&self, slot: usize) -> Option<IpAddr> {
-        let session = &self.sessions[slot];
-        let chain = session.stream.forwarded_for();
-        let listener = session.profile.listener.as_ref()?;
-        let proxy = session.profile.peer.as_deref()?.socket_address()?.ip();
-        if chain.is_empty() || !listener.is_forwarder(proxy) {
-            return None;
+    /// Counts a session, which has no address yet, and its handshake for the address of its client.
+    fn count_client(&mut self, client: &Endpoint) -> Result<(), Refusal> {
+        self.begin_handshake(Some(client))?;
+        match self.shared.limiter.name(client) {
+            true => Ok(()),
+            false => Err(self.note_refusal(Refusal::Sessions, Some(client))),
         }
-        let mut from_here = chain.iter().rev();
-        let client = from_here.find(|it| !listener.is_forwarder(**it));
-        client.or(chain.first()).copied()
     }
 }

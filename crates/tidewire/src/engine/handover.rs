@@ -145,11 +145,7 @@ mod tests {
             token: Arc::default(),
             content: Content::Nothing,
         };
-        let arrival = Arrival {
-            stream: near.into(),
-            peer: None,
-            listener: None,
-        };
+        let arrival = Arrival::unlisted(near.into());
         let frame = b"three".to_vec();
         for message in [
             LaneMessage::Answer(answer),

@@ -246,7 +246,7 @@ impl Core {
             let _ = self.contain(SessionId::NONE, |_| drop(attached));
         }
         self.counters.closed[reason.index()].add(1);
-        let peer = session.profile.peer.as_deref().map(tracing::field::display);
+        let peer = session.profile.source().map(tracing::field::display);
         tracing::debug!(session = %session.id, peer, reason = %reason.name(), "session closed: {reason}");
         if let CloseReason::Layer(error) = reason
             && !session.connection.is_outgoing()

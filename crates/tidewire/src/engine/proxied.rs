@@ -5,8 +5,8 @@
 //! the address of the client, also TLS and WebSocket. The step reads exactly as many bytes as the header has, so nothing is left over, and
 //! the session costs what it costs without a proxy. Rejected: a layer, because it would see every byte of the connection's life.
 //!
-//! Only connections from listed addresses come here. Each counts as a session of its proxy until its header is whole, and has the
-//! time of a handshake for that.
+//! Only connections from listed addresses come here. Each has the time of a handshake for its header, and counts as a session of no
+//! address until then: a client that opens many connections would else use up the share of its proxy, and lock out the others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,6 @@ use tidewire_io::timer::TimerId;
 use tidewire_proto::proxy::{PROXY_HEADER_BYTES_MAX, Proxied, ProxyError, ProxyHeader, decode};
 
 use super::Core;
-use crate::address::Endpoint;
 use crate::observe::QuietLog;
 use crate::session::TimerKey;
 use crate::transport::{Arrival, ListenerTerms};
@@ -52,12 +51,11 @@ impl Core {
         terms: Arc<ListenerTerms>,
         ready: &mut Vec<usize>,
     ) {
-        let endpoint = Endpoint::from(proxy);
         // A connection that is refused here ends without a word, because its client did not ask for anything yet.
         if self.acceptor.proxied.waiting.len() >= WAITING_MAX {
             return self.counters.proxy_headers_refused.add(1);
         }
-        if self.count_in(Some(&endpoint), true).is_err() {
+        if self.count_in(None, true).is_err() {
             return;
         }
         let entry = self.acceptor.proxied.waiting.vacant_entry();
@@ -69,7 +67,7 @@ impl Core {
         if let Err(error) = added {
             tracing::error!(%error, "cannot watch a connection");
             self.counters.sessions_refused.add(1);
-            return self.shared.limiter.leave(Some(&endpoint));
+            return self.shared.limiter.leave(None);
         }
         let deadline_ns = reactor
             .now_ns
@@ -105,12 +103,7 @@ impl Core {
                     Proxied::Tcp { source, .. } => source,
                     Proxied::Local | Proxied::Unknown => proxy,
                 };
-                let arrival = Arrival {
-                    stream: terms.connection(stream),
-                    peer: Some(peer.into()),
-                    listener: Some(terms),
-                };
-                self.assign(arrival, ready);
+                self.assign(Arrival::accepted(stream, Some(peer), &terms), ready);
             }
             Err(error) => self.refuse_header(index, &error),
         }
@@ -165,7 +158,7 @@ impl Core {
         if let Err(error) = reactor.poller.remove(waiting.stream.as_fd()) {
             tracing::error!(%error, "cannot stop watching a connection");
         }
-        self.shared.limiter.leave(Some(&waiting.proxy.into()));
+        self.shared.limiter.leave(None);
         Some(waiting)
     }
 }

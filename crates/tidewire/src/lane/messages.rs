@@ -65,13 +65,7 @@ impl<S: Service> Lane<S> {
                 self.core.adopt(*arrival, &mut self.ready);
             }
             LaneMessage::Arrive { stream } => {
-                let (peer, listener) = (None, None);
-                let arrival = Arrival {
-                    stream,
-                    peer,
-                    listener,
-                };
-                self.core.assign(arrival, &mut self.ready);
+                self.core.assign(Arrival::unlisted(stream), &mut self.ready);
             }
             LaneMessage::Listen(listener) => self.core.take_over(*listener),
             LaneMessage::Authenticated(answer) => {

@@ -11,6 +11,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::meter::Meter;
+use crate::address::Endpoint;
 use crate::auth::{Identity, Token};
 
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub(crate) struct Attached {
     pub(super) meter: Meter,
     /// See [`Profile::is_upstream`](super::Profile::is_upstream).
     pub(crate) is_upstream: bool,
+    /// The proxy of a session whose client is not known yet.
+    pub(crate) forwarder: Option<Arc<Endpoint>>,
     /// The number of the late answer that decides who the peer is.
     pub(crate) question: u64,
     /// The token of a session whose attempt waits for its turn.

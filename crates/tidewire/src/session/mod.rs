@@ -196,6 +196,12 @@ impl Profile {
         self.attached.get_or_insert_default()
     }
 
+    /// The address that the log names: that of the proxy as long as the client is not known.
+    pub(crate) fn source(&self) -> Option<&Endpoint> {
+        let forwarder = || self.attached.as_ref()?.forwarder.as_deref();
+        self.peer.as_deref().or_else(forwarder)
+    }
+
     /// Whether the service sends requests to the peer, and accepts only answers from it.
     #[inline]
     pub(crate) fn is_upstream(&self) -> bool {

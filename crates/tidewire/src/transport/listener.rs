@@ -1,6 +1,6 @@
 //! Listeners of stream sockets, and the settings of their connections.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -137,8 +137,42 @@ impl ListenerTerms {
 pub(crate) struct Arrival {
     pub(crate) stream: AnyTransport,
     pub(crate) peer: Option<Endpoint>,
+    /// A listed proxy, which names its client in the request of the WebSocket. `peer` is `None` until then.
+    pub(crate) forwarder: Option<Endpoint>,
     /// The terms of its listener, if that is a socket.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
+}
+
+impl Arrival {
+    /// A connection that a listener with these terms accepted.
+    pub(crate) fn accepted(
+        stream: Stream,
+        peer: Option<SocketAddr>,
+        terms: &Arc<ListenerTerms>,
+    ) -> Self {
+        let is_forwarder = peer.is_some_and(|it| terms.is_forwarder(it.ip()));
+        let peer = peer.map(Endpoint::from);
+        let (forwarder, peer) = match is_forwarder {
+            true => (peer, None),
+            false => (None, peer),
+        };
+        Self {
+            stream: terms.connection(stream),
+            peer,
+            forwarder,
+            listener: Some(Arc::clone(terms)),
+        }
+    }
+
+    /// A connection that no listener accepted.
+    pub(crate) fn unlisted(stream: AnyTransport) -> Self {
+        Self {
+            stream,
+            peer: None,
+            forwarder: None,
+            listener: None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -45,14 +45,13 @@ mod unframed;
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 use tidewire_proto::connection::Delivery;
-use tidewire_proto::layer::{CertificateNames, Encryption, Ending};
+use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded};
 
 use crate::address::InprocName;
 pub use connect_failure::ConnectFailure;
@@ -221,8 +220,8 @@ pub(crate) trait Transport: AsFd {
     }
 
     /// The addresses that proxies wrote into the peer's handshake, if a layer has such.
-    fn forwarded_for(&self) -> &[IpAddr] {
-        &[]
+    fn forwarded(&self) -> Option<&Forwarded> {
+        None
     }
 
     /// How a layer encrypts the connection. `None` if none does.
@@ -527,8 +526,8 @@ impl Transport for AnyTransport {
         each!(self, stream => stream.certificate())
     }
 
-    fn forwarded_for(&self) -> &[IpAddr] {
-        each!(self, stream => stream.forwarded_for())
+    fn forwarded(&self) -> Option<&Forwarded> {
+        each!(self, stream => stream.forwarded())
     }
 
     fn encryption(&self) -> Option<Encryption> {

@@ -132,6 +132,21 @@ fn limits_count_for_the_client_and_not_for_the_proxy() {
     assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (3, 1));
 }
 
+/// Regression: until its header was whole, a connection counted for the proxy, so silent ones locked out the clients of the proxy.
+#[test]
+fn connections_whose_headers_are_awaited_keep_out_nobody() {
+    let server = server(limited(|limits| limits.sessions_per_address_max = 1));
+    let silent: Vec<_> = (0..3)
+        .map(|_| TcpStream::connect(("127.0.0.1", port(&server))).unwrap())
+        .collect();
+    // Connections are accepted in their order.
+    let seen = seen_by("tcp", proxy(&server, vec![header(7, 0)]), "");
+    assert_eq!(seen, "tcp://203.0.113.7:4000");
+    drop(silent);
+    let metrics = server.stop();
+    assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (1, 0));
+}
+
 #[test]
 fn a_health_check_has_the_address_of_the_proxy() {
     let server = server(Server::builder());

@@ -24,8 +24,8 @@ fn server(listed: &str, limits: Limits) -> Server {
         .unwrap()
 }
 
-/// Asks as a proxy that sends these headers. Returns the connection and what the server says.
-fn ask(server: &Server, headers: &str) -> (TcpStream, String) {
+/// Sends the request of a proxy with these headers. Returns the head of the answer, and the connection.
+fn request(server: &Server, headers: &str) -> (String, TcpStream) {
     let address = server.addresses()[0].socket_address().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -40,6 +40,12 @@ fn ask(server: &Server, headers: &str) -> (TcpStream, String) {
         stream.read_exact(&mut byte).unwrap();
         head.extend(byte);
     }
+    (String::from_utf8(head).unwrap(), stream)
+}
+
+/// Asks as a proxy that sends these headers. Returns the connection and what the server says.
+fn ask(server: &Server, headers: &str) -> (TcpStream, String) {
+    let (_, mut stream) = request(server, headers);
     // A text message "hi" with a mask of zeros.
     stream
         .write_all(&[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'])
@@ -70,10 +76,6 @@ fn a_session_has_the_address_that_a_listed_proxy_appended() {
         ("Forwarded: for=\"[2001:db8::7]:4000\"\r\n", "[2001:db8::7]"),
         ("", "127.0.0.1"),
         ("X-Forwarded-For: forged\r\n", "127.0.0.1"),
-        (
-            "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=203.0.113.8\r\n",
-            "127.0.0.1",
-        ),
     ] {
         let (_, said) = ask(&server, headers);
         assert!(
@@ -81,6 +83,44 @@ fn a_session_has_the_address_that_a_listed_proxy_appended() {
             "{headers}: {said}"
         );
     }
+}
+
+/// Regression: such a session counted for the proxy, and so for all clients of it.
+#[test]
+fn a_request_with_both_headers_is_refused() {
+    let server = server("127.0.0.0/8", Limits::default());
+    let both = "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=203.0.113.8\r\n";
+    let (head, _) = request(&server, both);
+    assert!(head.starts_with("HTTP/1.1 400"), "{head}");
+}
+
+/// Regression: until its handshake was over, a connection counted for the proxy, so one client could use up the share of all.
+#[test]
+fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
+    let limits = Limits {
+        sessions_per_address_max: 2,
+        handshakes_per_address_per_second_max: 1,
+        ..Limits::default()
+    };
+    let server = server("127.0.0.1", limits);
+    let address = server.addresses()[0].socket_address().unwrap();
+    let silent: Vec<_> = (0..5)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    tidewire_testkit::wait_until("all silent ones are in", || {
+        (server.metrics().sessions_opened == 5).then_some(())
+    });
+    let of = |host: u8| ask(&server, &format!("X-Forwarded-For: 203.0.113.{host}\r\n"));
+    for _ in 0..2 {
+        let (_, said) = of(1);
+        assert!(said.contains("//203.0.113.1:"), "{said}");
+    }
+    let (_, said) = of(1);
+    assert!(!said.contains("203.0.113.1"), "its rate is used up: {said}");
+    let (_kept, said) = of(2);
+    assert!(said.contains("//203.0.113.2:"), "{said}");
+    assert_eq!(server.metrics().handshakes_refused, 1);
+    drop(silent);
 }
 
 #[test]

@@ -230,11 +230,7 @@ fn newcomers_are_told_and_counted_while_memory_is_short() {
     let mut lane = small_lane();
     let (near, mut far) = Stream::pair().unwrap();
     lane.core.sessions.relief.memory.resize(0, 12 * SIXTEENTH);
-    let arrival = Arrival {
-        stream: near.into(),
-        peer: None,
-        listener: None,
-    };
+    let arrival = Arrival::unlisted(near.into());
     lane.core.assign(arrival, &mut Vec::new());
     assert!(lane.core.sessions.is_empty());
     let counters = &lane.core.counters;

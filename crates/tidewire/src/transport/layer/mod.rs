@@ -16,12 +16,11 @@
 mod config;
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
 use tidewire_io::socket::{Stream, StreamConnectError};
-use tidewire_proto::layer::{CertificateNames, Encryption, Ending, LayerError, Stack};
+use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded, LayerError, Stack};
 
 pub(crate) use config::{LayerFactory, Layers};
 
@@ -302,8 +301,8 @@ impl Transport for LayeredStream {
         self.stack.certificate()
     }
 
-    fn forwarded_for(&self) -> &[IpAddr] {
-        self.stack.forwarded_for()
+    fn forwarded(&self) -> Option<&Forwarded> {
+        self.stack.forwarded()
     }
 
     fn encryption(&self) -> Option<Encryption> {
