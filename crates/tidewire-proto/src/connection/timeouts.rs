@@ -168,12 +168,18 @@ impl Connection {
         Overdue::Nothing
     }
 
-    /// Sends a ping now, to find out whether a peer is still there. Returns false if the peer would not answer it. Transmit the
-    /// pending frames then, and look with [`Self::is_unheard_for`] later.
-    pub fn ask_now(&mut self, rules: &Rules) -> bool {
-        let answers = rules.has_pings && self.may_send();
-        self.pending.ping |= answers;
-        answers
+    /// Sends a ping now, to find out whether a peer is still there. Do what it returns, and look with [`Self::is_unheard_for`]
+    /// later. [`Overdue::Nothing`] says that the peer would not answer a ping.
+    pub fn ask_now(&mut self, rules: &Rules) -> Overdue {
+        if !self.may_send() {
+            return Overdue::Nothing;
+        }
+        self.pending.ping |= rules.has_pings;
+        match (rules.has_pings, self.has_layer_pings) {
+            (true, _) => Overdue::Ping,
+            (false, true) => Overdue::LayerPing,
+            (false, false) => Overdue::Nothing,
+        }
     }
 
     /// Whether nothing came from the peer for this long, although this side reads. A peer whose output waits cannot have got a

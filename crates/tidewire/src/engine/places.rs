@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use tidewire_proto::connection::AuthFailure;
+use tidewire_proto::connection::{AuthFailure, Overdue};
 
 use super::Core;
 use crate::auth::{AuthOutcome, Identity, WhenFull};
@@ -38,7 +38,7 @@ impl Core {
         let session = &self.sessions[slot];
         let id = session.id;
         let when_full = identity.own_limits().when_full;
-        if session.connection.is_open() || !self.may_give_way(when_full) {
+        if session.connection.is_open() {
             return false;
         }
         let mailbox = Arc::clone(&self.exchange.mailbox);
@@ -114,11 +114,6 @@ impl Core {
         true
     }
 
-    /// Whether a session would give way to a newcomer of its identity.
-    fn may_give_way(&self, when_full: WhenFull) -> bool {
-        when_full == WhenFull::Replace || self.config.rules.has_pings
-    }
-
     /// Ends a session of this lane so that `asker` has its place or its name, or pings its peer to find out whether it is still
     /// there.
     pub(crate) fn give_way(&mut self, id: SessionId, when_full: WhenFull, asker: SessionId) {
@@ -131,10 +126,13 @@ impl Core {
             let reason = CloseReason::Replaced { was_silent: false };
             return self.sessions.close(slot, reason);
         }
-        let asks = self.sessions.change(slot, |connection, rules| {
-            connection.may_read() && connection.ask_now(rules)
-        });
-        if !asks {
+        let asks = self
+            .sessions
+            .change(slot, |connection, rules| match connection.may_read() {
+                true => connection.ask_now(rules),
+                false => Overdue::Nothing,
+            });
+        if asks == Overdue::Nothing {
             return self.exchange.lanes.tell_still_there(asker);
         }
         let now_ns = self.sessions.now_ns();
@@ -146,7 +144,10 @@ impl Core {
         });
         question.askers.push(asker);
         if is_new {
-            self.sessions.transmit(slot);
+            match asks {
+                Overdue::LayerPing => self.sessions.ping_layer(slot),
+                _ => self.sessions.transmit(slot),
+            }
             self.plan_look(id);
         }
     }

@@ -126,9 +126,8 @@ impl LaneRooms<'_> {
         let is_own = identity.is_some_and(|it| it.chat_name() == Some(name));
         let when_full = identity.filter(|_| is_own);
         let when_full = when_full.map_or(WhenFull::Refuse, |it| it.own_limits().when_full);
-        let may_give_way = when_full == WhenFull::Replace || self.sessions.config.rules.has_pings;
         let waiting = &mut self.table.waiting.for_names;
-        if !may_give_way || waiting.len() >= NAMES_MAX {
+        if waiting.len() >= NAMES_MAX {
             return false;
         }
         let (name, of) = (Box::from(name), KeptName::new(StreamKind::Room, ""));

@@ -46,10 +46,7 @@ impl LaneSessions {
         match overdue {
             Overdue::Nothing => {}
             Overdue::Ping => self.transmit(slot),
-            Overdue::LayerPing => match self.slab[slot].stream.ping() {
-                Ok(()) => self.mark_dirty(slot),
-                Err(error) => self.close(slot, close_reason(&error)),
-            },
+            Overdue::LayerPing => self.ping_layer(slot),
             Overdue::Hello => {
                 self.counters.hellos_repeated.add(1);
                 self.transmit(slot);
@@ -63,6 +60,14 @@ impl LaneSessions {
             }
         }
         self.arm_timer(slot);
+    }
+
+    /// Sends a ping of the session's layers.
+    pub(crate) fn ping_layer(&mut self, slot: usize) {
+        match self.slab[slot].stream.ping() {
+            Ok(()) => self.mark_dirty(slot),
+            Err(error) => self.close(slot, close_reason(&error)),
+        }
     }
 
     /// Counts the sessions that have work left: output, pending replies, messages of rooms, or unhandled frames. It inspects

@@ -1,9 +1,12 @@
 //! Quiet sessions of codecs without pings: those of WebSocket keep them open, also behind a proxy, and find dead ones.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use tidewire::Client;
+use tidewire::{Chat, Client, Kind, Message, Server};
+use tidewire_proto::body::JoinBody;
+use tidewire_proto::codec::Codec;
+use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, limited};
 
 use super::refused::open;
@@ -52,4 +55,27 @@ fn a_peer_that_answers_no_ping_of_websocket_is_closed() {
     assert_eq!(heard[heard.len() - 2..], [0x03, 0xF0], "close code 1008");
     drop(stream);
     assert_eq!(server.stop().closed_by("idle_timeout"), 1);
+}
+
+/// Regression: a silent peer of a codec without pings kept its name for the whole idle timeout, although WebSocket has pings.
+#[test]
+fn a_name_of_a_silent_peer_without_pings_goes_to_whoever_wants_it() {
+    let json = codec("json");
+    let server = TestServer::over_websocket(Server::builder(), &json, |_| Chat::new());
+    let mut gone = open(&server);
+    let (mut body, mut join) = (Vec::new(), Vec::new());
+    let (room, name) = ("lobby", "ann");
+    JoinBody { room, name }.encode(&mut body).unwrap();
+    let message = Message::with_id(Kind::Join, 0, 1, &body);
+    json.encode(&message, &mut join).unwrap();
+    // A text message with a mask of zeros.
+    let length = u8::try_from(join.len()).unwrap();
+    gone.write_all(&[&[0x81, 0x80 | length, 0, 0, 0, 0][..], &join].concat())
+        .unwrap();
+    // The first byte of the reply: the peer is in the room.
+    gone.read_exact(&mut [0]).unwrap();
+    let client = Client::builder().codec(json);
+    let client = client.connect(&server.url()).wait().unwrap();
+    client.join("lobby", "ann").wait().unwrap();
+    assert_eq!(server.stop().closed_by("replaced"), 1);
 }
