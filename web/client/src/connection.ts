@@ -50,7 +50,12 @@ export function openConnection(
   metrics: Metrics,
   handler: ConnectionHandler,
 ): Connection {
-  const offered = Feature.Renewal | Feature.Positions | Feature.Placement | (options.followMoves ? Feature.Moved : 0)
+  const offered =
+    Feature.Renewal |
+    Feature.Positions |
+    Feature.Placement |
+    (options.followMoves ? Feature.Moved : 0) |
+    (/^wss:/i.test(url) ? Feature.LongCredentials : 0)
   const { agent = "tidewire-js/0.1", frameBytesMax = 1 << 20, handshakeTimeout = 5_000, closeTimeout = 5_000 } = options
   const out = outbox()
   let socket: WebSocketLike | undefined

@@ -295,6 +295,7 @@ function check(part: string, size: number, max: number): void {
 /** Writes the body of the first frame of a client. */
 export function writeHello(out: Writer, features: number, credentials: string, agent: string, frameBytesMax: number): void {
   const token = encoder.encode(credentials)
+  check("token", token.length, features & Feature.LongCredentials ? Tw1.LongCredentialsBytesMax : Tw1.CredentialsBytesMax)
   out.uint(Tw1.Magic, 4).uint(Tw1.Version, 2).uint(features, 4).uint(frameBytesMax, 4).uint(token.length, 2).put(token).word(agent)
 }
 
@@ -322,12 +323,16 @@ export const enum Feature {
   Positions = 4,
   /** A handler of the server may put the client into rooms and subscriptions. */
   Placement = 8,
+  /** An encrypted connection: the credentials may be long, as tokens of login servers are. */
+  LongCredentials = 16,
 }
 
 const enum Tw1 {
   Magic = 0x00315754,
   Version = 1,
-  HelloBytesMax = 2048,
+  HelloBytesMax = 9_216,
+  CredentialsBytesMax = 1_024,
+  LongCredentialsBytesMax = 8_192,
   FrameBytesMin = 512,
 }
 

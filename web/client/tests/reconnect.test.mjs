@@ -119,16 +119,39 @@ test("a token that is too long says so, and one that is too long later is asked 
   const server = await peer((frame, connection, number) => {
     if (frame.kind === "request" && number === 1) connection.socket.terminate()
   })
-  await assert.rejects(connect(server.url, { credentials: "x".repeat(3_000) }), (error) => error instanceof ConnectError && /frame of \d+ bytes/.test(error.message))
+  await assert.rejects(connect(server.url, { credentials: "x".repeat(3_000) }), (error) => error instanceof ConnectError && /token of 3000 bytes is longer than 1024/.test(error.message))
   let asked = 0
   const client = await connect(server.url, { credentials: () => (++asked === 2 ? "x".repeat(3_000) : "short") })
   assert.equal((await client.nextEvent()).type, "opened")
   await assert.rejects(client.request("end this connection"), { kind: "closed" })
   assert.match((await until(client, "reconnecting")).cause, /cut/)
-  assert.match((await until(client, "reconnecting")).cause, /frame of \d+ bytes/)
+  assert.match((await until(client, "reconnecting")).cause, /token of 3000 bytes is longer than 1024/)
   await until(client, "opened")
   assert.equal(asked, 3)
   await client.close()
+  server.stop()
+})
+
+/** The bug: 2 KiB were the limit of every first frame, and tokens of login servers are longer. */
+test("a connection that is encrypted carries a token of 8 KiB, and says so", async () => {
+  const { promise: said, fulfil } = later()
+  const server = await peer((frame) => {
+    if (frame.kind === "hello") fulfil(frame.payload)
+  })
+  class Encrypted extends WebSocket {
+    constructor(url, protocol) {
+      super(url.replace("wss:", "ws:"), protocol)
+    }
+  }
+  const url = server.url.replace("ws:", "wss:")
+  const token = "x".repeat(8_192)
+  const client = await connect(url, { credentials: token, WebSocket: Encrypted })
+  const hello = await said
+  assert.equal(hello.readUInt32LE(6) & 16, 16, "the feature of long credentials")
+  assert.equal(hello.readUInt16LE(14), 8_192)
+  assert.ok(hello.includes(token))
+  await client.close()
+  await assert.rejects(connect(url, { credentials: `${token}x`, WebSocket: Encrypted }), /token of 8193 bytes is longer than 8192/)
   server.stop()
 })
 
