@@ -39,7 +39,7 @@ use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 use tidewire_nats::NatsError;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::handshake::HandshakeError;
+use tidewire_proto::handshake::{FirstBytes, HandshakeError};
 use tidewire_proto::layer::LayerError;
 use tidewire_proto::text::escaped;
 
@@ -295,6 +295,8 @@ fn classify_end(reason: CloseReason) -> (u8, &'static str) {
         CloseReason::GoAway(GoAwayCode::ProtocolError) | CloseReason::Decode(_) => {
             (UNREACHABLE, "start both sides with the same --codec")
         }
+        // Its text has the remedy.
+        CloseReason::Handshake(HandshakeError::OtherProtocol { .. }) => (UNREACHABLE, ""),
         reason if reason.is_final() => (REFUSED, "ask the operator of the server"),
         _ => (UNREACHABLE, IS_IT_RUNNING),
     }
@@ -395,13 +397,8 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             "start a server with `tidewire serve`, or check the address",
         ),
         ConnectError::Failed(ConnectFailure::Closed(CloseReason::Handshake(
-            HandshakeError::NotTw1 {
-                looks_like_text: true,
-            },
-        ))) => (
-            UNREACHABLE,
-            "talk to a server of lines with `nc HOST PORT`, or restart it with --codec tw1",
-        ),
+            HandshakeError::OtherProtocol { looks_like },
+        ))) => (UNREACHABLE, protocol_remedy(*looks_like)),
         ConnectError::Failed(ConnectFailure::Closed(CloseReason::Layer(LayerError::Tls(
             fault,
         )))) => (UNREACHABLE, tls_remedy(*fault)),
@@ -430,14 +427,21 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             | CloseReason::PeerClosed
             | CloseReason::PeerReset
             | CloseReason::Decode(_),
-        )) => (
-            UNREACHABLE,
-            "give both sides the same --codec; if they have it, something else than a tidewire server is there, or a proxy in between whose \
-             PROXY header the server does not take: its log says why",
-        ),
+        )) => (UNREACHABLE, ANOTHER_SERVER),
         // The other errors contain their remedy.
         ConnectError::Failed(_) => (UNREACHABLE, ""),
         _ => (OTHER, ""),
+    }
+}
+
+/// The remedy for a server of another protocol, if its text has none.
+fn protocol_remedy(looks_like: FirstBytes) -> &'static str {
+    match looks_like {
+        FirstBytes::Text => {
+            "talk to a server of lines with `nc HOST PORT`, or restart it with --codec tw1"
+        }
+        FirstBytes::Unknown => ANOTHER_SERVER,
+        _ => "",
     }
 }
 
@@ -454,6 +458,10 @@ fn tls_remedy(fault: TlsFault) -> &'static str {
         _ => "",
     }
 }
+
+/// The remedy for a connection that ended before the two sides understood each other.
+const ANOTHER_SERVER: &str = "give both sides the same --codec; if they have it, something else than a tidewire server is there, or a proxy in \
+     between whose PROXY header the server does not take: its log says why";
 
 /// The alert of a server that requires a certificate.
 const CERTIFICATE_REQUIRED: u8 = 116;
@@ -551,9 +559,8 @@ mod tests {
 
     #[test]
     fn a_server_of_lines_is_recognised() {
-        let reason = CloseReason::Handshake(HandshakeError::NotTw1 {
-            looks_like_text: true,
-        });
+        let looks_like = FirstBytes::Text;
+        let reason = CloseReason::Handshake(HandshakeError::OtherProtocol { looks_like });
         let error = anyhow::Error::from(ConnectError::from(ConnectFailure::Closed(reason)));
         assert_eq!(classify(&error).0, UNREACHABLE);
         assert!(printed(&error).contains("remedy: talk to a server of lines with `nc"));

@@ -152,7 +152,7 @@ pub use tidewire_macros::service;
 pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
 pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
 pub use tidewire_proto::connection::{CloseReason, Farewell};
-pub use tidewire_proto::handshake::HandshakeError;
+pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};
 pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
 pub use tidewire_proto::room::{LagLimits, Policy, PolicyParseError};
 pub use tidewire_proto::topic::TopicError;

@@ -211,12 +211,14 @@ fn a_mistake_ends_the_session_and_says_what_to_change() {
     person.ask(r#"{"kind":"ping"}"#);
     person.send(mistakes[8].0);
     assert!(person.hear().contains(mistakes[8].1));
-    // The first line of another protocol is a mistake of the first message.
+    // The first line of another protocol is named.
     let mut browser = Person::at(&server.url());
     browser.send("GET / HTTP/1.1\r\n\r\n");
+    assert!(browser.hear().contains("look like HTTP"));
     while !browser.hear().is_empty() {}
     let metrics = server.stop();
-    assert_eq!(metrics.closed_by("decode"), 16);
+    assert_eq!(metrics.closed_by("decode"), 15);
+    assert_eq!(metrics.closed_by("handshake"), 1);
     assert_eq!(metrics.closed_by("peer_closed"), 1);
 }
 

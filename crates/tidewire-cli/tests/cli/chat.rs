@@ -170,7 +170,7 @@ fn a_server_of_lines_is_recognised() {
     let text = ended.text();
     assert_eq!(ended.status.code(), Some(3), "{text}");
     assert!(
-        text.contains("it sent text: was one side started with --codec lines or json?"),
+        text.contains("it sent text; was one side started with --codec lines or json?"),
         "{text}"
     );
     assert!(

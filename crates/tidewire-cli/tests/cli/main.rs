@@ -15,6 +15,7 @@ mod compare;
 mod config;
 mod credentials;
 mod documents;
+mod foreign;
 mod generate;
 mod hostile;
 mod identity;

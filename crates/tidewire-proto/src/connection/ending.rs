@@ -5,7 +5,8 @@ use super::{
     CloseReason, Connection, Delivery, Drain, Inbound, NewWork, Outbound, Phase, Rules, Side, Then,
     Written,
 };
-use crate::layer::{LayerError, WebSocketFault};
+use crate::handshake::{FirstBytes, HandshakeError};
+use crate::layer::{LayerError, TlsFault, WebSocketFault, is_tls_record};
 
 impl Connection {
     /// Closes the connection now. Unwritten output is lost. The first reason stays, also for a connection that only
@@ -22,9 +23,28 @@ impl Connection {
             self.phase = Phase::Closed(match (self.outbound, self.peer_farewell()) {
                 (Outbound::Ending(first), _) => first,
                 (_, Some(farewell)) if is_told => CloseReason::GoAway(farewell.code),
-                _ => reason,
+                _ => self.other_protocol(reason).unwrap_or(reason),
             });
         }
+    }
+
+    /// The better reason for the end of a connection whose server sent the beginning of another protocol and no whole frame: an
+    /// alert of TLS, for example, has no line end for which a codec of lines waits.
+    fn other_protocol(&self, reason: CloseReason) -> Option<CloseReason> {
+        let is_silent_end = matches!(
+            reason,
+            CloseReason::PeerClosed | CloseReason::PeerReset | CloseReason::HandshakeTimeout
+        );
+        if self.phase != Phase::AwaitWelcome || !is_silent_end {
+            return None;
+        }
+        let bytes = self.partial.bytes();
+        if is_tls_record(bytes) {
+            return Some(CloseReason::Layer(TlsFault::UnexpectedTls.into()));
+        }
+        let looks_like = FirstBytes::of(bytes);
+        let reason = CloseReason::Handshake(HandshakeError::OtherProtocol { looks_like });
+        looks_like.is_foreign().then_some(reason)
     }
 
     /// Closes the connection when all output is written. No more input is read. If no output can be written, it closes

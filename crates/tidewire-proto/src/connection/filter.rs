@@ -3,7 +3,7 @@
 use super::{CloseReason, Connection, Rules};
 use crate::codec::{Codec, ConnectionState, Decoded};
 use crate::error::DecodeError;
-use crate::handshake::classify_garbage;
+use crate::handshake::{FirstBytes, HandshakeError, classify_garbage};
 use crate::limits::{HELLO_BYTES_MAX, LONG_HELLO_BYTES_MAX};
 use crate::message::Kind;
 
@@ -51,8 +51,8 @@ impl FrameFilter {
         self.service_kinds != 0
     }
 
-    /// Returns why a connection ends when `rest` does not decode. Before the end of the handshake, such bytes most
-    /// likely come from a program with another protocol.
+    /// Returns why a connection ends when `rest` does not decode. Before the end of the handshake, and with a codec that has
+    /// none, such bytes most likely come from a program with another protocol.
     #[must_use]
     pub fn refuse<C: Codec + ?Sized>(
         self,
@@ -70,11 +70,17 @@ impl FrameFilter {
             // The codec contradicts itself. Without this error the bytes that it refused once would be kept for ever.
             Ok(_) => DecodeError::MalformedFrame,
         };
-        // Where the hello is optional, the first bytes may be any message of the codec. The codec knows the mistake.
-        if self.is_open() || codec.hello_is_optional() {
-            CloseReason::Decode(error)
-        } else {
-            CloseReason::Handshake(classify_garbage(rest))
+        let looks_like = FirstBytes::of(rest);
+        match (self.is_open(), codec.begins_with_hello()) {
+            (true, true) => CloseReason::Decode(error),
+            (false, true) if !codec.hello_is_optional() => {
+                CloseReason::Handshake(classify_garbage(rest))
+            }
+            _ if looks_like.is_foreign() => {
+                CloseReason::Handshake(HandshakeError::OtherProtocol { looks_like })
+            }
+            // The first bytes may be any message of the codec, which knows the mistake.
+            _ => CloseReason::Decode(error),
         }
     }
 }

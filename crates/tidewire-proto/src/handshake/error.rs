@@ -1,12 +1,11 @@
 //! Why handshakes fail, in words that tell the reader what to change.
 //!
 //! The most common failure is not an attack but a wrong port or a wrong `--codec`. First bytes that are no hello are
-//! therefore examined again, and the error names what they seem to be. Rejected: a table of other protocols' magics,
-//! because the remedy depends only on whether the bytes are text, and whether they are a frame.
+//! therefore examined again, and the error names what they seem to be; see [`FirstBytes`].
 
 use thiserror::Error;
 
-use super::MAGIC;
+use super::{FirstBytes, MAGIC};
 use crate::body::{ErrorCode, Reader};
 use crate::limits::{CREDENTIALS_BYTES_MAX, FRAME_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 use crate::message::Kind;
@@ -74,11 +73,11 @@ pub enum HandshakeError {
         /// The reason, for programs.
         code: ErrorCode,
     },
-    /// The first bytes are not TW1 at all.
-    #[error("the peer does not speak TW1{}", not_tw1_hint(*looks_like_text))]
-    NotTw1 {
-        /// Whether the bytes look like text.
-        looks_like_text: bool,
+    /// The first bytes are no frame of the codec at all.
+    #[error("the peer speaks another protocol: {looks_like}")]
+    OtherProtocol {
+        /// The protocol that the first bytes look like.
+        looks_like: FirstBytes,
     },
 }
 
@@ -87,11 +86,9 @@ pub enum HandshakeError {
 /// `bytes` are those that arrived; fewer than a header's worth are enough.
 #[must_use]
 pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
-    let sample = &bytes[..bytes.len().min(SAMPLE_BYTES)];
-    if looks_like_text(sample) {
-        return HandshakeError::NotTw1 {
-            looks_like_text: true,
-        };
+    let looks_like = FirstBytes::of(bytes);
+    if looks_like != FirstBytes::Unknown {
+        return HandshakeError::OtherProtocol { looks_like };
     }
     let mut reader = Reader::new(bytes);
     let length = reader.u32().unwrap_or(u32::MAX);
@@ -105,38 +102,9 @@ pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
         Some(kind) if kind != Kind::Hello && (length as usize) < FRAME_BYTES_MAX => {
             HandshakeError::ExpectedHello { kind }
         }
-        _ => HandshakeError::NotTw1 {
-            looks_like_text: false,
-        },
+        _ => HandshakeError::OtherProtocol { looks_like },
     }
 }
-
-/// Whether a person or a text protocol would send such bytes.
-fn looks_like_text(sample: &[u8]) -> bool {
-    let text = match str::from_utf8(sample) {
-        Ok(text) => text,
-        // The sample may end inside a character.
-        Err(error) if error.error_len().is_none() => {
-            str::from_utf8(&sample[..error.valid_up_to()]).unwrap_or_default()
-        }
-        Err(_) => return false,
-    };
-    !text.is_empty()
-        && text
-            .chars()
-            .all(|c| !c.is_control() || matches!(c, '\t' | '\r' | '\n'))
-}
-
-const fn not_tw1_hint(looks_like_text: bool) -> &'static str {
-    if looks_like_text {
-        "; it sent text: was one side started with --codec lines or json?"
-    } else {
-        "; its first bytes are no frame: is this the right port?"
-    }
-}
-
-/// The number of a peer's first bytes that are examined for such a guess.
-const SAMPLE_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -144,16 +112,13 @@ mod tests {
 
     #[test]
     fn garbage_is_named_for_what_it_is() {
-        let text = HandshakeError::NotTw1 {
-            looks_like_text: true,
-        };
-        let binary = HandshakeError::NotTw1 {
-            looks_like_text: false,
-        };
+        let other = |looks_like| HandshakeError::OtherProtocol { looks_like };
+        let (http, text) = (other(FirstBytes::Http), other(FirstBytes::Text));
+        let binary = other(FirstBytes::Unknown);
         let mut oversized = vec![0xFF, 0xFF, 0, 0, Kind::Hello as u8, 0, 0, 0];
         oversized.extend_from_slice(&MAGIC);
         let cases: [(&[u8], HandshakeError); 9] = [
-            (b"GET / HTTP/1.1\r\n", text),
+            (b"GET / HTTP/1.1\r\n", http),
             (b"hi\n", text),
             ("Grüß Gott 王".as_bytes(), text),
             (b"", binary),
@@ -170,5 +135,9 @@ mod tests {
             assert_eq!(classify_garbage(bytes), expected, "{bytes:?}");
         }
         assert!(text.to_string().contains("--codec lines"));
+        assert!(
+            http.to_string()
+                .starts_with("the peer speaks another protocol: its first bytes look like HTTP;")
+        );
     }
 }

@@ -15,10 +15,12 @@
 //! negotiation in several rounds, because one offer and one answer are enough, and each round costs a round trip.
 
 mod error;
+mod first_bytes;
 
 use std::fmt;
 
 pub use error::{HandshakeError, classify_garbage};
+pub use first_bytes::FirstBytes;
 
 use crate::body::{Reader, push_short_text};
 use crate::error::EncodeError;

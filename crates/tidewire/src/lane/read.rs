@@ -201,8 +201,14 @@ fn read_with<S: Service, C: Codec + ?Sized>(
         let count = match read_once(core, slot, &mut receive[held..held + room]) {
             Read::Bytes(count) => count,
             Read::Nothing => return keep_partial(core, slot, &receive[..held]),
-            Read::End => return end(core, slot),
-            Read::Failed(error) => return fail(core, slot, &error),
+            Read::End => {
+                keep_first_bytes(core, slot, &receive[..held]);
+                return end(core, slot);
+            }
+            Read::Failed(error) => {
+                keep_first_bytes(core, slot, &receive[..held]);
+                return fail(core, slot, &error);
+            }
         };
         let filled = held + count;
         match handle_bytes(core, service, codec, slot, &receive[..filled], held) {
@@ -470,6 +476,14 @@ pub(super) fn end(core: &mut Core, slot: usize) {
         .change(slot, |connection, _| connection.handle_input_end());
     core.sessions.update_interest(slot);
     core.sessions.mark_dirty(slot);
+}
+
+/// Keeps the unfinished first bytes of a peer whose connection ends in its handshake. They may say which protocol it speaks.
+#[cold]
+fn keep_first_bytes(core: &mut Core, slot: usize, held: &[u8]) {
+    if !core.sessions[slot].connection.is_open() {
+        keep_partial(core, slot, held);
+    }
 }
 
 #[cold]

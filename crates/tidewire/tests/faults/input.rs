@@ -187,8 +187,8 @@ fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
             program.drain();
         }
         let metrics = server.stop();
-        // The first bytes of TLS are recognised, and named in the log.
-        let closed = ["decode", "layer"].map(|reason| metrics.closed_by(reason));
+        // The first bytes of other protocols are recognised, and named in the log.
+        let closed = ["handshake", "layer"].map(|reason| metrics.closed_by(reason));
         assert_eq!((closed, metrics.frames_in), ([2, 1], 0));
     }
 }
@@ -201,7 +201,13 @@ fn text_to_a_native_server_is_named_for_what_it_is() {
     let frames = person.drain();
     assert_eq!(last_words(&frames), Some(GoAwayCode::ProtocolError));
     let words = String::from_utf8_lossy(&frames[0].payload[2..]).into_owned();
+    assert!(words.contains("look like HTTP"), "{words}");
+    drop(person);
+    let mut person = Peer::silent(server.wire(), &tw1());
+    person.write(b"good morning\n");
+    let frames = person.drain();
+    let words = String::from_utf8_lossy(&frames[0].payload[2..]).into_owned();
     assert!(words.contains("--codec lines"), "{words}");
     drop(person);
-    assert_eq!(server.stop().closed_by("handshake"), 1);
+    assert_eq!(server.stop().closed_by("handshake"), 2);
 }

@@ -1,0 +1,92 @@
+//! Servers of other protocols at the address of a command: the error says which protocol it is, and shows no byte of theirs.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::thread;
+
+use crate::process::command;
+
+/// Starts a server that answers whatever it is told with these bytes and a control sequence, and closes. Returns its address.
+fn answering(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // The thread ends with the program: the number of connections that a command makes is its own affair.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream.write_all(bytes);
+        }
+    });
+    address.to_string()
+}
+
+/// Runs a command, and returns its exit code and its error.
+fn told(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = command(arguments).stdin(Stdio::null()).output().unwrap();
+    let shown = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(shown).unwrap())
+}
+
+/// The first bytes of a server, and the words by which it is named.
+const SERVERS: [(&[u8], &str); 7] = [
+    (b"HTTP/1.1 400 Bad Request\r\n\x1b[2J\r\n", "look like HTTP"),
+    (b"+PONG\r\n\x1b[2J", "look like Redis"),
+    (b"-ERR unknown command '\x1b[2J'\r\n", "look like Redis"),
+    (b"INFO {\"server_id\":\"\x1b[2J\"}\r\n", "look like NATS"),
+    (b"SSH-2.0-OpenSSH_9.2\x1b[2J\r\n", "look like SSH"),
+    (b"\x15\x03\x03\x00\x02\x02\x46", "the peer speaks TLS"),
+    (
+        b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03\x1b[2J",
+        "the peer speaks TLS",
+    ),
+];
+
+/// The bug: a client of JSON was told that the peer does not speak TW1, and to restart it with another codec.
+#[test]
+fn a_server_of_another_protocol_is_named() {
+    for (bytes, name) in SERVERS {
+        let address = answering(bytes);
+        for codec in ["tw1", "json"] {
+            let commands: [&[&str]; 3] = [
+                &["call", &address, "add", "2 40"],
+                &["pub", &address, "a.b", "text"],
+                &["sub", &address, "a.b"],
+            ];
+            for arguments in commands {
+                let (code, shown) = told(&[arguments, &["--codec", codec]].concat());
+                let context = format!("{arguments:?} with {codec}: {shown:?}");
+                assert_eq!(code, Some(3), "{context}");
+                assert!(shown.contains(name), "{context}");
+                assert!(!shown.contains(['\x1b', '\r']), "{context}");
+                assert!(
+                    !shown.contains("TW1") && !shown.contains("--codec"),
+                    "{context}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_load_test_names_a_server_of_another_protocol() {
+    let directory = tempfile::tempdir().unwrap();
+    for codec in ["tw1", "json"] {
+        let scenario = directory.path().join("scenario.toml");
+        let text = format!(
+            "version = 2\ntarget = \"tcp://127.0.0.1:0\"\n[[steps]]\nname = \"a\"\npattern = \"request\"\ncodec = \"{codec}\"\nmodel = \"closed\"\n\
+             concurrency = 1\nduration_secs = 1\n"
+        );
+        std::fs::write(&scenario, text).unwrap();
+        for (bytes, name) in SERVERS {
+            let target = format!("tcp://{}", answering(bytes));
+            let out = directory.path().join("out");
+            let (scenario, out) = (scenario.to_str().unwrap(), out.to_str().unwrap());
+            let (code, shown) = told(&["load", scenario, "--target", &target, "--out", out]);
+            assert_eq!(code, Some(3), "{codec}: {shown:?}");
+            assert!(shown.contains(name), "{codec}: {shown:?}");
+            assert!(!shown.contains(['\x1b', '\r']), "{codec}: {shown:?}");
+        }
+    }
+}
