@@ -14,6 +14,7 @@ use tidewire_io::poller::PollerChoice;
 use tidewire_proto::codec::Codec;
 
 use crate::failure::Failure;
+use crate::offered::codecs;
 use crate::security::SecurityArguments;
 use crate::units::parse_seconds;
 
@@ -45,7 +46,7 @@ pub(crate) struct ConnectionArguments {
 #[derive(Debug, Args)]
 pub(crate) struct CodecArgument {
     /// The codec that the server speaks, settings included, as in uvrpc or length-field:size=4
-    #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = parse_codec)]
+    #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = codecs(), hide_possible_values = true)]
     pub(crate) codec: AnyCodec,
 }
 

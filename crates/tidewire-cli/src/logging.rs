@@ -12,6 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use tidewire::log::{Log, LogBuilder, LogControl, LogError, LogFormat};
 
+use crate::offered::offered;
 use crate::otlp::{OtlpArguments, SpanExport};
 
 /// The destination and the content of the log.
@@ -20,7 +21,7 @@ use crate::otlp::{OtlpArguments, SpanExport};
 pub(crate) struct LogArguments {
     /// Level of the log: off, error, warn, info, debug or trace, or TARGET=LEVEL with commas between several; RUST_LOG
     /// is the same
-    #[arg(long, value_name = "LEVEL", value_parser = parse_filter)]
+    #[arg(long, value_name = "LEVEL", value_parser = offered(&LEVELS, parse_filter), hide_possible_values = true)]
     log_level: Option<String>,
 
     /// Append the log to this file instead of stderr. `serve` opens it again at SIGHUP

@@ -18,6 +18,7 @@ mod failure;
 mod generate;
 mod load;
 mod logging;
+mod offered;
 mod otlp;
 mod output;
 mod payload;
@@ -273,4 +274,72 @@ mod tests {
     fn the_flags_are_consistent() {
         Arguments::command().debug_assert();
     }
+
+    /// Regression: shells completed `--poller` and `--policy` with the names of files.
+    #[test]
+    fn every_flag_whose_values_have_names_offers_them() {
+        let mut command = Arguments::command();
+        command.build();
+        let mut offering = 0;
+        for command in command.get_subcommands() {
+            let flags = command.get_arguments();
+            for flag in flags.filter(|flag| flag.get_action().takes_values()) {
+                let name = flag.get_value_names().unwrap_or_default();
+                let name = name.first().map_or("", |name| name.as_str());
+                let is_open = OPEN.contains(&name);
+                let offers = flag.get_possible_values().len() > 1;
+                let whole = format!("{} {flag}", command.get_name());
+                assert!(is_open || offers, "{whole} offers no names");
+                assert!(!is_open || !offers || name == "BOOL", "{whole}");
+                offering += u32::from(!is_open);
+            }
+        }
+        assert!(offering > 30, "{offering}");
+    }
+
+    /// Names of values that are open: numbers, texts, files and addresses. The rows and peers of the benchmark are open, too.
+    const OPEN: &[&str] = &[
+        "ADDR",
+        "ARGUMENT",
+        "BASE",
+        "BIN",
+        "BOOL",
+        "BYTES",
+        "CIDR",
+        "DIR",
+        "EPOCH:OFFSET|N",
+        "FILE",
+        "HOST",
+        "HOST:PORT",
+        "ID",
+        "IP:PORT",
+        "K/N",
+        "LIMITS",
+        "METHOD",
+        "MODE",
+        "N",
+        "N,N,…",
+        "NAME",
+        "NEW",
+        "ORIGIN",
+        "PARTS",
+        "PATTERN",
+        "PATTERN[,LIMITS]",
+        "PAYLOAD",
+        "PERCENT",
+        "PREFIX",
+        "RATE",
+        "ROOM",
+        "S",
+        "SCENARIO",
+        "SUITE",
+        "T",
+        "TEXT",
+        "TIME",
+        "TOKENS",
+        "TOPIC",
+        "URL",
+        "all|NAME,...",
+        "nats|ADDR",
+    ];
 }

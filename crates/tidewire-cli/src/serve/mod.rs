@@ -39,9 +39,10 @@ use tidewire_load::lane_account::LaneAccount;
 use tidewire_proto::codec::Codec;
 
 use crate::config;
-use crate::connection::{is_udp, parse_codec};
+use crate::connection::is_udp;
 use crate::failure::Failure;
 use crate::logging::{self, LogArguments};
+use crate::offered::{codecs, policies, pollers};
 use crate::otlp::OtlpArguments;
 use crate::output;
 use crate::ready::{Ready, to_connect_to};
@@ -58,7 +59,7 @@ use exposure::Protection;
 use kept::Kept;
 use limits::LimitArguments;
 use operate::{Operator, Wake};
-use parse::{parse_mode, parse_poller, sockets};
+use parse::{methods, parse_mode, sockets};
 use reload::{ServedUsers, Settings};
 
 /// Flags of `tidewire serve`.
@@ -71,7 +72,7 @@ pub(crate) struct ServeArguments {
 
     /// The methods of --app rpc that this server has, with commas between them [default: all]. With --backplane, requests for the
     /// others go to servers that have them
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
 
     /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT or
@@ -86,15 +87,15 @@ pub(crate) struct ServeArguments {
 
     /// The codec of messages: tw1 for programs, json for programs without a library, lines for people with nc; echo and sink
     /// also speak srmp, srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
-    #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = parse_codec)]
+    #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = codecs(), hide_possible_values = true)]
     codec: AnyCodec,
 
     /// The number of lanes, which are threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
 
-    /// The poller of the lanes: auto, epoll, poll, select or uring
-    #[arg(long, env = POLLER_VARIABLE, default_value = "auto", value_parser = parse_poller)]
+    /// The poller of the lanes
+    #[arg(long, env = POLLER_VARIABLE, default_value = "auto", value_parser = pollers())]
     poller: PollerChoice,
 
     /// Longest time a message of a room or topic waits for others to share its write, in milliseconds or as 5ms
@@ -107,9 +108,9 @@ pub(crate) struct ServeArguments {
     #[arg(value_parser = parse_milliseconds)]
     coalesce_ms_max: Duration,
 
-    /// The policy for a subscriber that does not keep up: disconnect, drop_oldest, drop_newest, conflate,
-    /// conflate_by_topic (the latest of each topic) or block
-    #[arg(long, value_name = "POLICY", default_value_t)]
+    /// The policy for a subscriber that does not keep up; conflate keeps the latest message, conflate_by_topic the latest of
+    /// each topic
+    #[arg(long, value_name = "POLICY", default_value_t, value_parser = policies())]
     slow_subscriber: Policy,
 
     /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or .>,

@@ -1,17 +1,19 @@
 //! The values of the flags of `tidewire serve`.
 
+use std::convert::Infallible;
+
+use clap::builder::TypedValueParser;
 use tidewire::SocketOptions;
-use tidewire_io::poller::{ParsePollerError, PollerChoice};
 use tidewire_proto::layer::RECORD_BYTES_MAX;
 
+use super::rpc::Methods;
+use crate::offered::offered;
 use crate::units::Bytes;
 
-/// Parses a poller's name. An empty variable counts as unset.
-pub(super) fn parse_poller(text: &str) -> Result<PollerChoice, ParsePollerError> {
-    match text {
-        "" => Ok(PollerChoice::Auto),
-        name => name.parse(),
-    }
+/// The parser of methods. Whether the app has them is checked together with the app.
+pub(super) fn methods() -> impl TypedValueParser<Value = String> {
+    let names: Vec<&str> = Methods::names(&[]).collect();
+    offered(&names, |name: &str| Ok::<_, Infallible>(name.to_owned()))
 }
 
 pub(super) fn parse_memory_bytes(text: &str) -> Result<Bytes, String> {
@@ -92,11 +94,5 @@ mod tests {
         assert_eq!(parse_head_bytes("32k"), Ok(Bytes(32 << 10)));
         assert!(parse_head_bytes("33k").is_err());
         assert!(parse_head_bytes("100").is_err());
-    }
-
-    #[test]
-    fn an_empty_poller_variable_is_as_good_as_unset() {
-        assert_eq!(parse_poller(""), Ok(PollerChoice::Auto));
-        assert!(parse_poller("kqueue").is_err());
     }
 }

@@ -28,6 +28,7 @@ use super::{bad_topic, request_failure};
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::offered::policies;
 use crate::output;
 use crate::tell::{Stream, tell};
 use crate::units::parse_seconds;
@@ -56,9 +57,9 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     duration: Option<Duration>,
 
-    /// The policy if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate,
-    /// conflate_by_topic (the latest of each topic) or block; the server chooses if it is left out
-    #[arg(long, value_name = "POLICY")]
+    /// The policy if this subscriber does not keep up; conflate keeps the latest message, conflate_by_topic the latest of each
+    /// topic. The server chooses if it is left out
+    #[arg(long, value_name = "POLICY", value_parser = policies())]
     policy: Option<Policy>,
 
     /// Begin behind this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages that the

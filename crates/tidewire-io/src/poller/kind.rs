@@ -21,7 +21,8 @@ impl PollerKind {
     /// Every backend.
     pub const ALL: [Self; 4] = [Self::Epoll, Self::Poll, Self::Select, Self::Uring];
 
-    const fn name(self) -> &'static str {
+    /// The name, as flags and builders take it.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Epoll => "epoll",
             Self::Poll => "poll",
