@@ -224,7 +224,7 @@ impl Agents {
                 is_backed_up: agent.alive && cx.queued_bytes(agent.session) > 0,
             })
             .collect();
-        self.link.hand_in(result, &self.times);
+        self.link.hand_in(result, std::mem::take(&mut *self.times));
     }
 
     #[inline]

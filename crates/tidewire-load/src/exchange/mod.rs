@@ -46,6 +46,8 @@ pub(crate) struct StepLink {
     pub(crate) connected: Vec<AtomicU64>,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
+    /// The times that the lanes recorded after they last offered any.
+    last_times: Mutex<Vec<Times>>,
     /// Times collected so far.
     times: Mutex<Times>,
 }
@@ -186,8 +188,8 @@ impl StepLink {
     }
 
     /// A lane's last words.
-    pub(crate) fn hand_in(&self, result: LaneResult, times: &Times) {
-        lock(&self.times).collect(times);
+    pub(crate) fn hand_in(&self, result: LaneResult, times: Times) {
+        lock(&self.last_times).push(times);
         lock(&self.results).push(result);
     }
 
@@ -215,6 +217,10 @@ impl StepLink {
                 full.clear();
                 exchange.empty = Some(full);
             }
+        }
+        for last in lock(&self.last_times).drain(..) {
+            recent.collect(&last);
+            lock(&self.times).collect(&last);
         }
     }
 

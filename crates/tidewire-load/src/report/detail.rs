@@ -282,6 +282,9 @@ pub struct Second {
     pub connected: Vec<u64>,
     /// For a heat map: upper edges in milliseconds, ten to a decade, and how many arrived below each.
     pub heat: Vec<(f64, u64)>,
+    /// The share of this second in the distribution `scheduled` of the step; nothing if it has none. Older reports have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<EncodedHistogram>,
 }
 
 impl Second {
@@ -312,6 +315,8 @@ impl Second {
         self.p999_ms = quantile_ms(&all, 0.999);
         self.send_lag_p99_ms = quantile_ms(&times.send_lag, 0.99);
         self.heat = heat(&all);
+        let has_some = times.scheduled.count() > 0;
+        self.scheduled = has_some.then(|| EncodedHistogram::of(&times.scheduled));
     }
 }
 

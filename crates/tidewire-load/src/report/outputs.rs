@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tidewire_proto::text::visible;
 
 use super::table::bad_news;
-use super::{Percentile, Report, Status, StepReport};
+use super::{Percentile, Report, Status, StepDetail, StepReport};
 use crate::format::markup;
 
 impl Report {
@@ -76,8 +76,9 @@ impl Report {
         text
     }
 
-    /// An HdrHistogram interval log with one line for each distribution of each step, tagged with the name of the
-    /// distribution. Values are nanoseconds, the column of maxima is in milliseconds. Steps follow each other: each begins
+    /// An HdrHistogram interval log. The times since messages were due, tagged `scheduled`, have a line for each second;
+    /// every other distribution has one for each step, tagged with its name. Lines of one tag add up to the distribution of
+    /// the report. Values are nanoseconds, the column of maxima is in milliseconds. Steps follow each other: each begins
     /// where the one before it ended, its login and its drain included, since tools add up what overlaps.
     pub fn to_histogram_log(&self) -> String {
         let mut text = format!(
@@ -96,20 +97,72 @@ impl Report {
             let from_secs = step_began_secs + window.warmup_secs;
             // The window of parts that did not begin together is longer than each of them.
             began_secs = began_secs.max(from_secs + window.steady_secs);
+            let whole = (from_secs, window.steady_secs);
             for (name, distribution) in times.named().filter(|(name, _)| *name != "client lag") {
+                let lines = match name {
+                    "scheduled" => seconds(detail),
+                    _ => None,
+                };
+                let lines = lines.unwrap_or_else(|| {
+                    let encoded = &distribution.histogram.hdr_v2_base64;
+                    vec![Interval {
+                        from_secs: whole.0 - step_began_secs,
+                        secs: whole.1,
+                        max_ms: distribution.max_ms,
+                        encoded,
+                    }]
+                });
                 let name = name.replace(' ', "_");
-                let _ = writeln!(
-                    text,
-                    "Tag={name},{:.3},{:.3},{:.3},{}",
+                for Interval {
                     from_secs,
-                    window.steady_secs,
-                    distribution.max_ms,
-                    distribution.histogram.hdr_v2_base64
-                );
+                    secs,
+                    max_ms,
+                    encoded,
+                } in lines
+                {
+                    let from_secs = step_began_secs + from_secs;
+                    began_secs = began_secs.max(from_secs + secs);
+                    let _ = writeln!(
+                        text,
+                        "Tag={name},{from_secs:.3},{secs:.3},{max_ms:.3},{encoded}"
+                    );
+                }
             }
         }
         text
     }
+}
+
+/// A line of an interval log, without its tag.
+struct Interval<'a> {
+    /// Its beginning, in seconds since that of its step.
+    from_secs: f64,
+    secs: f64,
+    max_ms: f64,
+    encoded: &'a str,
+}
+
+/// The distribution `scheduled` of a step, second by second. Nothing if its seconds do not add up to it, as in an older report, or if
+/// those of several runs or parts overlap.
+fn seconds(detail: &StepDetail) -> Option<Vec<Interval<'_>>> {
+    let mut intervals = Vec::new();
+    let mut count = 0;
+    for second in &detail.series {
+        let Some(scheduled) = &second.scheduled else {
+            continue;
+        };
+        let histogram = scheduled.decode().ok()?;
+        count += histogram.count();
+        intervals.push(Interval {
+            from_secs: (second.at_secs - second.secs).max(0.0),
+            secs: second.secs,
+            max_ms: histogram.summary()?.max_ms,
+            encoded: &scheduled.hdr_v2_base64,
+        });
+    }
+    let is_one_run = detail.series.iter().all(|second| second.run == 1);
+    let is_whole = count > 0 && count == detail.times.scheduled.histogram.count;
+    (is_one_run && is_whole).then_some(intervals)
 }
 
 fn csv_line(step: &StepReport) -> Vec<String> {

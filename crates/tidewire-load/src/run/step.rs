@@ -119,7 +119,6 @@ impl<'p> StepRun<'p> {
         self.note_phase(Phase::Drain);
         let is_cut_off = self.drain()?;
         let faults = self.end_faults();
-        self.watch.look_last(self.observer);
         let usage_after = Usage::now(self.options);
         let server = self.server_usage(&usage_after);
         let processes = usage_after.processes_since(&self.usage_before, self.options);
@@ -130,6 +129,8 @@ impl<'p> StepRun<'p> {
                 return Err(RunError::Lane(failure));
             }
         }
+        // The lanes have handed in their last times, which belong to the last second.
+        self.watch.look_last(self.observer);
         let (results, times) = self.link.take_results();
         let ending = ending_of(self.plan, is_cut_off);
         let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);

@@ -190,8 +190,9 @@ impl<'p> Watch<'p> {
     pub(super) fn look_last(&mut self, observer: &mut dyn Observer) {
         self.link.collect_times(&mut self.recent);
         let secs = self.secs_since_look();
-        let is_news =
-            self.link.sent() > self.look.sent || self.link.received() > self.look.received;
+        let is_news = self.link.sent() > self.look.sent
+            || self.link.received() > self.look.received
+            || self.recent.scheduled.count() > 0;
         if secs > 0.0 && is_news {
             self.look_now(Phase::Drain, observer, secs);
         }

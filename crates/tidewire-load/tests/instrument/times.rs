@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use tidewire_load::report::Latency;
 use tidewire_load::scenario::{Step, ThinkTime};
+use tidewire_load::statistics::{EncodedHistogram, LatencyHistogram};
 use tidewire_testkit::fault_server::{FaultPlan, SlowReceiver, Stall};
+use tidewire_testkit::fixtures::echo;
 
 use crate::proof::{
     LONGER_THAN_A_SECOND, Proof, SEED, at_once, planned, prove_with, scenario, step,
 };
+use crate::workloads::{only, run_against};
 
 #[test]
 fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() {
@@ -208,4 +211,28 @@ fn assert_all_at_least(latency: &Latency, least_ms: f64) {
 /// Histograms have three significant digits.
 fn at_least(figure_ms: f64, least_ms: f64) -> bool {
     figure_ms >= least_ms * 0.999
+}
+
+#[test]
+fn the_seconds_of_a_step_add_up_to_its_distribution() {
+    let lines = "pattern = \"request\"\nmodel = \"open\"\nrate = 100\nconcurrency = 2\nduration_secs = 2.5\n\
+                 drain_ms = 20000\n[guard]\non_violation = \"warn\"\n";
+    let report = run_against("tw1", |_| echo, lines, |_| {});
+    let (_, detail) = only(&report);
+    let seconds = detail.series.iter();
+    let scheduled: Vec<_> = seconds
+        .filter_map(|second| second.scheduled.as_ref())
+        .collect();
+    assert!(scheduled.len() >= 2, "{:?}", detail.series);
+    let mut sum = LatencyHistogram::new();
+    for second in &scheduled {
+        sum.merge(&second.decode().unwrap());
+    }
+    let whole = &detail.times.scheduled.histogram;
+    assert_eq!(EncodedHistogram::of(&sum), *whole);
+    let log = report.to_histogram_log();
+    let lines = log
+        .lines()
+        .filter(|line| line.starts_with("Tag=scheduled,"));
+    assert_eq!(lines.count(), scheduled.len(), "{log}");
 }

@@ -237,6 +237,7 @@ fn seconds(run: u32) -> Vec<Second> {
                 (3.0 * slowness, 40),
                 (100.0, 1),
             ],
+            scheduled: None,
         }
     };
     (1..=11).map(second).collect()
