@@ -8,7 +8,9 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
+use rustix::termios::tcgetwinsize;
 use thiserror::Error;
+use tidewire_load::format::wrapped;
 
 use crate::tell::{self, Stream};
 
@@ -29,6 +31,19 @@ pub(crate) fn print(text: impl AsRef<[u8]>) {
 /// Writes a line to standard output at once. [`check`] reports a failure.
 pub(crate) fn print_line(text: impl std::fmt::Display) {
     print(format!("{text}\n"));
+}
+
+/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many blanks.
+pub(crate) fn print_words(text: impl std::fmt::Display, indent: usize) {
+    print_line(wrapped(&text.to_string(), columns(), indent));
+}
+
+/// The width of the terminal on which people read standard output. A file or a pipe has no width.
+pub(crate) fn columns() -> usize {
+    match tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => usize::MAX,
+    }
 }
 
 /// Writes a line of progress to standard error at once. It needs no reader.

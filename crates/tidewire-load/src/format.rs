@@ -54,24 +54,19 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.3} %", (share * 100_000.0).floor() / 1_000.0)
 }
 
-/// Milliseconds with three or more significant digits.
+/// Milliseconds with three significant digits, or to a tenth of a microsecond.
 pub(crate) fn milliseconds(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value if value >= 1.0 => format!("{value:.2}"),
-        value => format!("{value:.4}"),
-    }
+    format!("{value:.*}", decimals(value))
 }
 
-/// Decimals with which the smallest of these numbers has three significant digits, from 0 to 4. Numbers of one column share them.
-pub(crate) fn decimals(numbers: impl Iterator<Item = f64>) -> usize {
-    let sizes = numbers.map(f64::abs).filter(|size| *size > 0.0);
-    match sizes.fold(f64::INFINITY, f64::min) {
-        smallest if smallest >= 99.5 => 0,
-        smallest if smallest >= 9.95 => 1,
-        smallest if smallest >= 0.995 => 2,
-        smallest if smallest >= 0.0995 => 3,
+/// Decimals with which a number has three significant digits, from 0 to 4. More digits would claim what no run can repeat.
+pub(crate) fn decimals(number: f64) -> usize {
+    match number.abs() {
+        0.0 => 0,
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.9995 => 2,
+        size if size >= 0.09995 => 3,
         _ => 4,
     }
 }
@@ -145,6 +140,29 @@ pub(crate) fn gibibytes(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
+/// The text with its lines broken between words, so that none is longer than `columns`. The rest of a broken line is indented by
+/// `indent` blanks, so that a reader tells it from a line of its own. A word that is longer than a line stays whole.
+pub fn wrapped(text: &str, columns: usize, indent: usize) -> String {
+    // On a narrow terminal the indent must not take the place of the words.
+    let indent = indent.min(columns / 3);
+    let mut wrapped = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let mut used = 0;
+        for word in line.split_inclusive(' ') {
+            let letters = word.trim_end().chars().count();
+            if letters > 0 && used > indent && used + letters > columns {
+                wrapped.truncate(wrapped.trim_end_matches(' ').len());
+                wrapped.push('\n');
+                wrapped.extend(std::iter::repeat_n(' ', indent));
+                used = indent;
+            }
+            wrapped.push_str(word);
+            used += word.chars().count();
+        }
+    }
+    wrapped
+}
+
 /// A text inside XML or HTML, also between quotes, without the control characters, which XML cannot hold.
 pub fn markup(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -204,19 +222,48 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_column_share_the_decimals_of_the_smallest() {
-        let shown = |numbers: &[f64]| -> Vec<String> {
-            let decimals = decimals(numbers.iter().copied());
-            let shown = numbers.iter().map(|number| fixed(*number, decimals));
-            shown.collect()
-        };
-        assert_eq!(
-            shown(&[0.5, 12.34, 1_234.5]),
-            ["0.500", "12.340", "1,234.500"]
-        );
-        assert_eq!(shown(&[2_006.4, 66.66, 0.0]), ["2,006.4", "66.7", "0.0"]);
-        assert_eq!(shown(&[0.000_9]), ["0.0009"]);
+    fn numbers_have_three_significant_digits() {
+        let shown = |number: f64| fixed(number, decimals(number));
+        let cases = [
+            (0.0, "0"),
+            (0.000_9, "0.0009"),
+            (0.09996, "0.100"),
+            (0.5, "0.500"),
+            (-0.9996, "-1.00"),
+            (9.996, "10.0"),
+            (12.34, "12.3"),
+            (99.96, "100"),
+            (1_234.5, "1,234"),
+        ];
+        for (number, text) in cases {
+            assert_eq!(shown(number), text);
+        }
         assert_eq!(fixed(f64::INFINITY, 2), "beyond measure");
+    }
+
+    /// Regression: a terminal cut words of the final report, as in "no allocations a m/essage".
+    #[test]
+    fn long_lines_are_broken_between_words_and_lose_none() {
+        let text = "a: passed\n  server cost  3,196 ns of processor time a message; system calls and allocations not known\n  ms\n";
+        let narrow = wrapped(text, 50, 15);
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 50),
+            "{narrow}"
+        );
+        let words =
+            |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        assert_eq!(words(&narrow), words(text));
+        assert_eq!(
+            narrow.lines().nth(1),
+            Some("  server cost  3,196 ns of processor time a")
+        );
+        assert_eq!(
+            narrow.lines().nth(2),
+            Some("               message; system calls and")
+        );
+        assert!(narrow.ends_with("\n  ms\n"), "{narrow}");
+        assert_eq!(wrapped(text, usize::MAX, 15), text);
+        assert_eq!(words(&wrapped(text, 1, 15)), words(text));
     }
 
     #[test]
@@ -229,7 +276,7 @@ mod tests {
     #[test]
     fn times_keep_their_meaning_over_six_decades() {
         let shown = [0.000_95, 0.5, 1.234, 15.67, 1_234.5].map(milliseconds);
-        assert_eq!(shown, ["0.0009", "0.5000", "1.23", "15.7", "1234"]);
+        assert_eq!(shown, ["0.0009", "0.500", "1.23", "15.7", "1234"]);
     }
 
     #[test]

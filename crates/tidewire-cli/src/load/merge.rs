@@ -66,7 +66,7 @@ fn read(path: &Path) -> anyhow::Result<Report> {
 fn show(report: &Report, directory: &Path) -> anyhow::Result<ExitCode> {
     let _taken = take_directory(directory)?;
     for step in &report.steps {
-        output::print_line(step_table(step));
+        output::print_line(step_table(step, output::columns()));
     }
     let written = write(report, directory)?;
     Ok(conclude(report, &written, false))

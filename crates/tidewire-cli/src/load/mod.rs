@@ -217,8 +217,8 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
         });
         output::print_line(json_text(&object));
     } else {
-        output::print_line(report.explanation());
-        output::print_line(format_args!("{verdict}: {page} and {json_file}"));
+        output::print_words(report.explanation(), 2);
+        output::print_words(format_args!("{verdict}: {page} and {json_file}"), 2);
     }
     exit_code(conclusion)
 }

@@ -91,7 +91,7 @@ impl Observer for View {
         self.finish();
         let text = match self.tables {
             Tables::Json => json_text(&json!({"event": "step", "step": report})),
-            Tables::Text => step_table(report),
+            Tables::Text => step_table(report, output::columns()),
             Tables::None => return,
         };
         output::print_line(text);

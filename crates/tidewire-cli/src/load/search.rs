@@ -133,10 +133,10 @@ impl Searching<'_> {
         self.record.target_server.clone_from(&report.target_server);
         self.levels.add(rate, report);
         let vote = probe.vote();
-        output::print_line(match self.json {
-            true => json_text(&json!({"event": "probe", "probe": probe})),
-            false => probe_line(&probe),
-        });
+        match self.json {
+            true => output::print_line(json_text(&json!({"event": "probe", "probe": probe}))),
+            false => output::print_words(probe_line(&probe), 5),
+        }
         self.record.probes.push(probe);
         Ok(Some(vote))
     }
@@ -149,18 +149,18 @@ impl Searching<'_> {
             write(&report, out)?;
         }
         let path = file.display().to_string();
-        output::print_line(match self.json {
-            true => json_text(&json!({
+        if self.json {
+            output::print_line(json_text(&json!({
                 "event": "search",
                 "end": self.record.end,
                 "limited_by_instrument": self.record.limited_by_instrument,
                 "json": path,
-            })),
-            false => {
-                let probes = self.record.probes.len();
-                format!("{} ({probes} probes): {path}", result(&self.record))
-            }
-        });
+            })));
+        } else {
+            let probes = self.record.probes.len();
+            let line = format!("{} ({probes} probes): {path}", result(&self.record));
+            output::print_words(line, 2);
+        }
         Ok(exit_code(self.record.conclusion()))
     }
 }

@@ -56,10 +56,12 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
             let report = runner.run(&scenario, &mut View::new(1, Tables::None, runs.plain))?;
             let stopped = runner.is_stopped();
             if let Some(level) = SweepLevel::of(&step, run, &report).filter(|_| !stopped) {
-                output::print_line(match json {
-                    true => json_text(&json!({"event": "level", "level": level})),
-                    false => level_line(&level),
-                });
+                match json {
+                    true => {
+                        output::print_line(json_text(&json!({"event": "level", "level": level})));
+                    }
+                    false => output::print_words(level_line(&level), 5),
+                }
                 sweep.levels.push(level);
             }
             sweep.target_server.clone_from(&report.target_server);
@@ -71,10 +73,13 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
     }
     sweep.close();
     write_json(&sweep, &out.join(SWEEP_FILE))?;
-    output::print_line(match json {
-        true => json_text(&json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit})),
-        false => fit_lines(&sweep),
-    });
+    match json {
+        true => {
+            let fit = json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit});
+            output::print_line(json_text(&fit));
+        }
+        false => output::print_words(fit_lines(&sweep), 2),
+    }
     let Some(report) = levels.report()? else {
         return Ok(signals::interrupted());
     };

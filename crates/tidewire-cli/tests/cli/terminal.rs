@@ -1,5 +1,6 @@
 //! The chat client and other views on a terminal: a pseudo-terminal whose other end types keys and reads the screen.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -8,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::termios::{LocalModes, tcgetattr};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tidewire_testkit::fault_server::{FaultPlan, FaultServer};
 use tidewire_testkit::open_terminal;
 
@@ -255,3 +256,52 @@ fn q_ends_the_view_of_a_server_and_other_keys_are_not_shown() {
 /// The sequences that switch to the alternate screen and back.
 const TAKEN: &str = "\x1b[?1049h";
 const GIVEN_BACK: &str = "\x1b[?1049l";
+
+/// Runs a command on a terminal of this width, and returns the lines that it has written there.
+fn lines_on_terminal(command: &mut Command, columns: u16) -> Vec<String> {
+    let (mut screen, tty) = open_terminal();
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&tty, size).unwrap();
+    let mut child = command.stdout(Stdio::from(tty)).spawn().unwrap();
+    // The program's copy of the terminal closes with the builder.
+    command.stdout(Stdio::null());
+    let mut shown = Vec::new();
+    let mut buffer = [0; 4096];
+    // A terminal that no program has open any more fails instead of ending.
+    while let Ok(count @ 1..) = screen.read(&mut buffer) {
+        shown.extend_from_slice(&buffer[..count]);
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let shown = String::from_utf8(shown).unwrap();
+    shown.lines().map(str::to_owned).collect()
+}
+
+/// The bug: the final report was wider than the terminal, which cut its words and its table anywhere.
+#[test]
+fn the_report_of_a_load_test_fits_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../bench-results/2026-11-22-epyc-2core/8m-1.json"
+    );
+    let mut report = command(&["report", file, "--out", "again"]);
+    report.current_dir(&directory);
+    let whole = String::from_utf8(report.output().unwrap().stdout).unwrap();
+    assert!(
+        whole.lines().any(|line| line.chars().count() > 80),
+        "{whole}"
+    );
+    let words =
+        |text: &str| -> BTreeSet<String> { text.split_whitespace().map(str::to_owned).collect() };
+    for columns in [50, 80] {
+        let lines = lines_on_terminal(&mut report, columns);
+        let is_fitting = |line: &String| line.chars().count() <= usize::from(columns);
+        assert!(lines.iter().all(is_fitting), "{}", lines.join("\n"));
+        assert_eq!(words(&lines.join("\n")), words(&whole));
+    }
+}

@@ -85,7 +85,7 @@ pub struct Table {
 pub enum Cell {
     /// A text, written as it is.
     Text(String),
-    /// A number, written with as many decimals as all numbers of its column.
+    /// A number, written with three significant digits. The numbers of a column have their points below each other.
     Number(f64),
     /// A link within the page.
     Link {
@@ -168,7 +168,7 @@ impl Table {
                 };
                 let content = match cell {
                     Cell::Text(text) => markup(text),
-                    Cell::Number(number) => fixed(*number, decimals[column]),
+                    Cell::Number(number) => aligned(*number, decimals[column]),
                     Cell::Link { text, id } => format!("<a href=\"#{id}\">{}</a>", markup(text)),
                 };
                 self.write_cell(page, open, close, column, &content);
@@ -190,13 +190,14 @@ impl Table {
         page.push_str("</details>");
     }
 
-    /// Returns the decimals of a column: as many as its smallest number needs.
+    /// Returns the decimals of a column: as many as one of its numbers has.
     fn decimals(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
-        decimals(cells.filter_map(|cell| match cell {
-            Cell::Number(number) => Some(*number),
+        let numbers = cells.filter_map(|cell| match cell {
+            Cell::Number(number) => Some(decimals(*number)),
             _ => None,
-        }))
+        });
+        numbers.max().unwrap_or(0)
     }
 
     fn write_cell(&self, page: &mut String, open: &str, close: &str, column: usize, cell: &str) {
@@ -208,6 +209,27 @@ impl Table {
         let _ = write!(page, "<{open}{class}>{cell}</{close}>");
     }
 }
+
+/// A number with three significant digits, and blanks as wide as the decimals that others of its column have, so that the points
+/// stand below each other in a column that is aligned to the right.
+fn aligned(number: f64, decimals_of_column: usize) -> String {
+    let own = decimals(number);
+    let mut text = fixed(number, own);
+    if own == 0 && decimals_of_column > 0 {
+        text.push(POINT_BLANK);
+    }
+    text.extend(std::iter::repeat_n(
+        DIGIT_BLANK,
+        decimals_of_column.saturating_sub(own),
+    ));
+    text
+}
+
+/// A blank as wide as a digit.
+const DIGIT_BLANK: char = '\u{2007}';
+
+/// A blank as wide as a point.
+const POINT_BLANK: char = '\u{2008}';
 
 /// The text of a cell without a figure.
 pub(crate) const NO_VALUE: &str = "–";

@@ -208,7 +208,7 @@ fn the_verdict_is_the_same_in_every_form_and_says_what_may_be_believed() {
             "{markdown}"
         );
         assert!(markdown.contains(&format!("## a: {step}\n")), "{markdown}");
-        let table = step_table(&report.steps[0]);
+        let table = step_table(&report.steps[0], usize::MAX);
         assert!(table.starts_with(&format!("a: {step}\n")), "{table}");
         let is_doubtful = step.contains("INVALID");
         for text in [html, markdown, table] {
@@ -322,7 +322,7 @@ fn a_name_of_a_time_has_one_meaning_in_a_table() {
     let times = &mut lossy.steps[0].detail.as_mut().unwrap().times;
     times.scheduled = Distribution::of(&histogram, 20);
     times.service = Some(Distribution::of(&histogram, 0));
-    for text in [step_table(&lossy.steps[0]), lossy.to_markdown()] {
+    for text in [step_table(&lossy.steps[0], usize::MAX), lossy.to_markdown()] {
         let rows: Vec<&str> = text
             .lines()
             .filter(|line| line.contains("scheduled ") && line.contains("4.00"))
@@ -398,4 +398,74 @@ fn a_wall_clock_that_jumps_changes_no_figure() {
     assert_eq!(back.total_duration_secs, ahead.total_duration_secs);
     assert_eq!(back.steps, ahead.steps);
     assert_ne!(back.end_time_utc, ahead.end_time_utc);
+}
+
+/// Regression: the table was wider than a terminal, which cut its lines anywhere.
+#[test]
+fn the_table_of_a_step_fits_the_terminal() {
+    let mut long = report("a");
+    long.steps[0]
+        .notes
+        .push("the rate of this step is not that of a server with other work".repeat(3));
+    let words = |text: &str| -> Vec<String> {
+        let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        words.sort();
+        words.dedup();
+        words
+    };
+    let whole = step_table(&long.steps[0], usize::MAX);
+    for columns in [40, 50, 80, 132] {
+        let table = step_table(&long.steps[0], columns);
+        let widest = table.lines().map(|line| line.chars().count()).max();
+        assert!(widest.unwrap() <= columns, "{table}");
+        assert_eq!(words(&table), words(&whole));
+        let heads = table.lines().filter(|line| line.starts_with("  ms "));
+        let expected = [(40, 3), (50, 2), (80, 1), (132, 1)];
+        assert!(expected.contains(&(columns, heads.count())), "{table}");
+    }
+}
+
+/// Regression: the log had one interval for a distribution, in which an analyser sees no time series.
+#[test]
+fn the_histogram_log_has_a_line_for_each_second() {
+    let mut report = report("one");
+    let detail = report.steps[0].detail.as_mut().unwrap();
+    let mut all = LatencyHistogram::new();
+    for (at_secs, value_ns) in [(1.0, 0), (2.0, 3_000_000), (3.5, 5_000_000)] {
+        let mut histogram = LatencyHistogram::new();
+        histogram.record_many(value_ns, 7);
+        let is_empty = value_ns == 0;
+        detail.series.push(Second {
+            run: 1,
+            at_secs,
+            secs: if at_secs > 3.0 { 1.5 } else { 1.0 },
+            scheduled: (!is_empty).then(|| EncodedHistogram::of(&histogram)),
+            ..Second::default()
+        });
+        if !is_empty {
+            all.merge(&histogram);
+        }
+    }
+    detail.times.scheduled = Distribution::of(&all, 0);
+    let lines = |report: &Report| -> Vec<String> {
+        let text = report.to_histogram_log();
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("Tag=scheduled,"));
+        lines.map(str::to_owned).collect()
+    };
+    let found = lines(&report);
+    let heads: Vec<&str> = found
+        .iter()
+        .map(|line| line.rsplit_once(',').unwrap().0)
+        .collect();
+    assert_eq!(heads, ["1.000,1.000,3.000", "2.000,1.500,5.001"]);
+    // The seconds of two runs overlap, and those of an older report have no histograms.
+    let spoil = |change: fn(&mut Second)| {
+        let mut report = report.clone();
+        change(&mut report.steps[0].detail.as_mut().unwrap().series[1]);
+        assert_eq!(lines(&report).len(), 1);
+    };
+    spoil(|second| second.run = 2);
+    spoil(|second| second.scheduled = None);
 }

@@ -8,36 +8,54 @@ use super::cluster::cluster_facts;
 use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
 use crate::format::{
     NONE_BELOW, NOT_KNOWN, each_of, few, mebibytes, milliseconds, per_second, percent, thousands,
+    wrapped,
 };
 use crate::page::machine_facts;
 use crate::segment::Segment;
 
-/// The table of one step: plain text without colours, ending with a line break. The table of times has 76 columns; a line of
-/// words may be longer.
-pub fn step_table(step: &StepReport) -> String {
+/// The table of one step for a terminal with so many columns: plain text without colours, ending with a line break. Lines are
+/// broken between words. The table of times needs 76 columns; on a narrower terminal its columns follow in groups.
+pub fn step_table(step: &StepReport, columns: usize) -> String {
     let mut text = String::new();
     let verdict = step.verdict().name();
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{}: {verdict}", visible(step.step_name.as_bytes()));
+    let mut line = |line: String, indent| text.push_str(&wrapped(&line, columns, indent));
+    line(
+        format!("{}: {verdict}\n", visible(step.step_name.as_bytes())),
+        2,
+    );
     for problem in bad_news(step) {
-        let _ = writeln!(text, "  ! {}", visible(problem.as_bytes()));
+        line(format!("  ! {}\n", visible(problem.as_bytes())), 4);
     }
     let facts = facts(step);
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in &facts {
-        let _ = writeln!(text, "  {name:<width$}  {}", visible(value.as_bytes()));
+        let value = visible(value.as_bytes());
+        line(format!("  {name:<width$}  {value}\n"), width + 4);
     }
-    text.push('\n');
-    let mut row = |name: &str, cells: [String; TIME_COLUMNS.len()]| {
-        let cells = cells.map(|cell| format!("{cell:>9}")).concat();
-        let _ = writeln!(text, "  {name:<11}{cells}");
-    };
-    row("ms", TIME_COLUMNS.map(str::to_owned));
-    for (name, cells) in time_rows(step) {
-        row(name, cells);
-    }
+    line(format!("\n{}", times(step, columns)), 0);
     for note in &step.notes {
-        let _ = writeln!(text, "  note: {}", visible(note.as_bytes()));
+        line(format!("  note: {}\n", visible(note.as_bytes())), 8);
+    }
+    text
+}
+
+/// The table of times, as many of its columns below each other as the terminal is wide.
+fn times(step: &StepReport, columns: usize) -> String {
+    let rows = time_rows(step);
+    let fitting = columns.saturating_sub(TIME_NAME + 2) / TIME_CELL;
+    let shown: Vec<usize> = (0..TIME_COLUMNS.len()).collect();
+    let mut text = String::new();
+    for group in shown.chunks(fitting.clamp(1, shown.len())) {
+        let mut row = |name: &str, cells: &[String]| {
+            let cells = group.iter().map(|column| &cells[*column]);
+            let cells: String = cells.map(|cell| format!("{cell:>TIME_CELL$}")).collect();
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<TIME_NAME$}{cells}");
+        };
+        row("ms", &TIME_COLUMNS.map(str::to_owned));
+        for (name, cells) in &rows {
+            row(name, cells);
+        }
     }
     text
 }
@@ -335,6 +353,12 @@ pub(super) fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
 
 /// Percentiles first: they are what a reader looks for.
 pub(super) const TIME_COLUMNS: [&str; 7] = ["p50", "p90", "p95", "p99", "p99.9", "max", "mean"];
+
+/// The width of the names of times.
+const TIME_NAME: usize = 11;
+
+/// The width of a time.
+const TIME_CELL: usize = 9;
 
 /// The meaning of the columns.
 pub(super) const ABOUT_TIMES: &str = "Percentiles count messages that never arrived as slower than all others; max and mean are of those that arrived.";

@@ -119,7 +119,7 @@ fn what_is_unconfirmed_is_neither_delivered_nor_lost_in_any_form_of_the_report()
     let step = &report.steps[0];
     assert_eq!((step.lost, step.unconfirmed), (0, 1_234));
     assert!(step.problems[0].starts_with("1,234 expected deliveries are unconfirmed"));
-    let table = step_table(step);
+    let table = step_table(step, usize::MAX);
     let lines = [
         "0 of 59,880,000 expected (success at least",
         "1,234 of 59,880,000 expected",
@@ -337,7 +337,7 @@ fn times_that_were_not_measured_are_null_and_not_zero() {
         assert_eq!(step.pointer(pointer), Some(&Value::Null));
     }
     report.validate().unwrap();
-    let table = step_table(&report.steps[0]);
+    let table = step_table(&report.steps[0], usize::MAX);
     for text in [table, report.to_markdown()] {
         let row = text
             .lines()
@@ -511,7 +511,7 @@ fn a_full_disk_and_a_file_in_the_way_are_typed_errors_with_a_remedy() {
 fn the_table_says_the_worst_first_and_cannot_be_broken_by_a_name() {
     let mut report = report_of(lose(3));
     report.steps[0].step_name = "evil | \u{1b}[2J\nname".to_owned();
-    let table = step_table(&report.steps[0]);
+    let table = step_table(&report.steps[0], usize::MAX);
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].ends_with(": failed"), "{table}");
     assert_eq!(lines[1], "  ! 3 expected deliveries were lost");
@@ -549,7 +549,7 @@ fn the_table_says_the_worst_first_and_cannot_be_broken_by_a_name() {
 #[test]
 fn an_unobserved_server_says_so() {
     let report = report_of(|measured| measured.known.server = ServerUsage::default());
-    assert!(step_table(&report.steps[0]).contains("server      not observed"));
+    assert!(step_table(&report.steps[0], usize::MAX).contains("server      not observed"));
     let value = serde_json::to_value(&report).unwrap();
     assert_eq!(value["steps"][0]["server"]["cpu_secs"], Value::Null);
 }

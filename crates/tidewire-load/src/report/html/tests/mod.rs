@@ -206,7 +206,7 @@ fn an_hour_is_drawn_in_as_many_points_as_can_be_seen() {
         .descendants()
         .rfind(|node| node.has_tag_name("tr"))
         .unwrap();
-    assert_eq!(text(last), "3600.0 ssteady0.5003,600.06.00");
+    assert_eq!(text(last), "3600.0 ssteady0.5003,600\u{2008}\u{2007}6.00");
     let heat = text(by_id(&document, "step-1-heat"));
     assert!(heat.contains(&crate::format::thousands(20 * 851)), "{heat}");
 }
@@ -340,7 +340,7 @@ fn rare_work_is_none_and_no_power_of_ten() {
 }
 
 #[test]
-fn numbers_of_a_column_have_equal_decimals() {
+fn numbers_of_a_column_have_three_digits_and_their_points_below_each_other() {
     let page = sample::open().to_html();
     let document = parse(&page);
     let mut seen = 0;
@@ -360,11 +360,17 @@ fn numbers_of_a_column_have_equal_decimals() {
                     0 => shown.strip_prefix('p'),
                     _ => (cell.attribute("class") == Some("n")).then_some(shown.as_str()),
                 };
-                let number = number.and_then(|number| number.replace(',', "").parse().ok());
-                if !number.is_some_and(f64::is_finite) {
+                let number = number.map(|number| number.trim_end_matches(BLANKS).replace(',', ""));
+                let value = number.as_deref().and_then(|number| number.parse().ok());
+                if !value.is_some_and(f64::is_finite) {
                     continue;
                 }
-                let found = shown.split_once('.').map_or(0, |(_, part)| part.len());
+                if let Some((whole, part)) = number.as_deref().unwrap_or_default().split_once('.') {
+                    let whole = whole.trim_start_matches('0').len();
+                    assert!(column == 0 || whole + part.len() <= 4, "{shown}");
+                }
+                let point = shown.find(['.', BLANKS[1]]).unwrap_or(shown.len());
+                let found = shown[point..].chars().count();
                 assert_eq!(
                     *decimals[column].get_or_insert(found),
                     found,
@@ -377,6 +383,9 @@ fn numbers_of_a_column_have_equal_decimals() {
     }
     assert!(seen > 200, "{seen}");
 }
+
+/// Blanks as wide as a digit and as a point.
+const BLANKS: [char; 2] = ['\u{2007}', '\u{2008}'];
 
 #[test]
 fn a_heat_map_has_a_scale() {
