@@ -460,8 +460,8 @@ fn tls_remedy(fault: TlsFault) -> &'static str {
 }
 
 /// The remedy for a connection that ended before the two sides understood each other.
-const ANOTHER_SERVER: &str = "give both sides the same --codec; if they have it, something else than a tidewire server is there, or a proxy in \
-     between whose PROXY header the server does not take: its log says why";
+const ANOTHER_SERVER: &str = "give both sides the same --codec; if they have it, something else than a tidewire server is there, or the server and \
+     a proxy in between do not agree about the PROXY header: the log of the server says why";
 
 /// The alert of a server that requires a certificate.
 const CERTIFICATE_REQUIRED: u8 = 116;

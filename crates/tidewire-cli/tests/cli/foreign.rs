@@ -1,11 +1,11 @@
 //! Servers of other protocols at the address of a command: the error says which protocol it is, and shows no byte of theirs.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::thread;
 
-use crate::process::command;
+use crate::process::{Process, command};
 
 /// Starts a server that answers whatever it is told with these bytes and a control sequence, and closes. Returns its address.
 fn answering(bytes: &'static [u8]) -> String {
@@ -88,5 +88,77 @@ fn a_load_test_names_a_server_of_another_protocol() {
             assert!(shown.contains(name), "{codec}: {shown:?}");
             assert!(!shown.contains(['\x1b', '\r']), "{codec}: {shown:?}");
         }
+    }
+}
+
+/// Starts a proxy in front of a server, which begins each connection with these bytes. Returns its address.
+fn proxy(server: &str, head: &'static [u8]) -> String {
+    let server = server.trim_start_matches("tcp://").to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // A side that is gone ends the other.
+    let pump = |mut from: TcpStream, mut to: TcpStream| {
+        let _ = std::io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Write);
+    };
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.unwrap();
+            let mut upstream = TcpStream::connect(&server).unwrap();
+            upstream.write_all(head).unwrap();
+            let (back, forth) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || pump(forth, upstream));
+            thread::spawn(move || pump(back, client));
+        }
+    });
+    address.to_string()
+}
+
+/// The bug: a client whose proxy sends a PROXY header that the server does not take, or sends none that the server wants, was told
+/// to give both sides the same codec, and nothing else.
+#[test]
+fn a_client_behind_a_proxy_is_told_of_its_header() {
+    let (_plain, plain) = Process::server(&["--app", "rpc"]);
+    let (_json, json) = Process::server(&["--app", "rpc", "--codec", "json"]);
+    let (_behind, behind) =
+        Process::server(&["--app", "rpc", "--proxy-protocol-from", "127.0.0.1"]);
+    let version_1 = b"PROXY TCP4 203.0.113.7 192.0.2.1 4000 443\r\n";
+    let version_2 =
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xcb\x00\x71\x07\xc0\x00\x02\x01\x0f\xa0\x01\xbb";
+    let cases: [(&str, &'static [u8], &str, i32, &str); 4] = [
+        (
+            &plain,
+            version_1,
+            "tw1",
+            4,
+            "first bytes are a PROXY header",
+        ),
+        (
+            &plain,
+            version_2,
+            "tw1",
+            4,
+            "first bytes are a PROXY header",
+        ),
+        (
+            &json,
+            version_1,
+            "json",
+            4,
+            "first bytes are a PROXY header",
+        ),
+        (
+            &behind,
+            b"",
+            "tw1",
+            3,
+            "do not agree about the PROXY header",
+        ),
+    ];
+    for (server, head, codec, exit, text) in cases {
+        let address = proxy(server, head);
+        let (code, shown) = told(&["call", &address, "add", "2 40", "--codec", codec]);
+        assert_eq!(code, Some(exit), "{codec}: {shown}");
+        assert!(shown.contains(text), "{codec}: {shown}");
     }
 }

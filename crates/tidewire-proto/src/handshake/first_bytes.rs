@@ -56,8 +56,8 @@ impl fmt::Display for FirstBytes {
             Self::Nats => "its first bytes look like NATS; check the port",
             Self::Ssh => "its first bytes look like SSH; check the port",
             Self::ProxyHeader => {
-                "its first bytes are a PROXY header; let this side take such headers from the proxy, or let the proxy send \
-                 none"
+                "its first bytes are a PROXY header; let the server take such headers from this proxy, or let the proxy \
+                 send none"
             }
             Self::Text => "it sent text; was one side started with --codec lines or json?",
             Self::Unknown => {
