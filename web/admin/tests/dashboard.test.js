@@ -246,6 +246,33 @@ test("figures change by themselves, a search filters, and a reload says so", asy
   assert.deepEqual(errors, []);
 });
 
+// Regression: with several of these pages open, none said which server it is of.
+test("title and head name the server", async (t) => {
+  const { page, admin, errors } = await site(t, "chat");
+  const { host } = new URL(admin);
+  await page.locator("#about").getByText(`${host}, version `).waitFor();
+  assert.equal(await page.title(), `${host} – Tidewire`);
+  assert.deepEqual(errors, []);
+});
+
+// Regression: after a load test that lost nothing, "Dropped: closed 31,495" looked like a loss.
+test("messages to subscribers that are gone are said to be no loss", async (t) => {
+  const { page, errors } = await site(t, "chat");
+  await page.getByText("Ready").waitFor();
+  const note = page.getByText("are no loss of those that stayed");
+  assert.ok(await note.isHidden());
+  // The next overview of this server, which dropped nothing, hides it again: so one step shows it and reads it.
+  const shown = await page.evaluate(() => {
+    showLosses({ dropped: { policy: 0, left: 0, closed: 31_495 }, datagrams_dropped: {}, closed: {} });
+    const { hidden, innerText } = document.getElementById("no-losses");
+    return { hidden, innerText, list: document.getElementById("losses").innerText };
+  });
+  assert.equal(shown.hidden, false);
+  assert.match(shown.innerText, /or whose session ended, are no loss/);
+  assert.match(shown.list, /Dropped: after the session ended\s+31,495/);
+  assert.deepEqual(errors, []);
+});
+
 test("a screen reader finds the parts of the page by their names", async (t) => {
   const { page, address } = await site(t, "chat");
   await join_chat(t, address, "ann");

@@ -273,7 +273,8 @@ function showPairs(list, pairs) {
 }
 
 function showLosses(it) {
-  // Messages on their way to a subscriber that left, or whose session ended, are no loss of others.
+  // A load test that lost nothing ends with many of these, and they look like losses.
+  $("no-losses").hidden = !(it.dropped.left > 0 || it.dropped.closed > 0);
   const named = { left: "after the subscriber left", closed: "after the session ended" };
   const lost = Object.entries(it.dropped).map(([reason, value]) => [`Dropped: ${named[reason] ?? words(reason)}`, count(value), value > 0 && reason !== "closed" && reason !== "left" ? "warn" : ""]);
   const some = ([, value]) => value > 0;
