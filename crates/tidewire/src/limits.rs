@@ -120,7 +120,7 @@ pub struct Limits {
     /// Rooms of the whole server. Default 16,384 of the 64,512 that aliases can name.
     pub rooms_max: usize,
     /// Rooms that the sessions of one address have opened and that are not empty yet. Default 4,096, a quarter of all, so
-    /// that one address cannot take all rooms. In the last quarter of all rooms, an address may have a sixteenth of those that
+    /// that one address cannot take all rooms. In the last quarter of all rooms, an address may have a 32nd of those that
     /// are free, so that many addresses cannot take all rooms either. Behind a proxy all clients have one address: raise the limit there.
     /// Peers without an address (ipc and inproc) have no such limit.
     pub rooms_per_address_max: usize,

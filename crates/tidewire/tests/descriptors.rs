@@ -18,7 +18,7 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
     let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
     let mut early = server.peer();
-    descriptors::lower_limit(200).unwrap();
+    descriptors::lower_limit(500).unwrap();
     // One descriptor is left for the client's side. The server finds none for its side but the spare one.
     let held = descriptors::exhaust(1);
     for number in 1..=3 {
@@ -33,7 +33,7 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
         assert_eq!(metrics.sessions_opened, 1);
     }
     let text = logs.text();
-    for part in ["no descriptor is left", "ulimit -n", "limit 200"] {
+    for part in ["no descriptor is left", "ulimit -n", "limit 500"] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     // Connected peers are served as before.
@@ -55,22 +55,30 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
         let source = IpAddr::from(Ipv4Addr::new(127, 0, 1, number));
         Peer::greet(Wire::Tcp(connect_from(source, port).unwrap()), &codec)
     };
-    let mut many: Vec<Peer> = (0..10).map(|_| from(100)).collect();
-    let held = descriptors::exhaust(1);
-    let mut newcomer = from(2);
-    newcomer.ask(b"in");
-    assert_eq!(newcomer.answer().payload, b"in");
-    let mut newest = many.pop().unwrap();
-    while newest.receive().is_some() {}
-    many[8].ask(b"still there?");
-    assert_eq!(many[8].answer().payload, b"still there?");
-    assert_eq!(server.metrics().closed_by("displaced"), 1);
-    drop((held, many, newest, newcomer));
+    for (turn, attackers) in [(1, 1), (2, 50)] {
+        let attacker = |round: u8| from(100 + round % attackers);
+        let mut many: Vec<Peer> = (0..100).map(attacker).collect();
+        let held = descriptors::exhaust(1);
+        let mut newcomer = from(2);
+        newcomer.ask(b"in");
+        assert_eq!(newcomer.answer().payload, b"in");
+        let mut newest = many.pop().unwrap();
+        while newest.receive().is_some() {}
+        for peer in [&mut many[98], &mut early] {
+            peer.ask(b"still there?");
+            assert_eq!(peer.answer().payload, b"still there?");
+        }
+        assert_eq!(server.metrics().closed_by("displaced"), turn);
+        drop((held, many, newest, newcomer));
+        server.wait_for("all of them are gone", |it| {
+            it.sessions_opened - it.sessions_closed() == 1
+        });
+    }
     let mut late = server.peer();
     late.ask(b"in at last");
     assert_eq!(late.answer().payload, b"in at last");
     drop((early, late));
     let metrics = server.stop();
-    assert_eq!(metrics.sessions_opened, 13);
+    assert_eq!(metrics.sessions_opened, 2 + 2 * 101);
     assert_eq!(metrics.sessions_refused, 3);
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason, Phase};
 
 use super::Core;
+use super::accept::Refusal;
 use crate::auth::{
     Action, Admitted, Attempt, AuthOutcome, AuthRequest, Failures, Guard, Identity, LateAnswer,
     NoPlace, Permissions, Place, Turn,
@@ -131,6 +132,12 @@ impl Core {
             return false;
         };
         let was_open = self.sessions[slot].connection.is_open();
+        if let Ok(identity) = &answer
+            && !was_open
+            && !self.has_share_for(slot, identity)
+        {
+            return false;
+        }
         let admitted = match answer {
             Ok(identity) => match self.let_in(slot, Arc::clone(&identity)) {
                 // Another session may give way to it.
@@ -147,6 +154,25 @@ impl Core {
         }
         self.sessions.arm_timer(slot);
         admitted.is_ok() && !was_open && self.sessions[slot].connection.is_open()
+    }
+
+    /// Whether an identity may have another session while memory is short. If not, the session is closed. When it connected, only
+    /// its address was known.
+    fn has_share_for(&mut self, slot: usize, identity: &Identity) -> bool {
+        if identity.is_anonymous() || !self.sessions.is_short_of_memory() {
+            return true;
+        }
+        let shares = self.sessions.relief.memory.shares();
+        let holder = shares.of_user(identity.name());
+        if !self.sessions.must_refuse(Some(holder)) {
+            // Unfinished handshakes pay for the shortage, too.
+            return !self.sessions[slot].connection.is_closed();
+        }
+        self.counters.memory_refused_sessions.add(1);
+        let peer = self.sessions[slot].profile.peer.clone();
+        self.note_refusal(Refusal::Memory, peer.as_deref());
+        self.sessions.finish(slot, CloseReason::MemoryLimit);
+        false
     }
 
     /// Admits a session as this identity.

@@ -2,7 +2,8 @@
 //!
 //! Problem: a limit for each address protects a table only from three addresses, if it is a quarter of the table, and from none
 //! if the table was made smaller. Approach: the last quarter of a table is for addresses that have few entries. There an address
-//! may have a sixteenth of what is free, or one entry. So fifty addresses that take what they can leave places for others.
+//! may have a 32nd of what is free, or one entry. So fifty addresses that take what they can leave places for others, in a table
+//! of 256 entries, too. With a sixteenth they filled such a table, and left a newcomer half as much of a large one.
 //! Entries of rooms and topics are never taken away, because members of other addresses may be in them. A session is: the
 //! address with the most sessions makes room for a newcomer.
 //!
@@ -56,7 +57,7 @@ impl Shares {
     }
 
     /// The number of entries of an address.
-    pub(super) fn of(&self, owner: Option<IpAddr>) -> usize {
+    pub(crate) fn of(&self, owner: Option<IpAddr>) -> usize {
         let share = owner.and_then(|owner| self.by_address.get(&owner));
         share.copied().unwrap_or(0)
     }
@@ -96,7 +97,7 @@ impl Shares {
 const SCARCE_PARTS: usize = 4;
 
 /// The part of what is free that one address may have then.
-const NEWCOMER_PARTS: usize = 16;
+const NEWCOMER_PARTS: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -119,10 +120,11 @@ mod tests {
         *count - before
     }
 
-    /// Regression: four addresses filled a table whose limit for one address is a quarter, and a newcomer got nothing.
+    /// Regression: four addresses filled a table whose limit for one address is a quarter, and a newcomer got nothing. Then fifty
+    /// filled a table of 256 entries.
     #[test]
     fn fifty_addresses_that_take_what_they_can_leave_places_for_a_newcomer() {
-        for count_max in [1_024, 16_384] {
+        for count_max in [256, 1_024, 16_384] {
             let (mut shares, mut count) = (Shares::default(), 0);
             let address = |number: u8| Some(IpAddr::from([127, 0, 0, number]));
             for number in 100..150 {

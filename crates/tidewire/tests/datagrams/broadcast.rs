@@ -24,12 +24,12 @@ impl Service for Publisher {
     }
 }
 
-fn serve(builder: ServerBuilder) -> TestServer {
+pub(crate) fn serve(builder: ServerBuilder) -> TestServer {
     let builder = builder.trust_datagram_peers(true);
     TestServer::over_udp(builder, &codec("uvrpc"), |_| Publisher(PubSub::new()))
 }
 
-fn client(server: &TestServer) -> Client {
+pub(crate) fn client(server: &TestServer) -> Client {
     Client::builder()
         .codec(AnyCodec::by_name("uvrpc").unwrap())
         .connect(&server.url())

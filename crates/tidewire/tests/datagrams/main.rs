@@ -9,10 +9,11 @@ mod forged;
 mod frames;
 mod losses;
 mod sessions;
+mod shares;
 mod unvalidated;
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use tidewire::{AnyCodec, Endpoint, Kind, Message};
 use tidewire_proto::codec::{Codec, Decoded};
@@ -33,7 +34,12 @@ fn port_of(server: &TestServer) -> SocketAddr {
 
 /// Returns a socket that has sent nothing to this address.
 fn unknown_peer(server: SocketAddr) -> UdpSocket {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer_at(Ipv4Addr::LOCALHOST, server)
+}
+
+/// Returns a socket at this address that has sent nothing to the server.
+fn peer_at(source: Ipv4Addr, server: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((source, 0)).unwrap();
     socket.connect(server).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     socket

@@ -12,6 +12,7 @@ mod permissions;
 mod places;
 mod rates;
 mod reload;
+mod shares;
 mod storm;
 
 use std::io::Write as _;
@@ -96,7 +97,7 @@ fn hello(credentials: &[u8]) -> Vec<u8> {
     let hello = Hello {
         version: PROTOCOL_VERSION,
         features: 0,
-        frame_bytes_max: 65_536,
+        frame_bytes_max: 1 << 20,
         credentials,
         agent: "test",
     };

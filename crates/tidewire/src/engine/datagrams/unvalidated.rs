@@ -7,7 +7,7 @@
 //! session was replaced starts again with its next datagram. An address becomes *established*, and its session an
 //! ordinary one, if it is still heard after [`unvalidated_timeout`](crate::Limits::unvalidated_timeout) and was never
 //! silent for that long. That is no proof, because a forger can continue. So established addresses have at most half of
-//! the slots, and the others stay unvalidated.
+//! the slots, and the others stay unvalidated. The last quarter of this half is for hosts that have few of them.
 //!
 //! The server does not notify an unvalidated address of the end of its session. The notice would be unsolicited traffic
 //! to a forged address, and a real peer needs none to continue. Rejected: a challenge, because these codecs have no
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use super::Core;
 use crate::limits::nanoseconds;
-use crate::session::{CloseReason, SessionId};
+use crate::session::{CloseReason, SessionId, Shares};
 
 /// The lane's sessions of addresses that are not validated.
 #[derive(Debug, Default)]
@@ -27,6 +27,8 @@ pub(crate) struct UnvalidatedSessions {
     queue: VecDeque<SessionId>,
     unvalidated: usize,
     established: usize,
+    /// The established addresses of each host.
+    established_shares: Shares,
 }
 
 impl Core {
@@ -70,17 +72,22 @@ impl Core {
     /// Establishes an unvalidated address that was heard again after its time, if there is a slot.
     #[cold]
     pub(crate) fn establish(&mut self, slot: usize) {
-        let established_max = self.config.limits.sessions_max / 2 / self.lane_count();
+        let established_max = (self.config.limits.sessions_max / 2 / self.lane_count()).max(1);
         let since_ns = self.sessions.reactor.now_ns;
-        let standing = match self.ports.unvalidated.established < established_max.max(1) {
-            true => Standing::Established,
-            false => Standing::Unvalidated { since_ns },
+        let counts = &self.ports.unvalidated;
+        let owner = self.sessions[slot].owner();
+        let shares = &counts.established_shares;
+        let place = shares.check(owner, established_max, counts.established, established_max);
+        let standing = match place {
+            Ok(()) => Standing::Established,
+            Err(_) => Standing::Unvalidated { since_ns },
         };
         self.set_standing(slot, standing);
     }
 
     /// Sets the standing of a session's address and updates the counts.
     pub(crate) fn set_standing(&mut self, slot: usize, standing: Standing) {
+        let owner = self.sessions[slot].owner();
         let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
             return;
         };
@@ -88,8 +95,14 @@ impl Core {
         let counts = &mut self.ports.unvalidated;
         counts.unvalidated -= usize::from(matches!(former, Standing::Unvalidated { .. }));
         counts.unvalidated += usize::from(matches!(standing, Standing::Unvalidated { .. }));
-        counts.established -= usize::from(former == Standing::Established);
-        counts.established += usize::from(standing == Standing::Established);
+        if former == Standing::Established {
+            counts.established -= 1;
+            counts.established_shares.remove(owner);
+        }
+        if standing == Standing::Established {
+            counts.established += 1;
+            counts.established_shares.add(owner);
+        }
     }
 
     /// Whether an unvalidated address has lasted long enough to be established.
@@ -124,6 +137,50 @@ mod tests {
     use crate::server::Server;
 
     const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Regression: one host that sent from many ports took all places of established addresses, and the sessions of others ended
+    /// after seconds of silence.
+    #[test]
+    fn the_last_places_of_established_addresses_are_for_hosts_that_have_few() {
+        for attackers in [1, 50] {
+            let codec = AnyCodec::by_name("raw").unwrap();
+            let limits = Limits {
+                sessions_max: 512,
+                ..Limits::default()
+            };
+            let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
+            let any = "127.0.0.1:0".parse().unwrap();
+            let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
+            lane.core.add_port(socket).unwrap();
+            let core = &mut lane.core;
+            let mut port = 0;
+            let mut establish = |host: u8| {
+                port += 1;
+                let datagram = Datagram {
+                    peer: SocketAddr::from(([10, 0, 0, host], port)),
+                    local: None,
+                    bytes: b"hello",
+                    truncated: false,
+                };
+                let slot = core.admit(0, &datagram, &codec).unwrap();
+                core.establish(slot);
+                let peer = core.sessions[slot].stream.datagram().unwrap();
+                (peer.standing == Standing::Established).then_some(slot)
+            };
+            let before = establish(1).expect("it is the first");
+            for host in 100..100 + attackers {
+                while establish(host).is_some() {}
+            }
+            let after = establish(2).expect("a place is left");
+            for slot in [before, after] {
+                assert!(!lane.core.sessions[slot].connection.is_closed());
+            }
+            assert!(lane.core.ports.unvalidated.established > 192);
+            lane.close_all();
+            let shares = &lane.core.ports.unvalidated.established_shares;
+            assert_eq!(shares.of(Some([10, 0, 0, 100].into())), 0);
+        }
+    }
 
     #[test]
     fn an_address_that_goes_on_is_established_and_may_be_silent_for_long() {
