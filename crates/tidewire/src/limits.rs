@@ -65,7 +65,7 @@ pub struct Limits {
     /// most 2 KiB and is not counted.
     pub handshake_bytes_per_address_max: usize,
     /// The longest time from connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds
-    /// the wait of a client for the server of an in-process name.
+    /// the wait of a client for the server of an in-process name, and the lookup of a host name before a connect.
     pub handshake_timeout: Duration,
     /// A session whose peer answers pings is closed after this time of silence. Default 60 s. Its codec has pings, or it is over
     /// WebSocket, which has some of its own.

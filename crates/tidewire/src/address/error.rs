@@ -1,5 +1,7 @@
 //! The reasons why a text is no address, or an address cannot be used.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use super::NAME_BYTES_MAX;
@@ -68,6 +70,25 @@ pub enum AddressError {
         host: String,
         /// The error text of the resolver.
         detail: String,
+    },
+    /// The resolver of the system did not answer in time.
+    #[error(
+        "the lookup of host {host:?} took longer than {timeout:?}; check the name servers in /etc/resolv.conf, or use an IP address"
+    )]
+    LookupTimeout {
+        /// The host.
+        host: String,
+        /// The time that it had: [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+        timeout: Duration,
+    },
+    /// The address exists once in the network of each interface.
+    #[error(
+        "the address [{host}] says nothing about the interface, and each has such addresses; write the zone behind the address, as \
+         in [{host}%eth0]; `ip -6 address` lists interfaces"
+    )]
+    NoZone {
+        /// The address.
+        host: String,
     },
     /// The parameter behind the question mark is unknown.
     #[error(

@@ -80,7 +80,8 @@ impl Address {
     /// Resolves the address to the first endpoint of [`resolve_all`](Self::resolve_all). Blocks while it resolves a host name.
     ///
     /// # Errors
-    /// [`AddressError::Unresolved`] if the host is unknown.
+    /// [`AddressError::Unresolved`] if the host is unknown, and [`AddressError::NoZone`] if it is a link-local address of IPv6
+    /// without an interface.
     pub fn resolve(&self) -> Result<Endpoint, AddressError> {
         // `resolve_all` never returns an empty list.
         Ok(self.resolve_all()?.swap_remove(0))
@@ -90,7 +91,7 @@ impl Address {
     /// several. Blocks while it resolves a host name.
     ///
     /// # Errors
-    /// [`AddressError::Unresolved`] if the host is unknown.
+    /// The errors of [`resolve`](Self::resolve).
     pub fn resolve_all(&self) -> Result<Vec<Endpoint>, AddressError> {
         Ok(vec![match &self.kind {
             AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
@@ -313,6 +314,14 @@ fn resolve_host(
     if host == "*" {
         let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         return Ok(vec![endpoint_of(anywhere)]);
+    }
+    if host
+        .parse::<Ipv6Addr>()
+        .is_ok_and(|it| it.is_unicast_link_local())
+    {
+        // The system would refuse it as an invalid argument, without a reason.
+        let host = host.to_owned();
+        return Err(AddressError::NoZone { host });
     }
     let unresolved = |detail: String| AddressError::Unresolved {
         host: host.to_owned(),

@@ -157,3 +157,22 @@ fn a_websocket_has_a_path_that_nothing_resolves() {
         assert!(parse(text).is_err(), "{text}");
     }
 }
+
+/// Regression: the system refused such an address as an invalid argument, and the error said neither cause nor remedy.
+#[test]
+fn a_link_local_address_needs_its_interface() {
+    for transport in ["tcp", "tls", "ws", "wss", "udp"] {
+        let address: Address = format!("{transport}://[fe80::1]:80").parse().unwrap();
+        let error = address.resolve().unwrap_err();
+        let host = "fe80::1".to_owned();
+        assert_eq!(error, AddressError::NoZone { host });
+        assert!(error.to_string().contains("[fe80::1%eth0]"), "{error}");
+        // Each machine has this interface.
+        let address: Address = format!("{transport}://[fe80::1%lo]:80").parse().unwrap();
+        let endpoint = address.resolve().unwrap();
+        let Some(SocketAddr::V6(found)) = endpoint.socket_address() else {
+            panic!("another family: {endpoint}");
+        };
+        assert_ne!(found.scope_id(), 0);
+    }
+}

@@ -15,6 +15,7 @@
 
 use std::mem::replace;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
 
@@ -207,7 +208,8 @@ impl ClientService {
     pub(super) fn dial(&mut self, cx: &mut Context<'_>) {
         let dialing = &mut self.dialing;
         let (provider, tls) = (dialing.provider(), dialing.tls.clone());
-        let Some(lookup) = dialing.target().lookup(provider, tls.as_ref()) else {
+        let timeout = Duration::from_nanos(cx.core.config.rules.handshake_timeout_ns);
+        let Some(lookup) = dialing.target().lookup(timeout, provider, tls.as_ref()) else {
             return self.begin_race(cx);
         };
         dialing.state = State::Resolving;

@@ -1,9 +1,15 @@
 //! The lookups before an attempt to connect: of the addresses of a host name, of credentials, and of files of TLS.
 //!
 //! Each may take seconds, and a lane has deadlines to keep. So they are looked up on a thread of their own.
+//!
+//! Problem: the resolver of the system may take a minute, and cannot be interrupted. Approach: a name has as long as a handshake. Its
+//! resolver runs on one thread more, which is left behind after that time. At most [`LEFT_MAX`] threads are left behind at a time.
+//! Credentials and files have no such time: the program provides them, and some ask another server.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 use std::{io, thread};
 
 use crate::address::{Address, AddressError, Endpoint};
@@ -29,8 +35,8 @@ pub(crate) type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     address: Address,
-    /// Resolves the host name, if it is asked for.
-    resolver: Option<Resolver>,
+    /// Resolves the host name, if it is asked for, within this time.
+    resolver: Option<(Resolver, Duration)>,
     /// Gets the credentials, if they are asked for.
     credentials: Option<Credentials>,
     /// The files of TLS, which are read again if they have changed.
@@ -75,15 +81,17 @@ impl Target {
         &self.address
     }
 
-    /// The lookups that the next attempt needs. `None` if it needs none.
+    /// The lookups that the next attempt needs. `None` if it needs none. A host name has this time.
     pub(crate) fn lookup(
         &self,
+        timeout: Duration,
         credentials: Option<Credentials>,
         tls: Option<&Arc<ClientConfigs>>,
     ) -> Option<Lookup> {
+        let resolver = self.resolver.filter(|_| self.endpoints.is_empty());
         let lookup = Lookup {
             address: self.address.clone(),
-            resolver: self.resolver.filter(|_| self.endpoints.is_empty()),
+            resolver: resolver.map(|resolver| (resolver, timeout)),
             credentials,
             tls: tls.filter(|tls| tls.has_files()).cloned(),
         };
@@ -144,7 +152,9 @@ impl Lookup {
             tls.refresh();
         }
         Found {
-            endpoints: self.resolver.map(|resolver| resolver(&self.address)),
+            endpoints: self
+                .resolver
+                .map(|(resolver, timeout)| resolve_within(resolver, &self.address, timeout)),
             token: self.credentials.as_ref().map(Credentials::get),
         }
     }
@@ -156,9 +166,114 @@ impl Lookup {
     }
 }
 
+/// Resolves a host name within this time.
+fn resolve_within(
+    resolver: Resolver,
+    address: &Address,
+    timeout: Duration,
+) -> Result<Vec<Endpoint>, AddressError> {
+    let late = || AddressError::LookupTimeout {
+        host: address.host().unwrap_or_default().to_owned(),
+        timeout,
+    };
+    if !LEFT_BEHIND.has_room() {
+        return Err(late());
+    }
+    let (sender, receiver) = sync_channel(1);
+    let running = Arc::new(());
+    let seen = Arc::downgrade(&running);
+    let asked = address.clone();
+    let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
+    let spawned = thread.spawn(move || {
+        // After the time the receiver is gone.
+        let _ = sender.send(resolver(&asked));
+        drop(running);
+    });
+    if let Err(error) = spawned {
+        tracing::debug!(%error, "cannot start a thread for a lookup; its time is not bounded");
+        return resolver(address);
+    }
+    match receiver.recv_timeout(timeout) {
+        Ok(found) => found,
+        Err(RecvTimeoutError::Timeout) => {
+            LEFT_BEHIND.add(seen);
+            Err(late())
+        }
+        // The resolver panicked.
+        Err(RecvTimeoutError::Disconnected) => Err(AddressError::Unresolved {
+            host: address.host().unwrap_or_default().to_owned(),
+            detail: "the resolver failed".to_owned(),
+        }),
+    }
+}
+
+/// The threads of this process whose lookups took too long.
+#[derive(Debug)]
+struct LeftBehind(Mutex<Vec<Weak<()>>>);
+
+static LEFT_BEHIND: LeftBehind = LeftBehind(Mutex::new(Vec::new()));
+
+impl LeftBehind {
+    /// Whether another thread may be left behind. Those that have ended are forgotten.
+    fn has_room(&self) -> bool {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|thread| thread.strong_count() > 0);
+        left.len() < LEFT_MAX
+    }
+
+    fn add(&self, thread: Weak<()>) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push(thread);
+    }
+}
+
+/// Threads of lookups that took too long. More of them than that show that no name can be resolved now, and each costs memory.
+const LEFT_MAX: usize = 16;
+
 #[cfg(test)]
 mod tests {
+    use std::sync::MutexGuard;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    /// Held while no name can be resolved.
+    static GATE: Mutex<()> = Mutex::new(());
+    static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+
+    fn close_gate() -> MutexGuard<'static, ()> {
+        GATE.lock().unwrap()
+    }
+
+    /// Regression: a resolver that did not answer kept a client for as long as the system's own timeouts take.
+    #[test]
+    fn a_name_has_a_time_and_few_threads_are_left_behind() {
+        let resolver: Resolver = |_| {
+            LOOKUPS.fetch_add(1, Ordering::SeqCst);
+            drop(close_gate());
+            Ok(vec![Endpoint::Udp(([127, 0, 0, 1], 1).into())])
+        };
+        let address: Address = "udp://server.example:1".parse().unwrap();
+        let target = Target::new(address, Some(resolver), Vec::new());
+        let found = |timeout| {
+            let lookup = target.lookup(timeout, None, None).unwrap();
+            lookup.run().endpoints.unwrap()
+        };
+        let gate = close_gate();
+        for _ in 0..LEFT_MAX + 3 {
+            let error = found(Duration::from_millis(1)).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("server.example"), "{text}");
+            assert!(text.contains("/etc/resolv.conf"), "{text}");
+        }
+        drop(gate);
+        while !LEFT_BEHIND.has_room() {
+            thread::yield_now();
+        }
+        let endpoints = found(Duration::from_secs(3_600)).unwrap();
+        assert_eq!(endpoints.len(), 1);
+        assert!(LOOKUPS.load(Ordering::SeqCst) <= LEFT_MAX + 1);
+    }
 
     #[test]
     fn the_last_good_address_is_tried_first_as_long_as_the_name_has_it() {

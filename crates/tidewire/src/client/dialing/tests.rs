@@ -306,3 +306,61 @@ fn pauses_grow_at_a_server_that_accepts_and_closes() {
     }
     client.close().wait();
 }
+
+/// Regression: a resolver that did not answer kept a client waiting, whatever its timeout was.
+#[test]
+fn an_attempt_ends_although_the_name_of_the_server_is_still_looked_up() {
+    static GATE: Mutex<()> = Mutex::new(());
+    let gate = GATE.lock().unwrap();
+    let address = "tcp://server.example:7000".parse().unwrap();
+    let resolver = |_: &Address| {
+        drop(GATE.lock().unwrap());
+        Ok(Vec::new())
+    };
+    let limits = crate::Limits {
+        handshake_timeout: Duration::from_millis(10),
+        ..crate::Limits::default()
+    };
+    let target = Target::new(address, Some(resolver), Vec::new());
+    let client = Client::builder().limits(limits);
+    let outcome = Connecting::new(client.start_to(target, false)).wait();
+    let late = crate::address::AddressError::LookupTimeout {
+        host: "server.example".to_owned(),
+        timeout: Duration::from_millis(10),
+    };
+    assert!(
+        matches!(&outcome, Err(ConnectError::Address(error)) if *error == late),
+        "{outcome:?}"
+    );
+    drop(gate);
+}
+
+/// Regression: credentials for an earlier connection that came late took the place of the addresses that the lane waited for, and the
+/// client never connected again.
+#[test]
+fn late_credentials_do_not_take_the_place_of_addresses() {
+    let link = Link::new(RequestTable::new(1 << 20, false), EventBounds::default());
+    let token = |text: &str| Some(Ok(Token::new(text).unwrap()));
+    let addresses = || Found {
+        endpoints: Some(Ok(vec![dead_end().1])),
+        token: token("present"),
+    };
+    let late = || Found {
+        endpoints: None,
+        token: token("late"),
+    };
+    for (first, second) in [(addresses(), late()), (late(), addresses())] {
+        link.set_found(first);
+        link.set_found(second);
+        let found = link.take_found().unwrap();
+        assert!(found.endpoints.is_some());
+        assert_eq!(
+            found.token.unwrap().unwrap(),
+            Token::new("present").unwrap()
+        );
+        assert!(!link.has_found());
+    }
+    // A lane that waits for credentials alone gets the newer ones.
+    link.set_found(late());
+    assert!(link.take_found().unwrap().endpoints.is_none());
+}

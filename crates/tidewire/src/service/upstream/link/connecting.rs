@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::replace;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewire_proto::layer::Stack;
 
@@ -30,7 +31,8 @@ impl Link {
         self.token = fixed.cloned();
         let provider = credentials.filter(|_| fixed.is_none()).cloned();
         let tls = self.tls.as_ref().map(Connector::configs);
-        let Some(lookup) = self.target.lookup(provider, tls) else {
+        let timeout = Duration::from_nanos(core.config.rules.handshake_timeout_ns);
+        let Some(lookup) = self.target.lookup(timeout, provider, tls) else {
             return self.begin_race(core);
         };
         let number = self.upstream.0.number;
