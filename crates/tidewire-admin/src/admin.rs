@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use thiserror::Error;
-use tidewire::Server;
+use tidewire::system::{BindError, listen_tcp};
 use tidewire::tls::{TlsError, TlsLayers};
+use tidewire::{Server, SocketOptions};
 
 use crate::access::Access;
 use crate::events::Events;
@@ -35,15 +36,8 @@ pub enum AdminError {
     #[error("the admin server cannot use its certificate: {0}")]
     Tls(#[from] TlsError),
     /// The address cannot be bound.
-    #[error(
-        "the admin server cannot listen on {address}: {source}; choose another port, or end the program that has it"
-    )]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error("the admin server {0}")]
+    Bind(#[from] BindError),
     /// The system refused the thread, or a descriptor.
     #[error("the admin server cannot start: {0}; look at the limits of threads and descriptors")]
     Start(#[source] io::Error),
@@ -89,10 +83,12 @@ impl Admin {
         }
         let tls = settings.tls.as_ref().map(|it| it.layers("http/1.1"));
         let tls = tls.transpose()?;
-        let listener = TcpListener::bind(address);
-        let listener = listener.map_err(|source| AdminError::Bind { address, source })?;
+        let options = SocketOptions {
+            ipv6_only: settings.is_ipv6_only,
+            ..SocketOptions::default()
+        };
         Ok(BoundAdmin {
-            listener,
+            listener: listen_tcp(address, &options)?,
             tls,
             settings,
         })

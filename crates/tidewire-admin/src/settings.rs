@@ -14,6 +14,7 @@ pub struct Settings {
     pub(crate) token: Option<Token>,
     pub(crate) hosts: Vec<String>,
     pub(crate) is_plaintext_allowed: bool,
+    pub(crate) is_ipv6_only: bool,
     pub(crate) tls: Option<ServerTls>,
     pub(crate) scope: Scope,
     /// Proxies that name their clients in requests.
@@ -138,6 +139,14 @@ impl Settings {
     #[must_use]
     pub fn allow_plaintext(mut self, allow: bool) -> Self {
         self.is_plaintext_allowed = allow;
+        self
+    }
+
+    /// Leaves IPv4 to another listener if the address is `[::]`. Without it, `[::]` is every address of IPv4, too, whatever the
+    /// system's `net.ipv6.bindv6only` is.
+    #[must_use]
+    pub fn ipv6_only(mut self, only: bool) -> Self {
+        self.is_ipv6_only = only;
         self
     }
 

@@ -14,6 +14,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tidewire::system::listen_tcp;
+use tidewire::{Address, SocketOptions};
 use tidewire_admin::{CONTENT_TYPE, HttpServer, serve_text};
 use tidewire_load::report::StepReport;
 use tidewire_load::run::{Observer, Phase, Progress};
@@ -59,12 +61,28 @@ figures! {
         "Scheduled latency of what arrived in the last second";
 }
 
+/// Listens at the first address that can be used.
+fn listen_at_first(address: &str) -> io::Result<TcpListener> {
+    let address: Address = address.parse().map_err(io::Error::other)?;
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for endpoint in address.resolve_all().map_err(io::Error::other)? {
+        let Some(at) = endpoint.socket_address() else {
+            continue;
+        };
+        match listen_tcp(at, &SocketOptions::default()) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => refused = io::Error::other(error),
+        }
+    }
+    Err(refused)
+}
+
 impl Metrics {
     /// Answers scrapes at this HOST:PORT, or at the first address of the name that can be used, as long as the returned server lives.
     pub(super) fn serve(address: &str) -> io::Result<(Self, HttpServer)> {
         let metrics = Self::default();
         let registry = metrics.registry();
-        let listener = TcpListener::bind(address)?;
+        let listener = listen_at_first(address)?;
         let server = serve_text(listener, CONTENT_TYPE, move || {
             let mut text = String::new();
             // Writing to memory cannot fail.

@@ -119,8 +119,17 @@ impl AdminArguments {
                 check_apart(flag, address, binds)?;
             }
         }
+        if let (Some(admin), Some(health)) = (self.admin, self.health)
+            && Endpoint::from(admin).excludes(&health.into())
+            && !leaves_ipv4(admin, Some(health))
+            && !leaves_ipv4(health, Some(admin))
+        {
+            let what = format!("--admin {admin} and --health {health} have the same port");
+            return Err(Failure::configuration(what, "give --health another port").into());
+        }
         let health = self.health.map(|address| {
             let settings = Settings::default()
+                .ipv6_only(leaves_ipv4(address, self.admin))
                 .health_only(self.health_metrics)
                 .needs_backplane(self.ready_needs_backplane);
             Admin::bind(address, settings).map_err(|error| refused("--health", &error))
@@ -144,7 +153,9 @@ impl AdminArguments {
                 health,
             });
         };
-        let bound = Admin::bind(address, self.settings(tls, forwarders)?);
+        let settings = self.settings(tls, forwarders)?;
+        let settings = settings.ipv6_only(leaves_ipv4(address, self.health));
+        let bound = Admin::bind(address, settings);
         Ok(AdminServers {
             admin: Some(bound.map_err(|error| refused("--admin", &error))?),
             health: health.transpose()?,
@@ -186,11 +197,25 @@ impl AdminArguments {
     }
 }
 
-/// A name such as localhost may have several addresses, so the flag takes none.
+/// A name such as localhost may have several addresses, so the flag takes none. A link-local address may have a zone, the name of its
+/// interface.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let wanted = "use an IP address and a port, such as 127.0.0.1:9090 or [::1]:9090";
-    text.parse()
-        .map_err(|_| format!("it is no address to listen on; {wanted}; port 0 takes a free one"))
+    let other = || format!("it is no address to listen on; {wanted}; port 0 takes a free one");
+    let without_zone = match (text.find('%'), text.find(']')) {
+        (Some(zone), Some(end)) if zone < end => text[..zone].to_owned() + &text[end..],
+        _ => text.to_owned(),
+    };
+    let numbers: Result<SocketAddr, _> = without_zone.parse();
+    numbers.map_err(|_| other())?;
+    let address: Address = text.parse().map_err(|_| other())?;
+    let endpoint = address.resolve().map_err(|error| error.to_string())?;
+    endpoint.socket_address().ok_or_else(other)
+}
+
+/// Whether a listener at `[::]` leaves IPv4 to the other address for operators.
+fn leaves_ipv4(own: SocketAddr, other: Option<SocketAddr>) -> bool {
+    other.is_some_and(|other| Endpoint::from(own).leaves_ipv4_to(&other.into()))
 }
 
 /// Refuses an address that the server has, too. The one that is bound second would be in use, by this process itself.
@@ -268,5 +293,65 @@ mod tests {
             assert_eq!(check("127.0.0.1:8080", bind), Ok(()));
         }
         assert_eq!(check("127.0.0.1:0", "tcp://127.0.0.1:0"), Ok(()));
+    }
+
+    /// Regression: the admin listener took what the system's `bindv6only` says, and the second one was in use, in one order or in both.
+    #[test]
+    fn the_addresses_for_operators_may_be_all_of_each_family_at_one_port() {
+        use std::net::TcpStream;
+
+        let free = std::net::TcpListener::bind("[::]:0");
+        let Some(port) = free.ok().and_then(|it| it.local_addr().ok()) else {
+            return; // This machine has no IPv6.
+        };
+        let port = port.port();
+        let [four, six] = ["0.0.0.0", "[::]"].map(|host| format!("{host}:{port}").parse().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "a-long-and-random-text").unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        let arguments = |admin, health| AdminArguments {
+            admin: Some(admin),
+            admin_token_file: Some(file.clone()),
+            admin_host: Vec::new(),
+            admin_tls: false,
+            admin_insecure: true,
+            health,
+            health_metrics: false,
+            ready_needs_backplane: false,
+        };
+        for (admin, health) in [(four, Some(six)), (six, Some(four)), (six, None)] {
+            let bound = arguments(admin, health).bind(None, &[], &[]).unwrap();
+            assert_eq!(bound.health.is_some(), health.is_some());
+            for host in ["127.0.0.1", "[::1]"] {
+                TcpStream::connect(format!("{host}:{port}")).unwrap();
+            }
+        }
+        let same = arguments(four, Some(four))
+            .bind(None, &[], &[])
+            .unwrap_err();
+        assert!(same.to_string().contains("have the same port"), "{same}");
+    }
+
+    /// Regression: an address without its interface was refused as an invalid argument.
+    #[test]
+    fn a_link_local_address_needs_its_interface() {
+        let error = parse_address("[fe80::1]:9090").unwrap_err();
+        assert!(error.contains("[fe80::1%eth0]"), "{error}");
+        let found = parse_address("[fe80::1%lo]:9090").unwrap();
+        assert_eq!(
+            (found.ip(), found.port()),
+            ("fe80::1".parse().unwrap(), 9_090)
+        );
+        for other in [
+            "localhost:9090",
+            "fe80::1%lo:9090",
+            "tcp://127.0.0.1:1",
+            "[::1%]:",
+        ] {
+            let error = parse_address(other).unwrap_err();
+            assert!(error.contains("IP address and a port"), "{other}: {error}");
+        }
     }
 }

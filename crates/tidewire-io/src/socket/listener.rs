@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -172,6 +172,16 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Listens on TCP as a [`Listener`] does, for a program that accepts connections by the standard library or by a runtime.
+///
+/// # Errors
+///
+/// The errors of [`Listener::bind`].
+pub fn listen_tcp(address: SocketAddr, options: &SocketOptions) -> Result<TcpListener, BindError> {
+    let listener = Listener::bind(&address.into(), options)?;
+    Ok(TcpListener::from(listener.socket))
 }
 
 /// The file of a bound Unix socket, identified by its inode: by the time it is removed, another server may have put its

@@ -31,7 +31,7 @@ use std::os::fd::OwnedFd;
 
 pub use credentials::PeerCredentials;
 pub use error::{AcceptError, BindError, StreamConnectError};
-pub use listener::{Accepted, Listener};
+pub use listener::{Accepted, Listener, listen_tcp};
 pub use options::{KeepAlive, SocketOptions, SocketOptionsError};
 pub use passed::{PassedAddress, PassedSocket, PassedSocketError};
 pub use stream::{Presence, Stream};

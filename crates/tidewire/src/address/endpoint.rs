@@ -68,6 +68,27 @@ impl Endpoint {
         port != 0 && port == two.port() && is_udp(self) == is_udp(other) && shares_address
     }
 
+    /// Whether a socket at this address, `[::]`, has to leave IPv4 to one at the other address, `0.0.0.0`, because both have the same
+    /// port. Otherwise the two could not be bound, or only in one order.
+    ///
+    /// ```
+    /// use tidewire::Address;
+    ///
+    /// let at = |text: &str| text.parse::<Address>().unwrap().resolve().unwrap();
+    /// assert!(at("tcp://[::]:80").leaves_ipv4_to(&at("tcp://0.0.0.0:80")));
+    /// assert!(!at("tcp://[::]:80").leaves_ipv4_to(&at("tcp://0.0.0.0:81")));
+    /// ```
+    #[must_use]
+    pub fn leaves_ipv4_to(&self, other: &Self) -> bool {
+        let is_everywhere = |it: &Self, is_family: fn(&SocketAddr) -> bool| {
+            let address = it.socket_address();
+            address.is_some_and(|it| is_family(&it) && it.ip().is_unspecified())
+        };
+        is_everywhere(self, SocketAddr::is_ipv6)
+            && is_everywhere(other, SocketAddr::is_ipv4)
+            && self.excludes(other)
+    }
+
     /// The same endpoint with another port, if it has one.
     pub(crate) fn with_port(self, port: u16) -> Self {
         let at = |mut address: SocketAddr| {

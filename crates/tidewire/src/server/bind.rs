@@ -273,19 +273,10 @@ impl<'a> Place<'a> {
 }
 
 impl Settings<'_> {
-    /// Whether an endpoint `[::]` has to leave IPv4 to another address of this server, every IPv4 address at the same port. Otherwise
-    /// the two could not be bound, or only in one order.
+    /// Whether an endpoint has to leave IPv4 to another address of this server.
     fn leaves_ipv4(&self, endpoint: &Endpoint) -> bool {
-        let is_ipv6 = |it: &Endpoint| {
-            let address = it.socket_address();
-            address.is_some_and(|it| it.is_ipv6() && it.ip().is_unspecified())
-        };
-        let is_ipv4 = |it: &Endpoint| {
-            let address = it.socket_address();
-            address.is_some_and(|it| it.is_ipv4() && it.ip().is_unspecified())
-        };
         let mut others = self.all.iter().flat_map(|place| &place.endpoints);
-        is_ipv6(endpoint) && others.any(|other| is_ipv4(other) && other.excludes(endpoint))
+        others.any(|other| endpoint.leaves_ipv4_to(other))
     }
 }
 

@@ -27,7 +27,7 @@ pub use tidewire_io::poller::{
     Interest, ParsePollerError, PollerError, PollerVariableError, RegisterError, WaitError,
 };
 pub use tidewire_io::ring::{Readiness, RingStream};
-pub use tidewire_io::socket::{BindError, SocketOptionsError, StreamConnectError};
+pub use tidewire_io::socket::{BindError, SocketOptionsError, StreamConnectError, listen_tcp};
 
 /// The state of a file when it was read. Another state means that the file was changed, or replaced by another one.
 ///
