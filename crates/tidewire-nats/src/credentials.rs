@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_nats::{Auth, AuthError};
 use nkeys::KeyPair;
-use tidewire::system::FileState;
+use tidewire::system::{FileState, Trust, open_trusted};
 
 use crate::error::NatsError;
 
@@ -82,7 +82,8 @@ impl Present {
 
 impl UserPair {
     fn read(path: &Path) -> io::Result<Self> {
-        let text = std::fs::read_to_string(path)?;
+        let file = open_trusted(path, Trust::Secret).map_err(io::Error::other)?;
+        let text = io::read_to_string(file)?;
         let missing = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut entries = entries(&text);
         let jwt = entries.next();
@@ -129,7 +130,29 @@ mod tests {
         );
         let next = path.with_extension("next");
         std::fs::write(&next, text).expect("a file");
+        set_mode(&next, 0o600);
         std::fs::rename(next, path).expect("a file");
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("a mode");
+    }
+
+    /// Regression: credentials that every user of the machine could read or write were used.
+    #[test]
+    fn credentials_that_others_may_read_are_refused_at_the_start_and_later() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("node.creds");
+        write(&path, "first");
+        let file = CredentialsFile::load(&path).expect("credentials");
+        write(&path, "second");
+        set_mode(&path, 0o644);
+        assert_eq!(jwt(&file), "first", "the old ones stay");
+        let error = CredentialsFile::load(&path).expect_err("it is open");
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+        set_mode(&path, 0o640);
+        assert_eq!(jwt(&file), "second");
     }
 
     fn jwt(file: &CredentialsFile) -> String {

@@ -1,7 +1,7 @@
 //! TLS to NATS: whom it is trusted by, and the cryptography.
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use async_nats::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use async_nats::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
-use tidewire::system::FileState;
+use tidewire::system::{FileState, Trust, open_trusted};
 
 use crate::error::NatsError;
 
@@ -158,7 +158,9 @@ fn verifier(path: &Path, provider: &Arc<CryptoProvider>) -> io::Result<Arc<WebPk
 fn authorities(path: &Path) -> io::Result<RootCertStore> {
     let unusable =
         |error: &dyn Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
-    let pem = std::fs::read(path)?;
+    let mut file = open_trusted(path, Trust::Decides).map_err(io::Error::other)?;
+    let mut pem = Vec::new();
+    file.read_to_end(&mut pem)?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| unusable(&error))?;

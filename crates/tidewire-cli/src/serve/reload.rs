@@ -24,6 +24,8 @@ pub(super) struct ServedUsers {
     authenticator: Option<Replaceable>,
     /// The files when they were last read.
     seen: Vec<(PathBuf, Option<FileState>)>,
+    /// The files could not be used, or not without a restart.
+    is_refused: bool,
     /// The changes of fetched sets of keys that are in force.
     seen_changes: u64,
 }
@@ -49,6 +51,7 @@ impl ServedUsers {
             sources,
             authenticator,
             seen,
+            is_refused: false,
             seen_changes: 0,
         })
     }
@@ -58,11 +61,24 @@ impl ServedUsers {
         self.authenticator.as_ref()
     }
 
-    /// Reads the users again. If that fails, the former ones stay.
+    /// Does what a request to reload asks for. Files that are as they were when they were read, and are in use, are not read again:
+    /// a signal that rotates logs changes nothing.
     pub(super) fn reload(&mut self, server: &Server) {
+        match self.is_refused || self.has_changed() {
+            true => self.read_again(server),
+            false => tracing::debug!("the users are those that are in use"),
+        }
+    }
+
+    /// Reads the users again. If that fails, the former ones stay.
+    fn read_again(&mut self, server: &Server) {
         self.seen = states(&self.sources);
         self.seen_changes = self.sources.key_sets.changes();
         let next = self.sources.authenticator();
+        self.is_refused = !matches!(
+            (&self.authenticator, &next),
+            (Some(_), Ok(Some(_))) | (None, Ok(None))
+        );
         let Some(authenticator) = &self.authenticator else {
             match next {
                 Ok(None) => {}
@@ -86,11 +102,15 @@ impl ServedUsers {
     /// Reads the users again if one of their files has changed. Files that could not be used are not read again before they
     /// change once more.
     pub(super) fn reload_if_changed(&mut self, server: &Server) {
+        if self.authenticator.is_some() && self.has_changed() {
+            self.read_again(server);
+        }
+    }
+
+    fn has_changed(&self) -> bool {
         let has_changed = |(path, seen): &(PathBuf, _)| FileState::of(path) != *seen;
         let has_new_keys = self.sources.key_sets.changes() != self.seen_changes;
-        if self.authenticator.is_some() && (has_new_keys || self.seen.iter().any(has_changed)) {
-            self.reload(server);
-        }
+        has_new_keys || self.seen.iter().any(has_changed)
     }
 }
 
@@ -104,6 +124,8 @@ fn states(sources: &Sources) -> Vec<(PathBuf, Option<FileState>)> {
 #[derive(Debug)]
 pub(super) struct Settings {
     config: Option<PathBuf>,
+    /// The file when it was last read. `None` if it could not be used.
+    seen: Option<FileState>,
     /// The value of each key in force, as text.
     in_force: BTreeMap<String, Vec<OsString>>,
 }
@@ -112,17 +134,28 @@ impl Settings {
     /// Notes the settings of the start.
     pub(super) fn read(arguments: &ServeArguments) -> Self {
         let config = arguments.config.clone();
+        let seen = config.as_ref().and_then(FileState::of);
         // Without a file, nothing can change.
         let matches = config.as_ref().and_then(|path| parse(path).ok());
         let in_force = matches.map(|it| values(&it)).unwrap_or_default();
-        Self { config, in_force }
+        Self {
+            config,
+            seen,
+            in_force,
+        }
     }
 
-    /// Reads the file again. The log level and the limits are used at once; the log names other keys that have changed.
+    /// Reads the file again if it has changed. The log level and the limits are used at once; the log names other keys that have
+    /// changed.
     pub(super) fn reload(&mut self, server: &Server) {
         let Some(path) = &self.config else {
             return;
         };
+        let present = FileState::of(path);
+        if present.is_some() && present == self.seen {
+            return;
+        }
+        self.seen = None;
         let matches = match parse(path) {
             Ok(matches) => matches,
             Err(error) => {
@@ -153,6 +186,7 @@ impl Settings {
                 self.in_force.insert(key, value);
             }
         }
+        self.seen = present;
         if !later.is_empty() {
             tracing::warn!(
                 changed = later.join(", "),

@@ -61,12 +61,13 @@ fn a_drain_from_the_dashboard_ends_the_server_in_order() {
 fn a_reload_from_the_dashboard_reads_the_users_again() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tidewire.toml");
-    std::fs::write(
-        &file,
-        "[[users]]\nname = \"anonymous\"\npermissions.join = { allow = [\">\"] }\n",
-    )
-    .unwrap();
+    let write = |room: &str| {
+        let users = "[[users]]\nname = \"anonymous\"\npermissions.join = { allow = [";
+        std::fs::write(&file, format!("{users}\"{room}\"] }}\n")).unwrap();
+    };
+    write(">");
     let (mut server, _, admin) = start(&["--config", &file.display().to_string()]);
+    write("lobby");
     let reloaded = ask(
         &admin,
         "POST /api/reload",

@@ -367,6 +367,16 @@ fn the_file_of_credentials_lets_a_node_in() {
          -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
     );
     std::fs::write(&file, text).unwrap();
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&file, mode).unwrap();
+    };
+    set_mode(0o644);
+    let shown = file.display().to_string();
+    let ended = refused(&nats.address(), &["--backplane-credentials", &shown]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains("chmod 600"), "{}", ended.text());
+    set_mode(0o600);
     let file = file.display().to_string();
     accepted(&nats.address(), &["--backplane-credentials", &file]);
     assert_eq!(refused(&nats.address(), &[]).status.code(), Some(4));

@@ -197,6 +197,28 @@ fn reload(server: &mut Process, folder: &Path, users: &str) {
     server.expect("the users were read again");
 }
 
+/// Regression: a signal that rotates logs each night read the same users again, and said so.
+#[test]
+fn a_hangup_reads_users_and_settings_that_are_as_they_were_not_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let ann = new_token(folder.path(), "ann");
+    let users = |method: &str| {
+        format!("[[users]]\nname = \"ann\"\npermissions.call.allow = [\"{method}\"]\n")
+    };
+    let (mut server, address) = server_with_users(folder.path(), "rpc", &users("echo"));
+    for _ in 0..3 {
+        server.signal(Signal::HUP);
+        server.expect("SIGHUP: there is no log file to open again");
+        // The next request is served after that one.
+        server.signal(Signal::USR1);
+        server.expect("served: ");
+    }
+    assert!(!server.has_line("read again"), "{:?}", server.transcript());
+    assert_eq!(call(folder.path(), &address, &ann).status.code(), Some(4));
+    reload(&mut server, folder.path(), &users("add"));
+    assert_eq!(call(folder.path(), &address, &ann).status.code(), Some(0));
+}
+
 /// The reason that a server gave for the end of a session.
 fn end_of(client: &Client) -> CloseReason {
     loop {
@@ -479,6 +501,7 @@ fn a_server_with_keys_lets_in_who_has_a_jwt_and_follows_its_files() {
     server.expect("the users were read again");
     assert_eq!(code(&ann), Some(4));
     assert_eq!(code(&second.token("a", &claims("ann", 600))), Some(0));
+    fs::write(folder.path().join("a.pem"), first.public_pem()).unwrap();
     server.signal(Signal::HUP);
     server.expect("the users were read again");
 }
