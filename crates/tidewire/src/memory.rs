@@ -63,6 +63,8 @@ pub(crate) struct MemoryAccount {
     /// The limit, which may change while the server runs.
     bytes_max: AtomicUsize,
     bytes: CachePadded<AtomicUsize>,
+    /// The part of `bytes` that no lane holds: the tables of the authenticator.
+    table_bytes: AtomicUsize,
     pressure: AtomicU8,
     pressure_changes: AtomicU64,
     shares: MemoryShares,
@@ -75,6 +77,7 @@ impl MemoryAccount {
         Self {
             bytes_max: AtomicUsize::new(bytes_max.max(BYTES_MAX_MIN)),
             bytes: CachePadded::default(),
+            table_bytes: AtomicUsize::new(0),
             pressure: AtomicU8::new(Pressure::Normal as u8),
             pressure_changes: AtomicU64::new(0),
             shares: MemoryShares::default(),
@@ -93,7 +96,15 @@ impl MemoryAccount {
         self.update_pressure();
     }
 
-    /// Bytes that the lanes have added. Each lane holds up to 64 KiB more or less.
+    /// Sets the bytes of the tables that all lanes use.
+    pub(crate) fn set_tables(&self, bytes: usize) {
+        let before = self.table_bytes.swap(bytes, Ordering::SeqCst);
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.bytes.fetch_sub(before, Ordering::SeqCst);
+        self.update_pressure();
+    }
+
+    /// Bytes of the tables, and those that the lanes have added. Each lane holds up to 64 KiB more or less.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::SeqCst)
     }
@@ -260,7 +271,9 @@ impl LaneMemory {
     }
 
     fn part_of(&self, excess: usize) -> usize {
-        let total = self.account.bytes().max(1);
+        // Lanes cannot release the tables, so they release as much as if they held all.
+        let tables = self.account.table_bytes.load(Ordering::SeqCst);
+        let total = self.account.bytes().saturating_sub(tables).max(1);
         let share = excess as u128 * self.bytes as u128 / total as u128;
         // Rounded up, so that a small share does not stay for ever.
         share as usize + 1
@@ -400,6 +413,23 @@ mod tests {
         lanes[0].resize(2 * SIXTEENTH + 1, 0);
         assert_eq!(account.excess(RELIEVED_BELOW), 0);
         assert_eq!(account.pressure(), Pressure::Normal);
+    }
+
+    /// Regression: the tables of a configuration were not counted. Lanes cannot release them, so they release more themselves.
+    #[test]
+    fn tables_count_and_lanes_release_what_is_too_much() {
+        let account = account();
+        let mut lane = LaneMemory::new(Arc::clone(&account));
+        lane.resize(0, 6 * SIXTEENTH);
+        account.set_tables(8 * SIXTEENTH);
+        assert_eq!(account.bytes(), 14 * SIXTEENTH);
+        assert_eq!(account.pressure(), Pressure::High);
+        assert!(lane.excess_share() > 4 * SIXTEENTH);
+        account.set_tables(3 * SIXTEENTH);
+        assert_eq!(account.bytes(), 9 * SIXTEENTH);
+        assert_eq!(account.pressure(), Pressure::Normal);
+        account.set_tables(0);
+        assert_eq!(account.bytes(), 6 * SIXTEENTH);
     }
 
     /// Checks that a limit of 0 bytes does not divide by zero.

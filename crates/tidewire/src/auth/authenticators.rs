@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Users};
+use super::{
+    AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Users,
+};
 
 /// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
 /// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default would
@@ -134,6 +136,10 @@ impl Authenticate for Chain {
     fn is_reserved(&self, name: &str) -> bool {
         self.0.iter().any(|it| it.is_reserved(name))
     }
+
+    fn measure(&self, tables: &mut TableBytes) {
+        self.0.iter().for_each(|it| it.measure(tables));
+    }
 }
 
 impl std::fmt::Debug for Chain {
@@ -144,15 +150,13 @@ impl std::fmt::Debug for Chain {
 
 /// An authenticator that needs no credentials: it finds a proof in the facts about a peer, and knows the user of each proof.
 trait Prove: Send + Sync + 'static {
-    fn users(&self) -> &Users;
-
     fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof>;
 
     fn user_of(&self, proof: &Proof) -> Option<&str>;
 }
 
 macro_rules! authenticate_by_proof {
-    ($($authenticator:ty),*) => {$(
+    ($($authenticator:ty: $proofs:ident),*) => {$(
         impl Authenticate for $authenticator {
             fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
                 // Credentials that no authenticator before this one knows are wrong.
@@ -160,7 +164,7 @@ macro_rules! authenticate_by_proof {
                 let Some((proof, name)) = proof.as_ref().and_then(|it| Some((it, self.user_of(it)?))) else {
                     return AuthOutcome::Unknown;
                 };
-                match self.users().identity(name) {
+                match self.users.identity(name) {
                     Some(identity) => AuthOutcome::admit(identity.proved_by(proof.clone())),
                     None => AuthOutcome::Refused(AuthFailure::Revoked),
                 }
@@ -170,24 +174,27 @@ macro_rules! authenticate_by_proof {
             fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
                 let proof = identity.proof()?;
                 let is_same = self.user_of(proof)? == identity.name();
-                let now = is_same.then(|| self.users().identity(identity.name()))??;
+                let now = is_same.then(|| self.users.identity(identity.name()))??;
                 Some(Arc::new(now.proved_by(proof.clone())))
             }
 
             fn is_reserved(&self, name: &str) -> bool {
-                self.users().is_reserved(name)
+                self.users.is_reserved(name)
+            }
+
+            fn measure(&self, tables: &mut TableBytes) {
+                tables.add_shared(&self.users, Users::measure);
+                // The name in a certificate is about as long as that of its user.
+                let texts = self.$proofs.iter().map(|(_, user)| 2 * user.len());
+                tables.add(size_of_val(&*self.$proofs) + texts.sum::<usize>());
             }
         }
     )*};
 }
 
-authenticate_by_proof!(ByCertificate, ByUnixUser, ByAddress);
+authenticate_by_proof!(ByCertificate: names, ByUnixUser: ids, ByAddress: networks);
 
 impl Prove for ByCertificate {
-    fn users(&self) -> &Users {
-        &self.users
-    }
-
     fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
         let names = request.certificate_names()?;
         let found = self
@@ -207,10 +214,6 @@ impl Prove for ByCertificate {
 }
 
 impl Prove for ByUnixUser {
-    fn users(&self) -> &Users {
-        &self.users
-    }
-
     fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
         Some(Proof::UnixUser(request.unix()?.user_id))
     }
@@ -225,10 +228,6 @@ impl Prove for ByUnixUser {
 }
 
 impl Prove for ByAddress {
-    fn users(&self) -> &Users {
-        &self.users
-    }
-
     fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
         if !request.is_address_proven() && !self.accepts_unproven {
             return None;
@@ -330,6 +329,10 @@ impl Authenticate for Anonymous {
 
     fn is_reserved(&self, name: &str) -> bool {
         self.0.is_reserved(name)
+    }
+
+    fn measure(&self, tables: &mut TableBytes) {
+        tables.add_shared(&self.0, Users::measure);
     }
 }
 

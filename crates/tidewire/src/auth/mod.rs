@@ -23,6 +23,7 @@ mod jwt;
 mod permissions;
 mod places;
 mod rates;
+mod table_bytes;
 mod token;
 mod token_file;
 mod users;
@@ -49,6 +50,7 @@ pub use permissions::{Access, Action, PatternListError, Permissions};
 use places::IdentitySessions;
 pub(crate) use places::{NoPlace, Place};
 use rates::IdentityRates;
+pub use table_bytes::TableBytes;
 pub use token::{Credentials, Token, TokenError, TokenReadError};
 pub use token_file::{TokenFile, TokenFileError};
 pub use users::Users;
@@ -110,6 +112,13 @@ pub trait Authenticate: Send + Sync + 'static {
     fn is_reserved(&self, name: &str) -> bool {
         let _ = name;
         false
+    }
+
+    /// Adds the memory of its own tables, such as those of a configuration with many users. It counts in
+    /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max). It is called at the start and by
+    /// [`Server::reauthenticate`](crate::Server::reauthenticate). The default adds nothing.
+    fn measure(&self, tables: &mut TableBytes) {
+        let _ = tables;
     }
 }
 
@@ -287,6 +296,10 @@ impl Authenticate for Replaceable {
     fn is_reserved(&self, name: &str) -> bool {
         self.get().is_reserved(name)
     }
+
+    fn measure(&self, tables: &mut TableBytes) {
+        self.get().measure(tables);
+    }
 }
 
 impl fmt::Debug for Replaceable {
@@ -324,6 +337,13 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
+    /// The memory of the authenticator's tables.
+    pub(crate) fn table_bytes(&self) -> usize {
+        let mut tables = TableBytes::default();
+        self.authenticator.measure(&mut tables);
+        tables.bytes()
+    }
+
     pub(crate) fn new(authenticator: SharedAuthenticator) -> Self {
         Self {
             authenticator,

@@ -19,7 +19,9 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 use tidewire_proto::text;
 
-use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Token, Users};
+use super::{
+    AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Token, Users,
+};
 use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 
 /// Users who are known by tokens of a file. Peers without a token are left to the next authenticator.
@@ -198,6 +200,15 @@ impl Authenticate for TokenFile {
 
     fn is_reserved(&self, name: &str) -> bool {
         self.users.is_reserved(name)
+    }
+
+    fn measure(&self, tables: &mut TableBytes) {
+        tables.add_shared(&self.users, Users::measure);
+        tables.add(self.by_start.capacity() * size_of::<([u8; 8], Vec<Entry>)>());
+        for entries in self.by_start.values() {
+            tables.add(entries.capacity() * size_of::<Entry>());
+            tables.add(entries.iter().map(|entry| entry.name.len()).sum());
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidewire_proto::body::name_skeleton;
 
-use super::{Identity, IdentityLimits, PatternListError, Permissions};
+use super::{Identity, IdentityLimits, PatternListError, Permissions, TableBytes};
 
 /// The users that a server knows. Authenticators turn names into identities with it.
 ///
@@ -91,6 +91,22 @@ impl Users {
     /// The names of all users, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(|name| &**name)
+    }
+
+    /// Adds the memory of the users.
+    pub(super) fn measure(&self, tables: &mut TableBytes) {
+        let own = |permissions: &Permissions, tables: &mut TableBytes| {
+            tables.add(permissions.held_bytes());
+        };
+        tables.add_shared(&self.default_permissions, own);
+        type Entry = (Box<str>, (Arc<Permissions>, IdentityLimits));
+        tables.add(self.by_name.capacity() * size_of::<Entry>());
+        tables.add(self.skeletons.capacity() * size_of::<String>());
+        for (name, (permissions, _)) in &self.by_name {
+            // A skeleton is about as long as its name.
+            tables.add(2 * name.len());
+            tables.add_shared(permissions, own);
+        }
     }
 
     /// Whether the name is, or looks like, that of a user.

@@ -179,7 +179,7 @@ impl ServerShared {
         backplane: Option<Arc<BackplaneLink>>,
     ) -> Self {
         let limits = &config.limits;
-        Self {
+        let shared = Self {
             lanes: Arc::new(Lanes::new(backplane.clone())),
             directory: Arc::new(Directory::new(limits, guard.clone(), backplane)),
             guard,
@@ -192,7 +192,23 @@ impl ServerShared {
             inspecting: Mutex::default(),
             config: Arc::new(config),
             outgoing,
+        };
+        shared.hold_tables();
+        shared
+    }
+
+    /// Counts the present tables of the authenticator in the account of memory.
+    pub(crate) fn hold_tables(&self) {
+        let bytes = self.guard.as_ref().map_or(0, |it| it.table_bytes());
+        let bytes_max = self.memory.bytes_max();
+        if bytes >= bytes_max / TABLES_PARTS {
+            tracing::warn!(
+                bytes,
+                bytes_max,
+                "the users, tokens and keys of this server leave little memory for its peers; raise `memory_bytes_max`"
+            );
         }
+        self.memory.set_tables(bytes);
     }
 }
 
@@ -293,3 +309,6 @@ const HELD_CHECK_NS: u64 = 2_000_000;
 
 /// Delay before a batch is posted again after the mailbox was full.
 const BATCH_RETRY_NS: u64 = 100_000;
+
+/// The part of the memory from which on tables are worth a warning: much more, and no peer would be let in.
+const TABLES_PARTS: usize = 4;

@@ -60,6 +60,7 @@ impl Server {
     /// no longer permitted, ends with [`CloseReason::Unauthenticated`](crate::CloseReason::Unauthenticated).
     pub fn reauthenticate(&self) {
         self.metrics.first_lane().auth_reloads.add_shared(1);
+        self.shared.hold_tables();
         for (lane, thread) in self.lanes.iter().zip(&self.threads) {
             if !thread.is_finished() {
                 lane.post_waiting(LaneMessage::Reauthenticate);

@@ -343,3 +343,41 @@ fn the_pauses_grow_when_the_server_refuses_the_credentials() {
         "{cause}"
     );
 }
+
+/// Regression: users and tokens of a configuration took memory beside the limit of the server.
+#[test]
+fn users_and_tokens_count_in_the_account_of_memory_and_their_reload_too() {
+    const USERS: usize = 10_000;
+    const PATTERN: &str = "a.rather.long.pattern.of.this.user.alone.>";
+    let tokens = Tokens::new();
+    tokens.add("user-0");
+    let chain = |count: usize| {
+        let mut all = Users::new(Permissions::nothing());
+        for number in 0..count {
+            let own = Some(may_subscribe(PATTERN));
+            let limits = IdentityLimits::default();
+            all.add(&format!("user-{number}"), own.as_ref(), limits)
+                .unwrap();
+        }
+        tokens.chain(all)
+    };
+    let replaceable = Replaceable::new(chain(USERS));
+    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let held = || server.metrics().memory_bytes as usize;
+    let large = held();
+    // Two lists of patterns each.
+    assert!(large > USERS * 2 * PATTERN.len(), "{large}");
+    let replace = |count| {
+        let next: Result<Chain, String> = Ok(chain(count));
+        server.replace_authenticator(&replaceable, next).unwrap();
+        held()
+    };
+    let small = replace(1);
+    assert!(small + USERS * 2 * PATTERN.len() < large, "{small} {large}");
+    let lines = (0..USERS).map(|number| format!("user-0 {number:064x}\n"));
+    std::fs::write(&tokens.path, lines.collect::<String>()).unwrap();
+    let with_tokens = replace(1);
+    assert!(with_tokens > small + USERS * 32, "{with_tokens} {small}");
+    // The users are shared by both authenticators of the chain, and count once.
+    assert_eq!(replace(USERS) - with_tokens, large - small);
+}

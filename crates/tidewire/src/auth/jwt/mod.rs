@@ -22,7 +22,9 @@ use thiserror::Error;
 use tidewire_proto::limits::LONG_CREDENTIALS_BYTES_MAX;
 use tidewire_proto::text::escaped;
 
-use super::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, Users};
+use super::{
+    AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Users,
+};
 pub use key::{JwtAlgorithm, JwtKeyError};
 
 /// Users who are known by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
@@ -76,6 +78,8 @@ struct Key {
     kid: Option<String>,
     algorithm: JwtAlgorithm,
     key: DecodingKey,
+    /// The length of the key as it was given.
+    bytes: usize,
     /// The first bytes of a hash of everything that a token must fit. An identity stays while its key has the same.
     id: [u8; 8],
 }
@@ -125,6 +129,7 @@ impl JwtIssuer {
             self.keys.push(Key {
                 kid: key.kid,
                 algorithm: key.algorithm,
+                bytes: key.bytes.len(),
                 key: key.key,
                 id,
             });
@@ -147,6 +152,7 @@ impl JwtIssuer {
             kid: Some(kid.to_owned()),
             algorithm,
             key: decoding_key,
+            bytes: key.len(),
             id: self.id_of(kid, algorithm, key),
         });
         Ok(self)
@@ -336,6 +342,20 @@ impl Authenticate for JwtKeys {
 
     fn is_reserved(&self, name: &str) -> bool {
         self.users.is_reserved(name)
+    }
+
+    fn measure(&self, tables: &mut TableBytes) {
+        tables.add_shared(&self.users, Users::measure);
+        for issuer in &self.issuers {
+            let audiences = issuer
+                .audiences
+                .iter()
+                .map(|it| size_of::<String>() + it.len());
+            tables.add(size_of::<JwtIssuer>() + issuer.issuer.len() + audiences.sum::<usize>());
+            let keys = issuer.keys.iter();
+            let texts = keys.map(|key| key.bytes + key.kid.as_ref().map_or(0, String::len));
+            tables.add(issuer.keys.capacity() * size_of::<Key>() + texts.sum::<usize>());
+        }
     }
 }
 

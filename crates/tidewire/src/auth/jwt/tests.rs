@@ -421,3 +421,19 @@ fn keys_of_one_id_and_issuers_without_audience_are_refused() {
     let error = keys().issuer(secret(JwtIssuer::new("a", []))).unwrap_err();
     assert!(matches!(error, JwtKeyError::NoAudience { .. }), "{error}");
 }
+
+#[test]
+fn the_keys_of_issuers_count_in_the_account_of_memory() {
+    let measured = |count: usize| {
+        let mut issuer = JwtIssuer::new(ISSUER, ["gateway"]);
+        for number in 0..count {
+            let kid = format!("key-{number}");
+            issuer = issuer.key(&kid, "HS256".parse().unwrap(), SECRET).unwrap();
+        }
+        let keys = JwtKeys::new(Arc::new(Users::default())).issuer(issuer);
+        let mut tables = TableBytes::default();
+        keys.unwrap().measure(&mut tables);
+        tables.bytes()
+    };
+    assert!(measured(101) > measured(1) + 100 * SECRET.len());
+}
