@@ -240,3 +240,39 @@ fn the_keys_of_tls_and_users_are_those_of_the_flags() {
         assert!(ended.text().contains(told), "{}", ended.text());
     }
 }
+
+/// Regression: all authorities of `cert dev` had one name, so a client with an older one said that the certificate is not acceptable,
+/// and gave no remedy.
+#[test]
+fn a_client_with_the_authority_of_an_earlier_run_is_told_that_it_is_another_one() {
+    let [(former, _), (present, _)] = [certificates(), certificates()];
+    let (mut server, address) = serve(&present, &[]);
+    let output = call(&address, &["--ca", &path(&former, "ca.pem")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    for part in [
+        "not signed by an authority that this side trusts",
+        "CA file",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let line = server.expect("TLS failed: ");
+    assert!(line.contains("does not trust"), "{line}");
+    // The same for the certificate of a client.
+    let [cert, key] = ["client.pem", "client.key"].map(|name| path(&former, name));
+    let own = [
+        "--ca",
+        &path(&present, "ca.pem"),
+        "--cert",
+        &cert,
+        "--key",
+        &key,
+    ];
+    let output = call(&address, &own);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("does not trust the authority of this side's certificate"),
+        "{text}"
+    );
+}

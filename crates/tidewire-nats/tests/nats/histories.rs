@@ -4,13 +4,15 @@ use std::time::{Duration, SystemTime};
 
 use async_nats::jetstream::stream::{Config, Info};
 use async_nats::jetstream::{self, Context};
-use futures_util::TryStreamExt;
-use tidewire::{Client, History, TopicEvent};
+use futures_util::{StreamExt, TryStreamExt};
+use tidewire::{Client, History, PubSub, Server, TopicEvent};
 use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::kept::{Reader, kept_chat, kept_topics, publish};
-use tidewire_testkit::{DEADLINE, wait_until};
+use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-use crate::NatsEngine;
+use tidewire_testkit::fixtures::tw1;
+
+use crate::{NatsEngine, settings};
 
 /// JetStream with this space. The stream of a room or topic with 100 messages takes some 170 KB.
 fn space(bytes: &str) -> String {
@@ -338,5 +340,49 @@ fn a_node_with_other_limits_changes_only_these_of_a_stream() {
     drop((near, far));
     for server in [one, two] {
         assert_eq!(server.stop().backplane_lost, 0);
+    }
+}
+
+/// Starts a node with a topic whose history has this many copies. Returns whether a client could subscribe to it.
+fn subscribe_with_replicas(engine: &NatsEngine, count: usize) -> bool {
+    let mut settings = settings("one");
+    settings.keeps_histories = true;
+    let nats = engine.nats().stream_replicas(count);
+    let builder = Server::builder().backplane(nats, settings);
+    let topic = format!("copies-{count}");
+    let topics = PubSub::new().history(&topic, History::last(10));
+    let server = TestServer::over_tcp(builder, &tw1(), move |_| topics.clone());
+    let reader = Client::connect(&server.url()).wait().expect("the server");
+    let is_subscribed = reader.subscribe(&topic).wait().is_ok();
+    drop(reader);
+    server.stop();
+    is_subscribed
+}
+
+/// A single server of NATS cannot keep several copies, and the request says how many were asked for.
+#[test]
+fn a_node_asks_for_as_many_replicas_of_a_stream_as_it_is_told() {
+    let Some(engine) = NatsEngine::start_with_streams() else {
+        return;
+    };
+    // More than JetStream knows are cut.
+    for (asked, told) in [(1, 1), (3, 3), (9, 5)] {
+        let request = with_jetstream(&engine, async |context| {
+            let client = context.client();
+            let mut requests = client
+                .subscribe("$JS.API.STREAM.CREATE.>")
+                .await
+                .expect("a subscription");
+            client.flush().await.expect("NATS");
+            // A node has a runtime of its own, on another thread than this one.
+            std::thread::scope(|scope| {
+                let node = scope.spawn(|| subscribe_with_replicas(&engine, asked));
+                assert_eq!(node.join().expect("no panic"), asked == 1);
+            });
+            requests.next().await.expect("a request").payload
+        });
+        let request = String::from_utf8_lossy(&request);
+        let wanted = format!("\"num_replicas\":{told},");
+        assert!(request.contains(&wanted), "{request}");
     }
 }

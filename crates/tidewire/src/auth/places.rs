@@ -232,4 +232,27 @@ mod tests {
         sessions.leave(&identity, places[3]);
         assert_eq!(woken.load(Ordering::Relaxed), WAITING_MAX - 1);
     }
+
+    /// Regression: a place that got free after a newcomer had looked, and before it waited, woke nobody. Of an identity without
+    /// sessions the newcomer was refused.
+    #[test]
+    fn a_newcomer_is_woken_at_once_if_a_place_got_free_before_it_waits() {
+        for max in [1, 2] {
+            let sessions = IdentitySessions::default();
+            let identity = limited(max, WhenFull::Refuse);
+            let places: Vec<Place> = (0..max as u64)
+                .map(|number| sessions.replace(None, &identity, number).unwrap().unwrap())
+                .collect();
+            assert_eq!(sessions.replace(None, &identity, 9), Err(NoPlace));
+            sessions.leave(&identity, places[0]);
+            let woken = Arc::new(AtomicUsize::new(0));
+            let seen = Arc::clone(&woken);
+            let wake: Wake = Box::new(move || {
+                seen.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(sessions.await_place(&identity, 9, wake), Some(Vec::new()));
+            assert_eq!(woken.load(Ordering::Relaxed), 1);
+            assert!(sessions.replace(None, &identity, 9).is_ok());
+        }
+    }
 }

@@ -259,3 +259,70 @@ const PATIENCE_PERCENT: u64 = 95;
 /// The same for a question to the authenticator. An authenticator that answers later has other questions before this one. With the
 /// other part it answered only peers that had just given up: of 4,000 clients none came back after the first 5 s.
 const QUESTION_PATIENCE_PERCENT: u64 = 50;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpStream};
+    use std::time::Duration;
+
+    use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
+    use tidewire_proto::codec::AnyCodec;
+    use tidewire_proto::connection::{Connection, Delivery};
+
+    use super::*;
+    use crate::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions};
+    use crate::lane::lane;
+    use crate::limits::Limits;
+    use crate::server::Server;
+
+    struct Everybody;
+
+    impl Authenticate for Everybody {
+        fn authenticate(&self, _: &mut AuthRequest<'_>) -> AuthOutcome {
+            AuthOutcome::admit(Identity::new("ann", Permissions::everything()))
+        }
+    }
+
+    /// Regression: a renewal that had waited for half of the patience was left out without an answer, and the session could not renew
+    /// its credentials again.
+    #[test]
+    fn a_late_renewal_is_asked_about_and_a_late_login_is_left_to_its_timeout() {
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let limits = Limits {
+            handshake_timeout: PATIENCE,
+            ..Limits::default()
+        };
+        let codec = AnyCodec::by_name("raw").unwrap();
+        let builder = Server::builder().codec(codec).limits(limits);
+        let mut lane = lane(&builder.authenticate(Everybody));
+        let core = &mut lane.core;
+        let any = SocketAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let listener = Listener::bind(&any, &SocketOptions::default()).unwrap();
+        let SocketAddress::Tcp(at) = *listener.local_address() else {
+            panic!("not over TCP");
+        };
+        let mut connect = || {
+            let far = TcpStream::connect(at).unwrap();
+            let near = listener.accept().unwrap().stream;
+            let now_ns = core.sessions.now_ns();
+            let connection = Connection::accepted(&core.config.rules, Delivery::Reliable, now_ns);
+            assert!(core.shared.limiter.enter(None));
+            let slot = core.insert(near.into(), None, connection).unwrap();
+            (slot, core.sessions[slot].id, far)
+        };
+        let ((open, open_id, _far), (login, login_id, _other)) = (connect(), connect());
+        assert!(core.ask_about(open, &[]), "it is open");
+        for slot in [open, login] {
+            // The time that the kernel says cannot be set.
+            while core.sessions[slot].stream.since_arrival().unwrap() < PATIENCE {
+                std::thread::yield_now();
+            }
+        }
+        let due = |core: &mut Core, id| core.due_question(id, Box::default(), true);
+        let renewal = due(core, open_id);
+        assert!(matches!(renewal, Some(CostlyStep::Authenticate(slot, _)) if slot == open));
+        assert!(due(core, login_id).is_none());
+        assert_eq!(core.counters.handshakes_expired.read(), 1);
+        assert!(!core.sessions[login].connection.is_closed());
+    }
+}

@@ -14,7 +14,7 @@ use tidewire_testkit::{TestServer, hello_frame};
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// A header for a client at 203.0.113.`host`:4000, with an extension of this many bytes.
-fn header(host: u8, extension: usize) -> Vec<u8> {
+pub(crate) fn header(host: u8, extension: usize) -> Vec<u8> {
     let mut body = vec![203, 0, 113, host, 192, 0, 2, 1, 15, 160, 1, 187];
     if extension > 0 {
         let length = u16::try_from(extension).unwrap().to_be_bytes();
@@ -31,7 +31,7 @@ fn who(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
     cx.reply(peer.as_bytes())
 }
 
-fn behind_loopback(builder: ServerBuilder) -> ServerBuilder {
+pub(crate) fn behind_loopback(builder: ServerBuilder) -> ServerBuilder {
     builder.proxy_protocol_from("127.0.0.0/8").unwrap()
 }
 
