@@ -50,6 +50,8 @@ fn a_stopped_process_comes_back_with_its_members() {
     let mut ann = Process::chat(&first, "ann");
     let mut bob = Process::chat(&second, "bob");
     ann.expect("bob joined");
+    // Bob is told of Ann at once or later, and must know her before she is gone.
+    bob.expect("ann");
     one.signal(Signal::STOP);
     bob.expect("ann left");
     one.signal(Signal::CONT);
