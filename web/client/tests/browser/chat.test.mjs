@@ -53,6 +53,11 @@ test("two tabs chat, and no name or message becomes HTML", async () => {
   await ann.locator("#list .what", { hasText: HOSTILE }).waitFor()
   await say(ann, "/msg bob only for you")
   await bob.locator("#list .private .what", { hasText: "only for you" }).waitFor()
+  // Coloured blocks do not touch: their round corners would leave notches.
+  await say(bob, "mine")
+  const mine = bob.locator("#list .mine", { hasText: "mine" })
+  await mine.waitFor()
+  assert.deepEqual(await mine.evaluate((it) => [it.previousElementSibling.className, it.clientTop, getComputedStyle(it).backgroundClip]), ["private", 3, "padding-box"])
   await say(ann, "/msg eve are you there?")
   await ann.locator("#list .gap", { hasText: "Not sent: no member is called eve." }).waitFor()
   // Words that look like a command are not said to the room.
