@@ -104,6 +104,7 @@ pub fn few(value: f64) -> String {
         value if value >= 1_000.0 => thousands(value.round() as u64),
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 1.0 => format!("{value:.2}"),
+        value if value >= 0.1 => format!("{value:.3}"),
         value if value >= 0.001 => format!("{value:.4}"),
         0.0 => "0".to_owned(),
         value => format!("{value:.1e}"),
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_rarer_than_one_in_a_thousand_messages_is_none() {
-        assert_eq!([0.0, 0.000_19, 0.25].map(each), ["none", "none", "0.2500"]);
+        assert_eq!([0.0, 0.000_19, 0.25].map(each), ["none", "none", "0.250"]);
         assert_eq!(each_of(0.000_19, "allocations"), "no allocations");
         assert_eq!(each_of(2.0, "allocations"), "2.00 allocations");
     }

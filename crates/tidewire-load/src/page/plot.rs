@@ -206,10 +206,12 @@ impl Canvas<'_> {
             let x = self.x(*value);
             let half = text_width(text) / 2.0;
             svg.line("grid", (x, bottom), (x, bottom + 4.0));
+            // A long text at the right end does not stick out of the plot.
+            let at = x.min(right + OVERHANG - half);
             // A text that would overlap its neighbour is left out; its mark is drawn.
-            if x - half >= free_from {
-                free_from = x + half + 4.0;
-                svg.text("tick", Anchor::Middle, (x, bottom + 16.0), text);
+            if at - half >= free_from {
+                free_from = at + half + 4.0;
+                svg.text("tick", Anchor::Middle, (at, bottom + 16.0), text);
             }
         }
         svg.line("axis", (left, bottom), (right, bottom));
@@ -293,3 +295,6 @@ const LINE_HEIGHT: f64 = 14.0;
 /// The number of shades of a heat map.
 pub(crate) const SHADES: u8 = 6;
 const SHADE_WIDTH: f64 = 16.0;
+
+/// The part of a text below the axis that may be right of the plot.
+const OVERHANG: f64 = 8.0;

@@ -48,6 +48,11 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
             ("server allocations", "s1", allocations[1]),
             ("client allocations", "s0", allocations[0]),
         ]);
+        // A figure that is told as none has no bar.
+        let figures = figures.map(|(bar, class, value)| match value {
+            value if value < NONE_BELOW => (bar, class, 0.0),
+            value => (bar, class, value),
+        });
         bars.extend(group(name, figures, each, a_message));
         let mut cells = vec![Cell::from(name.to_owned())];
         let figures = [calls, allocations, bytes].concat();

@@ -27,7 +27,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
         .map(|(x, text)| (*x, (*text).to_owned()))
         .filter(|(tick, _)| *tick <= x.scale.ends().1)
         .collect();
-    let y = Axis::logarithmic("ms", all().map(|(_, ms)| *ms));
+    let y = Axis::logarithmic("ms, logarithmic", all().map(|(_, ms)| *ms));
     let mut plot = Plot::new("Latency by percentile", x, y);
     if let Some(from) = scheduled.lost_from {
         plot.band(from, most * 10.0, "never arrived");
@@ -63,7 +63,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
     if values.clone().next().is_none() {
         return Err(NOTHING_BACK.to_owned());
     }
-    let y = Axis::logarithmic("ms", values.chain(limit));
+    let y = Axis::logarithmic("ms, logarithmic", values.chain(limit));
     let mut plot = course.plot("p50, p99 and p99.9 over time", y);
     if let Some(limit) = limit {
         plot.rule(limit, "limit", format!("limit of p99: {limit} ms"));
@@ -103,7 +103,10 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
         return Err(NOTHING_BACK.to_owned());
     }
     let edges = counts().flat_map(|(edge, _)| [*edge, lower_edge(*edge)]);
-    let mut plot = course.plot("Latency heat map", Axis::logarithmic("ms", edges));
+    let mut plot = course.plot(
+        "Latency heat map",
+        Axis::logarithmic("ms, logarithmic", edges),
+    );
     let mut table =
         Table::new("time, messages, fastest ms, most around ms, slowest ms".split(", "));
     for span in &course.spans {
@@ -342,7 +345,11 @@ fn short(number: f64) -> String {
     match number {
         number if number < 10.0 => few(number),
         number if number < 1e6 => thousands(number.round() as u64),
-        number => compact(number.round()),
+        number => {
+            // Three significant digits, as everywhere.
+            let unit = 10_f64.powf(number.log10().floor() - 2.0);
+            compact((number / unit).round() * unit)
+        }
     }
 }
 

@@ -50,7 +50,10 @@ pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
 
 /// The axes, and the curve of the law or, without one, a faint line from point to point.
 fn scaling_plot(points: &[ScalePoint], fit: &Result<ScalabilityFit, ScalabilityError>) -> Plot {
-    let x = Axis::logarithmic("agents", points.iter().map(|point| point.concurrency));
+    let x = Axis::logarithmic(
+        "agents, logarithmic",
+        points.iter().map(|point| point.concurrency),
+    );
     let (low, high) = x.scale.ends();
     let measured = points.iter().map(|one| (one.concurrency, one.throughput));
     let (name, class, points): (_, _, Vec<(f64, f64)>) = match fit {
@@ -85,7 +88,7 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         .iter()
         .any(|(_, p99)| !matches!(p99, Percentile::Known { .. }));
     let above = unknown.then_some(most * 4.0);
-    let y = Axis::logarithmic("p99 in ms", known.chain(limit).chain(above));
+    let y = Axis::logarithmic("p99 in ms, logarithmic", known.chain(limit).chain(above));
     let top = y.scale.ends().1;
     let x = Axis::from_zero("offered messages a second", offered.fold(0.0, f64::max));
     let mut plot = Plot::new("p99 against offered rate", x, y);

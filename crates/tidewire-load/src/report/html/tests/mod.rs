@@ -1,6 +1,7 @@
 //! Whether the page is whole, says what the report says, and lets nothing from the file become markup.
 
 mod browser;
+mod drawn;
 mod sample;
 
 use tidewire_testkit::page::{by_id, check, count, parse, text};
