@@ -51,7 +51,7 @@ fn a_stopped_process_comes_back_with_its_members() {
     let mut bob = Process::chat(&second, "bob");
     ann.expect("bob joined");
     // Bob is told of Ann at once or later, and must know her before she is gone.
-    tidewire_testkit::wait_until("bob knows her", || bob.has_line("ann").then_some(()));
+    wait_until("bob knows her", || bob.has_line("ann").then_some(()));
     one.signal(Signal::STOP);
     bob.expect("ann left");
     one.signal(Signal::CONT);
