@@ -36,7 +36,8 @@ pub(crate) struct CallArguments {
     payload: Option<String>,
 
     /// Print one JSON object: {"method":…,"payload":…,"latency_ms":…}, "payload_base64" if it is not UTF-8, and
-    /// "error":{"code":…,"meaning":…,"text":…} if the method answered with one; the code is the number that the codec has
+    /// "error":{"code":…,"meaning":…,"text":…} if the method answered with one; the code is the number that the codec
+    /// has
     #[arg(long, conflicts_with = "raw")]
     pub(crate) json: bool,
 

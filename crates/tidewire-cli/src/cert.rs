@@ -88,8 +88,8 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_named))
 }
 
-/// A name that no other authority has. Of two authorities of one name, a client would try the wrong key, and say that the
-/// certificate is damaged and not that its authority is another one.
+/// A name that no other authority has. Of two authorities of one name, a client would try the wrong key, and say that
+/// the certificate is damaged and not that its authority is another one.
 fn authority_name() -> String {
     format!("tidewire cert dev {:08x}", fastrand::u32(..))
 }

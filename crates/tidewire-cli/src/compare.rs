@@ -10,9 +10,9 @@ use tidewire_load::statistics::Bootstrap;
 use crate::failure::Failure;
 use crate::payload::json_pretty;
 
-/// Compare reports of load tests, or files of the benchmark: ratios of medians with intervals, and a verdict for each metric.
-/// Each side is a report.json or a directory with several, or a bench.json, whose rounds are its runs; four runs of each
-/// side are the fewest that can be judged.
+/// Compare reports of load tests, or files of the benchmark: ratios of medians with intervals, and a verdict for each
+/// metric. Each side is a report.json or a directory with several, or a bench.json, whose rounds are its runs; four
+/// runs of each side are the fewest that can be judged.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArguments {

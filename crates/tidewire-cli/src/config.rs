@@ -51,7 +51,8 @@ pub(crate) fn with_defaults_of(command: Command, path: &Path) -> Result<Command,
     reader.apply(command)
 }
 
-/// Refuses the text of a file with which no server would start: unknown keys and wrong values. `serve` has the flags of a server.
+/// Refuses the text of a file with which no server would start: unknown keys and wrong values. `serve` has the flags of
+/// a server.
 pub(crate) fn check_text(serve: &Command, text: &str, path: &Path) -> Result<(), ConfigError> {
     let file = path.display().to_string();
     let reader = Reader { text, file };

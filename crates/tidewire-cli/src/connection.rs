@@ -125,7 +125,8 @@ impl ConnectionArguments {
             // A server that goes away accepts no client, but the next one at its address may.
             let may_pass = match &error {
                 ConnectError::Failed(ConnectFailure::Stream(_) | ConnectFailure::Closed(_)) => true,
-                // Credentials that are refused now will be in a second, too, and each attempt is a failure of this address.
+                // Credentials that are refused now will be in a second, too, and each attempt is a failure of this
+                // address.
                 ConnectError::Failed(ConnectFailure::Refused { reason, .. }) => {
                     matches!(reason, CloseReason::GoAway(code) if !code.is_final() && *code != GoAwayCode::Unauthenticated)
                 }

@@ -44,8 +44,8 @@ pub(crate) struct LogArguments {
 }
 
 impl LogArguments {
-    /// Starts the log, and the export of spans if the command has one. `is_flag` means that the level comes from the command
-    /// line, `default_level` is the command's own.
+    /// Starts the log, and the export of spans if the command has one. `is_flag` means that the level comes from the
+    /// command line, `default_level` is the command's own.
     pub(crate) fn start(
         &self,
         is_flag: bool,
@@ -127,8 +127,8 @@ pub(crate) fn reopen() {
     }
 }
 
-/// Opens the log file again if it was moved away or deleted. After a failure it tries again at the next call, and logs only the first
-/// failure.
+/// Opens the log file again if it was moved away or deleted. After a failure it tries again at the next call, and logs
+/// only the first failure.
 pub(crate) fn follow_file() {
     static IS_FAILING: AtomicBool = AtomicBool::new(false);
     match CONTROL.get().map(LogControl::reopen_if_moved) {
@@ -147,8 +147,8 @@ pub(crate) fn follow_file() {
 /// The log of this program, once it is started.
 static CONTROL: OnceLock<LogControl> = OnceLock::new();
 
-/// Leaves the lines of the client of NATS out of the log, unless the filter names that client or asks for details. It logs each failed
-/// attempt to connect, and Tidewire logs the same failures once in ten seconds.
+/// Leaves the lines of the client of NATS out of the log, unless the filter names that client or asks for details. It
+/// logs each failed attempt to connect, and Tidewire logs the same failures once in ten seconds.
 fn without_nats(level: String) -> String {
     let lower = level.to_lowercase();
     let shows = ["async_nats", "debug", "trace"];

@@ -297,7 +297,8 @@ mod tests {
         assert!(offering > 30, "{offering}");
     }
 
-    /// Names of values that are open: numbers, texts, files and addresses. The rows and peers of the benchmark are open, too.
+    /// Names of values that are open: numbers, texts, files and addresses. The rows and peers of the benchmark are
+    /// open, too.
     const OPEN: &[&str] = &[
         "ADDR",
         "ARGUMENT",

@@ -14,12 +14,13 @@ pub(crate) use tidewire::otlp::SpanExport;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tracing")]
 pub(crate) struct OtlpArguments {
-    /// URL of a collector of OpenTelemetry that spans are exported to, by OTLP over HTTP, such as http://127.0.0.1:4318. Needs a
-    /// tidewire that was built with --features otlp. See docs/operating.md
+    /// URL of a collector of OpenTelemetry that spans are exported to, by OTLP over HTTP, such as
+    /// http://127.0.0.1:4318. Needs a tidewire that was built with --features otlp. See docs/operating.md
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
 
-    /// Spans that are exported: debug for the beginnings and ends of sessions; trace for every read, message and write, too
+    /// Spans that are exported: debug for the beginnings and ends of sessions; trace for every read, message and write,
+    /// too
     #[arg(long, value_name = "LEVEL", default_value = "debug", value_parser = ["debug", "trace"])]
     otlp_level: String,
 }

@@ -33,7 +33,8 @@ pub(crate) fn print_line(text: impl std::fmt::Display) {
     print(format!("{text}\n"));
 }
 
-/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many blanks.
+/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many
+/// blanks.
 pub(crate) fn print_words(text: impl std::fmt::Display, indent: usize) {
     print_line(wrapped(&text.to_string(), columns(), indent));
 }

@@ -57,8 +57,8 @@ pub(crate) enum ReadyError {
     Io(#[from] io::Error),
 }
 
-/// Returns the addresses for clients: `endpoints` of a server that listens at `binds`, with the framing if it is not the codec's `own`.
-/// `localhost` has one endpoint for each loopback address.
+/// Returns the addresses for clients: `endpoints` of a server that listens at `binds`, with the framing if it is not
+/// the codec's `own`. `localhost` has one endpoint for each loopback address.
 pub(crate) fn to_connect_to(
     binds: &[String],
     endpoints: &[Endpoint],

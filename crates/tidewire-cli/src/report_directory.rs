@@ -10,16 +10,16 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::payload::json_pretty;
 
-/// A directory that a run writes its report to. Another run cannot take it before this is dropped: the later one of two reports
-/// would replace the other.
+/// A directory that a run writes its report to. Another run cannot take it before this is dropped: the later one of two
+/// reports would replace the other.
 #[derive(Debug)]
 #[must_use = "the directory is free when this is dropped"]
 pub(crate) struct Taken {
     _lock: File,
 }
 
-/// Takes the directory, and creates it if it does not exist. Checks that files can be written into it: a directory that cannot be
-/// written must not waste a minute of measuring.
+/// Takes the directory, and creates it if it does not exist. Checks that files can be written into it: a directory that
+/// cannot be written must not waste a minute of measuring.
 pub(crate) fn take_directory(directory: &Path) -> anyhow::Result<Taken> {
     let shown = directory.display();
     let failed = |error: io::Error| {

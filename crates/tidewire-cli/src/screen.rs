@@ -1,7 +1,7 @@
 //! The alternate screen of a terminal, for views that are drawn about once a second.
 //!
-//! A view uses standard error, so that standard output and the scrollback stay unchanged. Ctrl-C is a signal as usual. While there is a
-//! view, the terminal echoes nothing, because typed keys would appear in the picture.
+//! A view uses standard error, so that standard output and the scrollback stay unchanged. Ctrl-C is a signal as usual.
+//! While there is a view, the terminal echoes nothing, because typed keys would appear in the picture.
 //!
 //! Every path that ends the program calls [`restore`], including a panic on any thread and a signal's thread.
 

@@ -38,9 +38,10 @@ pub(crate) struct SecurityArguments {
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
 
-    /// The file with the token by which the server knows this client, which other users may not read. It is read for each
-    /// connection; - reads the first line of standard input. For a load test, file or input may have many tokens, one in a line, which the agents take
-    /// in turn. Without the flag the token is that in TIDEWIRE_TOKEN, if there is one
+    /// The file with the token by which the server knows this client, which other users may not read. It is read for
+    /// each connection; - reads the first line of standard input. For a load test, file or input may have many tokens,
+    /// one in a line, which the agents take in turn. Without the flag the token is that in TIDEWIRE_TOKEN, if there is
+    /// one
     // A token itself is never an argument, because other users of the machine see those.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,

@@ -6,8 +6,8 @@
 //! A command that was told to end may be blocked by something outside its control, such as a pipe without a reader. It
 //! therefore has a limited time to end, after which it is ended as by a second signal.
 //!
-//! A server has uses for two more signals: the hang-up signal lets it read its files again, and the first user signal lets it log a
-//! summary. They end every other command, which is the system's default.
+//! A server has uses for two more signals: the hang-up signal lets it read its files again, and the first user signal
+//! lets it log a summary. They end every other command, which is the system's default.
 
 use std::io;
 use std::process::{self, ExitCode};

@@ -1,10 +1,10 @@
 //! The conversation of a server with systemd: ready, reloading, stopping, alive; and the sockets that systemd passes.
 //!
-//! A thread of its own sends all notices, because the socket of a service manager that does not read takes only a few, and the
-//! next one would block. Without `NOTIFY_SOCKET` in the environment there is no thread.
+//! A thread of its own sends all notices, because the socket of a service manager that does not read takes only a few,
+//! and the next one would block. Without `NOTIFY_SOCKET` in the environment there is no thread.
 //!
-//! The thread is the watchdog, too. It feeds systemd only if every lane has turned since it last did. A lane whose handler
-//! does not return is not fed, and systemd restarts the server after `WatchdogSec=`.
+//! The thread is the watchdog, too. It feeds systemd only if every lane has turned since it last did. A lane whose
+//! handler does not return is not fed, and systemd restarts the server after `WatchdogSec=`.
 
 use std::env;
 use std::io;
@@ -130,8 +130,8 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
         }
     }
 
-    /// Looks at the lanes, and feeds the watchdog once each of them has turned since it was last fed. They need not turn in the
-    /// same interval: long handlers of several lanes seldom end together.
+    /// Looks at the lanes, and feeds the watchdog once each of them has turned since it was last fed. They need not
+    /// turn in the same interval: long handlers of several lanes seldom end together.
     fn look(&mut self) {
         let stuck = self.liveness.stuck_lanes();
         let mut awaited = self.awaited.take().unwrap_or_else(|| stuck.clone());
@@ -190,7 +190,8 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
     }
 }
 
-/// Waits until each lane has turned once. A lane whose service never returns is waited for: systemd's own time limit ends that.
+/// Waits until each lane has turned once. A lane whose service never returns is waited for: systemd's own time limit
+/// ends that.
 fn wait_for_all(liveness: &mut Liveness) {
     let mut waiting = liveness.stuck_lanes();
     while !waiting.is_empty() {
@@ -215,7 +216,8 @@ fn interval(watchdog: Option<Duration>) -> Duration {
     })
 }
 
-/// Takes the sockets that systemd has passed. The variables that name them are gone afterwards, so that no child takes them, too.
+/// Takes the sockets that systemd has passed. The variables that name them are gone afterwards, so that no child takes
+/// them, too.
 ///
 /// # Errors
 /// A descriptor is no socket that a server can listen on.
@@ -333,8 +335,8 @@ mod tests {
         });
     }
 
-    /// The bug: the watchdog was fed only if all lanes had turned in one interval. Handlers of several lanes that are shorter than
-    /// the watchdog's time, but seldom end together, had the server killed.
+    /// The bug: the watchdog was fed only if all lanes had turned in one interval. Handlers of several lanes that are
+    /// shorter than the watchdog's time, but seldom end together, had the server killed.
     #[test]
     fn lanes_that_block_in_turns_are_fed() {
         let (entered, is_entered) = mpsc::channel();

@@ -39,8 +39,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
 
-        /// How long the token is valid: seconds, or a number with a unit, as in 90m, 12h, 30d, 8w or 1y, which is 365 days; for
-        /// ever if it is left out
+        /// How long the token is valid: seconds, or a number with a unit, as in 90m, 12h, 30d, 8w or 1y, which is 365
+        /// days; for ever if it is left out
         #[arg(long, value_name = "TIME", value_parser = parse_validity, allow_negative_numbers = true)]
         valid_for: Option<Duration>,
     },

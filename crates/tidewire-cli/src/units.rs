@@ -1,6 +1,7 @@
 //! Times and sizes on the command line and in files: one reader for all of them.
 //!
-//! A number alone is in the unit that the flag had before there were units, so old command lines and files mean what they meant.
+//! A number alone is in the unit that the flag had before there were units, so old command lines and files mean what
+//! they meant.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,11 +1,11 @@
 //! The bytes behind the [stamp](crate::stamp) in a longer payload: no other message has the same.
 //!
-//! Problem: a delivery whose stamp is whole may still have been cut, or carry the rest of another message. Approach: the rest is
-//! a sequence of words that begins with a mix of sender and sequence and grows by a constant, so that the receiver
-//! can compute every byte from the stamp. It compares all of them, which finds every change for certain, and in
-//! about the time that copying them takes, because the loop has no step that waits for the one before. Rejected: the same
-//! padding in every message, in which bytes of one message pass for those of another, and a checksum in the stamp, which
-//! leaves one change in four billion unseen and needs more time for the same bytes.
+//! Problem: a delivery whose stamp is whole may still have been cut, or carry the rest of another message. Approach:
+//! the rest is a sequence of words that begins with a mix of sender and sequence and grows by a constant, so that the
+//! receiver can compute every byte from the stamp. It compares all of them, which finds every change for certain, and
+//! in about the time that copying them takes, because the loop has no step that waits for the one before. Rejected: the
+//! same padding in every message, in which bytes of one message pass for those of another, and a checksum in the stamp,
+//! which leaves one change in four billion unseen and needs more time for the same bytes.
 
 use crate::stamp::Stamp;
 

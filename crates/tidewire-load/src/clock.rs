@@ -6,8 +6,8 @@
 //! let the wall clock jump, or time pass at the pace of a server's deliveries; the lints of the workspace refuse a wall
 //! clock that is read anywhere else.
 //!
-//! It is an enum and not a type parameter of the agents: the branch is taken the same way for every message, and another
-//! instance of all of a lane's code would be compiled for tests alone.
+//! It is an enum and not a type parameter of the agents: the branch is taken the same way for every message, and
+//! another instance of all of a lane's code would be compiled for tests alone.
 
 use std::fmt;
 use std::sync::Arc;

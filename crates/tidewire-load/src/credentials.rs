@@ -1,8 +1,8 @@
 //! The tokens by which a server knows the agents.
 //!
-//! The coordinator asks for them before each step, and again before the first of them expires. It may wait for the answer;
-//! lanes only see a newer list. After a list was sent, the lanes look once more when the server has confirmed it, because the
-//! confirmation says when the newer tokens expire.
+//! The coordinator asks for them before each step, and again before the first of them expires. It may wait for the
+//! answer; lanes only see a newer list. After a list was sent, the lanes look once more when the server has confirmed
+//! it, because the confirmation says when the newer tokens expire.
 
 use std::error::Error;
 use std::fmt;
@@ -29,8 +29,8 @@ type Get = dyn Fn() -> Result<Vec<Token>, Box<dyn Error + Send + Sync>> + Send +
 pub struct TokensError(String);
 
 impl TokenSource {
-    /// Gets tokens from a function: before each step, and newer ones when two thirds of the time until a token expires have
-    /// passed. Agents take the tokens of the list in turn, by their numbers, so a list of one is for all of them.
+    /// Gets tokens from a function: before each step, and newer ones when two thirds of the time until a token expires
+    /// have passed. Agents take the tokens of the list in turn, by their numbers, so a list of one is for all of them.
     pub fn new(
         get: impl Fn() -> Result<Vec<Token>, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {

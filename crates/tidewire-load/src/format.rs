@@ -59,7 +59,8 @@ pub(crate) fn milliseconds(value: f64) -> String {
     format!("{value:.*}", decimals(value))
 }
 
-/// Decimals with which a number has three significant digits, from 0 to 4. More digits would claim what no run can repeat.
+/// Decimals with which a number has three significant digits, from 0 to 4. More digits would claim what no run can
+/// repeat.
 pub(crate) fn decimals(number: f64) -> usize {
     match number.abs() {
         0.0 => 0,
@@ -111,7 +112,8 @@ pub fn few(value: f64) -> String {
     }
 }
 
-/// How many of something there are for each message. Fewer than one in a thousand messages is the noise of a run, and is none.
+/// How many of something there are for each message. Fewer than one in a thousand messages is the noise of a run, and
+/// is none.
 pub fn each(value: f64) -> String {
     if value < NONE_BELOW {
         "none".to_owned()
@@ -141,8 +143,9 @@ pub(crate) fn gibibytes(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
-/// The text with its lines broken between words, so that none is longer than `columns`. The rest of a broken line is indented by
-/// `indent` blanks, so that a reader tells it from a line of its own. A word that is longer than a line stays whole.
+/// The text with its lines broken between words, so that none is longer than `columns`. The rest of a broken line is
+/// indented by `indent` blanks, so that a reader tells it from a line of its own. A word that is longer than a line
+/// stays whole.
 pub fn wrapped(text: &str, columns: usize, indent: usize) -> String {
     // On a narrow terminal the indent must not take the place of the words.
     let indent = indent.min(columns / 3);

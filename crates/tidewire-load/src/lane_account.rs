@@ -1,8 +1,8 @@
 //! The work of one side's lanes besides processor time: system calls and allocations.
 //!
-//! Lanes count both themselves ([`Metrics`]), which costs nothing worth mentioning; tracing a process from outside costs a
-//! multiple of what is measured. So they are known of the instrument's own lanes, and of a server that can be asked: one
-//! that this program has started. Of any other they are not known, and the report says so.
+//! Lanes count both themselves ([`Metrics`]), which costs nothing worth mentioning; tracing a process from outside
+//! costs a multiple of what is measured. So they are known of the instrument's own lanes, and of a server that can be
+//! asked: one that this program has started. Of any other they are not known, and the report says so.
 
 use serde::{Deserialize, Serialize};
 use tidewire::Metrics;

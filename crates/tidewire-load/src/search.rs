@@ -259,8 +259,8 @@ where
     }
 }
 
-/// Invalid trials of one rate in a row after which it counts as one that cannot be decided: a disturbance of the machine
-/// has passed by then, and an instrument that is too slow for the rate stays so.
+/// Invalid trials of one rate in a row after which it counts as one that cannot be decided: a disturbance of the
+/// machine has passed by then, and an instrument that is too slow for the rate stays so.
 const INVALID_MAX: u32 = 5;
 
 #[cfg(test)]

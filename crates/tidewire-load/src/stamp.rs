@@ -46,8 +46,8 @@ impl Stamp {
         into[CHECKED_BYTES..].copy_from_slice(&crc32c_of_words(&words).to_le_bytes());
     }
 
-    /// Reads a stamp from the front of a payload; `body` checks what follows it. Nothing when the payload is shorter than a
-    /// stamp, or was changed on the way, so that its checksum does not match.
+    /// Reads a stamp from the front of a payload; `body` checks what follows it. Nothing when the payload is shorter
+    /// than a stamp, or was changed on the way, so that its checksum does not match.
     #[inline]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let (bytes, _) = payload.split_first_chunk::<{ Self::BYTES }>()?;

@@ -39,8 +39,8 @@ impl Side<'_> {
         command
     }
 
-    /// Runs it to its end, at most for `longest`, and returns its report and the seconds that it took, or nothing if the user
-    /// stopped it. Its output goes into a file beside its report.
+    /// Runs it to its end, at most for `longest`, and returns its report and the seconds that it took, or nothing if
+    /// the user stopped it. Its output goes into a file beside its report.
     pub(super) fn run(
         &self,
         pair: usize,

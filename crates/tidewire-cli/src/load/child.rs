@@ -1,9 +1,9 @@
-//! Programs in processes of their own: a measured server then runs as users run it, with its own memory, its own threads and its
-//! own account of processor time.
+//! Programs in processes of their own: a measured server then runs as users run it, with its own memory, its own
+//! threads and its own account of processor time.
 //!
-//! Each has a process group of its own, because Ctrl-C in the terminal is for this process: the servers must live until the step
-//! is closed. Each ends with this process, however that ends: its standard input ends then, and the kernel continues the stopped
-//! members of a process group whose parent is gone.
+//! Each has a process group of its own, because Ctrl-C in the terminal is for this process: the servers must live until
+//! the step is closed. Each ends with this process, however that ends: its standard input ends then, and the kernel
+//! continues the stopped members of a process group whose parent is gone.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -331,8 +331,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a program, says its process id, and ends it with the standard input. When this process dies while both are stopped, the
-/// kernel sends them a hang-up before it continues them; the shell must outlive that.
+/// Starts a program, says its process id, and ends it with the standard input. When this process dies while both are
+/// stopped, the kernel sends them a hang-up before it continues them; the shell must outlive that.
 const NATS_SCRIPT: &str = "trap '' HUP; \"$@\" </dev/null & child=$!; echo $child; exec 2>/dev/null; read line; kill -9 $child; wait";
 
 /// The text before its address in the log of nats-server.

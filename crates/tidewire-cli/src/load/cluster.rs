@@ -23,8 +23,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a server for each of these settings, and before them a broker, if `backplane` asks for one or names one. All
-    /// servers keep these histories of all rooms.
+    /// Starts a server for each of these settings, and before them a broker, if `backplane` asks for one or names one.
+    /// All servers keep these histories of all rooms.
     pub(crate) fn start(
         servers: Vec<ServerOptions>,
         backplane: Option<&str>,
@@ -113,8 +113,8 @@ struct Member {
 #[derive(Debug)]
 struct State {
     running: Option<Running>,
-    /// The program, with the address that it got at its first start. It has the directories of what runs, which must end before
-    /// them.
+    /// The program, with the address that it got at its first start. It has the directories of what runs, which must
+    /// end before them.
     program: Program,
     /// The use of the processes that have ended.
     ended: ProcessSample,

@@ -62,7 +62,8 @@ pub(crate) struct LoadArguments {
     #[command(flatten)]
     run: RunArguments,
 
-    /// Print a JSON object per step, {"event":"step","step":…} as in the report, and one at the end, {"event":"report",…}.
+    /// Print a JSON object per step, {"event":"step","step":…} as in the report, and one at the end,
+    /// {"event":"report",…}.
     #[arg(long)]
     json: bool,
 
@@ -112,8 +113,8 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     Ok(conclude(&report, &written, arguments.json))
 }
 
-/// One report of all runs. A run that was interrupted before its last step is left out if there are whole ones, because the runs
-/// of a report have the same steps.
+/// One report of all runs. A run that was interrupted before its last step is left out if there are whole ones, because
+/// the runs of a report have the same steps.
 fn merged(mut reports: Vec<Report>) -> anyhow::Result<Report> {
     let is_interrupted = |report: &Report| report.status == Status::Interrupted;
     let was_interrupted = reports.last().is_some_and(is_interrupted);
@@ -144,8 +145,8 @@ fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-// Flags of a command that runs one step at several levels. This is no doc comment, because it would become the help of the
-// whole command.
+// Flags of a command that runs one step at several levels. This is no doc comment, because it would become the help of
+// the whole command.
 #[derive(Args, Debug)]
 pub(crate) struct LevelArguments {
     /// Name of the step; without it the scenario's only one.
@@ -158,8 +159,8 @@ pub(crate) struct LevelArguments {
     #[command(flatten)]
     run: RunArguments,
 
-    /// Print a JSON object per line: {"event":"probe",…} or {"event":"level",…} for each run, {"event":"fit",…} for the fit of
-    /// a sweep, and one at the end.
+    /// Print a JSON object per line: {"event":"probe",…} or {"event":"level",…} for each run, {"event":"fit",…} for the
+    /// fit of a sweep, and one at the end.
     #[arg(long)]
     json: bool,
 
@@ -168,7 +169,8 @@ pub(crate) struct LevelArguments {
 }
 
 impl LevelArguments {
-    /// Reads a scenario. Returns it with one step alone, which is that of the given name or its only one, and that step.
+    /// Reads a scenario. Returns it with one step alone, which is that of the given name or its only one, and that
+    /// step.
     fn scenario(&self, file: &Path) -> anyhow::Result<(Scenario, Step)> {
         let mut scenario = read_scenario(file)?;
         let steps = scenario.steps.iter();

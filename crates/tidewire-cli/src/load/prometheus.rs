@@ -1,9 +1,8 @@
 //! The figures of a running load test for Prometheus: those of the live view, as text over HTTP.
 //!
-//! The coordinator sets a handful of atomic gauges about once a second, and the HTTP server of `tidewire-admin` answers scrapes
-//! from them on a thread of its own; no lane uses either.
-//! Latencies are gauges of the last second and not histograms: the report has exact histograms, and buckets made of
-//! quantiles would be guesses.
+//! The coordinator sets a handful of atomic gauges about once a second, and the HTTP server of `tidewire-admin` answers
+//! scrapes from them on a thread of its own; no lane uses either. Latencies are gauges of the last second and not
+//! histograms: the report has exact histograms, and buckets made of quantiles would be guesses.
 
 use std::io;
 use std::net::TcpListener;
@@ -78,7 +77,8 @@ fn listen_at_first(address: &str) -> io::Result<TcpListener> {
 }
 
 impl Metrics {
-    /// Answers scrapes at this HOST:PORT, or at the first address of the name that can be used, as long as the returned server lives.
+    /// Answers scrapes at this HOST:PORT, or at the first address of the name that can be used, as long as the returned
+    /// server lives.
     pub(super) fn serve(address: &str) -> io::Result<(Self, HttpServer)> {
         let metrics = Self::default();
         let registry = metrics.registry();

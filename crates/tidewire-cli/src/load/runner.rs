@@ -31,8 +31,8 @@ use crate::{output, screen, signals};
 // whole command.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// Test the server at this address instead of that of the scenario. With port 0 or --serve, a server is started there.
-    /// Give it once for each node of a cluster; every node has an equal share of the agents
+    /// Test the server at this address instead of that of the scenario. With port 0 or --serve, a server is started
+    /// there. Give it once for each node of a cluster; every node has an equal share of the agents
     #[arg(long, value_name = "ADDR")]
     pub(super) target: Vec<Address>,
     /// Start a server of the kind that the scenario needs, a fresh process for every run, at --target or a free port of
@@ -42,8 +42,9 @@ pub(crate) struct RunArguments {
     /// Start so many servers, each in a process of its own. Default: the scenario's, or one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     nodes: Option<u32>,
-    /// The broker between servers that are started for the run: "nats" starts nats-server from the PATH or from peers/tools; an
-    /// address such as nats://HOST:PORT is of one that runs. Default: the scenario's, or none, so that each has its own rooms
+    /// The broker between servers that are started for the run: "nats" starts nats-server from the PATH or from
+    /// peers/tools; an address such as nats://HOST:PORT is of one that runs. Default: the scenario's, or none, so that
+    /// each has its own rooms
     #[arg(long, value_name = "nats|ADDR")]
     backplane: Option<String>,
     #[command(flatten)]
@@ -60,7 +61,8 @@ pub(crate) struct RunArguments {
     /// Poller of the agents and of a server that is started for the run.
     #[arg(long, value_name = "POLLER", env = POLLER_VARIABLE, default_value = "auto", value_parser = pollers())]
     poller: PollerChoice,
-    /// Longest time, in milliseconds or as 5ms, that a server started for the run delays a message for others to share its write.
+    /// Longest time, in milliseconds or as 5ms, that a server started for the run delays a message for others to share
+    /// its write.
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = parse_milliseconds)]
     coalesce_ms_max: Duration,
     /// How long the server may take to accept an agent, in seconds or as 500ms.
@@ -112,8 +114,8 @@ impl<'a> Runner<'a> {
         Ok(matches!(self.server(scenario)?, Chosen::Own(_)))
     }
 
-    /// Returns the servers of each run: its own by choice, because no address is given, or because one has port 0, where no
-    /// server can be.
+    /// Returns the servers of each run: its own by choice, because no address is given, or because one has port 0,
+    /// where no server can be.
     fn server(&self, scenario: &Scenario) -> anyhow::Result<Chosen> {
         let arguments = self.arguments;
         let mut addresses = arguments.target.clone();
@@ -252,8 +254,8 @@ impl<'a> Runner<'a> {
         options
     }
 
-    /// Returns the cores for the servers of a run and those for the agents; none on a machine with one core or by choice.
-    /// Nodes have a core each, as far as that leaves one for the agents, and share them in turn.
+    /// Returns the cores for the servers of a run and those for the agents; none on a machine with one core or by
+    /// choice. Nodes have a core each, as far as that leaves one for the agents, and share them in turn.
     fn cores(&self, chosen: &Chosen) -> (Vec<usize>, Vec<usize>) {
         let mut cores = available_cores();
         let is_off = self.arguments.pin == Pin::Off;

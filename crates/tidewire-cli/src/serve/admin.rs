@@ -18,18 +18,18 @@ use crate::signals;
 /// The flags of the admin server.
 #[derive(Debug, Args)]
 pub(super) struct AdminArguments {
-    /// Address of the dashboard, /metrics, /healthz, /readyz and /api over HTTP, such as 127.0.0.1:9090. Whoever reaches it may
-    /// close sessions and drain the server, unless there is an --admin-token-file. See docs/admin.md
+    /// Address of the dashboard, /metrics, /healthz, /readyz and /api over HTTP, such as 127.0.0.1:9090. Whoever
+    /// reaches it may close sessions and drain the server, unless there is an --admin-token-file. See docs/admin.md
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     admin: Option<SocketAddr>,
 
-    /// The file with the token of the --admin address, which other users may not read. An address that other machines reach
-    /// needs it, and --admin-tls
+    /// The file with the token of the --admin address, which other users may not read. An address that other machines
+    /// reach needs it, and --admin-tls
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
 
-    /// Name by which a proxy or a scraper asks the --admin address; may be repeated. IP addresses and localhost are always
-    /// answered, and other names are not, because a web page could make one of its own mean this machine
+    /// Name by which a proxy or a scraper asks the --admin address; may be repeated. IP addresses and localhost are
+    /// always answered, and other names are not, because a web page could make one of its own mean this machine
     #[arg(long, value_name = "NAME")]
     admin_host: Vec<String>,
 
@@ -42,8 +42,8 @@ pub(super) struct AdminArguments {
     )]
     admin_tls: bool,
 
-    /// Let other machines reach the --admin address without --admin-tls, although they could read the token on the way: for
-    /// closed networks. --insecure does not allow it
+    /// Let other machines reach the --admin address without --admin-tls, although they could read the token on the way:
+    /// for closed networks. --insecure does not allow it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
         default_value = "false",
@@ -52,8 +52,8 @@ pub(super) struct AdminArguments {
     )]
     admin_insecure: bool,
 
-    /// Address of /healthz and /readyz alone, such as 0.0.0.0:9091, for load balancers on other machines: it needs no token and
-    /// changes nothing
+    /// Address of /healthz and /readyz alone, such as 0.0.0.0:9091, for load balancers on other machines: it needs no
+    /// token and changes nothing
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     health: Option<SocketAddr>,
 
@@ -66,8 +66,8 @@ pub(super) struct AdminArguments {
     )]
     health_metrics: bool,
 
-    /// Answer 503 at /readyz while this server is cut off from its --backplane. Without it, a server that is cut off is ready
-    /// and serves its own clients
+    /// Answer 503 at /readyz while this server is cut off from its --backplane. Without it, a server that is cut off is
+    /// ready and serves its own clients
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
         default_value = "false",
@@ -197,8 +197,8 @@ impl AdminArguments {
     }
 }
 
-/// A name such as localhost may have several addresses, so the flag takes none. A link-local address may have a zone, the name of its
-/// interface.
+/// A name such as localhost may have several addresses, so the flag takes none. A link-local address may have a zone,
+/// the name of its interface.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let wanted = "use an IP address and a port, such as 127.0.0.1:9090 or [::1]:9090";
     let other = || format!("it is no address to listen on; {wanted}; port 0 takes a free one");
@@ -252,7 +252,8 @@ fn refused(flag: &str, error: &AdminError) -> Failure {
     Failure::configuration(error.to_string(), remedy)
 }
 
-/// The actions are the signals of an operator, so that both ways do the same. A second SIGTERM would end the process at once.
+/// The actions are the signals of an operator, so that both ways do the same. A second SIGTERM would end the process at
+/// once.
 fn once(signal: i32) -> impl Fn() + Send + Sync {
     let is_sent = AtomicBool::new(false);
     move || {
@@ -295,7 +296,8 @@ mod tests {
         assert_eq!(check("127.0.0.1:0", "tcp://127.0.0.1:0"), Ok(()));
     }
 
-    /// Regression: the admin listener took what the system's `bindv6only` says, and the second one was in use, in one order or in both.
+    /// Regression: the admin listener took what the system's `bindv6only` says, and the second one was in use, in one
+    /// order or in both.
     #[test]
     fn the_addresses_for_operators_may_be_all_of_each_family_at_one_port() {
         use std::net::TcpStream;

@@ -14,8 +14,9 @@ use crate::failure::Failure;
 /// The flags of a node.
 #[derive(Debug, Args)]
 pub(super) struct BackplaneArguments {
-    /// Share rooms and topics with other servers over the NATS at this address, nats://HOST:PORT or tls://HOST:PORT, with
-    /// USER:PASSWORD@ or TOKEN@ in front of the host. Use the variable to hide a password from other users of this machine
+    /// Share rooms and topics with other servers over the NATS at this address, nats://HOST:PORT or tls://HOST:PORT,
+    /// with USER:PASSWORD@ or TOKEN@ in front of the host. Use the variable to hide a password from other users of this
+    /// machine
     #[arg(
         long,
         value_name = "URL",
@@ -40,7 +41,8 @@ pub(super) struct BackplaneArguments {
     #[arg(long, value_name = "FILE")]
     backplane_ca: Option<PathBuf>,
 
-    /// The number of NATS servers that keep each history that this server makes. With 3, histories go on while one of three is gone
+    /// The number of NATS servers that keep each history that this server makes. With 3, histories go on while one of
+    /// three is gone
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=5), default_value_t = 1)]
     backplane_replicas: usize,
 

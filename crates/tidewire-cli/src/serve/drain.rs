@@ -20,8 +20,8 @@ pub(super) struct DrainArguments {
     #[arg(value_parser = parse_milliseconds)]
     drain_ms: Duration,
 
-    /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds or as 2s: as long as a
-    /// load balancer needs to see it
+    /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds or as 2s:
+    /// as long as a load balancer needs to see it
     #[arg(
         long,
         value_name = "TIME",
@@ -31,8 +31,8 @@ pub(super) struct DrainArguments {
     #[arg(value_parser = parse_milliseconds)]
     drain_delay_ms: Duration,
 
-    /// Address of the server that clients connect to when this one drains, such as tls://b.example.com:8443: with the codec tw1 or json,
-    /// for clients that follow such addresses and came by the same transport
+    /// Address of the server that clients connect to when this one drains, such as tls://b.example.com:8443: with the
+    /// codec tw1 or json, for clients that follow such addresses and came by the same transport
     #[arg(long, value_name = "ADDR")]
     drain_to: Option<Successor>,
 }

@@ -24,8 +24,8 @@ pub(super) struct Ending {
     pub(super) is_told: AtomicBool,
 }
 
-/// Handles signals: the first one drains, or ends a server at once that is not started yet; the second, or a drain that does
-/// not end, stops at once.
+/// Handles signals: the first one drains, or ends a server at once that is not started yet; the second, or a drain that
+/// does not end, stops at once.
 pub(super) fn watch_signals(
     arguments: &ServeArguments,
     sender: Sender<Wake>,

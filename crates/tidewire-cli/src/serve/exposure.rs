@@ -15,7 +15,8 @@ pub(super) struct Protection {
     pub(super) is_waived: bool,
 }
 
-/// Refuses an address that others reach, unless peers are known, and the connection is encrypted or stays on this machine.
+/// Refuses an address that others reach, unless peers are known, and the connection is encrypted or stays on this
+/// machine.
 ///
 /// # Errors
 /// The first such address, with the remedies.

@@ -13,14 +13,14 @@ use crate::units::{Bytes, parse_seconds};
 /// The limits that have a flag.
 #[derive(Debug, Args)]
 pub(super) struct LimitArguments {
-    /// How long a new connection may take until its hello is accepted: seconds, or a time as 500ms [default: 5]. A person may take as long
-    /// to give a name to a chat over lines, and 60 seconds at the least
+    /// How long a new connection may take until its hello is accepted: seconds, or a time as 500ms [default: 5]. A
+    /// person may take as long to give a name to a chat over lines, and 60 seconds at the least
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
     /// Maximum bytes that the server holds for its peers: outputs, logs of rooms and topics, partial frames, sessions
-    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's or resource limit's]. Near it the newest
-    /// connections and the slowest subscribers are closed
+    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's or resource limit's].
+    /// Near it the newest connections and the slowest subscribers are closed
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
     memory_bytes_max: Option<Bytes>,
 
@@ -28,7 +28,8 @@ pub(super) struct LimitArguments {
     #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions_max)]
     sessions_max: usize,
 
-    /// Maximum sessions from one address. Behind a proxy all clients have one address, unless --proxy-protocol-from names it
+    /// Maximum sessions from one address. Behind a proxy all clients have one address, unless --proxy-protocol-from
+    /// names it
     #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions_per_address_max)]
     sessions_per_address_max: usize,
 
@@ -50,8 +51,8 @@ pub(super) struct LimitArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_messages_max)]
     lag_messages_max: u64,
 
-    /// Members of the largest room that announces who comes and goes, and lists its members to a new one. The same on all nodes
-    /// of a cluster: where a node has more members in a room, the other nodes know only their number
+    /// Members of the largest room that announces who comes and goes, and lists its members to a new one. The same on
+    /// all nodes of a cluster: where a node has more members in a room, the other nodes know only their number
     #[arg(long, value_name = "N", default_value_t = Limits::default().presence_members_max)]
     presence_members_max: usize,
 
@@ -88,8 +89,8 @@ pub(super) struct LimitArguments {
     #[arg(default_value_t = Limits::default().websocket_headers_max)]
     websocket_headers_max: usize,
 
-    /// Maximum age of a connection, in seconds or as 12h: before it, clients are asked to connect again, so that a load balancer spreads
-    /// them anew [default: any age]
+    /// Maximum age of a connection, in seconds or as 12h: before it, clients are asked to connect again, so that a load
+    /// balancer spreads them anew [default: any age]
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_negative_numbers = true)]
     connection_age_max: Option<Duration>,
 
@@ -99,7 +100,8 @@ pub(super) struct LimitArguments {
 }
 
 impl LimitArguments {
-    /// Returns the limits. People need longer for a name than programs for a hello, so `--timeout` only ever lengthens their time.
+    /// Returns the limits. People need longer for a name than programs for a hello, so `--timeout` only ever lengthens
+    /// their time.
     pub(super) fn limits(&self) -> Limits {
         let defaults = Limits::default();
         let handshake_timeout = self.timeout.unwrap_or(defaults.handshake_timeout);

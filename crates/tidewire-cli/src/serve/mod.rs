@@ -70,14 +70,14 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
-    /// The methods of --app rpc that this server has, with commas between them [default: all]. With --backplane, requests for the
-    /// others go to servers that have them
+    /// The methods of --app rpc that this server has, with commas between them [default: all]. With --backplane,
+    /// requests for the others go to servers that have them
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
 
-    /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT or
-    /// ipc://PATH; may be repeated. Port 0 takes a free one.
-    /// With --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
+    /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH,
+    /// udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. With --codec uvrpc, ?framing=none
+    /// behind an address is for peers that put no length in front of frames
     #[arg(
         long = "bind",
         value_name = "ADDR",
@@ -85,8 +85,8 @@ pub(crate) struct ServeArguments {
     )]
     binds: Vec<String>,
 
-    /// The codec of messages: tw1 for programs, json for programs without a library, lines for people with nc; echo and sink
-    /// also speak srmp, srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
+    /// The codec of messages: tw1 for programs, json for programs without a library, lines for people with nc; echo and
+    /// sink also speak srmp, srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
     #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = codecs(), hide_possible_values = true)]
     codec: AnyCodec,
 
@@ -108,14 +108,14 @@ pub(crate) struct ServeArguments {
     #[arg(value_parser = parse_milliseconds)]
     coalesce_ms_max: Duration,
 
-    /// The policy for a subscriber that does not keep up; conflate keeps the latest message, conflate_by_topic the latest of
-    /// each topic
+    /// The policy for a subscriber that does not keep up; conflate keeps the latest message, conflate_by_topic the
+    /// latest of each topic
     #[arg(long, value_name = "POLICY", default_value_t, value_parser = policies())]
     slow_subscriber: Policy,
 
-    /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or .>,
-    /// and behind commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be repeated,
-    /// and the first that matches counts
+    /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or
+    /// .>, and behind commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be
+    /// repeated, and the first that matches counts
     #[arg(long, value_name = "PATTERN[,LIMITS]", value_parser = Kept::parse)]
     history: Vec<Kept>,
 
@@ -132,8 +132,8 @@ pub(crate) struct ServeArguments {
     )]
     trust_datagram_peers: bool,
 
-    /// Drain when stdin ends, so that a parent that dies takes this server along. Each line until then is answered with a
-    /// JSON object on stdout: the lanes' system calls and allocations so far
+    /// Drain when stdin ends, so that a parent that dies takes this server along. Each line until then is answered with
+    /// a JSON object on stdout: the lanes' system calls and allocations so far
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
         default_value = "false",
@@ -146,17 +146,18 @@ pub(crate) struct ServeArguments {
     limits: LimitArguments,
 
     /// The file with the tokens of users, as `tidewire token new` writes it. Only these users may connect, with the
-    /// permissions of [auth] and [[users]] in the --config; without those they may do everything. Both are read again when they change, and at SIGHUP
+    /// permissions of [auth] and [[users]] in the --config; without those they may do everything. Both are read again
+    /// when they change, and at SIGHUP
     #[arg(long, value_name = "FILE")]
     auth_tokens: Option<PathBuf>,
 
-    /// The file with the issuers of JSON Web Tokens and their keys; docs/security.md has its form. Whoever has a valid token may
-    /// connect, with the permissions of the user that it names, or else those of [auth.default_permissions]
+    /// The file with the issuers of JSON Web Tokens and their keys; docs/security.md has its form. Whoever has a valid
+    /// token may connect, with the permissions of the user that it names, or else those of [auth.default_permissions]
     #[arg(long, value_name = "FILE")]
     auth_jwt: Option<PathBuf>,
 
-    /// Serve addresses that other machines reach without encryption and users, and ipc://@NAME, which all users of this machine
-    /// reach, without users: for closed networks
+    /// Serve addresses that other machines reach without encryption and users, and ipc://@NAME, which all users of this
+    /// machine reach, without users: for closed networks
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
         default_value = "false",
@@ -165,8 +166,8 @@ pub(crate) struct ServeArguments {
     )]
     insecure: bool,
 
-    /// The permission bits of the files of ipc:// sockets, in octal. The default, 600, lets only your own user connect; 660 lets
-    /// your group connect, too
+    /// The permission bits of the files of ipc:// sockets, in octal. The default, 600, lets only your own user connect;
+    /// 660 lets your group connect, too
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     unix_mode: Option<u32>,
 
@@ -183,9 +184,9 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Origin whose pages may open the ws:// and wss:// addresses, such as https://example.com or https://*.example.com; may be
-    /// repeated, and * allows all. Pages of the server's own host may connect anyway, if that is an IP address or localhost, and
-    /// pages of this machine at addresses of this machine
+    /// Origin whose pages may open the ws:// and wss:// addresses, such as https://example.com or
+    /// https://*.example.com; may be repeated, and * allows all. Pages of the server's own host may connect anyway, if
+    /// that is an IP address or localhost, and pages of this machine at addresses of this machine
     #[arg(long = "ws-origin", value_name = "ORIGIN")]
     ws_origin: Vec<String>,
 
@@ -198,13 +199,13 @@ pub(crate) struct ServeArguments {
     )]
     web: bool,
 
-    /// Address of a proxy, or range of them as 10.0.0.0/8, whose TCP connections begin with a header of the PROXY protocol;
-    /// several with commas. The address that the header names is the client's, for limits, users and the log
+    /// Address of a proxy, or range of them as 10.0.0.0/8, whose TCP connections begin with a header of the PROXY
+    /// protocol; several with commas. The address that the header names is the client's, for limits, users and the log
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     proxy_protocol_from: Vec<String>,
 
-    /// Address of a proxy, or range of them as 10.0.0.0/8, that writes the address of its client into requests, in X-Forwarded-For or
-    /// Forwarded, at ws:// and wss:// addresses and at --admin; several with commas
+    /// Address of a proxy, or range of them as 10.0.0.0/8, that writes the address of its client into requests, in
+    /// X-Forwarded-For or Forwarded, at ws:// and wss:// addresses and at --admin; several with commas
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     forwarded_for_from: Vec<String>,
 

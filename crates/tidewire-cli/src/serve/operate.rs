@@ -123,8 +123,8 @@ impl Operator {
     }
 }
 
-/// A reload is asked for, and has not begun. More requests until then ask for the same, so they do not queue in front of the
-/// signal to end.
+/// A reload is asked for, and has not begun. More requests until then ask for the same, so they do not queue in front
+/// of the signal to end.
 pub(super) static RELOAD_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// The interval at which a server looks whether it lost a lane to a panic or a failing poller, and at its files.

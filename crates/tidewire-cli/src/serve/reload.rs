@@ -1,4 +1,5 @@
-//! The settings and users of a server, at its start, when their files change, and when SIGHUP asks for the present ones.
+//! The settings and users of a server, at its start, when their files change, and when SIGHUP asks for the present
+//! ones.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -61,8 +62,8 @@ impl ServedUsers {
         self.authenticator.as_ref()
     }
 
-    /// Does what a request to reload asks for. Files that are as they were when they were read, and are in use, are not read again:
-    /// a signal that rotates logs changes nothing.
+    /// Does what a request to reload asks for. Files that are as they were when they were read, and are in use, are not
+    /// read again: a signal that rotates logs changes nothing.
     pub(super) fn reload(&mut self, server: &Server) {
         match self.is_refused || self.has_changed() {
             true => self.read_again(server),
@@ -99,8 +100,8 @@ impl ServedUsers {
         let _ = server.replace_authenticator(authenticator, next);
     }
 
-    /// Reads the users again if one of their files has changed. Files that could not be used are not read again before they
-    /// change once more.
+    /// Reads the users again if one of their files has changed. Files that could not be used are not read again before
+    /// they change once more.
     pub(super) fn reload_if_changed(&mut self, server: &Server) {
         if self.authenticator.is_some() && self.has_changed() {
             self.read_again(server);
@@ -145,8 +146,8 @@ impl Settings {
         }
     }
 
-    /// Reads the file again if it has changed. The log level and the limits are used at once; the log names other keys that have
-    /// changed.
+    /// Reads the file again if it has changed. The log level and the limits are used at once; the log names other keys
+    /// that have changed.
     pub(super) fn reload(&mut self, server: &Server) {
         let Some(path) = &self.config else {
             return;

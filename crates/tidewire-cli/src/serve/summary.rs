@@ -164,7 +164,8 @@ mod tests {
         );
     }
 
-    /// The bug: peers without valid credentials or permissions, and certificates that could not be used, were not in the line.
+    /// The bug: peers without valid credentials or permissions, and certificates that could not be used, were not in
+    /// the line.
     #[test]
     fn refused_credentials_messages_and_certificates_are_in_the_summary() {
         let metrics = Metrics {

@@ -256,8 +256,9 @@ fn subscriber(it: &Value) -> Line<'static> {
     Line::raw(format!("{:<10}{name:<24}{why}", bytes(behind)))
 }
 
-/// The reasons with counts, such as `policy 12; no loss: left 3`. Messages that were on their way to a subscriber that left, or
-/// whose session ended, are no loss of those that stayed: a load test that lost nothing ends with many of them.
+/// The reasons with counts, such as `policy 12; no loss: left 3`. Messages that were on their way to a subscriber that
+/// left, or whose session ended, are no loss of those that stayed: a load test that lost nothing ends with many of
+/// them.
 fn reasons(counts: &Value) -> String {
     let counts = counts.as_object().into_iter().flatten();
     let some = counts.filter(|(_, count)| count.as_u64() > Some(0));

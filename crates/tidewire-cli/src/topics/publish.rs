@@ -1,8 +1,9 @@
 //! `tidewire pub`: publishes an argument, or every line of stdin.
 //!
-//! Success means that the server has passed all messages on, and that those with a history in a stream are stored: the last message
-//! is a request that the server answers after all messages before it. The same request, sent at intervals, keeps a fast producer from running ahead of the
-//! server, so that no queue can overflow. Rejected: closing the connection without a confirmation.
+//! Success means that the server has passed all messages on, and that those with a history in a stream are stored: the
+//! last message is a request that the server answers after all messages before it. The same request, sent at intervals,
+//! keeps a fast producer from running ahead of the server, so that no queue can overflow. Rejected: closing the
+//! connection without a confirmation.
 //!
 //! A thread of its own reads stdin, so that a signal ends the command in order while it waits for a line.
 
@@ -47,13 +48,13 @@ pub(crate) struct PubArguments {
     #[arg(allow_hyphen_values = true)]
     payload: String,
 
-    /// Connect again when the connection ends, also to the server that a draining one names, and publish once more what was not
-    /// confirmed; some messages may then come twice
+    /// Connect again when the connection ends, also to the server that a draining one names, and publish once more what
+    /// was not confirmed; some messages may then come twice
     #[arg(long)]
     reconnect: bool,
 
-    /// Print a JSON object at the end: {"topic":…,"published":…}, where only confirmed messages count; with "repeated", the
-    /// number of messages that were published once more, and with "error":{"exit_code":…,"text":…} after a failure
+    /// Print a JSON object at the end: {"topic":…,"published":…}, where only confirmed messages count; with "repeated",
+    /// the number of messages that were published once more, and with "error":{"exit_code":…,"text":…} after a failure
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -165,7 +166,8 @@ impl Publisher<'_> {
         self.confirm()
     }
 
-    /// Publishes each line until the input ends or a signal comes. What waits for a confirmation while no line comes gets one.
+    /// Publishes each line until the input ends or a signal comes. What waits for a confirmation while no line comes
+    /// gets one.
     fn publish_lines(&mut self, inputs: &Receiver<Input>) -> anyhow::Result<()> {
         loop {
             let input = inputs.recv_timeout(QUIET);
@@ -220,8 +222,8 @@ impl Publisher<'_> {
         }
     }
 
-    /// Waits until the server has passed all messages on, and checks whether it refused one. With `--reconnect` it publishes
-    /// them once more after a lost connection.
+    /// Waits until the server has passed all messages on, and checks whether it refused one. With `--reconnect` it
+    /// publishes them once more after a lost connection.
     fn confirm(&mut self) -> anyhow::Result<()> {
         loop {
             let confirmed = self.client.flush().wait();
@@ -322,8 +324,8 @@ impl Publisher<'_> {
         Ok(())
     }
 
-    /// Publishes all messages without a confirmation once more. Those that are not taken are lost like a connection, and the next
-    /// confirmation finds that.
+    /// Publishes all messages without a confirmation once more. Those that are not taken are lost like a connection,
+    /// and the next confirmation finds that.
     fn publish_again(&mut self) {
         for payload in &self.unconfirmed {
             let _ = self.client.publish(self.topic, payload);
@@ -347,7 +349,8 @@ fn is_lost_connection(error: &RequestError) -> bool {
     )
 }
 
-/// Reads lines to the end of stdin, a last one without a line end included, and passes them on: all that are there at once.
+/// Reads lines to the end of stdin, a last one without a line end included, and passes them on: all that are there at
+/// once.
 fn read_lines(inputs: &SyncSender<Input>) {
     let mut input = BufReader::new(io::stdin().lock());
     let mut lines = Vec::new();

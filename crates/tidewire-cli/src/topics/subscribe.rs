@@ -57,13 +57,13 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     duration: Option<Duration>,
 
-    /// The policy if this subscriber does not keep up; conflate keeps the latest message, conflate_by_topic the latest of each
-    /// topic. The server chooses if it is left out
+    /// The policy if this subscriber does not keep up; conflate keeps the latest message, conflate_by_topic the latest
+    /// of each topic. The server chooses if it is left out
     #[arg(long, value_name = "POLICY", value_parser = policies())]
     policy: Option<Policy>,
 
-    /// Begin behind this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages that the
-    /// server keeps; without it, with all that it keeps. For one topic without a wildcard
+    /// Begin behind this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages
+    /// that the server keeps; without it, with all that it keeps. For one topic without a wildcard
     #[arg(long, value_name = "EPOCH:OFFSET|N", value_parser = parse_since)]
     since: Option<Since>,
 
@@ -291,8 +291,8 @@ fn watch_signals(
     signals::watch(WAY_OUT, begin, || {})
 }
 
-/// Takes the client's own events, so that they fill no queue, and says why there is still no connection: each reason once,
-/// however often it is tried. The subscriptions say that and why the connection ended.
+/// Takes the client's own events, so that they fill no queue, and says why there is still no connection: each reason
+/// once, however often it is tried. The subscriptions say that and why the connection ended.
 fn watch_connection(client: Client) -> io::Result<()> {
     threads::start("events", move || {
         let mut told = String::new();

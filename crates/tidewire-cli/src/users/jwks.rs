@@ -1,8 +1,10 @@
-//! Key sets that issuers publish at a URL (JWKS). A thread of its own fetches them; lanes and reloads only see the result.
+//! Key sets that issuers publish at a URL (JWKS). A thread of its own fetches them; lanes and reloads only see the
+//! result.
 //!
-//! A set is fetched once when it is first needed, so that a server that starts knows its keys, and then again and again. The last
-//! good one is kept while the issuer cannot be reached, or answers something else. Rejected: fetching when a token has an unknown key
-//! id, because anybody could then make the server ask the issuer; issuers publish new keys before they use them.
+//! A set is fetched once when it is first needed, so that a server that starts knows its keys, and then again and
+//! again. The last good one is kept while the issuer cannot be reached, or answers something else. Rejected: fetching
+//! when a token has an unknown key id, because anybody could then make the server ask the issuer; issuers publish new
+//! keys before they use them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -50,8 +52,8 @@ enum FetchError {
 }
 
 impl KeySets {
-    /// The last good text of the set at a URL. It is fetched now if this server has not asked for it before; `None` if that failed,
-    /// and it will be tried again.
+    /// The last good text of the set at a URL. It is fetched now if this server has not asked for it before; `None` if
+    /// that failed, and it will be tried again.
     pub(super) fn text(&self, url: &str, refresh: Duration) -> Option<Vec<u8>> {
         if let Some(set) = self.0.sets().get(url) {
             return set.text.clone();

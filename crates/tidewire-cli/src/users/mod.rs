@@ -1,6 +1,7 @@
 //! The users of a server: `[auth]` and `[[users]]` in `tidewire.toml`, and the authenticators that know them.
 //!
-//! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the line.
+//! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the
+//! line.
 
 mod jwks;
 mod jwt;
@@ -317,7 +318,8 @@ impl UserFile {
         self.tables.users.iter().map(|user| &*user.name)
     }
 
-    /// Limits of users that have no effect, because the server's own limit is lower: a sentence for each, with its user.
+    /// Limits of users that have no effect, because the server's own limit is lower: a sentence for each, with its
+    /// user.
     pub(crate) fn limits_without_effect(&self, server: &Limits) -> Vec<(&str, String)> {
         let of_user = |user: &UserTable| {
             let limits = [
@@ -467,8 +469,9 @@ impl UserTable {
 }
 
 impl Sources {
-    /// Makes the authenticator of a server. `None` if neither the file nor the flags say anything about users. After the file
-    /// had users once, it must have some each time: an empty or half written file takes no permission checks away.
+    /// Makes the authenticator of a server. `None` if neither the file nor the flags say anything about users. After
+    /// the file had users once, it must have some each time: an empty or half written file takes no permission checks
+    /// away.
     ///
     /// # Errors
     /// See [`UsersError`].

@@ -76,6 +76,6 @@ impl Agents {
     }
 }
 
-/// Between the end of a connection, or a failed attempt, and the next attempt: short beside the start of a server, and long
-/// enough that thousands of agents do not occupy the machine with attempts.
+/// Between the end of a connection, or a failed attempt, and the next attempt: short beside the start of a server, and
+/// long enough that thousands of agents do not occupy the machine with attempts.
 const RETURN_PAUSE_NS: u64 = 250_000_000;

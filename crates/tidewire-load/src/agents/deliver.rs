@@ -21,7 +21,8 @@ impl Agents {
             return;
         };
         let Some(stamp) = Stamp::decode(payload) else {
-            // A message without an author is one of the room itself, such as that its server is cut off from other nodes.
+            // A message without an author is one of the room itself, such as that its server is cut off from other
+            // nodes.
             match self.plan.step.pattern {
                 Pattern::Chat if message.id == 0 => self.result.counts.announced += 1,
                 _ => ledger.tally().record_corrupt(),

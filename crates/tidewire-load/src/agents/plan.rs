@@ -35,8 +35,8 @@ pub(crate) struct StepPlan {
     pub(crate) ids: RequestIds,
     /// Where receivers of an open fan-out find when messages were sent.
     pub(crate) sent_times: Option<Arc<SentTimes>>,
-    /// How many messages each agent has sent, in a step with faults: agents whose connection ends then come back, and the
-    /// ledger has to know what they missed.
+    /// How many messages each agent has sent, in a step with faults: agents whose connection ends then come back, and
+    /// the ledger has to know what they missed.
     pub(crate) sent_counts: Option<Arc<[AtomicU64]>>,
     /// Core to keep the lane on, if any.
     pub(crate) core: Option<usize>,

@@ -48,8 +48,8 @@ impl Agents {
     }
 }
 
-/// Takes a message of an agent itself that a history gives back to it: one that it sent before it lost its connection, in order.
-/// Returns whether it is one.
+/// Takes a message of an agent itself that a history gives back to it: one that it sent before it lost its connection,
+/// in order. Returns whether it is one.
 #[cold]
 pub(super) fn take_kept(absences: &mut [Absence], sequence: u64) -> bool {
     let kept = absences.iter().map(|absence| absence.own_kept).max();

@@ -1,12 +1,13 @@
 //! The form of `bench.json`, as far as runs are compared.
 //!
-//! A round of the benchmark is a run here, and a row a step: every row has one figure of each round, Tidewire's share of its
-//! limit in that round, and the processor time of a message in its server. The share is the surest of the three, because
-//! the machine was the same for both; a row that climbs has none, because its rounds are not made beside each other. Times of single messages are not compared: of these a file has only medians of all
-//! rounds. Like reports, files are read by the keys that are needed.
+//! A round of the benchmark is a run here, and a row a step: every row has one figure of each round, Tidewire's share
+//! of its limit in that round, and the processor time of a message in its server. The share is the surest of the three,
+//! because the machine was the same for both; a row that climbs has none, because its rounds are not made beside each
+//! other. Times of single messages are not compared: of these a file has only medians of all rounds. Like reports,
+//! files are read by the keys that are needed.
 //!
-//! Drafts of the form, in which cost and memory meant something else, have the version of the form that followed, because no
-//! release ever wrote them. They are told by a key that they lack, and not compared.
+//! Drafts of the form, in which cost and memory meant something else, have the version of the form that followed,
+//! because no release ever wrote them. They are told by a key that they lack, and not compared.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -164,7 +165,8 @@ impl FileRow {
 }
 
 impl Kind {
-    /// The kind of a file, or the one that it had before it was damaged: its first keys tell, as far as they can be read.
+    /// The kind of a file, or the one that it had before it was damaged: its first keys tell, as far as they can be
+    /// read.
     pub fn of_file(path: &Path) -> Self {
         Self::of_json(&fs::read(path).unwrap_or_default())
     }

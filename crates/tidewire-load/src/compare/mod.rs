@@ -46,9 +46,8 @@ impl Comparison {
     /// Compares two sides. Only `noise` that was recorded on the machine of the runs is used.
     ///
     /// # Errors
-    /// [`CompareError::Empty`] when a side has no run, [`CompareError::Unlike`] when one is of load tests and the other of
-    /// benchmarks, [`CompareError::Unpaired`] when the sides are paired and
-    /// differ in number.
+    /// [`CompareError::Empty`] when a side has no run, [`CompareError::Unlike`] when one is of load tests and the other
+    /// of benchmarks, [`CompareError::Unpaired`] when the sides are paired and differ in number.
     pub fn of(
         base: &RunSet,
         new: &RunSet,

@@ -35,8 +35,8 @@ pub struct RunSet {
 }
 
 impl RunSet {
-    /// Reads a report or a file of the benchmark, or all of a directory: each `report.json` and `bench.json` in it and one
-    /// level below, or, when there is none, each file that ends with `.json`, in the order of their paths.
+    /// Reads a report or a file of the benchmark, or all of a directory: each `report.json` and `bench.json` in it and
+    /// one level below, or, when there is none, each file that ends with `.json`, in the order of their paths.
     pub fn read(path: &Path) -> Result<Self, RunSetError> {
         let files = if path.is_dir() {
             reports_in(path).map_err(|source| RunSetError::Read(path.to_owned(), source))?

@@ -73,8 +73,8 @@ pub struct WorkCounts {
     /// Messages of `steady_offered` that were sent before the window ended. Reports of older builds do not have it.
     #[serde(default)]
     pub steady_on_time: Option<u64>,
-    /// Deliveries that the messages of `steady_offered` must lead to. In a part of a fan-out only those to receivers of the same
-    /// part count, because only they are timed.
+    /// Deliveries that the messages of `steady_offered` must lead to. In a part of a fan-out only those to receivers of
+    /// the same part count, because only they are timed.
     pub steady_expected: u64,
     /// Messages that were sent within the steady window.
     pub steady_sent: u64,

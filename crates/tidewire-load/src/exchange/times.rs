@@ -1,9 +1,9 @@
 //! The times a lane measures, and where receivers find when a message was really sent.
 //!
 //! Four times belong to a message: *intended*, *sent*, *written*, *received*. The stamp carries the first, the receiver
-//! knows the last. The second stays at the sender, because a stamp is encoded once, before the write. Where the
-//! sender is also the receiver it keeps the second itself; in a fan-out the receivers look into the sender's ring, which
-//! is why its slots are atomic.
+//! knows the last. The second stays at the sender, because a stamp is encoded once, before the write. Where the sender
+//! is also the receiver it keeps the second itself; in a fan-out the receivers look into the sender's ring, which is
+//! why its slots are atomic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,12 +1,13 @@
 //! The causes of losses in a run whose connections break on purpose.
 //!
-//! A connection carries messages in order, so that what it loses when it breaks is a run of sequences that ends with the last one
-//! that was sent by then. The instrument knows these ends: it notes, whenever an agent loses its connection or has one again, how
-//! much each sender had sent. Which part of a run is missing is asked of the receiver's row, so that every lost delivery has
-//! exactly one cause. A gap that the server announces has a number and no sequences; it explains what the other causes leave.
+//! A connection carries messages in order, so that what it loses when it breaks is a run of sequences that ends with
+//! the last one that was sent by then. The instrument knows these ends: it notes, whenever an agent loses its
+//! connection or has one again, how much each sender had sent. Which part of a run is missing is asked of the
+//! receiver's row, so that every lost delivery has exactly one cause. A gap that the server announces has a number and
+//! no sequences; it explains what the other causes leave.
 //!
-//! Where the servers keep a history, what one receiver got is owed to all. The end of a sender's connection then explains only
-//! the messages that nobody got.
+//! Where the servers keep a history, what one receiver got is owed to all. The end of a sender's connection then
+//! explains only the messages that nobody got.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,8 @@ impl Losses {
         add_fields!(self, other; told sender_cut receiver_cut away unexplained);
     }
 
-    /// Returns the number of losses that make a step with faults fail. With a history only messages that never reached it may be lost.
+    /// Returns the number of losses that make a step with faults fail. With a history only messages that never reached
+    /// it may be lost.
     pub(crate) fn by_mistake(&self, keeps_history: bool) -> u64 {
         match keeps_history {
             true => self.unexplained + self.told + self.receiver_cut + self.away,
@@ -73,8 +75,8 @@ impl Losses {
         }
     }
 
-    /// Explains the `lost` deliveries of one receiver, which the server told of `told` dropped messages. `own` is the sender
-    /// whose messages it does not get.
+    /// Explains the `lost` deliveries of one receiver, which the server told of `told` dropped messages. `own` is the
+    /// sender whose messages it does not get.
     pub(crate) fn of(
         (lost, told): (u64, u64),
         ledger: &Ledger,
@@ -170,8 +172,8 @@ mod tests {
         }
     }
 
-    /// The causes of what the receiver did not get of the hundred messages of agent 0: told, of the sender, of the receiver,
-    /// away, unexplained.
+    /// The causes of what the receiver did not get of the hundred messages of agent 0: told, of the sender, of the
+    /// receiver, away, unexplained.
     fn causes(ledger: &Ledger, told: u64, ends: &[u64], absences: &[Absence]) -> [u64; 5] {
         let end = |last: &u64| End {
             last: *last,

@@ -109,8 +109,8 @@ impl Tally {
         }
     }
 
-    /// Notes a message whose stamp does not check. Whose it was is unknown: where senders are told apart it will also be
-    /// missing from its sender's row and so count as lost.
+    /// Notes a message whose stamp does not check. Whose it was is unknown: where senders are told apart it will also
+    /// be missing from its sender's row and so count as lost.
     pub(crate) fn record_corrupt(&mut self) {
         self.arrived += 1;
         self.corrupt += 1;
@@ -157,8 +157,8 @@ pub(crate) struct ReceiverTotals {
     pub(crate) receivers: u64,
     /// Receivers whose pairs were all tracked.
     pub(crate) receivers_tracked: u64,
-    /// Receivers whose messages were only counted, and whose number or checksum did not match. Their `lost` and `duplicated` are
-    /// the smallest numbers that explain the difference.
+    /// Receivers whose messages were only counted, and whose number or checksum did not match. Their `lost` and
+    /// `duplicated` are the smallest numbers that explain the difference.
     pub(crate) receivers_unresolved: u64,
     /// Messages sent by all others, which should have arrived.
     pub(crate) expected: u64,

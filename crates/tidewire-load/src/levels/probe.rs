@@ -86,7 +86,8 @@ impl Probe {
         }
     }
 
-    /// Whether it shows that the server does not hold the rate: the rate failed, and nothing speaks against the measurement.
+    /// Whether it shows that the server does not hold the rate: the rate failed, and nothing speaks against the
+    /// measurement.
     fn shows_failure(&self) -> bool {
         self.vote() == Vote::Fails && self.verdict_reasons.is_empty()
     }

@@ -210,8 +210,8 @@ impl Table {
     }
 }
 
-/// A number with three significant digits, and blanks as wide as the decimals that others of its column have, so that the points
-/// stand below each other in a column that is aligned to the right.
+/// A number with three significant digits, and blanks as wide as the decimals that others of its column have, so that
+/// the points stand below each other in a column that is aligned to the right.
 fn aligned(number: f64, decimals_of_column: usize) -> String {
     let own = decimals(number);
     let mut text = fixed(number, own);

@@ -78,12 +78,12 @@ pub struct Workload {
     pub think_time_ms: Option<[f64; 2]>,
     /// Bytes of each payload.
     pub payload_bytes: u32,
-    /// Most unanswered messages of all agents, where there are replies: `max_in_flight`, or what the codec's ids tell apart if
-    /// that is less.
+    /// Most unanswered messages of all agents, where there are replies: `max_in_flight`, or what the codec's ids tell
+    /// apart if that is less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_allowed: Option<u64>,
-    /// The limits of the histories of rooms, such as `messages=100,bytes=65536`, if the run's servers kept any. Agents that came
-    /// back then got what they had missed.
+    /// The limits of the histories of rooms, such as `messages=100,bytes=65536`, if the run's servers kept any. Agents
+    /// that came back then got what they had missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<String>,
 }
@@ -109,8 +109,8 @@ pub struct Window {
 pub struct StepTimes {
     /// Received − intended. What a user of an open system feels.
     pub scheduled: Distribution,
-    /// The part of `scheduled` that went from a sender at one node of a cluster to a receiver at another. Without those that
-    /// never arrived.
+    /// The part of `scheduled` that went from a sender at one node of a cluster to a receiver at another. Without those
+    /// that never arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub across: Option<Distribution>,
     /// Received − sent, in open steps and where there are replies. Its gap to `scheduled` is coordinated omission.
@@ -282,7 +282,8 @@ pub struct Second {
     pub connected: Vec<u64>,
     /// For a heat map: upper edges in milliseconds, ten to a decade, and how many arrived below each.
     pub heat: Vec<(f64, u64)>,
-    /// The share of this second in the distribution `scheduled` of the step; nothing if it has none. Older reports have none.
+    /// The share of this second in the distribution `scheduled` of the step; nothing if it has none. Older reports have
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<EncodedHistogram>,
 }

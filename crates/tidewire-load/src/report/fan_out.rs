@@ -1,9 +1,10 @@
 //! The notes by which the parts of a fan-out close their accounts when they are put together.
 //!
-//! A receiver hears senders of other parts and cannot know how much they sent. It knows everything up to the last message
-//! that anybody of its part heard of a sender: what is missing before that is lost. What lies behind it is known to the
-//! sender's own part. So each part accounts for what was heard, and says how far that was and how much its own agents
-//! sent; merging subtracts. That is two numbers an agent, where the accounts of all pairs would be a million.
+//! A receiver hears senders of other parts and cannot know how much they sent. It knows everything up to the last
+//! message that anybody of its part heard of a sender: what is missing before that is lost. What lies behind it is
+//! known to the sender's own part. So each part accounts for what was heard, and says how far that was and how much its
+//! own agents sent; merging subtracts. That is two numbers an agent, where the accounts of all pairs would be a
+//! million.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +16,8 @@ pub struct FanOutShare {
     pub receivers: u64,
     /// How many messages each agent of this part sent: its number and the count.
     pub sent: Vec<(u32, u64)>,
-    /// The last message that arrived here of each agent of the other parts: its number and that of the message, 0 if none
-    /// came.
+    /// The last message that arrived here of each agent of the other parts: its number and that of the message, 0 if
+    /// none came.
     pub heard: Vec<(u32, u64)>,
     /// Agents of this part whose last messages may still have been on their way at the end.
     #[serde(default, rename = "unsettled")]

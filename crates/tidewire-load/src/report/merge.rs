@@ -254,8 +254,8 @@ impl<'r> Parts<'r> {
         Ok(step)
     }
 
-    /// The deliveries that the failures of all parts cost. An agent that could not log in to a fan-out would have heard what
-    /// all parts sent, of which each knows only its own.
+    /// The deliveries that the failures of all parts cost. An agent that could not log in to a fan-out would have heard
+    /// what all parts sent, of which each knows only its own.
     fn failed_deliveries(&self, step: &StepReport) -> u64 {
         let name = &self.all[0].detail.workload.pattern;
         let is_shared = |pattern: &Pattern| {

@@ -1,10 +1,9 @@
 //! The report of a run, for programs, for readers and for the terminal.
 //!
-//! `report.json` keeps every key, type and place of the report the project started with, so that scripts
-//! which read the old one read the new one, and adds what was missing: how many deliveries were expected,
-//! what became of each, and the steady window. `docs/report.schema.json` is its contract. `report.md` says
-//! the same to people, `report.html` shows it to them, [`step_table`] says it to the terminal; in all of them, what went
-//! wrong comes first.
+//! `report.json` keeps every key, type and place of the report the project started with, so that scripts which read the
+//! old one read the new one, and adds what was missing: how many deliveries were expected, what became of each, and the
+//! steady window. `docs/report.schema.json` is its contract. `report.md` says the same to people, `report.html` shows
+//! it to them, [`step_table`] says it to the terminal; in all of them, what went wrong comes first.
 //!
 //! All derived figures are computed in one place, `StepReport::from_measurements`, and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
@@ -87,8 +86,8 @@ pub struct Report {
 
 impl Report {
     /// Adds the steps of a run, which decide its model and, unless it was `interrupted`, its status. That is
-    /// [`Status::Completed`] in version 1, and in version 2 [`Status::Passed`] only if there are steps and every step is
-    /// clean, keeps its limits and is not refused.
+    /// [`Status::Completed`] in version 1, and in version 2 [`Status::Passed`] only if there are steps and every step
+    /// is clean, keeps its limits and is not refused.
     pub(crate) fn with_steps(self, steps: Vec<StepReport>, interrupted: bool) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
@@ -126,8 +125,8 @@ worded! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Status {
-        /// A scenario of version 1 ran to its end, whatever it found. It is the word of the report that the project started
-        /// with, which scripts look for; the steps' problems and the exit code say what the run comes to.
+        /// A scenario of version 1 ran to its end, whatever it found. It is the word of the report that the project
+        /// started with, which scripts look for; the steps' problems and the exit code say what the run comes to.
         #[default]
         #[serde(rename = "COMPLETED")]
         Completed = "COMPLETED",

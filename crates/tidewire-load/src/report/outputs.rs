@@ -10,8 +10,8 @@ use crate::format::markup;
 
 impl Report {
     /// One line a step with the figures people compare, comma-separated, with a heading. What is not known is empty, an
-    /// infinite percentile is `inf`. Costs are by the message; `offered`, `unsent` and `skipped` are messages of the whole
-    /// step.
+    /// infinite percentile is `inf`. Costs are by the message; `offered`, `unsent` and `skipped` are messages of the
+    /// whole step.
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
             "step,pattern,codec,model,offered_tps,send_tps,receive_tps,expected,lost,unconfirmed,duplicated,reordered,corrupt,\
@@ -27,8 +27,8 @@ impl Report {
         text
     }
 
-    /// One test case a step, failed with its reasons if it is invalid, breaks a limit or has a problem. The step in which a
-    /// run was interrupted is an error, and those that were not begun are skipped.
+    /// One test case a step, failed with its reasons if it is invalid, breaks a limit or has a problem. The step in
+    /// which a run was interrupted is an error, and those that were not begun are skipped.
     pub fn to_junit(&self) -> String {
         let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         let (count, skipped) = (self.steps.len() + self.not_run.len(), self.not_run.len());
@@ -76,10 +76,11 @@ impl Report {
         text
     }
 
-    /// An HdrHistogram interval log. The times since messages were due, tagged `scheduled`, have a line for each second;
-    /// every other distribution has one for each step, tagged with its name. Lines of one tag add up to the distribution of
-    /// the report. Values are nanoseconds, the column of maxima is in milliseconds. Steps follow each other: each begins
-    /// where the one before it ended, its login and its drain included, since tools add up what overlaps.
+    /// An HdrHistogram interval log. The times since messages were due, tagged `scheduled`, have a line for each
+    /// second; every other distribution has one for each step, tagged with its name. Lines of one tag add up to the
+    /// distribution of the report. Values are nanoseconds, the column of maxima is in milliseconds. Steps follow each
+    /// other: each begins where the one before it ended, its login and its drain included, since tools add up what
+    /// overlaps.
     pub fn to_histogram_log(&self) -> String {
         let mut text = format!(
             "#[Histogram log format version 1.3]\n#[StartTime: 0 (seconds since the first step began), {}]\n\
@@ -142,8 +143,8 @@ struct Interval<'a> {
     encoded: &'a str,
 }
 
-/// The distribution `scheduled` of a step, second by second. Nothing if its seconds do not add up to it, as in an older report, or if
-/// those of several runs or parts overlap.
+/// The distribution `scheduled` of a step, second by second. Nothing if its seconds do not add up to it, as in an older
+/// report, or if those of several runs or parts overlap.
 fn seconds(detail: &StepDetail) -> Option<Vec<Interval<'_>>> {
     let mut intervals = Vec::new();
     let mut count = 0;

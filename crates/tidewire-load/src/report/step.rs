@@ -31,9 +31,9 @@ pub struct StepReport {
     pub total_send_errors: u64,
     /// 1 − `success_rate`.
     pub error_rate: f64,
-    /// `total_received` by the sum of `expected_received` and the deliveries that failures cost before anything could be
-    /// expected (`detail.counts.failed_deliveries`; docs/measuring.md has what a failure costs in each pattern). 1.0 only
-    /// when all that was expected arrived and nothing failed; never rounded up to it.
+    /// `total_received` by the sum of `expected_received` and the deliveries that failures cost before anything could
+    /// be expected (`detail.counts.failed_deliveries`; docs/measuring.md has what a failure costs in each pattern). 1.0
+    /// only when all that was expected arrived and nothing failed; never rounded up to it.
     pub success_rate: f64,
     /// The time that `latency_kind` describes; nothing where no message has such a time.
     pub latency: Option<Latency>,
@@ -52,8 +52,8 @@ pub struct StepReport {
     /// Expected messages of which the instrument cannot know whether they arrived; neither received nor lost.
     #[serde(default)]
     pub unconfirmed: u64,
-    /// Arrivals of a message that had arrived before. Nothing, as with the three below, where messages go one way: of those
-    /// the server says only how many it has.
+    /// Arrivals of a message that had arrived before. Nothing, as with the three below, where messages go one way: of
+    /// those the server says only how many it has.
     pub duplicated: Option<u64>,
     /// Messages that arrived after a later one of the same sender.
     pub reordered: Option<u64>,
@@ -191,7 +191,8 @@ impl StepReport {
         self.is_clean() && self.keeps_slo() && !self.is_refused()
     }
 
-    /// Lost deliveries that make it fail: in a step with faults, those without a cause, or that a history should have brought.
+    /// Lost deliveries that make it fail: in a step with faults, those without a cause, or that a history should have
+    /// brought.
     pub(super) fn lost_by_mistake(&self) -> u64 {
         match &self.detail {
             Some(detail) if !detail.faults.is_empty() => {
@@ -243,8 +244,9 @@ pub struct ServerUsage {
 pub struct ClientUsage {
     /// Processor time in seconds.
     pub cpu_secs: f64,
-    /// 99th percentile of how long after its intended time a message was sent, in milliseconds. Load is
-    /// offered as planned only while this is small against the think time. Nothing where nothing that was due in the steady window was sent.
+    /// 99th percentile of how long after its intended time a message was sent, in milliseconds. Load is offered as
+    /// planned only while this is small against the think time. Nothing where nothing that was due in the steady window
+    /// was sent.
     pub send_lag_p99_ms: Option<f64>,
 }
 

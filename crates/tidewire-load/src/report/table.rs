@@ -13,8 +13,9 @@ use crate::format::{
 use crate::page::machine_facts;
 use crate::segment::Segment;
 
-/// The table of one step for a terminal with so many columns: plain text without colours, ending with a line break. Lines are
-/// broken between words. The table of times needs 76 columns; on a narrower terminal its columns follow in groups.
+/// The table of one step for a terminal with so many columns: plain text without colours, ending with a line break.
+/// Lines are broken between words. The table of times needs 76 columns; on a narrower terminal its columns follow in
+/// groups.
 pub fn step_table(step: &StepReport, columns: usize) -> String {
     let mut text = String::new();
     let verdict = step.verdict().name();
@@ -263,9 +264,9 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
     ]
 }
 
-/// The times of a step by name, in the columns of [`TIME_COLUMNS`]: percentiles that count what never arrived, where the
-/// report has them, and the largest and the mean of what did arrive. There is one row for each time, so that a name has one
-/// meaning. An older report has only figures of what arrived.
+/// The times of a step by name, in the columns of [`TIME_COLUMNS`]: percentiles that count what never arrived, where
+/// the report has them, and the largest and the mean of what did arrive. There is one row for each time, so that a name
+/// has one meaning. An older report has only figures of what arrived.
 pub(super) fn time_rows(step: &StepReport) -> Vec<(&'static str, [String; TIME_COLUMNS.len()])> {
     match &step.detail {
         Some(detail) => {

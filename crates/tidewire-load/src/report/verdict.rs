@@ -1,8 +1,8 @@
-//! The verdict of a run and of a step in words, the same in the live view, on the last line, in JSON, in Markdown and on the
-//! page.
+//! The verdict of a run and of a step in words, the same in the live view, on the last line, in JSON, in Markdown and
+//! on the page.
 //!
-//! An invalid measurement does not look like a failure of the server, and its figures do not look like results: each verdict
-//! says what may be believed.
+//! An invalid measurement does not look like a failure of the server, and its figures do not look like results: each
+//! verdict says what may be believed.
 
 use super::{Conclusion, Report, StepReport};
 use crate::format::thousands;

@@ -5,7 +5,8 @@ use crate::exchange::AgentResult;
 use crate::ledger::{Absence, Breaks, End, Losses, ReceiverTotals};
 use crate::scenario::Pattern;
 
-/// For each sender, the ends of its connection. A history keeps a message for all or for nobody, so that what anybody got was kept.
+/// For each sender, the ends of its connection. A history keeps a message for all or for nobody, so that what anybody
+/// got was kept.
 pub(super) fn ends_of(agents: &[AgentResult], members: usize, ending: Ending) -> Vec<Vec<End>> {
     let mut ends = vec![Vec::new(); members];
     for agent in agents {

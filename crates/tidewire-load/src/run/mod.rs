@@ -53,8 +53,8 @@ use crate::segment::Segment;
 pub struct RunOptions {
     /// The servers: one, or the nodes of a cluster, over which the agents are spread.
     pub targets: Vec<Endpoint>,
-    /// The addresses of the targets as they were given, in the same order. If there are some, the run connects to each before its first
-    /// step, and takes the endpoint that answers: a host name may have several.
+    /// The addresses of the targets as they were given, in the same order. If there are some, the run connects to each
+    /// before its first step, and takes the endpoint that answers: a host name may have several.
     pub names: Vec<Address>,
     /// The authorities that the agents trust at a `tls://` address, and the certificate that they show.
     pub tls: ClientTls,
@@ -248,7 +248,8 @@ pub enum RunError {
         /// The reason of the codec.
         cause: String,
     },
-    /// The messages of a fan-out reach the agents of all parts, so that their accounts can be closed only where this holds.
+    /// The messages of a fan-out reach the agents of all parts, so that their accounts can be closed only where this
+    /// holds.
     #[error(
         "step {0:?} cannot be run in parts, because its messages reach the agents of all of them: {1}"
     )]
@@ -341,8 +342,8 @@ pub fn run(
     Ok(report.with_steps(steps, options.stop.load(Ordering::Relaxed)))
 }
 
-/// Sees whether there is a server, and whether it has the rooms that a chat needs: a run that can measure nothing must not
-/// take its time. Returns the endpoint that answers.
+/// Sees whether there is a server, and whether it has the rooms that a chat needs: a run that can measure nothing must
+/// not take its time. Returns the endpoint that answers.
 fn try_out(scenario: &Scenario, index: usize, options: &RunOptions) -> Result<Endpoint, RunError> {
     let target = &options.targets[index];
     let name = options.names.get(index).map(ToString::to_string);

@@ -90,8 +90,8 @@ impl Outcome {
         outcome
     }
 
-    /// Tells of connections that ended without a fault of their node, and of those that are not back although it runs: their
-    /// losses have causes, and the server is at fault all the same.
+    /// Tells of connections that ended without a fault of their node, and of those that are not back although it runs:
+    /// their losses have causes, and the server is at fault all the same.
     fn judge_breaks(&mut self, agents: &[AgentResult], step: &Step) {
         let (mut ended, mut gone) = (0, 0);
         for agent in agents {

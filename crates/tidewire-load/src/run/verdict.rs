@@ -43,8 +43,8 @@ pub(super) struct Lateness {
 impl Lateness {
     /// The lateness at the 99th percentile. With too few messages for it, or where so many are `missing` that it is
     /// infinite, that at the highest quantile below it which is known; with fewer messages than a median needs, the
-    /// largest lateness. Nothing if no message was sent, or if the end-to-end time is infinite at all of them, because no
-    /// lateness falsifies that.
+    /// largest lateness. Nothing if no message was sent, or if the end-to-end time is infinite at all of them, because
+    /// no lateness falsifies that.
     pub(super) fn of(
         lag: &LatencyHistogram,
         latency: &LatencyHistogram,

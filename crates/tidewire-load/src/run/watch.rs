@@ -261,8 +261,8 @@ impl<'p> Watch<'p> {
         Some((curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share)
     }
 
-    /// The doubts about the steady window so far, by the rules of the final verdict as far as they can be judged before the
-    /// end: the instrument was busy or late, or the machine's host took time away.
+    /// The doubts about the steady window so far, by the rules of the final verdict as far as they can be judged before
+    /// the end: the instrument was busy or late, or the machine's host took time away.
     fn doubts(&self) -> Vec<String> {
         let Some(began) = &self.steady_began else {
             return Vec::new();

@@ -29,7 +29,8 @@ worded! {
     }
 }
 
-/// How often these faults, in the order of their times, end the connections to a process, and whether it runs behind the last one.
+/// How often these faults, in the order of their times, end the connections to a process, and whether it runs behind
+/// the last one.
 pub(crate) fn breaks(faults: &[Fault], process: &str) -> (usize, bool) {
     let (mut breaks, mut runs) = (0, true);
     for fault in faults.iter().filter(|fault| fault.process == process) {

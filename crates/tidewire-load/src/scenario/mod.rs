@@ -56,8 +56,8 @@ pub struct Scenario {
     pub target: Option<String>,
     /// How many servers a run starts, if it starts its own. Together they are a cluster.
     pub nodes: u32,
-    /// The broker between them: `nats` for one that is started with them, or the address of one. Without it each node has its
-    /// own rooms.
+    /// The broker between them: `nats` for one that is started with them, or the address of one. Without it each node
+    /// has its own rooms.
     pub backplane: Option<String>,
     /// The limits of the histories that these servers keep of all rooms; without it they keep none.
     pub history: Option<History>,
@@ -73,8 +73,8 @@ pub struct Scenario {
     pub guard: Guard,
 }
 
-/// The authorities that agents trust, and the proofs by which a server knows the agents. Paths are as the file has them, from
-/// the present directory.
+/// The authorities that agents trust, and the proofs by which a server knows the agents. Paths are as the file has
+/// them, from the present directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// File with the certificates of the authorities to trust at a `tls://` address.
@@ -260,7 +260,8 @@ pub const DURATION_SECS_MAX: f64 = 7.0 * 86_400.0;
 /// Longest think time, in milliseconds: a day.
 pub const THINK_TIME_MS_MAX: f64 = 86_400_000.0;
 
-/// Largest rate of an open step, in messages a second: more than any machine sends, so a larger one is a typing mistake.
+/// Largest rate of an open step, in messages a second: more than any machine sends, so a larger one is a typing
+/// mistake.
 pub const RATE_MAX: f64 = 1e9;
 
 /// Largest payload, in bytes: a frame is 1 MiB at most.

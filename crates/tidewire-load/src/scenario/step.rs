@@ -34,8 +34,8 @@ pub struct Step {
     pub slow_receivers: u32,
     /// How long each of them pauses between two reads, in milliseconds.
     pub slow_pause_ms: u64,
-    /// Faults that are inflicted on the processes of the run, in the order of their times. Agents whose connection ends then
-    /// come back.
+    /// Faults that are inflicted on the processes of the run, in the order of their times. Agents whose connection ends
+    /// then come back.
     pub faults: Vec<Fault>,
     /// Limits the step must keep.
     pub slo: Slo,
@@ -263,8 +263,8 @@ worded! {
 }
 
 worded! {
-    /// The policy of an open step for a message that cannot be sent when it is due: its agent's window is full, or the lane
-    /// is late.
+    /// The policy of an open step for a message that cannot be sent when it is due: its agent's window is full, or the
+    /// lane is late.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OnLate {
         /// It is sent as soon as possible, and its lateness counts from when it was due.

@@ -4,7 +4,8 @@
 
 use strsim::osa_distance;
 
-/// The known key nearest to `key`, if fewer than half of its letters would have to change, or if only its unit is missing.
+/// The known key nearest to `key`, if fewer than half of its letters would have to change, or if only its unit is
+/// missing.
 pub fn nearest_key<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let key: String = key.chars().take(LETTERS_MAX).collect();
     let key = key.to_lowercase();

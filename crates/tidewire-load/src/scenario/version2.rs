@@ -240,7 +240,8 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         }
     }
 
-    /// Whether the rate goes through stages. A rate and a duration of the step itself replace the stages of the defaults.
+    /// Whether the rate goes through stages. A rate and a duration of the step itself replace the stages of the
+    /// defaults.
     fn is_staged(&self) -> bool {
         let is_even = self.own.has("rate") && self.own.has("duration_secs");
         self.own.has("stages") || (self.has("stages") && !is_even)

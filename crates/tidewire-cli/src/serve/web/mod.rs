@@ -1,7 +1,7 @@
 //! The chat page of `serve --web`.
 //!
-//! The page is one file, which `web/client/build.mjs` makes from `web/chat`. It is committed, so that a build needs no Node; a
-//! test of `web/client` compares it with what the build makes.
+//! The page is one file, which `web/client/build.mjs` makes from `web/chat`. It is committed, so that a build needs no
+//! Node; a test of `web/client` compares it with what the build makes.
 
 use tidewire::websocket::WebPage;
 use tidewire_proto::codec::Codec;

@@ -1,7 +1,7 @@
 //! The answer, which the page opens with: how the run ended and the figures that a reader looks for first.
 //!
-//! A run of several steps has one answer, too: the figures of the first step that did not pass, or else of the step with the
-//! highest rate. Its course stands here and not among the other charts of the step, so that it is drawn once.
+//! A run of several steps has one answer, too: the figures of the first step that did not pass, or else of the step
+//! with the highest rate. Its course stands here and not among the other charts of the step, so that it is drawn once.
 
 use std::fmt::Write as _;
 

@@ -62,8 +62,8 @@ impl Course {
         })
     }
 
-    /// Whether a span is a whole second of its phase or more. The last entry of a run ends with the run: it is a part of a
-    /// second, and a line to it would look like a fall.
+    /// Whether a span is a whole second of its phase or more. The last entry of a run ends with the run: it is a part
+    /// of a second, and a line to it would look like a fall.
     fn is_whole(&self, index: usize) -> bool {
         let span = &self.spans[index];
         let is_last = self
@@ -75,8 +75,8 @@ impl Course {
         !is_last || span.to - span.from >= longest * WHOLE_FROM
     }
 
-    /// Returns a curve of rates that ends when the sending ends. Sending ends within the first entry of a drain, and a run ends
-    /// within its last entry. Both are incomplete; a line to them would look like a fall.
+    /// Returns a curve of rates that ends when the sending ends. Sending ends within the first entry of a drain, and a
+    /// run ends within its last entry. Both are incomplete; a line to them would look like a fall.
     pub(super) fn sending(&self, figure: impl Fn(&Span) -> Option<f64>) -> Vec<Vec<(f64, f64)>> {
         self.pieces(|span| figure(span).filter(|_| span.phase != DRAIN))
     }

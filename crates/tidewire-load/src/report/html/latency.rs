@@ -257,8 +257,9 @@ fn curve_table(scheduled: &Curve, service: Option<&Curve>) -> Table {
     table
 }
 
-/// Returns the decimals with which every percentile up to this 1 / (1 − q) is shown: two significant digits of the distance
-/// to 100 % distinguish neighbours. A quantile is a number of parts per million, so four decimals show all of it.
+/// Returns the decimals with which every percentile up to this 1 / (1 − q) is shown: two significant digits of the
+/// distance to 100 % distinguish neighbours. A quantile is a number of parts per million, so four decimals show all of
+/// it.
 fn percentile_decimals(most: f64) -> usize {
     // A power of ten that is calculated may lie just above it.
     let digits = ((most / 100.0).log10() - 1e-9).ceil().max(0.0);
