@@ -5,12 +5,8 @@
 
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -27,134 +23,78 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 use tidewire::tls::{Pem, ServerTls};
+use tidewire_command::certificates::{Certificates, KeyedCertificate};
 
-/// The certificates of a server and of its clients, and their keys, in PEM.
-#[derive(Debug)]
-pub struct Certificates {
-    /// The certificate of the authority.
-    pub authority: String,
-    /// The certificate of the server, for the host [`SERVER_NAME`].
-    pub server: KeyedCertificate,
-    /// The certificate of all clients.
-    pub client: KeyedCertificate,
+/// The certificates of this process, made when they are first asked for. The host of the server is [`SERVER_NAME`].
+///
+/// # Errors
+/// The system has no randomness for the keys.
+pub fn own() -> io::Result<&'static Certificates> {
+    static MADE: OnceLock<Certificates> = OnceLock::new();
+    let hosts = [SERVER_NAME.to_owned()];
+    made_once(&MADE, || Certificates::make("authority", &hosts, VALIDITY))
 }
 
-/// A certificate with its key, in PEM.
-#[derive(Debug)]
-pub struct KeyedCertificate {
-    /// The certificate, without that of the authority.
-    pub certificate: String,
-    /// The private key.
-    pub key: String,
+/// The settings of a server of ours.
+pub(crate) fn settings(asks_clients: bool) -> io::Result<ServerTls> {
+    let own = own()?;
+    let pem = |text: &String| Pem::bytes(text.as_bytes());
+    let settings = ServerTls::new(pem(&own.server.certificate), pem(&own.server.key));
+    Ok(match asks_clients {
+        true => settings.require_clients_of(pem(&own.authority)),
+        false => settings,
+    })
 }
 
-impl Certificates {
-    /// The certificates of this process, made when they are first asked for.
-    ///
-    /// # Errors
-    /// The system has no randomness for the keys.
-    pub fn get() -> io::Result<&'static Self> {
-        static MADE: OnceLock<Certificates> = OnceLock::new();
-        let hosts = [SERVER_NAME.to_owned()];
-        made_once(&MADE, || Self::make("authority", &hosts, VALIDITY))
-    }
-
-    /// Makes an authority of this name, and certificates of a server with these hosts and of a client, which are valid for so
-    /// long. The authority's key is dropped, so that nobody can sign with it later.
-    ///
-    /// # Errors
-    /// A host has no form of a name, or the system has no randomness for the keys.
-    pub fn make(authority: &str, hosts: &[String], validity: Duration) -> io::Result<Self> {
-        Self::sign(authority, hosts, validity).map_err(io::Error::other)
-    }
-
-    fn sign(authority: &str, hosts: &[String], validity: Duration) -> Result<Self, rcgen::Error> {
-        let mut params = params(&[], authority, validity)?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate()?;
-        let authority = params.self_signed(&key)?.pem();
-        let issuer = Issuer::new(params, key);
-        let signed = |hosts: &[String], purpose| {
-            let name = hosts.first().map_or("", String::as_str);
-            let mut params = self::params(hosts, name, validity)?;
-            params.extended_key_usages = vec![purpose];
-            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-            params.use_authority_key_identifier_extension = true;
-            let key = KeyPair::generate()?;
-            Ok::<_, rcgen::Error>(KeyedCertificate {
-                certificate: params.signed_by(&key, &issuer)?.pem(),
-                key: key.serialize_pem(),
-            })
-        };
-        Ok(Self {
-            server: signed(hosts, ExtendedKeyUsagePurpose::ServerAuth)?,
-            client: signed(&["client".to_owned()], ExtendedKeyUsagePurpose::ClientAuth)?,
-            authority,
-        })
-    }
-
-    /// The settings of a server of ours.
-    pub(crate) fn settings(&self, asks_clients: bool) -> ServerTls {
-        let pem = |text: &String| Pem::bytes(text.as_bytes());
-        let settings = ServerTls::new(pem(&self.server.certificate), pem(&self.server.key));
-        match asks_clients {
-            true => settings.require_clients_of(pem(&self.authority)),
-            false => settings,
-        }
-    }
-
-    /// The settings of a bare server, which are those of ours.
-    ///
-    /// # Errors
-    /// The library refuses the certificate.
-    pub fn server_config(&self, asks_clients: bool) -> io::Result<ServerConfig> {
-        self.bare_config(asks_clients).map_err(io::Error::other)
-    }
-
-    fn bare_config(&self, asks_clients: bool) -> Result<ServerConfig, Error> {
-        let builder = ServerConfig::builder_with_provider(provider());
-        let builder = builder.with_protocol_versions(&[&TLS13])?;
-        let builder = if asks_clients {
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(
-                CertificateDer::pem_slice_iter(self.authority.as_bytes()).flatten(),
-            );
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider());
-            let verifier = verifier
-                .build()
-                .map_err(|error| Error::General(error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
-        } else {
-            builder.with_no_client_auth()
-        };
-        let (chain, key) = self.server.parsed()?;
-        let mut config = builder.with_single_cert(chain, key)?;
-        if asks_clients {
-            config.send_tls13_tickets = 0;
-            config.session_storage = Arc::new(NoServerSessionStorage {});
-        } else {
-            config.ticketer = chosen::Ticketer::new()?;
-        }
-        Ok(config)
-    }
+/// The settings of a bare server, which are those of ours.
+///
+/// # Errors
+/// The certificates cannot be made, or the library refuses them.
+pub fn server_config(asks_clients: bool) -> io::Result<ServerConfig> {
+    bare_config(own()?, asks_clients).map_err(io::Error::other)
 }
 
-impl KeyedCertificate {
-    fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
-        let unreadable = |error: rustls::pki_types::pem::Error| Error::General(error.to_string());
-        let chain: Result<_, _> =
-            CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
-        Ok((chain.map_err(unreadable)?, key.map_err(unreadable)?))
+fn bare_config(own: &Certificates, asks_clients: bool) -> Result<ServerConfig, Error> {
+    let builder = ServerConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(&[&TLS13])?;
+    let builder = if asks_clients {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(
+            CertificateDer::pem_slice_iter(own.authority.as_bytes()).flatten(),
+        );
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider());
+        let verifier = verifier
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let (chain, key) = parsed(&own.server)?;
+    let mut config = builder.with_single_cert(chain, key)?;
+    if asks_clients {
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+    } else {
+        config.ticketer = chosen::Ticketer::new()?;
     }
+    Ok(config)
+}
 
-    /// The settings of a client with this certificate.
-    pub(crate) fn client_config(&self) -> io::Result<ClientConfig> {
-        let parsed = self.parsed();
-        let config = parsed.and_then(|(chain, key)| trusting()?.with_client_auth_cert(chain, key));
-        config.map_err(io::Error::other)
-    }
+fn parsed(
+    of: &KeyedCertificate,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
+    let unreadable = |error: rustls::pki_types::pem::Error| Error::General(error.to_string());
+    let chain: Result<_, _> = CertificateDer::pem_slice_iter(of.certificate.as_bytes()).collect();
+    let key = PrivateKeyDer::from_pem_slice(of.key.as_bytes());
+    Ok((chain.map_err(unreadable)?, key.map_err(unreadable)?))
+}
+
+/// The settings of a client with this certificate.
+pub(crate) fn client_config_of(client: &KeyedCertificate) -> io::Result<ClientConfig> {
+    let config =
+        parsed(client).and_then(|(chain, key)| trusting()?.with_client_auth_cert(chain, key));
+    config.map_err(io::Error::other)
 }
 
 /// The settings of a client that trusts every server and has no certificate. It keeps
@@ -171,9 +111,7 @@ pub fn client_config() -> io::Result<ClientConfig> {
 /// The server's side of a connection with the certificate of this process.
 pub(crate) fn server() -> io::Result<ServerConnection> {
     static CONFIG: OnceLock<Arc<ServerConfig>> = OnceLock::new();
-    let config = made_once(&CONFIG, || {
-        Certificates::get()?.server_config(false).map(Arc::new)
-    })?;
+    let config = made_once(&CONFIG, || server_config(false).map(Arc::new))?;
     ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)
 }
 
@@ -253,28 +191,8 @@ impl ServerCertVerifier for Trusting {
     }
 }
 
-fn params(
-    hosts: &[String],
-    name: &str,
-    validity: Duration,
-) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(hosts)?;
-    params.distinguished_name.push(DnType::CommonName, name);
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "certificates are valid by the wall clock"
-    )]
-    let now = SystemTime::now();
-    params.not_before = (now - CLOCK_DIFFERENCE).into();
-    params.not_after = (now + validity).into();
-    Ok(params)
-}
-
 /// The name in the server's certificate.
 pub const SERVER_NAME: &str = "localhost";
-
-/// Certificates begin this much earlier, because the clocks of two machines differ.
-const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3_600);
 
 /// Longer than any benchmark.
 const VALIDITY: Duration = Duration::from_secs(24 * 3_600);

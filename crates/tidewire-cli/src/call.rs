@@ -12,13 +12,13 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
 use tidewire::{Client, Disconnected, Event, RequestError};
+use tidewire_command::{output, signals};
 use tidewire_proto::text::escaped;
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{self, Failure};
 use crate::logging::LogArguments;
 use crate::payload::{insert_payload, json_text};
-use crate::{output, signals};
 
 /// Flags of `tidewire call`.
 #[derive(Debug, Args)]

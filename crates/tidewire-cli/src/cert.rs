@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tidewire_bench::certificates::Certificates;
+use tidewire_command::certificates::Certificates;
+use tidewire_command::output;
 
 use crate::failure::Failure;
-use crate::output;
 
 /// Flags of `tidewire cert`.
 #[derive(Debug, Args)]

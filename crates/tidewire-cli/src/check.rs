@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tidewire::auth::{Access, Chain, Identity};
+use tidewire_command::output;
 use tidewire_proto::body::name_skeleton;
 use tidewire_proto::text::escaped;
 
 use crate::failure::Failure;
-use crate::output;
 use crate::serve::ServeArguments;
 use crate::users::{UserFile, is_anonymous};
 

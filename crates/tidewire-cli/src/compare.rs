@@ -82,7 +82,7 @@ impl JudgementArguments {
 
     /// Prints the comparison and returns the exit code.
     pub(crate) fn conclude(&self, comparison: &Comparison) -> anyhow::Result<ExitCode> {
-        crate::output::print(match self.json {
+        tidewire_command::output::print(match self.json {
             true => json_pretty(comparison)?,
             false => comparison.to_text(),
         });

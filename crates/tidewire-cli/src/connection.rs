@@ -196,11 +196,6 @@ pub(crate) fn is_udp(address: &str) -> bool {
     address.starts_with("udp://")
 }
 
-/// Parses a codec with its settings.
-pub(crate) fn parse_codec(text: &str) -> Result<AnyCodec, String> {
-    text.parse::<AnyCodec>().map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,7 @@ pub(crate) struct DoctorArguments {
 /// Examines the machine and prints the result.
 pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let examination = Examination::make();
-    crate::output::print(match arguments.json {
+    tidewire_command::output::print(match arguments.json {
         true => json_pretty(&examination)?,
         false => examination.to_text(),
     });

@@ -1,24 +1,9 @@
-//! The output of a failed command: one line with the error, its causes, the remedy, and an exit code.
-//!
-//! | code | meaning |
-//! |---|---|
-//! | 0 | success |
-//! | 1 | anything else |
-//! | 2 | wrong usage or configuration |
-//! | 3 | no server at the address, or the connection ended |
-//! | 4 | the server refused the connection or a request |
-//! | 5 | no answer in time, to the hello or to a request |
-//! | 99 | a comparison found the condition of --fail-on, or a benchmark lost messages |
-//! | 130, 143 | ended by a second Ctrl-C or SIGTERM; see `signals` |
+//! The exit codes and remedies of the libraries' errors. [`tidewire_command::failure`] has the codes and the form of the output.
 //!
 //! The libraries' errors are typed, so the type determines the code and the remedy at any position in the chain. A
 //! subcommand wraps nothing and prints nothing itself. For an error that only the binary can detect, it makes a
-//! [`Failure`]. Rejected: a debug dump or a backtrace, which help the author and not the user.
+//! [`Failure`].
 
-use std::borrow::Cow;
-use std::error::Error;
-use std::fmt;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,6 +16,11 @@ use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError,
     PublishError, RequestError, ServeError,
 };
+pub(crate) use tidewire_command::failure::Failure;
+use tidewire_command::failure::{
+    self as command, CONFIGURATION, OTHER, REFUSED, TIMED_OUT, UNREACHABLE,
+};
+use tidewire_command::output;
 use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
 use tidewire_io::poller::PollerVariableError;
 use tidewire_io::socket::{BindError, SocketAddress, StreamConnectError};
@@ -41,85 +31,11 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::handshake::{FirstBytes, HandshakeError};
 use tidewire_proto::layer::LayerError;
-use tidewire_proto::text::escaped;
 
 use crate::config::ConfigError;
 use crate::otlp::OtlpError;
-use crate::output::{self, OutputError};
 use crate::payload::json_text;
-use crate::tell::{Stream, tell};
 use crate::users::UsersError;
-
-/// An error that only the binary can detect.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    code: u8,
-    what: String,
-    remedy: Cow<'static, str>,
-}
-
-impl Failure {
-    /// The settings are invalid.
-    pub(crate) fn configuration(
-        what: impl Into<String>,
-        remedy: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        Self::new(CONFIGURATION, what, remedy)
-    }
-
-    /// The server is gone and does not come back.
-    pub(crate) fn unreachable(
-        what: impl Into<String>,
-        remedy: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        Self::new(UNREACHABLE, what, remedy)
-    }
-
-    /// The server refused a request.
-    pub(crate) fn refused(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(REFUSED, what, remedy)
-    }
-
-    /// The connection ended. The remedy is that of the reason, or else this one.
-    pub(crate) fn ended(
-        what: impl Into<String>,
-        reason: CloseReason,
-        remedy: &'static str,
-    ) -> Self {
-        match classify_end(reason) {
-            (UNREACHABLE, _) => Self::unreachable(what, remedy),
-            (code, remedy) => Self::new(code, what, remedy),
-        }
-    }
-
-    /// A signal ended the command before it was done. The exit code is that of the signal.
-    pub(crate) fn interrupted(what: impl Into<String>, signal: u8) -> Self {
-        Self::new(signal, what, "")
-    }
-
-    /// A measurement does not meet its condition.
-    pub(crate) fn judgement(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(JUDGEMENT, what, remedy)
-    }
-
-    /// Any other error. The remedy may be empty.
-    pub(crate) fn other(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(OTHER, what, remedy)
-    }
-
-    fn new(code: u8, what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
-        let (what, remedy) = (what.into(), remedy.into());
-        Self { code, what, remedy }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.what)
-    }
-}
-
-impl Error for Failure {}
 
 /// Adds the error to an object for programs that a command prints: `"error":{"exit_code":…,"text":…,"remedy":…}`. Then
 /// [`report`] prints no object of its own.
@@ -158,48 +74,30 @@ pub(crate) fn report(error: &anyhow::Error, is_json: bool) -> ExitCode {
         insert(&mut object, error);
         output::print_line(json_text(&Value::from(object)));
     }
-    let mut text = Vec::new();
-    // Writing to memory cannot fail. If stderr is closed or blocked, no error can be reported.
-    let _ = write_report(error, &mut text).and_then(|()| tell(Stream::Error, text));
-    ExitCode::from(classify(error).0)
+    command::report(error, classify(error))
 }
 
 /// The error with its causes and its remedy, for one line of the log.
 pub(crate) fn line(error: &anyhow::Error) -> String {
-    let mut text = Vec::new();
-    // Writing to memory cannot fail.
-    let _ = write_report(error, &mut text);
-    let text = String::from_utf8_lossy(&text);
+    let text = command::text(error, classify(error).1);
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     lines.join("; ").trim_start_matches("error: ").to_owned()
 }
 
-fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<()> {
-    // Some of these texts come from the peer, and stderr may be a terminal.
-    let shown = |text: &str| escaped(text.as_bytes());
-    let mut last = error.to_string();
-    writeln!(out, "error: {}", shown(&last))?;
-    for cause in error.chain().skip(1) {
-        let text = cause.to_string();
-        // Some errors of the chain only repeat the next one.
-        if !last.contains(&text) {
-            writeln!(out, "  because: {}", shown(&text))?;
-        }
-        last = text;
+/// The connection ended. The remedy is that of the reason, or else this one.
+pub(crate) fn ended(what: impl Into<String>, reason: CloseReason, remedy: &'static str) -> Failure {
+    match classify_end(reason) {
+        (UNREACHABLE, _) => Failure::unreachable(what, remedy),
+        (code, remedy) => Failure::new(code, what, remedy),
     }
-    let remedy = classify(error).1;
-    if !remedy.is_empty() {
-        writeln!(out, "  remedy: {}", shown(remedy))?;
-    }
-    Ok(())
 }
 
 /// Returns the exit code, and the remedy if the error's own text does not contain it.
 fn classify(error: &anyhow::Error) -> (u8, &str) {
+    if let Some(known) = command::classify(error) {
+        return known;
+    }
     let found = error.chain().find_map(|cause| {
-        if let Some(failure) = cause.downcast_ref::<Failure>() {
-            return Some((failure.code, &*failure.remedy));
-        }
         if let Some(error) = cause.downcast_ref::<ServeError>() {
             return Some(classify_serve(error));
         }
@@ -208,9 +106,6 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         }
         if let Some(error) = cause.downcast_ref::<RequestError>() {
             return Some(classify_request(error));
-        }
-        if cause.is::<OutputError>() {
-            return Some((OTHER, OUTPUT));
         }
         let encode = match cause.downcast_ref() {
             Some(
@@ -470,21 +365,9 @@ const CERTIFICATE_REQUIRED: u8 = 116;
 const IS_IT_RUNNING: &str =
     "check that the server still runs and speaks this --codec; its log has the reason";
 
-const OTHER: u8 = 1;
-/// The same code as clap's, for wrong usage.
-const CONFIGURATION: u8 = 2;
-const UNREACHABLE: u8 = 3;
-const REFUSED: u8 = 4;
-const TIMED_OUT: u8 = 5;
-const JUDGEMENT: u8 = 99;
-
 /// The remedy for a request that a limit of the server refused; the refusal names the limit.
 pub(crate) const LIMIT_REMEDY: &str =
     "follow the server's reason, or ask its operator for a higher limit";
-
-/// The remedy for a result that cannot be printed.
-const OUTPUT: &str =
-    "make room where it goes, or send it somewhere else; files that were to be written are written";
 
 /// The remedy for a message that does not fit a frame.
 const TOO_LARGE: &str = "send less at once; a message must fit a frame, which is 1 MiB, or 65,507 bytes over \
@@ -495,19 +378,7 @@ mod tests {
     use super::*;
 
     fn printed(error: &anyhow::Error) -> String {
-        let mut out = Vec::new();
-        write_report(error, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn a_failure_prints_what_and_the_remedy() {
-        let error = Failure::configuration("no room", "make one").into();
-        assert_eq!(printed(&error), "error: no room\n  remedy: make one\n");
-        assert_eq!(classify(&error).0, CONFIGURATION);
-        let error = Failure::other("broken", "").into();
-        assert_eq!(printed(&error), "error: broken\n");
-        assert_eq!(classify(&error).0, OTHER);
+        command::text(error, classify(error).1)
     }
 
     /// The bug: after credentials were withdrawn, the remedy was to look whether the server still runs.
@@ -516,9 +387,9 @@ mod tests {
         let reason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
         let error = RequestError::Closed(reason.into()).into();
         assert_eq!(classify(&error), (REFUSED, CREDENTIALS));
-        let error = Failure::ended("it ended", reason, "look").into();
+        let error = ended("it ended", reason, "look").into();
         assert_eq!(classify(&error), (REFUSED, CREDENTIALS));
-        let error = Failure::ended("it ended", CloseReason::PeerClosed, "look").into();
+        let error = ended("it ended", CloseReason::PeerClosed, "look").into();
         assert_eq!(classify(&error), (UNREACHABLE, "look"));
     }
 

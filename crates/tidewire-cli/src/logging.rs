@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use tidewire::log::{Log, LogBuilder, LogControl, LogError, LogFormat};
+use tidewire_command::signals;
 
 use crate::offered::offered;
 use crate::otlp::{OtlpArguments, SpanExport};
@@ -66,6 +67,7 @@ impl LogArguments {
         };
         // A program has one log.
         let _ = CONTROL.set(log.control());
+        signals::hurry_with(hurry);
         if let Some(error) = ignored {
             tracing::warn!(%error, "RUST_LOG is ignored");
         }
@@ -177,14 +179,6 @@ fn parse_filter(text: &str) -> Result<String, String> {
 }
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-/// The version of this program, and the commit that it was built from.
-pub(crate) const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (",
-    env!("TIDEWIRE_COMMIT"),
-    ")"
-);
 
 #[cfg(test)]
 mod tests {

@@ -15,22 +15,16 @@ mod config;
 mod connection;
 mod doctor;
 mod failure;
-mod generate;
 mod load;
 mod logging;
 mod offered;
 mod otlp;
-mod output;
 mod payload;
 mod ready;
-mod report_directory;
 mod screen;
 mod security;
 mod serve;
-mod signals;
 mod systemd;
-mod tell;
-mod threads;
 mod tls;
 mod token;
 mod top;
@@ -45,6 +39,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mimalloc::MiMalloc;
 use tidewire::log::Log;
+use tidewire_command::{generate, output, tell};
 use tidewire_io::allocation::CountingAllocator;
 
 use logging::LogArguments;
@@ -52,7 +47,7 @@ use otlp::SpanExport;
 
 /// Moves small messages fast over TCP, UDP and Unix sockets, and proves its numbers
 #[derive(Debug, Parser)]
-#[command(name = "tidewire", version = logging::VERSION, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "tidewire", version = tidewire_command::VERSION_AND_COMMIT, max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -100,8 +95,10 @@ enum Command {
     /// Make certificates for development.
     Cert(cert::CertArguments),
     /// Print the completions of a shell.
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(generate::CompletionsArguments),
     /// Write the manual pages.
+    #[command(after_help = MAN_EXAMPLES)]
     Man(generate::ManArguments),
 }
 
@@ -198,8 +195,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Merge(arguments) => load::run_merge(&arguments),
         Command::Report(arguments) => load::run_report(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
-        Command::Completions(arguments) => generate::completions(Arguments::command(), &arguments),
-        Command::Man(arguments) => generate::man(Arguments::command(), &arguments),
+        Command::Completions(arguments) => {
+            Ok(generate::completions(Arguments::command(), &arguments))
+        }
+        Command::Man(arguments) => Ok(generate::man(Arguments::command(), &arguments)?),
     }
 }
 
@@ -265,6 +264,16 @@ Examples:
 Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended, \
 4 the server refused, 5 no answer in time, 90 an invalid measurement, 99 a limit or a comparison failed or a benchmark lost messages, 130 and 143 ended by a (second) \
 Ctrl-C or SIGTERM, 1 anything else.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  tidewire completions bash > ~/.local/share/bash-completion/completions/tidewire
+  tidewire completions zsh > \"${fpath[1]}/_tidewire\"
+  tidewire completions fish > ~/.config/fish/completions/tidewire.fish";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  tidewire man --out ~/.local/share/man/man1    and then: man tidewire-serve";
 
 #[cfg(test)]
 mod tests {

@@ -13,8 +13,6 @@ use tidewire::AnyCodec;
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_proto::room::Policy;
 
-use crate::connection::parse_codec;
-
 /// A parser with the names that are offered for its values.
 #[derive(Clone, Debug)]
 pub(crate) struct Offered<P> {
@@ -69,7 +67,7 @@ pub(crate) fn pollers() -> impl TypedValueParser<Value = PollerChoice> {
 
 /// The parser of codecs, which may have settings behind their names.
 pub(crate) fn codecs() -> impl TypedValueParser<Value = AnyCodec> {
-    offered(&AnyCodec::NAMES, parse_codec)
+    offered(&AnyCodec::NAMES, |text: &str| text.parse::<AnyCodec>())
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! Converts untrusted bytes to JSON.
+//! JSON of results and of untrusted bytes.
 //!
 //! JSON may be printed on a terminal, too, which obeys control characters. [`tidewire_proto::text`] describes how they
 //! are kept from terminals otherwise.
+
+use std::path::Path;
 
 use anyhow::Context;
 use base64::Engine;
@@ -20,6 +22,12 @@ pub(crate) fn json_pretty(value: &impl Serialize) -> anyhow::Result<String> {
     let json =
         serde_json::to_string_pretty(value).context("the result cannot be expressed as JSON")?;
     Ok(escape_json(&json).into_owned() + "\n")
+}
+
+/// Writes the record of a measurement.
+pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> anyhow::Result<()> {
+    std::fs::write(path, json_pretty(record)?)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Adds `payload` as text, or `payload_base64` if it is not UTF-8.

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tidewire::{Liveness, Metrics, MetricsReader, PassedSocket, Server};
+use tidewire_command::threads;
 
 use crate::failure::Failure;
-use crate::threads;
 
 /// Tells systemd about a server. Without systemd it does nothing.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use tidewire::auth::TokenFile;
+use tidewire_command::output;
 
 use crate::failure::Failure;
-use crate::output;
 use crate::units::parse_validity;
 
 /// Flags of `tidewire token`.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use rustls::pki_types::ServerName;
 pub use tidewire_bench::certificates::SERVER_NAME;
-use tidewire_bench::certificates::{Certificates, client_config};
+use tidewire_bench::certificates::{client_config, own, server_config};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -31,7 +31,7 @@ impl Files {
     /// # Errors
     /// The certificates cannot be made, or the files not written.
     pub fn write(port: u16) -> Result<Self> {
-        let certificates = Certificates::get()?;
+        let certificates = own()?;
         let server = &certificates.server;
         let files = Self::of(port);
         for (path, text) in [
@@ -62,8 +62,7 @@ impl Files {
 }
 
 pub(crate) fn acceptor() -> Result<TlsAcceptor> {
-    let config = Certificates::get()?.server_config(false)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(TlsAcceptor::from(Arc::new(server_config(false)?)))
 }
 
 pub(crate) async fn connect(stream: TcpStream) -> Result<TlsStream<TcpStream>> {

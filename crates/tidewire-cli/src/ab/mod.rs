@@ -15,15 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use tidewire_command::{output, signals};
 use tidewire_load::compare::{Comparison, NOISE_PAIRS_MIN, NoiseRecord, Pairing, RunSet};
 use tidewire_load::statistics::PAIRS_MIN;
 
 use self::side::Side;
 use crate::compare::JudgementArguments;
 use crate::failure::Failure;
-use crate::output;
-use crate::report_directory::write_json;
-use crate::signals;
+use crate::payload::write_json;
 use crate::units::parse_seconds;
 
 /// Run two binaries in turns on one scenario and compare them. Each run is `BIN load SCENARIO --serve` in a fresh

@@ -15,6 +15,8 @@ use tidewire_bench::program::{PeerChoice, PeerError, Program};
 use tidewire_bench::report::WrittenBench;
 use tidewire_bench::suites::{self, SUITES};
 use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts};
+use tidewire_command::report_directory::take_directory;
+use tidewire_command::{output, signals};
 use tidewire_io::affinity::available_cores;
 use tidewire_load::describe;
 use tidewire_load::environment::Environment;
@@ -22,9 +24,6 @@ use tidewire_load::environment::Environment;
 pub(crate) use self::program::{ProgramArguments, run as run_program};
 use self::progress::Teller;
 use crate::failure::Failure;
-use crate::output;
-use crate::report_directory::take_directory;
-use crate::signals;
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
 /// own.
@@ -85,7 +84,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let _taken = take_directory(&arguments.out)?;
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
-    let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
+    let machine = Environment::detect(tidewire_command::VERSION, tidewire_command::COMMIT);
     teller.begin(&options);
     let mut failure = None;
     let report = tidewire_bench::run(&options, machine, &mut |progress| {
@@ -196,7 +195,7 @@ fn options(
     } else {
         (5, AGAIN_MAX)
     };
-    let version = env!("CARGO_PKG_VERSION");
+    let version = tidewire_command::VERSION;
     let tidewire = (!arguments.limits).then(|| Program::own(&file, Side::Tidewire, version));
     Ok(BenchOptions {
         suites,

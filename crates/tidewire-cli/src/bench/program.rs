@@ -94,7 +94,7 @@ fn describe(side: Side) -> Description {
     }
     Description {
         name: side.name().to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: tidewire_command::VERSION.to_owned(),
         offers,
     }
 }

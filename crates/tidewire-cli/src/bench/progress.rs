@@ -5,9 +5,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use tidewire_bench::{BenchOptions, Progress, estimates};
-
-use crate::output;
-use crate::tell::{self, Stream};
+use tidewire_command::output;
+use tidewire_command::tell::{self, Stream};
 
 pub(super) struct Teller {
     is_terminal: bool,

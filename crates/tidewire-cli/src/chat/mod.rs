@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::{Backoff, Client, Event, Joined, RequestError};
+use tidewire_command::output::{self, OutputError};
+use tidewire_command::{signals, threads};
 use tidewire_proto::body::{ErrorCode, typed_name};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::text::visible;
@@ -31,8 +33,6 @@ use tidewire_proto::text::visible;
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{FORBIDDEN, Failure, LIMIT_REMEDY};
 use crate::logging::LogArguments;
-use crate::output::{self, OutputError};
-use crate::{signals, threads};
 use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
 use view::View;

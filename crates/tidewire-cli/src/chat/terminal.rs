@@ -14,10 +14,10 @@ use rustyline::config::Config;
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Editor, ExternalPrinter};
+use tidewire_command::threads;
 
 use super::Happening;
 use super::command::Command;
-use crate::threads;
 
 /// Shows one line. It fails if the output has no reader any more.
 pub(super) type Screen = Box<dyn FnMut(&str) -> io::Result<()>>;

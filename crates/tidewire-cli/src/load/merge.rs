@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tidewire_bench::BenchReport;
+use tidewire_command::output;
+use tidewire_command::report_directory::take_directory;
 use tidewire_load::compare::Kind;
 use tidewire_load::describe;
 use tidewire_load::report::{MergeKind, Report, step_table};
@@ -12,8 +14,6 @@ use tidewire_load::report::{MergeKind, Report, step_table};
 use super::{conclude, write};
 use crate::bench;
 use crate::failure::Failure;
-use crate::output;
-use crate::report_directory::take_directory;
 
 /// Put the reports of all parts of one run together and judge its limits.
 #[derive(Args, Debug)]

@@ -18,7 +18,10 @@ use std::time::SystemTime;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use tidewire_command::report_directory::take_directory;
+use tidewire_command::{output, signals};
 use tidewire_load::describe;
+use tidewire_load::format::wrapped;
 use tidewire_load::report::{Conclusion, MergeKind, Report, Status, WrittenReport};
 use tidewire_load::scenario::{Scenario, Step};
 use tidewire_load::segment::{Segment, parse_start};
@@ -31,10 +34,7 @@ pub(crate) use self::search::{SearchArguments, run_search};
 pub(crate) use self::sweep::{SweepArguments, run_sweep};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
-use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::take_directory;
-use crate::signals;
 
 /// Run a load test and write a report. Without arguments: start a chat server on a free port and
 /// run the built-in scenario of two steps (about a minute).
@@ -219,10 +219,15 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
         });
         output::print_line(json_text(&object));
     } else {
-        output::print_words(report.explanation(), 2);
-        output::print_words(format_args!("{verdict}: {page} and {json_file}"), 2);
+        print_words(report.explanation(), 2);
+        print_words(format_args!("{verdict}: {page} and {json_file}"), 2);
     }
     exit_code(conclusion)
+}
+
+/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many blanks.
+fn print_words(text: impl std::fmt::Display, indent: usize) {
+    output::print_line(wrapped(&text.to_string(), output::columns(), indent));
 }
 
 /// A line, and the reasons for it below.

@@ -1,13 +1,13 @@
 //! The progress of a run: a live view on a terminal, otherwise a line per second.
 
 use serde_json::json;
+use tidewire_command::output;
 use tidewire_load::known_milliseconds;
 use tidewire_load::report::{StepReport, step_table};
 use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
 use tidewire_load::scenario::{Scenario, Step};
 
 use super::live::Live;
-use crate::output;
 use crate::payload::json_text;
 use crate::screen::Screen;
 

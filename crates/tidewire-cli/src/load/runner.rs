@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use tidewire::tls::ClientTls;
 use tidewire::{Address, Endpoint};
 use tidewire_admin::HttpServer;
+use tidewire_command::{output, signals};
 use tidewire_io::affinity::available_cores;
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
@@ -23,9 +24,9 @@ use super::progress::View;
 use super::prometheus::{Exported, Metrics};
 use crate::failure::Failure;
 use crate::offered::pollers;
+use crate::screen;
 use crate::security::SecurityArguments;
 use crate::units::{parse_milliseconds, parse_seconds};
-use crate::{output, screen, signals};
 
 // Flags of a run, for every command that makes runs. This is no doc comment, because it would become the help of the
 // whole command.
@@ -164,7 +165,7 @@ impl<'a> Runner<'a> {
     }
 
     pub(super) fn environment() -> Environment {
-        Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"))
+        Environment::detect(tidewire_command::VERSION, tidewire_command::COMMIT)
     }
 
     /// Makes one run of the whole scenario.

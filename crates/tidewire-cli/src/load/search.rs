@@ -6,16 +6,17 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use tidewire_command::output;
+use tidewire_command::report_directory::take_directory;
 use tidewire_load::levels::{Levels, Probe, RateSearch};
 use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
 use tidewire_load::search::{SearchEnd, SearchPlan, Vote};
 use tidewire_load::slo::Slo;
 
-use super::{LevelArguments, Runner, Tables, View, exit_code, with_reasons, write};
+use super::{LevelArguments, Runner, Tables, View, exit_code, print_words, with_reasons, write};
 use crate::failure::Failure;
-use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::{take_directory, write_json};
+use crate::payload::write_json;
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
 /// rate; two of three decide a rate. A probe whose measurement is invalid does not count and is repeated.
@@ -135,7 +136,7 @@ impl Searching<'_> {
         let vote = probe.vote();
         match self.json {
             true => output::print_line(json_text(&json!({"event": "probe", "probe": probe}))),
-            false => output::print_words(probe_line(&probe), 5),
+            false => print_words(probe_line(&probe), 5),
         }
         self.record.probes.push(probe);
         Ok(Some(vote))
@@ -159,7 +160,7 @@ impl Searching<'_> {
         } else {
             let probes = self.record.probes.len();
             let line = format!("{} ({probes} probes): {path}", result(&self.record));
-            output::print_words(line, 2);
+            print_words(line, 2);
         }
         Ok(exit_code(self.record.conclusion()))
     }

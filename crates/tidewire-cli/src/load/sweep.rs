@@ -5,16 +5,16 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use tidewire_command::report_directory::take_directory;
+use tidewire_command::{output, signals};
 use tidewire_load::levels::{Levels, Sweep, SweepLevel};
 use tidewire_load::scenario::{Load, Step};
 use tidewire_load::statistics::{Estimate, LEVELS_MIN, ScalabilityFit};
 
-use super::{LevelArguments, Runner, Tables, View, conclude, with_reasons, write};
+use super::{LevelArguments, Runner, Tables, View, conclude, print_words, with_reasons, write};
 use crate::failure::Failure;
-use crate::output;
 use crate::payload::json_text;
-use crate::report_directory::{take_directory, write_json};
-use crate::signals;
+use crate::payload::write_json;
 
 /// Measure a closed step at several levels of concurrency and fit the Universal Scalability Law: how throughput grows,
 /// and where more agents stop helping.
@@ -60,7 +60,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
                     true => {
                         output::print_line(json_text(&json!({"event": "level", "level": level})));
                     }
-                    false => output::print_words(level_line(&level), 5),
+                    false => print_words(level_line(&level), 5),
                 }
                 sweep.levels.push(level);
             }
@@ -78,7 +78,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
             let fit = json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit});
             output::print_line(json_text(&fit));
         }
-        false => output::print_words(fit_lines(&sweep), 2),
+        false => print_words(fit_lines(&sweep), 2),
     }
     let Some(report) = levels.report()? else {
         return Ok(signals::interrupted());

@@ -11,9 +11,9 @@ use tidewire::auth::Token;
 use tidewire::tls::ServerTls;
 use tidewire::{Address, Endpoint, Server};
 use tidewire_admin::{Admin, AdminError, BoundAdmin, Settings};
+use tidewire_command::signals;
 
 use crate::failure::Failure;
-use crate::signals;
 
 /// The flags of the admin server.
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use crate::ready::Ready;
 pub(super) fn begin(arguments: &ServeArguments) {
     let config = arguments.config.as_deref().map(|path| path.display());
     tracing::info!(
-        version = %crate::logging::VERSION,
+        version = %tidewire_command::VERSION_AND_COMMIT,
         pid = std::process::id(),
         config = config.map(tracing::field::display),
         app = ?arguments.app,

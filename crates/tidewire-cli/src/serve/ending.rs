@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tidewire::{MetricsReader, Stopped};
+use tidewire_command::signals;
+use tidewire_command::tell::{Stream, tell};
 
 use super::operate::{self, Wake};
 use super::{ServeArguments, summary};
 use crate::failure::{self, Failure};
-use crate::signals;
-use crate::tell::{Stream, tell};
 
 /// The state for the summary if a second signal ends the server at once.
 #[derive(Debug, Default)]

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics};
-
-use crate::output;
-use crate::tell::{Stream, tell};
+use tidewire_command::output;
+use tidewire_command::tell::{Stream, tell};
 
 /// Prints the summary in one line: for people on stderr, or as a JSON object on stdout.
 pub(super) fn print(metrics: &Metrics, json: bool) {

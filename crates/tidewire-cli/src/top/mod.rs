@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::auth::Token;
+use tidewire_command::{output, signals};
 
 use crate::failure::Failure;
 use crate::payload::json_text;
 use crate::screen::{self, Screen};
-use crate::{output, signals};
 use client::AdminClient;
 use view::View;
 

@@ -20,6 +20,8 @@ use serde_json::{Map, Value};
 use tidewire::{
     Backoff, Client, Disconnected, EnqueueError, Event, Kind, PublishError, RequestError,
 };
+use tidewire_command::tell::{Stream, tell};
+use tidewire_command::{output, signals, threads};
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::text::escaped;
 
@@ -27,10 +29,7 @@ use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{self, Failure};
 use crate::logging::LogArguments;
-use crate::output;
 use crate::payload::json_text;
-use crate::tell::{Stream, tell};
-use crate::{signals, threads};
 
 /// Flags of `tidewire pub`.
 #[derive(Debug, Args)]
@@ -283,7 +282,7 @@ impl Publisher<'_> {
                 }
                 let remedy = "check that the server still runs, or let --reconnect connect again; what was published since the last \
                               confirmation may be lost";
-                Some(Failure::ended(
+                Some(failure::ended(
                     format!("the connection ended: {end}"),
                     reason,
                     remedy,

@@ -20,6 +20,8 @@ use tidewire::{
     Backoff, Client, Disconnected, Event, Policy, Position, RequestError, Subscription, TopicEvent,
     WhenEventsFull,
 };
+use tidewire_command::tell::{Stream, tell};
+use tidewire_command::{output, signals, threads};
 use tidewire_proto::text::escaped;
 use tidewire_proto::topic::Pattern;
 
@@ -29,10 +31,7 @@ use crate::connection::{ConnectionArguments, Need};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::offered::policies;
-use crate::output;
-use crate::tell::{Stream, tell};
 use crate::units::parse_seconds;
-use crate::{signals, threads};
 
 /// Flags of `tidewire sub`.
 #[derive(Debug, Args)]

@@ -17,11 +17,12 @@ use rustls::{ClientConfig, ServerConnection};
 use tempfile::TempPath;
 use tidewire::Endpoint;
 use tidewire::tls::ServerTls;
+use tidewire_command::certificates::KeyedCertificate;
 use tidewire_io::socket::{SocketAddress, Stream};
 
 use super::visitors::{self, Visitors};
 use super::{codec, echo, fanout, idle, ingest};
-use crate::certificates::{Certificates, KeyedCertificate, client_config, client_of};
+use crate::certificates::{self, client_config, client_config_of, client_of};
 use crate::contract::{Account, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use crate::probes::TlsLink;
@@ -103,8 +104,7 @@ fn work(quick: bool, mode: &str, connections: usize) -> Work {
 
 /// The certificate of a server of ours.
 pub(super) fn settings(work: &Work) -> Result<ServerTls, RoleError> {
-    let certificates = Certificates::get().or_failed("make certificates")?;
-    Ok(certificates.settings(work.mode == MUTUAL))
+    certificates::settings(work.mode == MUTUAL).or_failed("make certificates")
 }
 
 /// The suite that has the work of a row, if it is another one.
@@ -132,9 +132,8 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let certificates = Certificates::get().or_failed("make certificates")?;
-    let config = certificates.server_config(work.mode == MUTUAL);
-    let config = Arc::new(config.or_failed("use the certificate")?);
+    let config = certificates::server_config(work.mode == MUTUAL);
+    let config = Arc::new(config.or_failed("make certificates")?);
     let (listener, address) = super::listen(work)?;
     let accept = move |stream: Stream| {
         let tls = ServerConnection::new(Arc::clone(&config)).map_err(io::Error::other)?;
@@ -191,7 +190,7 @@ fn driver_config(work: &Work, server: SocketAddr) -> io::Result<ClientConfig> {
             certificate: text.clone(),
             key: text,
         };
-        return client.client_config();
+        return client_config_of(&client);
     }
     client_config()
 }
@@ -202,7 +201,7 @@ fn hand_out_client(address: &str) -> Result<TempPath, RoleError> {
     let Endpoint::Tls(address) = super::endpoint(address)? else {
         return Err(RoleError::failed(what, "the server has no TLS"));
     };
-    let client = &Certificates::get().or_failed(what)?.client;
+    let client = &certificates::own().or_failed(what)?.client;
     let path = TempPath::try_from_path(client_file(address)).or_failed(what)?;
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(&path);
@@ -268,7 +267,6 @@ mod tests {
     #[test]
     fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
         let work = work(true, MUTUAL, 1);
-        let certificates = Certificates::get().unwrap();
         let server = super::super::builder(&work).unwrap();
         let server = server
             .codec(codec(&work).unwrap())
@@ -278,7 +276,7 @@ mod tests {
             panic!("it listens with TLS");
         };
         let without = client_config().unwrap();
-        let with = certificates.client.client_config().unwrap();
+        let with = client_config_of(&certificates::own().unwrap().client).unwrap();
         for (config, is_accepted) in [(without, false), (with, true)] {
             let mut visitors = visitors(address, vec![config], &work).unwrap();
             visitors.begin(0).unwrap();

@@ -1,4 +1,4 @@
-//! Passes the commit of the build to the binary, for `--version` and for the reports of load tests.
+//! Passes the commit of the build to the programs, for `--version` and for their reports.
 
 use std::path::Path;
 use std::process::Command;

@@ -4,23 +4,22 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 
-use anyhow::Context;
-use serde::Serialize;
-
 use crate::failure::Failure;
-use crate::payload::json_pretty;
 
 /// A directory that a run writes its report to. Another run cannot take it before this is dropped: the later one of two
 /// reports would replace the other.
 #[derive(Debug)]
 #[must_use = "the directory is free when this is dropped"]
-pub(crate) struct Taken {
+pub struct Taken {
     _lock: File,
 }
 
-/// Takes the directory, and creates it if it does not exist. Checks that files can be written into it: a directory that
-/// cannot be written must not waste a minute of measuring.
-pub(crate) fn take_directory(directory: &Path) -> anyhow::Result<Taken> {
+/// Takes the directory, and creates it if it does not exist. Checks that files can be written into it: a directory that cannot be
+/// written must not waste a minute of measuring.
+///
+/// # Errors
+/// The directory cannot be made or written, or another run has it.
+pub fn take_directory(directory: &Path) -> Result<Taken, Failure> {
     let shown = directory.display();
     let failed = |error: io::Error| {
         let what = format!("cannot write the report to {shown}: {error}");
@@ -32,7 +31,7 @@ pub(crate) fn take_directory(directory: &Path) -> anyhow::Result<Taken> {
         Err(TryLockError::WouldBlock) => {
             let what = format!("another run writes its report to {shown}");
             let remedy = "wait for its end, or name another directory with --out";
-            return Err(Failure::configuration(what, remedy).into());
+            return Err(Failure::configuration(what, remedy));
         }
         // A file system without locks does not keep two runs apart, and is no reason not to measure.
         Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -42,12 +41,6 @@ pub(crate) fn take_directory(directory: &Path) -> anyhow::Result<Taken> {
         .and_then(|()| std::fs::remove_file(&probe))
         .map_err(failed)?;
     Ok(Taken { _lock: lock })
-}
-
-/// Writes the record of a measurement.
-pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> anyhow::Result<()> {
-    std::fs::write(path, json_pretty(record)?)
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@
 use std::io;
 use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::{logging, tell, threads};
+use crate::{tell, threads};
 
 /// A function that runs once, just before the process is ended at once.
 type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
@@ -27,7 +27,10 @@ type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 /// Installs the handlers. From now on the first interrupt or termination signal calls `begin`, and the second ends the
 /// process at once, with a shell's exit code of the signal. So does the end of `within`, counted from the first signal.
 /// Before that, `last` is called and has a moment to finish.
-pub(crate) fn watch(
+///
+/// # Errors
+/// The system refused the handlers or the thread.
+pub fn watch(
     within: Duration,
     begin: impl FnOnce() + Send + 'static,
     last: impl FnOnce() + Send + 'static,
@@ -41,8 +44,10 @@ pub(crate) fn watch(
                 end_at_once(signal, &last);
             };
             HAS_BEGUN.store(signal, Ordering::SeqCst);
-            logging::hurry();
             tell::hurry();
+            if let Some(hurry) = HURRY.get() {
+                hurry();
+            }
             begin();
             let last = Arc::clone(&last);
             // If no thread can be started, a second signal can still end the process.
@@ -54,29 +59,41 @@ pub(crate) fn watch(
     })
 }
 
+/// Lets the first signal call this, too: a log that shall wait no longer for its reader. A program has one log.
+pub fn hurry_with(act: fn()) {
+    // Only the first one counts.
+    let _ = HURRY.set(act);
+}
+
 /// Whether the first signal has come. A second one ends the process at once.
-pub(crate) fn has_begun() -> bool {
+pub fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::SeqCst) != 0
 }
 
 /// A shell's exit code of the first signal, if one has come.
-pub(crate) fn exit_code() -> Option<u8> {
+pub fn exit_code() -> Option<u8> {
     match HAS_BEGUN.load(Ordering::SeqCst) {
         0 => None,
         signal => Some(u8::try_from(128 + signal).unwrap_or(INTERRUPTED)),
     }
 }
 
+/// The act of [`hurry_with`].
+static HURRY: OnceLock<fn()> = OnceLock::new();
+
 /// The number of the first signal, or 0.
 static HAS_BEGUN: AtomicI32 = AtomicI32::new(0);
 
 /// A shell's exit code of the signal that ended the command: 130 after Ctrl-C, 143 after a termination signal.
-pub(crate) fn interrupted() -> ExitCode {
+pub fn interrupted() -> ExitCode {
     ExitCode::from(exit_code().unwrap_or(INTERRUPTED))
 }
 
 /// Installs the handlers for a command that looks at a flag. Returns the flag, which the first signal sets.
-pub(crate) fn stop_flag(
+///
+/// # Errors
+/// As [`watch`].
+pub fn stop_flag(
     within: Duration,
     last: impl FnOnce() + Send + 'static,
 ) -> io::Result<Arc<AtomicBool>> {
@@ -90,7 +107,7 @@ pub(crate) fn stop_flag(
 ///
 /// # Errors
 /// The system refused the handler or the thread.
-pub(crate) fn at(signals: &[i32], act: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+pub fn at(signals: &[i32], act: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new(signals)?;
     threads::start("requests", move || signals.forever().for_each(act))
 }

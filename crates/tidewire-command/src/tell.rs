@@ -13,8 +13,10 @@ use crate::threads;
 
 /// The destination of a text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// Standard output.
     Out,
+    /// Standard error.
     Error,
 }
 
@@ -22,7 +24,7 @@ pub(crate) enum Stream {
 ///
 /// # Errors
 /// The errors of the stream, and [`io::ErrorKind::TimedOut`].
-pub(crate) fn tell(stream: Stream, text: Vec<u8>) -> io::Result<()> {
+pub fn tell(stream: Stream, text: Vec<u8>) -> io::Result<()> {
     write_all(stream, text, || true)
 }
 
@@ -30,12 +32,12 @@ pub(crate) fn tell(stream: Stream, text: Vec<u8>) -> io::Result<()> {
 ///
 /// # Errors
 /// The errors of the stream, and [`io::ErrorKind::TimedOut`].
-pub(crate) fn write_until_signal(stream: Stream, text: Vec<u8>) -> io::Result<()> {
+pub fn write_until_signal(stream: Stream, text: Vec<u8>) -> io::Result<()> {
     write_all(stream, text, || IS_ENDING.load(Ordering::Relaxed))
 }
 
 /// Notes that the command is told to end: from now on no text is waited for longer than a moment.
-pub(crate) fn hurry() {
+pub fn hurry() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
 

@@ -10,37 +10,31 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::termios::tcgetwinsize;
 use thiserror::Error;
-use tidewire_load::format::wrapped;
 
 use crate::tell::{self, Stream};
 
 /// Standard output took no more bytes. Make room at its destination, or redirect it.
 #[derive(Debug, Error)]
 #[error("cannot write to standard output")]
-pub(crate) struct OutputError {
+pub struct OutputError {
     #[from]
     source: io::Error,
 }
 
 /// Writes a text to standard output at once. [`check`] reports a failure.
-pub(crate) fn print(text: impl AsRef<[u8]>) {
+pub fn print(text: impl AsRef<[u8]>) {
     let text = text.as_ref().to_vec();
     remember(tell::write_until_signal(Stream::Out, text));
 }
 
 /// Writes a line to standard output at once. [`check`] reports a failure.
-pub(crate) fn print_line(text: impl std::fmt::Display) {
+pub fn print_line(text: impl std::fmt::Display) {
     print(format!("{text}\n"));
 }
 
-/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many
-/// blanks.
-pub(crate) fn print_words(text: impl std::fmt::Display, indent: usize) {
-    print_line(wrapped(&text.to_string(), columns(), indent));
-}
-
 /// The width of the terminal on which people read standard output. A file or a pipe has no width.
-pub(crate) fn columns() -> usize {
+#[must_use]
+pub fn columns() -> usize {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
         _ => usize::MAX,
@@ -48,13 +42,13 @@ pub(crate) fn columns() -> usize {
 }
 
 /// Writes a line of progress to standard error at once. It needs no reader.
-pub(crate) fn note(text: impl std::fmt::Display) {
+pub fn note(text: impl std::fmt::Display) {
     // A closed standard error is no reason to stop.
     let _ = tell::write_until_signal(Stream::Error, format!("{text}\n").into());
 }
 
 /// Keeps the first failure of a command that writes by itself.
-pub(crate) fn remember(result: io::Result<()>) {
+pub fn remember(result: io::Result<()>) {
     if let Err(error) = result
         && !is_closed(&error)
     {
@@ -64,13 +58,16 @@ pub(crate) fn remember(result: io::Result<()>) {
 }
 
 /// Whether all output so far was written, or has no reader.
-pub(crate) fn check() -> Result<(), OutputError> {
+///
+/// # Errors
+/// The first failure, once.
+pub fn check() -> Result<(), OutputError> {
     let mut first = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     first.take().map_or(Ok(()), |source| Err(source.into()))
 }
 
 /// Whether the reader of the output is gone, like `head` when it has enough.
-pub(crate) fn is_closed(error: &io::Error) -> bool {
+pub fn is_closed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 

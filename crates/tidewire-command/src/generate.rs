@@ -1,4 +1,4 @@
-//! `tidewire completions` and `tidewire man`: files for a package, made from the flags themselves.
+//! The subcommands `completions` and `man`: files for a package, made from the flags themselves.
 
 use std::fs;
 use std::io;
@@ -12,37 +12,37 @@ use clap_mangen::Man;
 use crate::failure::Failure;
 use crate::output;
 
-/// Flags of `tidewire completions`.
+/// Flags of `completions`.
 #[derive(Debug, Args)]
-#[command(after_help = COMPLETIONS_EXAMPLES)]
-pub(crate) struct CompletionsArguments {
+pub struct CompletionsArguments {
     /// The shell to complete in
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// Flags of `tidewire man`.
+/// Flags of `man`.
 #[derive(Debug, Args)]
-#[command(after_help = MAN_EXAMPLES)]
-pub(crate) struct ManArguments {
+pub struct ManArguments {
     /// Directory for the pages, which is created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
 /// Writes the completions of `command` to stdout.
-pub(crate) fn completions(
-    mut command: Command,
-    arguments: &CompletionsArguments,
-) -> anyhow::Result<ExitCode> {
+#[must_use]
+pub fn completions(mut command: Command, arguments: &CompletionsArguments) -> ExitCode {
+    let name = command.get_name().to_owned();
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut command, "tidewire", &mut script);
+    clap_complete::generate(arguments.shell, &mut command, name, &mut script);
     output::print(&script);
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 /// Writes a page for `command` and one for each of its subcommands.
-pub(crate) fn man(command: Command, arguments: &ManArguments) -> anyhow::Result<ExitCode> {
+///
+/// # Errors
+/// The pages cannot be written.
+pub fn man(command: Command, arguments: &ManArguments) -> Result<ExitCode, Failure> {
     let directory = &arguments.out;
     let pages = write_pages(command, directory).map_err(|error| {
         let what = format!("cannot write the pages to {}: {error}", directory.display());
@@ -65,13 +65,3 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<usize> {
     }
     Ok(pages)
 }
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  tidewire completions bash > ~/.local/share/bash-completion/completions/tidewire
-  tidewire completions zsh > \"${fpath[1]}/_tidewire\"
-  tidewire completions fish > ~/.config/fish/completions/tidewire.fish";
-
-const MAN_EXAMPLES: &str = "\
-Examples:
-  tidewire man --out ~/.local/share/man/man1    and then: man tidewire-serve";
