@@ -1,4 +1,5 @@
-//! The exit codes and remedies of the libraries' errors. [`tidewire_command::failure`] has the codes and the form of the output.
+//! The exit codes and remedies of the libraries' errors. [`tidewire_command::failure`] has the codes and the form of
+//! the output.
 //!
 //! The libraries' errors are typed, so the type determines the code and the remedy at any position in the chain. A
 //! subcommand wraps nothing and prints nothing itself. For an error that only the binary can detect, it makes a

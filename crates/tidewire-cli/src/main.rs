@@ -83,9 +83,6 @@ enum Command {
     Ab(ab::AbArguments),
     /// Measure this machine's limits, Tidewire and its rivals side by side.
     Bench(bench::BenchArguments),
-    /// Play a program of the benchmark.
-    #[command(hide = true)]
-    BenchProgram(bench::ProgramArguments),
     /// Examine this machine for what would spoil a measurement.
     Doctor(doctor::DoctorArguments),
     /// Put the reports of the parts of a load test together.
@@ -190,7 +187,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Ab(arguments) => ab::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
-        Command::BenchProgram(arguments) => bench::run_program(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Merge(arguments) => load::run_merge(&arguments),
         Command::Report(arguments) => load::run_report(&arguments),

@@ -29,8 +29,8 @@ pub struct KeyedCertificate {
 }
 
 impl Certificates {
-    /// Makes an authority of this name, and certificates of a server with these hosts and of a client, which are valid for so
-    /// long. The authority's key is dropped, so that nobody can sign with it later.
+    /// Makes an authority of this name, and certificates of a server with these hosts and of a client, which are
+    /// valid for so long. The authority's key is dropped, so that nobody can sign with it later.
     ///
     /// # Errors
     /// A host has no form of a name, or the system has no randomness for the keys.

@@ -11,8 +11,8 @@
 //! | 99 | a comparison found the condition of --fail-on, or a benchmark lost messages |
 //! | 130, 143 | ended by a second Ctrl-C or SIGTERM; see [`signals`](crate::signals) |
 //!
-//! For an error that only a program can detect, the program makes a [`Failure`]. The libraries' errors are typed, and the program
-//! knows their codes. Rejected: a debug dump or a backtrace, which help the author and not the user.
+//! For an error that only a program can detect, the program makes a [`Failure`]. The libraries' errors are typed, and
+//! the program knows their codes. Rejected: a debug dump or a backtrace, which help the author and not the user.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -102,7 +102,7 @@ pub fn report(error: &anyhow::Error, (code, remedy): (u8, &str)) -> ExitCode {
 #[must_use]
 pub fn text(error: &anyhow::Error, remedy: &str) -> String {
     // Some of these texts come from the peer, and stderr may be a terminal.
-    let shown = |text: &str| escaped(text.as_bytes()).to_string();
+    let shown = |text: &str| escaped(text.as_bytes());
     let mut last = error.to_string();
     let mut out = format!("error: {}\n", shown(&last));
     for cause in error.chain().skip(1) {

@@ -1,7 +1,7 @@
 //! A real `nats-server` for a test.
 //!
-//! Without the program the tests print a reason and pass. `peers/setup nats` builds it. `NATS_SERVER` names another one, and an
-//! empty value makes a missing one a failure.
+//! Without the program the tests print a reason and pass. `bench/peers/setup nats` builds it. `NATS_SERVER` names
+//! another one, and an empty value makes a missing one a failure.
 
 use std::env;
 use std::fs;
@@ -182,11 +182,11 @@ fn find() -> Option<PathBuf> {
     if let Some(chosen) = chosen.as_ref().filter(|it| !it.is_empty()) {
         return Some(chosen.into());
     }
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers/tools/nats-server");
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers/tools/nats-server");
     let path = env::var_os("PATH").unwrap_or_default();
     let on_path = env::split_paths(&path).map(|folder| folder.join("nats-server"));
     let found = [built].into_iter().chain(on_path).find(|it| it.is_file());
-    let advice = "there is no nats-server; build it with peers/setup nats";
+    let advice = "there is no nats-server; build it with bench/peers/setup nats";
     assert!(found.is_some() || chosen.is_none(), "{advice}");
     if found.is_none() {
         // The test passes, so its output is the only place that says it.

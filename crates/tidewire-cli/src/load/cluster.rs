@@ -281,15 +281,15 @@ fn nats_server() -> anyhow::Result<PathBuf> {
     let found = files.find(|file| file.is_file());
     found.ok_or_else(|| {
         let what = format!("there is no {NATS_SERVER} in the PATH, and none in {}", NATS_DIRECTORIES.join(" or "));
-        let remedy = "install it (nats.io), make it with `peers/setup nats`, or name a server with --backplane nats://HOST:PORT";
+        let remedy = "install it (nats.io), make it with `bench/peers/setup nats`, or name a server with --backplane nats://HOST:PORT";
         Failure::configuration(what, remedy).into()
     })
 }
 
 const NATS_SERVER: &str = "nats-server";
 
-/// Where `peers/setup nats` puts it, from the top of the repository.
-const NATS_DIRECTORIES: [&str; 2] = ["peers/tools", "peers/bin"];
+/// Where `bench/peers/setup nats` puts it, from the top of the repository.
+const NATS_DIRECTORIES: [&str; 2] = ["bench/peers/tools", "bench/peers/bin"];
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,10 @@
 //! `tidewire merge` and `tidewire report`: make reports from reports.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use tidewire_bench::BenchReport;
 use tidewire_command::output;
 use tidewire_command::report_directory::take_directory;
 use tidewire_load::compare::Kind;
@@ -27,7 +27,8 @@ pub(crate) struct MergeArguments {
     out: PathBuf,
 }
 
-/// Write a report once more, in all its forms, from its report.json, or that of a benchmark from its bench.json.
+/// Write a report once more, in all its forms, from its report.json, or that of a benchmark from its bench.json by
+/// tidewire-bench.
 #[derive(Args, Debug)]
 #[command(after_help = REPORT_EXAMPLES)]
 pub(crate) struct ReportArguments {
@@ -54,9 +55,8 @@ pub(crate) fn run_report(arguments: &ReportArguments) -> anyhow::Result<ExitCode
     if Kind::of_file(&arguments.file) == Kind::Load {
         return show(&read(&arguments.file)?, &arguments.out);
     }
-    let report = BenchReport::read(&arguments.file)
-        .map_err(|error| Failure::configuration(describe(&error), ""))?;
-    bench::show(&report, &arguments.out)
+    let (file, out) = (arguments.file.as_os_str(), arguments.out.as_os_str());
+    bench::become_program([OsStr::new("report"), file, OsStr::new("--out"), out])
 }
 
 fn read(path: &Path) -> anyhow::Result<Report> {

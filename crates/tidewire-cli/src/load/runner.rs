@@ -44,8 +44,8 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     nodes: Option<u32>,
     /// The broker between servers that are started for the run: "nats" starts nats-server from the PATH or from
-    /// peers/tools; an address such as nats://HOST:PORT is of one that runs. Default: the scenario's, or none, so that
-    /// each has its own rooms
+    /// bench/peers/tools; an address such as nats://HOST:PORT is of one that runs. Default: the scenario's, or none,
+    /// so that each has its own rooms
     #[arg(long, value_name = "nats|ADDR")]
     backplane: Option<String>,
     #[command(flatten)]

@@ -1,262 +1,115 @@
-//! `tidewire bench` from the shell: its runs, files and output.
+//! `tidewire bench`, and reports of benchmarks: the program `tidewire-bench` does the work.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use tempfile::TempDir;
+use tidewire_testkit::write_script;
 
+use crate::PROGRAM;
 use crate::process::{Ended, Process};
 
-fn run(arguments: &[&str], directory: &Path) -> Ended {
-    let out = directory.join("out").display().to_string();
-    let mut all = vec!["bench", "--out", &out];
-    all.extend_from_slice(arguments);
-    Process::start(&all).wait()
+/// A directory with `tidewire` alone, so that no program of an earlier build stands beside it.
+struct Place {
+    directory: TempDir,
 }
 
-fn results(directory: &Path) -> Value {
-    let text = std::fs::read(directory.join("out/bench.json")).unwrap();
-    serde_json::from_slice(&text).unwrap()
+impl Place {
+    fn new() -> Self {
+        // A link needs the file system of the binary.
+        let directory = tempfile::tempdir_in(Path::new(PROGRAM).parent().unwrap()).unwrap();
+        std::fs::hard_link(PROGRAM, directory.path().join("tidewire")).unwrap();
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts it with this PATH.
+    fn start(&self, path: &Path, arguments: &[&str]) -> Process {
+        let tools = std::env::var_os("PATH").unwrap_or_default();
+        let shells = std::env::split_paths(&tools).filter(|it| !it.join("tidewire-bench").exists());
+        let path = std::env::join_paths(std::iter::once(path.to_owned()).chain(shells)).unwrap();
+        let mut command = Command::new(self.path("tidewire"));
+        Process::spawn(command.args(arguments).env("PATH", path))
+    }
+
+    fn run(&self, path: &Path, arguments: &[&str]) -> Ended {
+        self.start(path, arguments).wait()
+    }
 }
 
 #[test]
-fn a_quick_run_is_verified_written_and_can_be_written_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let peers = directory.path().join("no-peers").display().to_string();
-    let arguments = [
-        "echo",
-        "--quick",
-        "--repeat",
-        "1",
-        "--peers",
-        "all",
-        "--peers-dir",
-        &peers,
-    ];
-    let ended = run(&arguments, directory.path());
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    // The estimate of the duration, in all and by suite, is printed before the benchmark begins.
-    let estimate = ended.text();
-    assert!(
-        estimate.contains("about ") && estimate.contains(" s: echo "),
-        "{estimate}"
+fn the_program_gets_all_arguments_and_its_exit_code_is_returned() {
+    let place = Place::new();
+    let path = place.path("bin");
+    std::fs::create_dir(&path).unwrap();
+    write_script(
+        path.join("tidewire-bench"),
+        "printf '<%s>' path \"$@\"; exit 99",
     );
-    // Without peers it goes on, and names the missing ones and how to get them.
-    assert!(ended.text().contains("peers/setup"), "{}", ended.text());
-    assert!(
-        // A mark may follow its name: a busy machine is no fault.
-        ended.text().contains("| tcp tw1, 1 × 1 in flight"),
-        "{}",
-        ended.text()
-    );
-    let results = results(directory.path());
-    assert_eq!(results["schema_version"], 1);
-    assert_eq!(results["env"]["missing_peers"].as_array().unwrap().len(), 1);
-    for row in results["suites"][0]["rows"].as_array().unwrap() {
-        assert_eq!(
-            (&row["verified"], &row["lost"]),
-            (&true.into(), &0.into()),
-            "{row}"
-        );
-        assert!(row["median"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(row["limit_ratio"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(
-            row["client_cpu_ns_per_msg"].as_f64().unwrap() > 0.0,
-            "{row}"
-        );
-        assert!(row["rss_bytes_max"].as_u64().unwrap() > 0, "{row}");
+    for arguments in [
+        &["echo", "--row", "16 × 128", "--quick"][..],
+        &["--help"],
+        &["--list"],
+    ] {
+        let ended = place.run(&path, &[&["bench"], arguments].concat());
+        assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
+        assert_eq!(ended.text(), format!("<path><{}>", arguments.join("><")));
     }
-    let again = directory.path().join("again").display().to_string();
-    let json = directory
-        .path()
-        .join("out/bench.json")
-        .display()
-        .to_string();
-    let ended = Process::start(&["report", &json, "--out", &again]).wait();
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    for name in ["bench.json", "bench.md", "bench.html"] {
-        let [first, second] =
-            ["out", "again"].map(|place| std::fs::read(directory.path().join(place).join(name)));
-        assert_eq!(first.unwrap(), second.unwrap(), "{name}");
-    }
+    // The program beside this one belongs to it, so it is preferred.
+    write_script(place.path("tidewire-bench"), "echo beside");
+    assert_eq!(place.run(&path, &["bench"]).text(), "beside");
 }
 
 #[test]
-fn a_peer_that_is_named_and_not_there_ends_the_benchmark_before_it_begins() {
-    let directory = tempfile::tempdir().unwrap();
-    for peers in ["no-peers", "."] {
-        let peers = directory.path().join(peers).display().to_string();
-        let ended = run(
-            &["echo", "--quick", "--peers", "nope", "--peers-dir", &peers],
-            directory.path(),
-        );
-        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
-        assert!(ended.text().contains("peers/setup"), "{}", ended.text());
-    }
-    assert!(!directory.path().join("out/bench.json").exists());
-}
-
-#[test]
-fn limits_are_measured_alone() {
-    let directory = tempfile::tempdir().unwrap();
-    let arguments = [
-        "ingest", "--quick", "--repeat", "1", "--limits", "--pin", "off",
-    ];
-    let ended = run(&arguments, directory.path());
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    assert!(ended.text().contains("not pinned"), "{}", ended.text());
-    for row in results(directory.path())["suites"][0]["rows"]
-        .as_array()
-        .unwrap()
-    {
-        assert!(
-            row["median"].is_null() && row["limit_ratio"].is_null(),
-            "{row}"
-        );
-        assert!(row["limit"]["median"].as_f64().unwrap() > 0.0, "{row}");
-        assert_eq!(row["limit"]["verified"], true, "{row}");
-    }
-}
-
-#[test]
-fn an_interrupt_keeps_what_was_measured() {
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("out").display().to_string();
-    let mut bench = Process::start(&[
-        "bench", "echo", "--quick", "--repeat", "1000", "--out", &out,
-    ]);
-    // A row has a thousand rounds, so the signal interrupts this row.
-    bench.expect("echo tcp tw1, 1 × 1 in flight");
+fn signals_reach_the_program_itself() {
+    let place = Place::new();
+    let script = "trap 'exit 130' INT; echo ready; read -r line";
+    write_script(place.path("tidewire-bench"), script);
+    let mut bench = place.start(Path::new("/nowhere"), &["bench"]);
+    bench.expect("ready");
     bench.signal(Signal::INT);
-    let ended = bench.wait();
-    assert_eq!(ended.status.code(), Some(130), "{}", ended.text());
-    assert_eq!(results(directory.path())["env"]["interrupted"], true);
+    bench.end_input();
+    assert_eq!(bench.wait().status.code(), Some(130));
 }
 
 #[test]
-fn suites_are_listed_and_mistyped_ones_corrected() {
-    let directory = tempfile::tempdir().unwrap();
-    let ended = run(&["--list"], directory.path());
-    assert_eq!(ended.status.code(), Some(0));
-    for expected in [
-        "# echo: ",
-        "# ingest: ",
-        "tidewire bench echo --row 'tcp tw1, 1024 × 128 in flight'",
-        // A shell takes it as one word.
-        "the seed'\\''s step",
+fn without_the_program_one_line_says_how_to_get_it() {
+    let place = Place::new();
+    let json = place.path("bench.json").display().to_string();
+    std::fs::write(&json, r#"{"schema_version":1,"suites":[]}"#).unwrap();
+    // A file that cannot be run is no program.
+    std::fs::write(place.path("tidewire-bench"), "x").unwrap();
+    for arguments in [
+        &["bench", "echo"][..],
+        &["bench", "--help"],
+        &["report", &json],
     ] {
-        assert!(
-            ended.text().contains(expected),
-            "{expected}: {}",
-            ended.text()
-        );
-    }
-    for (name, remedy) in [("ehco", "did you mean `echo`?"), ("xyzzy", "choose from ")] {
-        let ended = run(&[name], directory.path());
+        let ended = place.run(Path::new("/nowhere"), arguments);
         assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
-        assert!(ended.text().contains(remedy), "{}", ended.text());
-    }
-    assert!(
-        !directory.path().join("out").exists(),
-        "nothing was measured"
-    );
-}
-
-#[test]
-fn rows_are_chosen_by_their_names() {
-    let directory = tempfile::tempdir().unwrap();
-    // A full name matches no longer name.
-    let named = run(&["--list", "--row", "4 M/s to 500"], directory.path());
-    assert_eq!(
-        named.transcript[1..],
-        ["tidewire bench fanout --row '4 M/s to 500'"]
-    );
-    let listed = run(&["--list", "--row", "tw1, 16 × 128"], directory.path());
-    assert_eq!(listed.status.code(), Some(0), "{}", listed.text());
-    let rows = &listed.transcript;
-    assert_eq!(rows.len(), 3, "{rows:?}");
-    assert!(rows[0].starts_with("# echo: "));
-    assert!(rows[1..].iter().all(|row| row.contains("tw1, 16 × 128")));
-
-    let arguments = [
-        "echo",
-        "--quick",
-        "--repeat",
-        "1",
-        "--row",
-        "ipc tw1, 1 × 128",
-    ];
-    let ended = run(&arguments, directory.path());
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    let results = results(directory.path());
-    assert_eq!(results["suites"].as_array().unwrap().len(), 1);
-    assert_eq!(results["suites"][0]["rows"].as_array().unwrap().len(), 1);
-
-    let ended = run(&["--row", "no such row"], directory.path());
-    assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.text().contains("--list"), "{}", ended.text());
-}
-
-#[test]
-fn a_place_that_cannot_be_written_is_found_before_anything_is_measured() {
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("out"), "a file").unwrap();
-    let ended = run(&["echo", "--quick"], directory.path());
-    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
-    assert!(ended.text().contains("--out"), "{}", ended.text());
-    assert!(!ended.text().contains("left"), "{}", ended.text());
-}
-
-#[test]
-fn a_program_of_ours_says_what_it_cannot_do() {
-    let described = Process::start(&["bench-program", "bare", "describe"]).wait();
-    assert!(
-        described.text().contains("\"name\":\"bare\""),
-        "{}",
-        described.text()
-    );
-    for (arguments, expected) in [
-        (
-            ["bench-program", "bare", "serve", "{"],
-            "cannot understand the work",
-        ),
-        (
-            ["bench-program", "bare", "serve", r#"{"suite":"x"}"#],
-            "there is no suite `x`",
-        ),
-        (
-            [
-                "bench-program",
-                "tidewire",
-                "serve",
-                r#"{"suite":"echo","transport":"tcp","codec":"morse"}"#,
-            ],
-            "there is no codec morse",
-        ),
-    ] {
-        let ended = Process::start(&arguments).wait();
-        assert!(!ended.status.success());
-        assert!(ended.text().contains(expected), "{}", ended.text());
+        let lines = [
+            "2: error: there is no tidewire-bench beside this program or in the PATH",
+            "2:   remedy: build it in a checkout of Tidewire: `cargo install --path bench/harness`",
+        ];
+        assert_eq!(ended.transcript, lines, "{arguments:?}");
     }
 }
 
 #[test]
-fn a_damaged_benchmark_is_not_taken_for_a_load_test() {
-    let directory = tempfile::tempdir().unwrap();
-    let json = directory.path().join("bench.json");
-    // A full disk leaves a file like this.
-    std::fs::write(
-        &json,
+fn the_report_of_a_benchmark_is_written_again_by_the_program() {
+    let place = Place::new();
+    write_script(place.path("tidewire-bench"), "printf '<%s>' \"$@\"");
+    let json = place.path("bench.json").display().to_string();
+    // A full disk leaves a file like this, which is still no load test.
+    for text in [
+        r#"{"schema_version":1,"suites":[]}"#,
         r#"{"schema_version":1,"env":{"cpu":"AMD"},"suites":[{"na"#,
-    )
-    .unwrap();
-    let out = directory.path().join("again").display().to_string();
-    let ended = Process::start(&["report", &json.display().to_string(), "--out", &out]).wait();
-    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
-    assert!(
-        ended.text().contains("is no bench.json: "),
-        "{}",
-        ended.text()
-    );
-    assert!(!Path::new(&out).exists());
+    ] {
+        std::fs::write(&json, text).unwrap();
+        let ended = place.run(Path::new("/nowhere"), &["report", &json, "--out", "again"]);
+        assert_eq!(ended.text(), format!("<report><{json}><--out><again>"));
+    }
 }

@@ -81,8 +81,6 @@ fn there_is_a_page_for_every_command() {
         let page = std::fs::read_to_string(pages.join(format!("tidewire{name}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{page}");
     }
-    // Only the benchmark calls it.
-    assert!(!pages.join("tidewire-bench-program.1").exists());
     let serve = std::fs::read_to_string(pages.join("tidewire-serve.1")).unwrap();
     assert!(
         serve.contains("slow\\-subscriber") && serve.contains("Exit codes"),

@@ -37,3 +37,6 @@ mod topics;
 mod udp;
 mod usage;
 mod websocket;
+
+/// The binary.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tidewire");

@@ -1,4 +1,4 @@
-//! Runs the binary and waits for its output.
+//! Runs the binary and waits for its output. The tests of `tidewire-bench` use this file, too.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -219,7 +219,7 @@ impl Netcat {
 
 /// Returns the command with these arguments, without the environment variables that would change its output.
 pub(crate) fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidewire"));
+    let mut command = Command::new(crate::PROGRAM);
     command
         .args(arguments)
         .env_remove("TIDEWIRE_POLLER")

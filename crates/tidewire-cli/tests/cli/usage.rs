@@ -21,7 +21,6 @@ fn help_and_version_are_no_errors() {
         &["load", "--help"],
         &["compare", "--help"],
         &["ab", "--help"],
-        &["bench", "--help"],
         &["doctor", "--help"],
         &["merge", "--help"],
         &["report", "--help"],
@@ -181,7 +180,6 @@ fn a_measurement_whose_result_cannot_be_printed_is_a_failure_and_leaves_its_file
         &["report", &report, "--out", &again],
         &["compare", &report, &report],
         &["compare", &report, &report, "--json"],
-        &["bench", "--list"],
         &["doctor", "--json"],
         &["man", "--out", &man],
     ] {

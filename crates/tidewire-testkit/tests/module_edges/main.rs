@@ -12,7 +12,7 @@ mod made_up;
 mod sources;
 mod syntax;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,16 +28,16 @@ fn modules_use_only_modules_of_lower_floors() {
 
     let mut failures = Vec::new();
     for name in floors.keys() {
-        if !crates.contains(name) {
+        if !crates.contains_key(name) {
             failures.push(format!(
                 "docs/tree.md has floors of {name}, which is no crate"
             ));
         }
     }
-    for name in &crates {
+    for (name, directory) in &crates {
         match floors.get(name) {
             Some(floors) => {
-                let sources = Sources::read(&root, &format!("crates/{name}"));
+                let sources = Sources::read(&root, directory);
                 failures.extend(violations(&sources, floors));
             }
             None => failures.push(format!("docs/tree.md has no floors of {name}")),
@@ -46,12 +46,15 @@ fn modules_use_only_modules_of_lower_floors() {
     assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
 }
 
-fn crates(root: &Path) -> BTreeSet<String> {
+/// The crates, each with its directory: those of this workspace, and the benchmark.
+fn crates(root: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(root.join("crates")).expect("the crates");
     let directories = entries.map(|entry| entry.expect("a crate's directory"));
     directories
         .filter(|directory| directory.path().join("Cargo.toml").is_file())
         .map(|directory| directory.file_name().into_string().expect("a crate's name"))
+        .map(|name| (name.clone(), format!("crates/{name}")))
+        .chain([("tidewire-bench".to_owned(), "bench/harness".to_owned())])
         .collect()
 }
 
