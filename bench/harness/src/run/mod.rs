@@ -145,6 +145,17 @@ pub enum RunError {
         "the server does not say how many messages it took, and the driver cannot know; one of them must"
     )]
     NotCounted,
+    /// More messages than a processor can touch in this time.
+    #[error(
+        "{messages} messages in {seconds} s are impossible: no processor touches more than {MESSAGES_PER_SEC_MAX:e} a \
+         second; correct what the driver counts, and its clock"
+    )]
+    Impossible {
+        /// The messages that the driver, or the server, says to have counted.
+        messages: u64,
+        /// The time that this took, in seconds.
+        seconds: f64,
+    },
 }
 
 impl RunError {
@@ -327,6 +338,14 @@ pub(super) fn run_once(
     if let Some(sent) = measured.sent {
         count_one_way(&mut measured, sent, &before, &after, &mut server, terms)?;
     }
+    let &Measured {
+        messages, seconds, ..
+    } = &measured;
+    // Also for no time at all, and for a time that is no number.
+    let is_possible = messages as f64 <= seconds * MESSAGES_PER_SEC_MAX;
+    if !is_possible {
+        return Err(RunError::Impossible { messages, seconds });
+    }
     driver.finish(terms)?;
     server.map_or(Ok(()), |server| server.finish(terms))?;
     Ok(outcome(measured, &before, &after, stolen_pct))
@@ -440,6 +459,9 @@ fn shown(command: &std::process::Command) -> String {
     }
     text
 }
+
+/// The largest rate that is believed. A message costs an instruction at least, and two cores of 5 GHz do 10^10 of them.
+const MESSAGES_PER_SEC_MAX: f64 = 1e10;
 
 const SERVER: &str = "server";
 const DRIVER: &str = "driver";

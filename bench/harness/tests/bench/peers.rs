@@ -89,6 +89,29 @@ fn a_peer_that_loses_messages_is_marked_and_its_figures_stay() {
     assert!(!lossy.drops);
 }
 
+/// The bug: a peer that said to have moved 10^15 messages got a mark, and its figure stood in the table.
+#[test]
+fn a_peer_that_claims_the_impossible_has_no_figure() {
+    for claim in [
+        r#""messages":1000000000000000,"seconds":1"#,
+        r#""messages":1000,"seconds":0"#,
+        r#""messages":1000,"seconds":-1"#,
+    ] {
+        let drive = format!(
+            "echo '{{\"started\":true}}'; echo '{{\"measured\":{{{claim},\"verified\":true}}}}'; cat >/dev/null"
+        );
+        let row = Bench::beside(
+            "boaster",
+            Script {
+                drive: &drive,
+                ..GOOD
+            },
+        );
+        let error = error_of(&row, "boaster");
+        assert!(error.contains("are impossible"), "{claim}: {error}");
+    }
+}
+
 #[test]
 fn a_mode_that_drops_in_silence_stands_apart() {
     let describe = r#"echo '{"name":"nn","version":"1","offers":[{"suite":"fake","transports":["tcp"]},{"suite":"fake","transports":["tcp"],"mode":"drops"},{"suite":"fake","transports":["udp"],"mode":"other"}]}'"#;
