@@ -61,8 +61,7 @@ pub struct BenchEnvironment {
 pub struct SuiteResult {
     /// Name of the suite.
     pub name: String,
-    /// How long it took, in seconds; 0 in drafts of this form, which lack it and can be read but not compared.
-    #[serde(default)]
+    /// How long it took, in seconds.
     pub elapsed_secs: f64,
     /// Its rows.
     pub rows: Vec<RowResult>,

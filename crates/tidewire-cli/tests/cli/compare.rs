@@ -54,38 +54,6 @@ fn bench(directory: &Path, name: &str, factor: f64) -> String {
     path.display().to_string()
 }
 
-/// Returns the same file as a build with other measurements would write it.
-fn draft(directory: &Path, of: &str) -> String {
-    let mut bench: Value = serde_json::from_str(&fs::read_to_string(of).unwrap()).unwrap();
-    for suite in bench["suites"].as_array_mut().unwrap() {
-        suite.as_object_mut().unwrap().remove("elapsed_secs");
-    }
-    let path = directory.join("draft.json");
-    fs::write(&path, bench.to_string()).unwrap();
-    path.display().to_string()
-}
-
-#[test]
-fn files_of_the_benchmark_from_before_are_shown_and_not_compared() {
-    let directory = tempfile::tempdir().unwrap();
-    let new = bench(directory.path(), "new.json", 1.0);
-    let old = draft(directory.path(), &new);
-    for sides in [[&old, &new], [&new, &old]] {
-        let refused = run(&["compare", sides[0], sides[1]]);
-        assert_eq!(refused.status.code(), Some(2), "{}", refused.text());
-        for expected in ["draft.json is a draft", "measure again"] {
-            assert!(
-                refused.text().contains(expected),
-                "{expected}: {}",
-                refused.text()
-            );
-        }
-    }
-    let out = directory.path().join("again").display().to_string();
-    let shown = run(&["report", &old, "--out", &out]);
-    assert_eq!(shown.status.code(), Some(0), "{}", shown.text());
-}
-
 #[test]
 fn files_of_the_benchmark_are_compared_row_by_row_and_not_with_other_reports() {
     let directory = tempfile::tempdir().unwrap();

@@ -5,9 +5,6 @@
 //! because the machine was the same for both; a row that climbs has none, because its rounds are not made beside each
 //! other. Times of single messages are not compared: of these a file has only medians of all rounds. Like reports,
 //! files are read by the keys that are needed.
-//!
-//! Drafts of the form, in which cost and memory meant something else, have the version of the form that followed,
-//! because no release ever wrote them. They are told by a key that they lack, and not compared.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,8 +34,9 @@ struct BenchMachine {
 #[derive(Deserialize)]
 struct FileSuite {
     name: String,
-    /// Drafts lack it.
-    elapsed_secs: Option<f64>,
+    /// Drafts of the form lack the key. Their cost and memory meant something else, so they are refused.
+    #[serde(rename = "elapsed_secs")]
+    _elapsed_secs: f64,
     rows: Vec<FileRow>,
 }
 
@@ -69,11 +67,6 @@ struct FileLimit {
 }
 
 impl FileBench {
-    /// Whether it is a draft, written before the meaning of its figures was fixed.
-    pub(super) fn is_draft(&self) -> bool {
-        self.suites.iter().any(|suite| suite.elapsed_secs.is_none())
-    }
-
     /// Its rounds.
     pub(super) fn runs(&self) -> Vec<Run> {
         let rows = || {
@@ -101,7 +94,7 @@ impl FileRow {
             secs: number("measure_ms").unwrap_or(0.0) / 1e3,
             setting: self.setting(pinning),
             figures: self.figures(round),
-            // The cost is that of the measured window. In drafts it was not, and drafts are refused.
+            // The cost is that of the measured window.
             cost_is_steady: true,
             invalid: (!self.verified)
                 .then(|| "messages of this row are not accounted for".to_owned()),
@@ -351,10 +344,10 @@ mod tests {
             place(name, file);
         }
         let error = RunSet::read(directory.path()).unwrap_err();
-        assert!(matches!(error, RunSetError::Draft { .. }), "{error}");
+        assert!(matches!(error, RunSetError::NotAReport(..)), "{error}");
         let text = error.to_string();
-        assert!(text.contains("2/bench.json is a draft"), "{text}");
-        assert!(text.contains("measure again"), "{text}");
+        assert!(text.contains("2/bench.json is no report"), "{text}");
+        assert!(text.contains("missing field `elapsed_secs`"), "{text}");
     }
 
     #[test]

@@ -81,9 +81,6 @@ impl RunSet {
         }
         if kind == Kind::Bench {
             let bench: FileBench = serde_json::from_slice(&bytes).map_err(not_a_report)?;
-            if bench.is_draft() {
-                return Err(RunSetError::Draft(path.to_owned()));
-            }
             self.runs.extend(bench.runs());
             return Ok(());
         }
@@ -130,13 +127,6 @@ pub enum RunSetError {
         /// The kind of the other files.
         others: Kind,
     },
-    /// The file of the benchmark is a draft, from before the meaning of its figures was fixed. Measure again.
-    #[error(
-        "{} is a draft of bench.json (its suites have no elapsed_secs), in which processor time, memory and some limits \
-         mean something else; measure again, or compare two drafts with the program that wrote them",
-        .0.display()
-    )]
-    Draft(PathBuf),
     /// The report has another layout. Compare with a version that knows it.
     #[error(
         "{} has the layout {}, which this version does not compare; use the version that wrote it",
