@@ -1,4 +1,6 @@
 //! Reasons why a connection ends.
+//!
+//! A reason is one entry of the table below. Only reasons that depend on what they hold have lines beside it.
 
 use std::fmt;
 use std::io;
@@ -9,145 +11,164 @@ use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
 use crate::layer::{Ending, LayerError, TlsFault};
 
-/// The reason why a session ended. Counters use [`CloseReason::name`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CloseReason {
+/// Makes the reasons of their table. An entry has the variant, the name of its counter, the [`Ending`] that a layer of the
+/// transport may tell, the code of the go-away before the close, or `none`, and the text.
+macro_rules! reasons {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident $(($field:ident: $type:ty))? $({ $(#[$flag_doc:meta])* $flag:ident: $flag_type:ty })?
+            = $name:literal, $ending:ident, $code:ident, $text:literal;
+    )*) => {
+        /// The reason why a session ended. Counters use [`CloseReason::name`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum CloseReason {
+            $($(#[$doc])* $variant $(($type))? $({ $(#[$flag_doc])* $flag: $flag_type })?,)*
+        }
+
+        /// The places of the reasons in their table.
+        enum Place {
+            $($variant,)*
+        }
+
+        impl CloseReason {
+            /// Names of all reasons, in the order of their counters.
+            pub const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
+
+            /// The index of this reason in [`CloseReason::NAMES`].
+            #[must_use]
+            pub const fn index(self) -> usize {
+                match self {
+                    $(Self::$variant { .. } => Place::$variant as usize,)*
+                }
+            }
+
+            const fn usual_ending(self) -> Ending {
+                match self {
+                    $(Self::$variant { .. } => Ending::$ending,)*
+                }
+            }
+
+            const fn usual_code(self) -> Option<GoAwayCode> {
+                match self {
+                    $(Self::$variant { .. } => code!($code),)*
+                }
+            }
+
+            fn write_usual(self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$variant $(($field))? $({ $flag: _ })? => write!(formatter, $text),)*
+                }
+            }
+        }
+    };
+}
+
+macro_rules! code {
+    (none) => {
+        None
+    };
+    ($code:ident) => {
+        Some(GoAwayCode::$code)
+    };
+}
+
+reasons! {
     /// The peer closed in order; over UDP by an empty datagram.
-    PeerClosed,
+    PeerClosed = "peer_closed", InOrder, none,
+        "the peer closed the connection";
     /// The peer vanished: reset or broken pipe.
-    PeerReset,
+    PeerReset = "peer_reset", InOrder, none,
+        "the peer reset the connection";
     /// The service closed it.
-    Service,
+    Service = "service", InOrder, none,
+        "closed by the service";
     /// The server drained and stopped.
-    Shutdown,
+    Shutdown = "shutdown", GoingAway, Shutdown,
+        "the server shut down";
     /// The peer announced that it would close.
-    GoAway(GoAwayCode),
+    GoAway(code: GoAwayCode) = "go_away", InOrder, none,
+        "the peer went away: {code}";
     /// No input came for the idle timeout, or for the receive timeout.
-    IdleTimeout,
+    IdleTimeout = "idle_timeout", Forbidden, IdleTimeout,
+        "nothing came within the idle timeout";
     /// A frame began and did not end in time.
-    FrameTimeout,
+    FrameTimeout = "frame_timeout", Forbidden, IdleTimeout,
+        "a frame began and did not end in time";
     /// No accepted hello came in time, or no answer to a service's login.
-    HandshakeTimeout,
+    HandshakeTimeout = "handshake_timeout", Forbidden, HandshakeTimeout,
+        "the handshake or the login did not finish in time";
     /// The hello or welcome was not acceptable.
-    Handshake(HandshakeError),
+    Handshake(error: HandshakeError) = "handshake", Invalid, ProtocolError,
+        "handshake failed: {error}";
     /// The bytes are not frames of the codec.
-    Decode(DecodeError),
+    Decode(error: DecodeError) = "decode", Invalid, ProtocolError,
+        "not a frame of this codec: {error}";
     /// The session fell behind in a room whose policy disconnects.
-    SlowSubscriber,
+    SlowSubscriber = "slow_subscriber", Forbidden, SlowSubscriber,
+        "the peer fell too far behind in a room or topic";
     /// The server was near its memory limit and closed this session first. It closes the newest sessions with an
     /// unfinished handshake or a partial frame, or those that are furthest behind.
-    MemoryLimit,
+    MemoryLimit = "memory_limit", Overloaded, LimitReached,
+        "the server was near its memory limit, and this session was slow or new, or its address held more than its share";
     /// The peer sent more control frames than allowed.
-    ControlFlood,
+    ControlFlood = "control_flood", Forbidden, LimitReached,
+        "too many control frames";
     /// The peer sent more messages or bytes in a second than the server's rate limit, which is set to close sessions.
-    RateLimit,
+    RateLimit = "rate_limit", Forbidden, LimitReached,
+        "the peer sent more than its rate limit allows";
     /// The peer sent a request with the id of another one that still waits, so their replies could not be told apart.
-    RequestIdReused,
+    RequestIdReused = "request_id_reused", Invalid, ProtocolError,
+        "a request has the id of one that is not answered yet";
     /// The lane failed: its poller failed, or its service panicked and could not go on.
-    LaneFailed,
+    LaneFailed = "lane_failed", Failed, Shutdown,
+        "the lane failed";
     /// The peer fell silent over UDP before its address was validated; see
     /// [`Rules::unvalidated_timeout_ns`](super::Rules::unvalidated_timeout_ns). It gets no go-away.
-    Unvalidated,
+    Unvalidated = "unvalidated", Forbidden, none,
+        "the peer fell silent before its address was established";
     /// Over UDP: the oldest session of an unvalidated address, closed to make room for another. It gets no go-away.
-    Evicted,
+    Evicted = "evicted", Overloaded, none,
+        "the session made room for another UDP address";
     /// A layer of the transport, such as TLS, could not go on.
-    Layer(LayerError),
+    Layer(error: LayerError) = "layer", Failed, none,
+        "a layer of the transport failed: {error}";
     /// The credentials of the peer were refused, when it connected or later.
-    Unauthenticated(AuthFailure),
+    Unauthenticated(failure: AuthFailure) = "unauthenticated", Forbidden, Unauthenticated,
+        "not authenticated: {failure}";
     /// The credentials of the peer have expired, and it sent no newer ones.
-    CredentialsExpired,
+    CredentialsExpired = "credentials_expired", Forbidden, Unauthenticated,
+        "the credentials have expired";
     /// The unfinished handshakes of the peer's address held more memory than one address may.
-    HandshakeLimit,
+    HandshakeLimit = "handshake_limit", Overloaded, none,
+        "the handshakes of its address are too many, or hold more memory than they may";
     /// The connection reached the maximum age that the server allows, and was asked to come back.
-    ConnectionAge,
+    ConnectionAge = "connection_age", GoingAway, Shutdown,
+        "the connection reached its maximum age; connect again";
     /// The peer wanted the page of a WebSocket server, and got it.
-    PageServed,
+    PageServed = "page_served", InOrder, none,
+        "the peer wanted a page, and got it";
     /// A handler of the service panicked while it handled this session.
-    HandlerPanicked,
+    HandlerPanicked = "handler_panicked", Failed, Shutdown,
+        "a handler of the service panicked";
     /// The session gave way to a newer one of its identity, or to one that wanted its name.
     Replaced {
         /// Whether its peer did not answer a ping. If not, the identity is set so that newer sessions replace older ones.
-        was_silent: bool,
-    },
+        was_silent: bool
+    } = "replaced", Forbidden, IdleTimeout,
+        "the peer did not answer, and gave way to a newer session";
     /// The client that a proxy named in its request has as many sessions as its address may have.
-    SessionLimit,
+    SessionLimit = "session_limit", Overloaded, LimitReached,
+        "the address of the client has as many sessions as it may have";
     /// The server was full, and this was the newest session of the address that had the most.
-    Displaced,
+    Displaced = "displaced", Overloaded, LimitReached,
+        "the server was full, and the address of this session had more sessions than any other";
     /// The socket failed in another way.
-    Io(io::ErrorKind),
+    Io(kind: io::ErrorKind) = "io", Failed, none,
+        "i/o error: {kind}";
 }
 
 impl CloseReason {
-    /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 29] = [
-        "peer_closed",
-        "peer_reset",
-        "service",
-        "shutdown",
-        "go_away",
-        "idle_timeout",
-        "frame_timeout",
-        "handshake_timeout",
-        "handshake",
-        "decode",
-        "slow_subscriber",
-        "memory_limit",
-        "control_flood",
-        "rate_limit",
-        "request_id_reused",
-        "lane_failed",
-        "unvalidated",
-        "evicted",
-        "layer",
-        "unauthenticated",
-        "credentials_expired",
-        "handshake_limit",
-        "connection_age",
-        "page_served",
-        "handler_panicked",
-        "replaced",
-        "session_limit",
-        "displaced",
-        "io",
-    ];
-
-    /// The index of this reason in [`CloseReason::NAMES`].
-    #[must_use]
-    pub const fn index(self) -> usize {
-        match self {
-            Self::PeerClosed => 0,
-            Self::PeerReset => 1,
-            Self::Service => 2,
-            Self::Shutdown => 3,
-            Self::GoAway(_) => 4,
-            Self::IdleTimeout => 5,
-            Self::FrameTimeout => 6,
-            Self::HandshakeTimeout => 7,
-            Self::Handshake(_) => 8,
-            Self::Decode(_) => 9,
-            Self::SlowSubscriber => 10,
-            Self::MemoryLimit => 11,
-            Self::ControlFlood => 12,
-            Self::RateLimit => 13,
-            Self::RequestIdReused => 14,
-            Self::LaneFailed => 15,
-            Self::Unvalidated => 16,
-            Self::Evicted => 17,
-            Self::Layer(_) => 18,
-            Self::Unauthenticated(_) => 19,
-            Self::CredentialsExpired => 20,
-            Self::HandshakeLimit => 21,
-            Self::ConnectionAge => 22,
-            Self::PageServed => 23,
-            Self::HandlerPanicked => 24,
-            Self::Replaced { .. } => 25,
-            Self::SessionLimit => 26,
-            Self::Displaced => 27,
-            Self::Io(_) => 28,
-        }
-    }
-
     /// The name of this reason's counter.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -178,82 +199,31 @@ impl CloseReason {
     #[must_use]
     pub const fn ending(self) -> Ending {
         match self {
-            Self::PeerClosed
-            | Self::PeerReset
-            | Self::Service
-            | Self::PageServed
-            | Self::GoAway(_) => Ending::InOrder,
-            Self::Shutdown | Self::ConnectionAge => Ending::GoingAway,
             Self::Decode(DecodeError::FrameTooLarge { .. }) => Ending::TooLong,
-            Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => Ending::Invalid,
-            Self::MemoryLimit
-            | Self::SessionLimit
-            | Self::HandshakeLimit
-            | Self::Evicted
-            | Self::Displaced
-            | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
+            Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
                 Ending::Overloaded
             }
-            Self::LaneFailed | Self::HandlerPanicked | Self::Layer(_) | Self::Io(_) => {
-                Ending::Failed
-            }
-            Self::IdleTimeout
-            | Self::FrameTimeout
-            | Self::HandshakeTimeout
-            | Self::SlowSubscriber
-            | Self::ControlFlood
-            | Self::RateLimit
-            | Self::Unvalidated
-            | Self::Unauthenticated(_)
-            | Self::Replaced { .. }
-            | Self::CredentialsExpired => Ending::Forbidden,
+            _ => self.usual_ending(),
         }
     }
 
-    /// The code of the go-away before the close, if its codec has one and the peer may still read it.
+    /// The code of the go-away before the close, if its codec has one and the peer may still read it. A layer that failed, or is
+    /// not ready, carries no frames. An unvalidated address did not ask for one.
     #[must_use]
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
             Self::Handshake(HandshakeError::Refused { .. }) => None,
-            // The peer should come back, as after the end of a server.
-            Self::Shutdown | Self::LaneFailed | Self::HandlerPanicked | Self::ConnectionAge => {
-                Some(GoAwayCode::Shutdown)
-            }
-            Self::IdleTimeout | Self::FrameTimeout | Self::Replaced { was_silent: true } => {
-                Some(GoAwayCode::IdleTimeout)
-            }
             // Its client would only replace the newer session in turn.
             Self::Replaced { was_silent: false } => Some(GoAwayCode::Removed),
-            Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
             // A client that speaks TLS learns from these bytes that this side does not.
-            Self::Layer(LayerError::Tls(TlsFault::UnexpectedTls))
-            | Self::Handshake(_)
-            | Self::Decode(_)
-            | Self::RequestIdReused => Some(GoAwayCode::ProtocolError),
-            Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
+            Self::Layer(LayerError::Tls(TlsFault::UnexpectedTls)) => {
+                Some(GoAwayCode::ProtocolError)
+            }
             // The credentials may be right: other ones would not help, and a normal pause is enough.
-            Self::MemoryLimit
-            | Self::SessionLimit
-            | Self::ControlFlood
-            | Self::RateLimit
-            | Self::Displaced
-            | Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
+            Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
                 Some(GoAwayCode::LimitReached)
             }
-            Self::Unauthenticated(_) | Self::CredentialsExpired => {
-                Some(GoAwayCode::Unauthenticated)
-            }
-            // An unvalidated address did not ask for a go-away.
-            Self::Unvalidated | Self::Evicted => None,
-            // A layer that failed, or is not ready, carries no frames.
-            Self::PeerClosed
-            | Self::PeerReset
-            | Self::Service
-            | Self::GoAway(_)
-            | Self::Layer(_)
-            | Self::HandshakeLimit
-            | Self::PageServed
-            | Self::Io(_) => None,
+            _ => self.usual_code(),
         }
     }
 }
@@ -261,62 +231,14 @@ impl CloseReason {
 impl fmt::Display for CloseReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PeerClosed => formatter.write_str("the peer closed the connection"),
-            Self::PeerReset => formatter.write_str("the peer reset the connection"),
-            Self::Service => formatter.write_str("closed by the service"),
-            Self::Shutdown => formatter.write_str("the server shut down"),
-            Self::GoAway(code) => write!(formatter, "the peer went away: {code}"),
-            Self::IdleTimeout => formatter.write_str("nothing came within the idle timeout"),
-            Self::FrameTimeout => formatter.write_str("a frame began and did not end in time"),
-            Self::HandshakeTimeout => {
-                formatter.write_str("the handshake or the login did not finish in time")
-            }
-            Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
-            Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
-            Self::SlowSubscriber => {
-                formatter.write_str("the peer fell too far behind in a room or topic")
-            }
-            Self::MemoryLimit => formatter.write_str(
-                "the server was near its memory limit, and this session was slow or new, or its address held more than its share",
-            ),
-            Self::ControlFlood => formatter.write_str("too many control frames"),
-            Self::RateLimit => formatter.write_str("the peer sent more than its rate limit allows"),
-            Self::RequestIdReused => {
-                formatter.write_str("a request has the id of one that is not answered yet")
-            }
-            Self::LaneFailed => formatter.write_str("the lane failed"),
-            Self::Unvalidated => {
-                formatter.write_str("the peer fell silent before its address was established")
-            }
-            Self::Evicted => formatter.write_str("the session made room for another UDP address"),
             Self::Layer(LayerError::Tls(fault)) => write!(formatter, "TLS failed: {fault}"),
             Self::Layer(LayerError::WebSocket(fault)) => {
                 write!(formatter, "WebSocket failed: {fault}")
             }
-            Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
-            Self::Unauthenticated(failure) => write!(formatter, "not authenticated: {failure}"),
-            Self::CredentialsExpired => formatter.write_str("the credentials have expired"),
-            Self::HandshakeLimit => formatter.write_str(
-                "the handshakes of its address are too many, or hold more memory than they may",
-            ),
-            Self::ConnectionAge => {
-                formatter.write_str("the connection reached its maximum age; connect again")
-            }
-            Self::Replaced { was_silent: true } => {
-                formatter.write_str("the peer did not answer, and gave way to a newer session")
-            }
             Self::Replaced { was_silent: false } => {
                 formatter.write_str("a newer session of the same user took its place")
             }
-            Self::SessionLimit => {
-                formatter.write_str("the address of the client has as many sessions as it may have")
-            }
-            Self::PageServed => formatter.write_str("the peer wanted a page, and got it"),
-            Self::HandlerPanicked => formatter.write_str("a handler of the service panicked"),
-            Self::Displaced => formatter.write_str(
-                "the server was full, and the address of this session had more sessions than any other",
-            ),
-            Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
+            _ => self.write_usual(formatter),
         }
     }
 }
