@@ -1,0 +1,149 @@
+//! The walls between the types of the library: how many methods a type has, and how many fields others may reach.
+//!
+//! Problem: a type whose fields and methods are spread over a crate has no invariant that anybody can check by reading one file.
+//! Approach: the sources are parsed, and two counts are compared with limits. Types that are above a limit today are listed with
+//! their count, which may only fall. The counts are symptoms: a method that becomes a free function mends nothing.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, Field, ImplItem, Item, ItemImpl, ItemStruct, Type, Visibility};
+
+/// Most methods of a type. A type with more is several, and a facade hands out its parts.
+const METHODS_MAX: usize = 40;
+
+/// Types that have more, with their number. Lower a number when it falls, and remove the line at the limit. Types of one name count
+/// together.
+const WIDE: &[(&str, usize)] = &[
+    ("ClientService", 41),
+    ("Connection", 119),
+    ("Context", 118),
+    ("Core", 136),
+    ("Directory", 61),
+    ("Lane", 52),
+    ("LaneRooms", 118),
+    ("LaneSessions", 135),
+    ("Link", 44),
+    ("Node", 117),
+    ("ServerBuilder", 42),
+];
+
+/// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
+const OPEN_FIELDS_MAX: usize = 838;
+
+/// The crates whose types are counted.
+const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];
+
+#[test]
+fn no_type_has_more_methods_than_a_reader_can_know() {
+    let mut failures = Vec::new();
+    let counts = counts();
+    for (name, count) in &counts.methods {
+        let known = WIDE.iter().find(|(wide, _)| wide == name);
+        let max = known.map_or(METHODS_MAX, |(_, count)| *count);
+        if *count > max {
+            failures.push(format!("{name} has {count} methods, and may have {max}"));
+        }
+    }
+    for (name, known) in WIDE {
+        let count = counts.methods.get(*name).copied().unwrap_or_default();
+        if count < *known {
+            failures.push(format!(
+                "{name} has {count} methods: lower its number, which is {known}"
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
+}
+
+#[test]
+fn few_fields_are_open_to_other_modules() {
+    let Counts { fields, open, .. } = counts();
+    assert!(
+        open == OPEN_FIELDS_MAX,
+        "{open} of {fields} fields are open to other modules, and the number here is {OPEN_FIELDS_MAX}: make new ones private, and \
+         let their type act, or lower the number"
+    );
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    methods: BTreeMap<String, usize>,
+    fields: usize,
+    open: usize,
+}
+
+fn counts() -> Counts {
+    let mut counts = Counts::default();
+    for name in CRATES {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{name}/src"));
+        for file in files(&src) {
+            let text = fs::read_to_string(&file).unwrap();
+            counts.visit_file(&syn::parse_file(&text).unwrap());
+        }
+    }
+    counts
+}
+
+/// All sources below a directory, without those for tests alone.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if stem.ends_with("tests") || stem == "testing" {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .meta
+                .require_list()
+                .is_ok_and(|list| list.tokens.to_string().starts_with("test"))
+    })
+}
+
+impl<'ast> Visit<'ast> for Counts {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes = match item {
+            Item::Impl(it) => &it.attrs,
+            Item::Mod(it) => &it.attrs,
+            Item::Struct(it) => &it.attrs,
+            _ => &Vec::new(),
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, block: &'ast ItemImpl) {
+        if let (None, Type::Path(path)) = (&block.trait_, &*block.self_ty) {
+            let name = path.path.segments.last().unwrap().ident.to_string();
+            let methods = block.items.iter().filter(|item| match item {
+                ImplItem::Fn(function) => !is_for_tests(&function.attrs),
+                _ => false,
+            });
+            *self.methods.entry(name).or_default() += methods.count();
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
+        let is_open = |field: &&Field| !matches!(field.vis, Visibility::Inherited);
+        self.fields += item.fields.len();
+        self.open += item.fields.iter().filter(is_open).count();
+    }
+}
