@@ -8,19 +8,10 @@
 //! first, then close. The farewell goes last: in the native protocol as a go-away, in `lines` as a line. No other codec
 //! has a farewell, so there a close with a farewell is a plain close.
 //!
-//! | code
-//!
-//! reaction of this project's clients
-//!
+//! | code | reaction of this project's clients |
 //! |---|---|
-//! | [`GoAwayCode::Removed`], 4500 to 4999
-//!
-//! they do not reconnect
-//!
-//! | any other
-//!
-//! they reconnect if they were configured to
-//!
+//! | [`GoAwayCode::Removed`], 4500 to 4999 | they do not reconnect |
+//! | any other | they reconnect if they were configured to |
 
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::Farewell;
