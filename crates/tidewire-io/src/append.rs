@@ -205,6 +205,7 @@ impl Appender {
 
     /// Appends frames of the present pattern to these bytes from now on. Nothing is appended when they are more than
     /// `length_max` bytes, and an id of one byte must be this one.
+    #[inline]
     pub fn resume(&mut self, bytes: Vec<u8>, id: u32, length_max: usize) {
         self.armed_payload_bytes = NO_PAYLOAD_BYTES;
         self.bytes = bytes;

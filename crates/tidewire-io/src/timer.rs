@@ -106,6 +106,7 @@ impl<T> TimerWheel<T> {
     /// may be earlier, never later: advancing then moves timers to lower levels and fires nothing. For a due timer it
     /// is a time in the past. O(levels).
     #[must_use]
+    #[inline]
     pub fn next_deadline(&self) -> Option<u64> {
         let tick = if self.slots[DUE].first.is_some() {
             self.tick

@@ -72,6 +72,7 @@ impl DatagramBatch {
 
     /// The number of datagrams of the last receive.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.metas[..self.filled].iter().map(segments).sum()
     }

@@ -57,6 +57,7 @@ impl PollList {
     /// # Errors
     ///
     /// A signal came ([`io::ErrorKind::Interrupted`]), or the kernel refuses the list.
+    #[inline]
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
         let limit = timeout.map(timespec).map(|limit| libc::timespec {
             tv_sec: limit.tv_sec,

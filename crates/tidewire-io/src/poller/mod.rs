@@ -272,6 +272,7 @@ impl Events {
         self.list.len() >= self.capacity
     }
 
+    #[inline]
     fn push(&mut self, event: Event) {
         debug_assert!(!self.is_full(), "a backend checks for room first");
         self.list.push(event);

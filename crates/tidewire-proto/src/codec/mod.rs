@@ -146,7 +146,7 @@ pub use spec::{CodecSpecError, InvalidParameter};
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};
 pub use state::ConnectionState;
-pub use template::{FrameLayout, FrameTemplate};
+pub use template::{FrameLayout, FrameTemplate, TemplateForm};
 pub use tw1::{ID_HEADER_BYTES, ONE_WAY_HEADER_BYTES, Tw1};
 pub use uvrpc::Uvrpc;
 

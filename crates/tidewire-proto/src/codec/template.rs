@@ -106,6 +106,22 @@ impl FrameLayout {
         self.ignored.clone()
     }
 
+    /// The form of the templates of frames with this layout and length.
+    #[inline(always)]
+    #[must_use]
+    pub fn form(&self, frame_bytes: usize) -> TemplateForm {
+        let (start, is_plain) = (self.payload.start, self.ignored.is_empty());
+        match self.id {
+            _ if self.payload.end != frame_bytes => TemplateForm::Other,
+            IdPosition::Nowhere if start == WORD_BYTES && is_plain => TemplateForm::Word,
+            IdPosition::Word { at: WORD_BYTES } if start == WORD_BYTES + ID_BYTES && is_plain => {
+                TemplateForm::WordAndId
+            }
+            _ if start <= WORD_BYTES => TemplateForm::InWord,
+            _ => TemplateForm::Other,
+        }
+    }
+
     /// Whether a frame of `frame_bytes` with a payload of `payload_bytes` can have this layout.
     #[inline(always)]
     fn fits(&self, frame_bytes: usize, payload_bytes: usize) -> bool {
@@ -117,6 +133,19 @@ impl FrameLayout {
             && is_in_front(&self.id())
             && is_in_front(&self.ignored)
     }
+}
+
+/// The parts of a frame that its template compares and reads. A loop over frames that is made for one form has no branch for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplateForm {
+    /// The header is a word, and there is no id.
+    Word,
+    /// The header is a word and the id after it.
+    WordAndId,
+    /// The header is within a word, with an id or without one.
+    InWord,
+    /// Everything else.
+    Other,
 }
 
 /// A frame whose variants differ only in id and payload. See the module's documentation.
@@ -244,6 +273,24 @@ impl<'a> FrameTemplate<'a> {
             return None;
         }
         Self::learn(codec, frame, message)
+    }
+
+    /// Whether the template has this form. Ask once before a loop over [`Self::read`]: the compiler then knows the form inside it.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_form(&self, form: TemplateForm) -> bool {
+        let is_word = self.is_short && self.mask == u64::MAX;
+        match form {
+            TemplateForm::Word => {
+                is_word
+                    && !self.is_id_behind
+                    && self.short_header_bytes == WORD_BYTES
+                    && (self.id_bits, self.first_id) == (0, 0)
+            }
+            TemplateForm::WordAndId => is_word && self.is_id_behind,
+            TemplateForm::InWord => self.is_short && !self.is_id_behind,
+            TemplateForm::Other => true,
+        }
     }
 
     /// Reads the message at the front of `input`, if its frame differs from this one only in id and payload, and is

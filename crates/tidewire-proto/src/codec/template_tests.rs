@@ -192,3 +192,40 @@ fn a_part_is_found_in_front_whatever_its_length() {
         }
     }
 }
+
+/// A loop that is made for a form takes no frame of another one, so a wrong form would only cost time, and no other test sees it.
+#[test]
+fn the_form_of_a_layout_is_that_of_its_template() {
+    let frame = [7; 24];
+    for (layout, form) in [
+        (FrameLayout::new(8..24), TemplateForm::Word),
+        (FrameLayout::new(12..24).with_id(8), TemplateForm::WordAndId),
+        (FrameLayout::new(2..24), TemplateForm::InWord),
+        (FrameLayout::new(8..24).with_id(4), TemplateForm::InWord),
+        (
+            FrameLayout::new(8..24).with_id_byte(3, 0),
+            TemplateForm::InWord,
+        ),
+        (
+            FrameLayout::new(8..24).with_ignored(2..4),
+            TemplateForm::InWord,
+        ),
+        (FrameLayout::new(13..24).with_id(8), TemplateForm::Other),
+        (FrameLayout::new(9..24), TemplateForm::Other),
+        (FrameLayout::new(8..23), TemplateForm::Other),
+    ] {
+        assert_eq!(layout.form(frame.len()), form, "{layout:?}");
+        let template = learnt(&layout, &frame).unwrap();
+        let forms = [
+            TemplateForm::Word,
+            TemplateForm::WordAndId,
+            TemplateForm::InWord,
+        ];
+        for other in forms.into_iter().filter(|it| *it != form) {
+            // A word is also within a word.
+            let is_both = (form, other) == (TemplateForm::Word, TemplateForm::InWord);
+            assert_eq!(template.has_form(other), is_both, "{layout:?}: {other:?}");
+        }
+        assert!(template.has_form(form), "{layout:?}");
+    }
+}

@@ -134,6 +134,7 @@ impl RoomLog {
     ///
     /// # Errors
     /// The error of `encode`; the log is then unchanged.
+    #[inline]
     pub fn append_with<E>(
         &mut self,
         bytes_expected: usize,
@@ -207,6 +208,7 @@ impl RoomLog {
 
     /// Returns the longest contiguous bytes from `position` on, not beyond `end`; empty only at `end`. `position` must
     /// not lie before the segment of `cursor`.
+    #[inline]
     pub(super) fn contiguous(&self, cursor: &Cursor, position: u64, end: u64) -> &[u8] {
         if position >= end {
             return &[];
@@ -218,6 +220,7 @@ impl RoomLog {
     }
 
     /// The frame boundary at or behind `position`, as (position, message).
+    #[inline]
     pub(super) fn boundary_from(&self, cursor: &Cursor, position: u64) -> (u64, u64) {
         if position >= self.head_position {
             return (self.head_position, self.head_message);

@@ -219,6 +219,7 @@ impl Subscriber {
     }
 
     /// Passes the bytes behind, in order and without the subscriber's own messages, to `take` until it returns false.
+    #[inline]
     pub fn gather<'a>(&self, log: &'a RoomLog, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut position = self.cursor.position();
         let head = log.head_position();

@@ -118,6 +118,7 @@ impl Pending {
 
     /// Sends the next requests of the list, queues them, or fails them. Requests that the session has no room for stay in
     /// the list. So do those after a full block, because the block is written first.
+    #[inline]
     pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
         let mut block = Block::begin(cx, self.session);
         while !block.is_full()
@@ -324,6 +325,7 @@ impl Pending {
     }
 
     /// Takes the request that an answer with this id is for, if it is pending.
+    #[inline]
     pub(super) fn take_answered(&mut self, id: u32) -> Option<RequestHead> {
         self.sent.answer(id).map(|sent| sent.head)
     }

@@ -147,7 +147,7 @@ impl<P: Primitives> Slots<P> {
     }
 
     /// Stores a reply, called by the lane. Returns false if the payload does not fit.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reply(&self, id: SlotId, channel: u16, payload: &[u8]) -> bool {
         if payload.len() > P::Payload::BYTES_MAX {
             return false;

@@ -103,6 +103,7 @@ impl<C> Default for Submissions<C> {
 
 impl<C: Control> Submission<C> {
     /// The deadline, and the slot that gets the error when it has passed.
+    #[inline]
     fn deadline(&self) -> Option<(u64, Option<SlotId>)> {
         match self {
             Self::Request(Queued { head, .. }) => Some((head.deadline_ns, head.slot)),
@@ -242,6 +243,7 @@ impl<C: Control> Submissions<C> {
     }
 
     /// Clears the list and keeps its memory, but not more than `bytes_max` of the byte buffer.
+    #[inline]
     pub(crate) fn clear(&mut self, bytes_max: usize) {
         self.list.clear();
         self.taken = 0;
@@ -290,6 +292,7 @@ pub(super) struct Nothing;
 
 #[cfg(test)]
 impl Control for Nothing {
+    #[inline]
     fn deadline(&self) -> Option<(u64, SlotId)> {
         None
     }

@@ -289,6 +289,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// taken enough, which `turn_bytes` counts in [weight](Submissions::weight_bytes). The limit keeps a sender that never
     /// pauses from delaying the lane's socket, deadlines and completions. The table stays
     /// [occupied](Self::is_occupied), so the next turn comes at once.
+    #[inline]
     pub(super) fn refill(&self, list: &mut Submissions<C>, turn_bytes: &mut usize) -> bool {
         if list.is_empty() {
             list.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));

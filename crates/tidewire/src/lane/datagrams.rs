@@ -119,6 +119,7 @@ impl<S: Service> Lane<S> {
 }
 
 /// Passes every datagram of a batch to its session.
+#[inline]
 fn handle_batch<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut Served<S>,
@@ -272,6 +273,7 @@ fn take_datagram<'a, S: Service, C: Codec + ?Sized>(
     take_frames(cx, service, codec, slot, datagram.bytes, progress)
 }
 
+#[inline]
 fn take_frames<S: Service, C: Codec + ?Sized>(
     cx: &mut Context<'_>,
     service: &mut S,

@@ -10,7 +10,7 @@ use tidewire_proto::layer::{TlsFault, is_tls_record};
 use tidewire_proto::message::Message;
 
 use super::partial::{keep_partial, pause, read_into_partial};
-use super::predict::{header_key, predict};
+use super::predict::{expected_form, form_of, predict};
 use super::translated::decode_translated;
 use super::{Core, Lane, Served};
 use super::{control, metered};
@@ -334,15 +334,12 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
         if filter.serves(message.kind) {
-            // If the last two frames of the lane had equal headers, the next one is predicted to have the same. Where lengths
-            // vary, a wrong prediction costs more than a right one saves.
-            let header = header_key(&message, consumed);
-            let is_expected = std::mem::replace(&mut cx.core.replies.last_header, header) == header
-                && !rest.is_empty()
-                && codec.layout(frame, &message).is_some();
+            let form = expected_form(cx, codec, (frame, &message), rest);
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
-            if is_expected && !cx.stopped {
-                let predicted = (frame, &message);
+            if let Some(form) = form
+                && !cx.stopped
+            {
+                let predicted = ((frame, &message), form);
                 let served =
                     predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
                 (rest, frames) = (served.0, frames + served.1);
@@ -353,8 +350,11 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             let may_repeat = metered::serve_metered::<S, C, IS_DATAGRAM>(
                 cx, service, codec, slot, &copy, consumed,
             );
-            if may_repeat && !rest.is_empty() && codec.layout(frame, &message).is_some() {
-                let predicted = (frame, &copy);
+            if may_repeat
+                && !rest.is_empty()
+                && let Some(form) = form_of(codec, frame, &message)
+            {
+                let predicted = ((frame, &copy), form);
                 let served =
                     predict::<S, C, IS_DATAGRAM>(cx, service, codec, slot, predicted, rest);
                 (rest, frames) = (served.0, frames + served.1);

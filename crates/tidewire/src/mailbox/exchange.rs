@@ -267,6 +267,7 @@ impl Exchange {
     }
 
     /// Whether a batch for another lane has not been posted.
+    #[inline]
     pub(crate) fn has_batches(&self) -> bool {
         self.batches.iter().any(|batch| !batch.is_empty())
     }

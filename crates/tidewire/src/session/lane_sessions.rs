@@ -5,7 +5,6 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use slab::Slab;
 use tidewire_io::poller::{Poller, Token};
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Connection, Farewell, Introduction, Rules};
@@ -14,6 +13,7 @@ use super::answer::SpareFrames;
 use super::outbox::Outbox;
 use super::reactor::Reactor;
 use super::relief::Relief;
+use super::slab::SessionSlab;
 use super::{CloseReason, Session, SessionId};
 use crate::config::Config;
 use crate::memory::LaneMemory;
@@ -28,7 +28,7 @@ pub(crate) struct LaneSessions {
     pub(crate) outbox: Outbox,
     /// The memory account of the lane, and its relief.
     pub(crate) relief: Relief,
-    pub(crate) slab: Slab<Session>,
+    pub(crate) slab: SessionSlab,
     /// Sessions to remove at the end of the turn.
     pub(crate) closed: Vec<usize>,
     /// Sessions that resume reading, because a reason for the pause has gone.
@@ -57,7 +57,7 @@ impl LaneSessions {
             counters,
             reactor: Reactor::new(poller),
             relief: Relief::new(memory),
-            slab: Slab::new(),
+            slab: SessionSlab::default(),
             closed: Vec::new(),
             resumed: Vec::new(),
             awake: Vec::new(),
@@ -94,6 +94,7 @@ impl LaneSessions {
     }
 
     /// The slot of a session that is not closed.
+    #[inline]
     pub(crate) fn slot_of(&self, id: SessionId) -> Option<usize> {
         let slot = id.slot();
         self.slab
@@ -102,6 +103,7 @@ impl LaneSessions {
             .map(|_| slot)
     }
 
+    #[inline]
     pub(crate) fn find(&self, id: SessionId) -> Option<&Session> {
         self.slab.get(id.slot()).filter(|session| session.id == id)
     }
@@ -116,6 +118,7 @@ impl LaneSessions {
         self.find(id)?.owner()
     }
 
+    #[inline]
     pub(crate) fn find_mut(&mut self, id: SessionId) -> Option<&mut Session> {
         self.slab
             .get_mut(id.slot())

@@ -27,6 +27,7 @@ mod repeated;
 mod send;
 mod service_timers;
 mod shared;
+mod slab;
 mod table_shares;
 mod timeouts;
 mod write;
@@ -228,6 +229,7 @@ impl Session {
         }
     }
 
+    #[inline]
     pub(crate) fn wanted_interest(&self) -> Interest {
         let Wants { read, write } = self.connection.wants();
         match (read, write || self.stream.pending_bytes() > 0) {
@@ -239,6 +241,7 @@ impl Session {
     }
 
     /// Whether it gets the history of a room or topic in pieces.
+    #[inline]
     pub(crate) fn is_replayed(&self) -> bool {
         let mut memberships = self.memberships.iter();
         memberships.any(|it| it.subscriber.next_of_history().is_some())

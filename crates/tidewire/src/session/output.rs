@@ -76,6 +76,7 @@ impl Output {
     }
 
     /// Removes `count` written bytes. Moves the rest to the front when that is cheap compared to the written part.
+    #[inline]
     pub(crate) fn consume(&mut self, count: usize) {
         self.sent += count;
         if self.is_empty() {

@@ -184,6 +184,7 @@ impl QueuedReply {
 
 impl Session {
     /// Number of requests that were read and not answered yet.
+    #[inline]
     pub(crate) fn unanswered_count(&self) -> usize {
         self.unanswered
             .as_ref()

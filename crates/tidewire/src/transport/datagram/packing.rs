@@ -150,6 +150,7 @@ impl Packing {
     }
 
     /// The next datagrams to send after the first `sent` bytes of the output. `None` if the output is empty.
+    #[inline]
     pub(crate) fn run(&self, sent: usize) -> Option<Run> {
         let open = (self.end > self.start).then(|| SegmentRun {
             datagram_bytes: self.end - self.start,
