@@ -165,7 +165,7 @@ fn systemd_understands_the_units_after_the_steps_of_the_readme() {
         if line.starts_with("systemctl ") {
             continue;
         }
-        let line = line.replace("target/release/tidewire", binary);
+        let line = line.replace("target/dist/tidewire", binary);
         let line = line.replace(" /usr/", &format!(" {root}/usr/"));
         script += &line.replace(" /etc/", &format!(" {root}/etc/"));
         script += "\n";
