@@ -4,7 +4,7 @@ use tidewire_load::format::thousands;
 
 use super::RowResult;
 use super::contender::Contender;
-use super::markdown::{figure, median, none, or_none, percentiles, unless_fault};
+use super::markdown::{figure, median, none, or_none, percentiles, time_us, unless_fault};
 use crate::climb::Try;
 use crate::hold::OFFERED;
 
@@ -84,7 +84,7 @@ fn not_held(tries: &[Try]) -> String {
         text.push_str(&format!(", lost {}", thousands(last.lost)));
     }
     if let Some(p99_us) = last.p99_us {
-        text.push_str(&format!(", p99 {} µs", figure(p99_us)));
+        text.push_str(&format!(", p99 {} µs", time_us(p99_us)));
     }
     text
 }

@@ -140,7 +140,7 @@ fn loss(row: &RowResult) -> String {
 /// Three percentiles, in microseconds.
 pub(super) fn percentiles(times: &Times) -> String {
     [times.p50_us, times.p99_us, times.p999_us]
-        .map(figure)
+        .map(time_us)
         .join(", ")
 }
 
@@ -193,6 +193,20 @@ pub(super) fn figure(value: f64) -> String {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),
+    }
+}
+
+/// A time of single messages: three significant digits, because the next one differs from run to run.
+pub(super) fn time_us(value: f64) -> String {
+    // Casts saturate, so that no number of a peer ends the report.
+    let digits = value.max(1.0).log10() as u32;
+    let unit = 10_u64.pow(digits.saturating_sub(2).min(18));
+    match value {
+        value if value >= 1_000.0 => {
+            let units = (value / unit as f64).round() as u64;
+            thousands(units.saturating_mul(unit))
+        }
+        value => figure(value),
     }
 }
 

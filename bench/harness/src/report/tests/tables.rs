@@ -43,6 +43,44 @@ fn a_row_that_climbs_has_a_table_of_everybody_with_the_highest_first() {
     assert!(report.to_html().contains("highest rate held"));
 }
 
+/// The bug: the times of a table had up to seven digits, of which the fourth differs from run to run.
+#[test]
+fn times_of_messages_have_three_digits() {
+    for (us, shown) in [
+        (0.5, "0.50"),
+        (38.64, "38.6"),
+        (999.6, "1000"),
+        (1_004.9, "1,000"),
+        (12_059.0, "12,100"),
+        (3_150_612.0, "3,150,000"),
+        (f64::INFINITY, "18,446,744,073,709,551,615"),
+        (f64::NAN, "NaN"),
+    ] {
+        assert_eq!(markdown::time_us(us), shown);
+    }
+    let mut report = sample();
+    let times = report.suites[0].rows[0].tidewire.latency.as_mut().unwrap();
+    times.p99_us = 12_059.0;
+    assert!(report.to_markdown().contains(", 12,100, "));
+    let page = report.to_html();
+    assert!(page.contains("12,100") && !page.contains("12,059"));
+}
+
+/// The bug: on a telephone the share of the limit was outside the screen, and bars had a second colour without a legend.
+#[test]
+fn the_share_of_the_limit_stands_first_and_bars_have_one_colour() {
+    let page = sample().to_html();
+    // The first table is the narrow one.
+    let head = page.split("<thead>").nth(1).unwrap();
+    let head = head.split("</thead>").next().unwrap();
+    let place = |name: &str| head.find(name).unwrap();
+    let names = ["row", "of the limit", "Tidewire", "unit"].map(place);
+    assert!(names.is_sorted(), "{head}");
+    let bars = page.split("id=\"echo-limit\"").nth(1).unwrap();
+    let bars = bars.split("</svg>").next().unwrap();
+    assert!(bars.contains("s1") && !bars.contains("s2"), "{bars}");
+}
+
 #[test]
 fn a_table_says_what_failed_and_stays_a_table() {
     let mut report = sample();
